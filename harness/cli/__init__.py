@@ -1,0 +1,1 @@
+"""Layer 5: one file per subcommand: parse, call one function, map errors to exit codes."""

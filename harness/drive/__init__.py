@@ -1,0 +1,1 @@
+"""Layer 3: Locust. The only folder that imports locust or gevent."""

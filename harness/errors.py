@@ -1,0 +1,47 @@
+"""What stops the harness. What the server does wrong is data (`Outcome`), never an exception.
+
+    HarnessError
+    ├── ConfigError          2   the request makes no sense; nothing was sent
+    ├── ServerUnreachable    3   no server, wrong port, TLS, 401, does not stream
+    ├── RunFolderError       4   the output folder exists, cannot be written or read
+    └── MeasurementInvalid   5   the client was the bottleneck, or the run contradicts itself
+
+Beside the exceptions, results have exit codes too: 0, UNDECIDED, SLO_MISSED, INTERRUPTED.
+"""
+
+from typing import ClassVar
+
+EXIT_OK = 0
+EXIT_UNDECIDED = 6
+EXIT_SLO_MISSED = 99
+EXIT_INTERRUPTED = 130
+
+
+class HarnessError(Exception):
+    """One sentence for a person: what was found, what was expected, one thing to try."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(HarnessError):
+    """The options contradict each other or cannot be read."""
+
+    exit_code = 2
+
+
+class ServerUnreachable(HarnessError):  # noqa: N818 - the field's word; the tree above reads better
+    """The target cannot be measured: no server, not HTTP, refused, no such model, no streaming."""
+
+    exit_code = 3
+
+
+class RunFolderError(HarnessError):
+    """A run folder exists already, is not one, or cannot be written."""
+
+    exit_code = 4
+
+
+class MeasurementInvalid(HarnessError):  # noqa: N818 - as above
+    """Figures were taken but must not be believed."""
+
+    exit_code = 5

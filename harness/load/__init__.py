@@ -1,0 +1,1 @@
+"""Layer 1, pure and seeded: what to send and when."""

@@ -1,0 +1,1 @@
+"""Layer 1, pure: numbers in, numbers out. Knows no socket, no clock, no Locust."""

@@ -1,0 +1,82 @@
+"""The one type that every layer above knows: what happened to one request.
+
+Times are integer nanoseconds since the Unix epoch on a clock that never steps: each worker takes
+(CLOCK_REALTIME, CLOCK_MONOTONIC) once at its start and counts on the monotonic one from there.
+In simulated time they count from zero. Durations are differences of these.
+"""
+
+from __future__ import annotations  # array[int] is not subscriptable at run time before 3.12
+
+from array import array
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class Outcome(StrEnum):
+    """How a request ended. Everything but `ok` counts as +infinity in its step's latencies."""
+
+    ok = "ok"
+    dropped = "dropped"  # never sent: no user or connection was free at its time (open loop)
+    connect = "connect"  # refused, unreachable, TLS failure
+    timeout = "timeout"  # a phase took longer than allowed; `error` names the phase
+    status = "status"  # an HTTP status other than 200, or an error object inside the stream
+    protocol = "protocol"  # bytes that are not HTTP, SSE or the API's JSON
+    truncated = "truncated"  # the stream ended without its terminator
+    cancelled = "cancelled"  # the harness stopped it (Ctrl-C, end of the run)
+    open = "open"  # not ended yet: only in live views and in tables cut at a horizon
+
+
+def ns_array(values: list[int] | None = None) -> array[int]:
+    """Signed 64-bit integers, flat: eight bytes a token, no objects."""
+    return array("q", values or [])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request, from its schedule to its last byte.
+
+    The three arrays have one entry for each *token-bearing* event (see docs/metrics.md): event i
+    arrived in (not_before_ns[i], at_ns[i]]; equal ends mean an exact stamp. `tokens[i]` is the
+    number of tokens it carried (one where the server does not say).
+
+    With outcome `open` a record is a *part*: its arrays hold only the events since the part before,
+    so that a live view costs one pass over each token. Parts of one request share (worker, number).
+    """
+
+    worker: int
+    number: int  # counts from 0 in each worker without gaps: what is missing can be counted
+    user: int
+    sent_ns: int  # the first byte went to the kernel on an open connection
+    done_ns: int  # the last byte, or the instant of failure; for a part: until when it is known
+    outcome: Outcome
+    scheduled_ns: int = -1  # -1: closed loop, no schedule of its own
+    connect_ns: int = 0  # duration of connect and TLS before `sent_ns`; 0: connection reused
+    head_ns: int = -1  # first byte of the response; -1: none
+    first_event_ns: int = -1  # first SSE event, a role-only one included; -1: none
+    status: int = 0  # HTTP status; 0: none seen
+    error: str = ""  # for a person; holds no prompt and no key
+    finish_reason: str = ""
+    planned_tokens: int = 0  # output tokens asked for
+    prompt_tokens: int = -1  # as the server counted them; -1: it did not say
+    output_tokens: int = -1  # as the server counted them; -1: it did not say
+    cached_tokens: int = -1  # prompt tokens served from the prefix cache; -1: it did not say
+    answer_index: int = -1  # first event that is not reasoning (TTFOT); -1: none
+    at_ns: array[int] = field(default_factory=ns_array)
+    not_before_ns: array[int] = field(default_factory=ns_array)
+    tokens: array[int] = field(default_factory=ns_array)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(worker, number): identifies the request for ever."""
+        return self.worker, self.number
+
+
+class RecordSink(Protocol):
+    """Takes records and parts as they come; `put` must not block for long."""
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Take records (and parts, outcome `open`) in any order, some perhaps twice."""
+
+    def close(self) -> None:
+        """Flush; nothing comes after."""

@@ -1,0 +1,55 @@
+"""Quantities with their unit written: text in, integers out; nanoseconds inside, words outside.
+
+A bare number where a unit belongs is refused: `--slo ttft_p95=500` once meant seconds to one tool
+and milliseconds to the next.
+"""
+
+import re
+from typing import Final
+
+from harness.errors import ConfigError
+
+NS_PER: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000,
+                 "m": 60_000_000_000, "h": 3_600_000_000_000}  # fmt: skip
+MS: Final = NS_PER["ms"]
+SECOND: Final = NS_PER["s"]
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h)")
+
+
+def duration_ns(text: str, what: str = "duration") -> int:
+    """Nanoseconds of `500ms`, `2s`, `1.5s`, `10m`, `1m30s`.
+
+    Raises ConfigError for a bare number, an unknown unit or trailing text.
+    """
+    parts = _PART.findall(text.strip())
+    if not parts or _PART.sub("", text).strip():
+        hint = f"{text.strip()}ms" if re.fullmatch(r"\s*[\d.]+\s*", text) else "500ms"
+        raise ConfigError(
+            f"{what} is {text!r}, which has no readable unit: expected a number with ns, us, ms, "
+            f"s, m or h; try {hint!r}."
+        )
+    return round(sum(float(number) * NS_PER[unit] for number, unit in parts))
+
+
+def percent(text: str, what: str = "share") -> float:
+    """Share in [0, 1] of `1%` or `0.5%`. Raises ConfigError without the percent sign."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if match is None or float(match[1]) > 100:  # noqa: PLR2004 - a percentage's own bound
+        raise ConfigError(
+            f"{what} is {text!r}: expected a percentage from 0% to 100% with its sign; try '1%'."
+        )
+    return float(match[1]) / 100
+
+
+def say_ns(ns: float) -> str:
+    """A duration for people: `12.3 ms`, `1.25 s`, `2 min 05 s`, three digits at most."""
+    if ns != ns or ns in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN test
+        return "inf" if ns > 0 else "-"
+    for unit, size in (("s", SECOND), ("ms", MS), ("us", 1_000)):
+        if abs(ns) >= size:
+            if unit == "s" and ns >= 120 * SECOND:
+                return f"{int(ns // (60 * SECOND))} min {int(ns % (60 * SECOND)) // SECOND:02d} s"
+            value = ns / size
+            return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"  # noqa: PLR2004 - three digits
+    return f"{ns:.0f} ns"

@@ -1,0 +1,1 @@
+"""Layer 2, sans-I/O: bytes to meaning and back."""
