@@ -24,95 +24,98 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """n observations of one latency: each lies in [lo_ns, hi_ns] and became known at `at_ns`.
+    """n observations of one latency, in ns; each lies in [lo, hi], equal where the stamp is exact.
 
-    `row` is the request's row in the table. An unanswered open request is [its age, +inf].
+    `ns` is the figure by the stamps themselves. +inf: the request failed. A request still open and
+    without an answer is [its age, +inf], its `ns` the age.
     """
 
+    ns: Floats
     lo_ns: Floats
     hi_ns: Floats
-    at_ns: Ints
-    row: Ints
-
-    @property
-    def mid_ns(self) -> Floats:
-        """The point that is reported: the stamp itself, that is, the high end (a floor of error
-        is in lo).
-        """
-        return self.hi_ns
+    at_ns: Ints  # when it became known; for gaps: when the gap ended
+    row: Ints  # the request's row in the table
 
 
-def _per_request(
-    table: RecordTable, lo: Floats, hi: Floats, at: Ints, have: NDArray[np.bool_]
-) -> Observed:
-    """Fill in what is missing: open ones [age, inf], failed ones +inf; `have` are measured."""
+def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: NDArray[np.bool_]) -> Observed:
+    """From sent to an instant in (lows, ends], where `have`; open ones [age, inf], failed inf."""
     is_open = table.outcome == OPEN
-    age = (table.done_ns - table.sent_ns).astype(np.float64)
-    ok = have & ((table.outcome == OK) | is_open)
-    lo = np.where(ok, lo, np.where(is_open, age, np.inf))
-    hi = np.where(ok, hi, np.inf)
-    at = np.where(ok, at, table.done_ns)
-    return Observed(lo, hi, at, np.arange(len(table)))
+    known = have & ((table.outcome == OK) | is_open)
+    age = np.where(is_open, table.done_ns - table.sent_ns, np.inf)
+    ns = np.where(known, ends - table.sent_ns, age)
+    lo = np.where(known, (lows - table.sent_ns).clip(min=0), age)
+    hi = np.where(known, ns, np.inf)
+    return Observed(ns, lo, hi, np.where(known, ends, table.done_ns), np.arange(len(table)))
 
 
-def _event_latency(table: RecordTable, index: Ints) -> Observed:
-    """From sent to event `index` of each request (-1: none)."""
+def _to_event(table: RecordTable, index: Ints) -> Observed:
+    """From sent to event `index` of each request (-1: it has none)."""
     have = index >= 0
-    if len(table.at_ns) == 0:
-        zero = np.zeros(len(table))
-        return _per_request(table, zero, zero, table.done_ns, np.zeros(len(table), bool))
-    flat = np.where(have, table.offsets[:-1] + np.maximum(index, 0), 0)
-    flat = np.minimum(flat, len(table.at_ns) - 1)
-    at, low = table.at_ns[flat], table.not_before_ns[flat]
-    lo = (low - table.sent_ns).clip(min=0).astype(np.float64)
-    return _per_request(table, lo, (at - table.sent_ns).astype(np.float64), at, have)
+    if not len(table.at_ns):
+        return _per_request(table, table.done_ns, table.done_ns, have & False)
+    flat = np.where(have, table.offsets[:-1] + index, 0)
+    return _per_request(table, table.at_ns[flat], table.not_before_ns[flat], have)
 
 
 def ttft(table: RecordTable) -> Observed:
     """First token: the first event that carries one, a reasoning token included."""
-    return _event_latency(table, np.where(table.counts > 0, 0, -1))
+    return _to_event(table, np.where(table.counts > 0, 0, -1))
 
 
 def ttfot(table: RecordTable) -> Observed:
     """First token of the answer itself, after any reasoning."""
-    return _event_latency(
-        table, np.where(table.answer_index < table.counts, table.answer_index, -1)
-    )
+    reached = table.answer_index < table.counts  # a table cut at a horizon may not hold it yet
+    return _to_event(table, np.where(reached, table.answer_index, -1))
 
 
 def e2e(table: RecordTable) -> Observed:
     """First byte sent to last byte received."""
-    took = (table.done_ns - table.sent_ns).astype(np.float64)
-    return _per_request(table, took, took, table.done_ns, table.outcome == OK)
-
-
-def _ends(table: RecordTable) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Flat index of first and last event per request, and which requests have at least two."""
-    many = table.counts > 1
-    first = np.where(many, table.offsets[:-1], 0)
-    last = np.where(many, table.offsets[1:] - 1, 0)
-    return first, last, many
+    return _per_request(table, table.done_ns, table.done_ns, table.outcome == OK)
 
 
 def tpot(table: RecordTable) -> Observed:
-    """(last token - first token) / (tokens - those of the first event), of each ended request.
+    """(last token - first token) / (tokens after the first event), of each ended request.
 
-    With one token per event that is the field's (last - first) / (output tokens - 1).
-    Requests of one event have none and are left out; open ones are not judged before they end.
+    With one token per event that is the field's (last - first) / (output tokens - 1). Requests of
+    one event have none and are left out; open ones are not judged before they end.
     """
-    first, last, many = _ends(table)
-    failed = (table.outcome != OK) & (table.outcome != OPEN)
-    ended = (many & (table.outcome == OK)) | failed
-    if len(table.at_ns) == 0:
-        inf = np.full(int(failed.sum()), np.inf)
-        return Observed(inf, inf, table.done_ns[failed], np.flatnonzero(failed))
+    bad = failed(table)
+    rows = np.flatnonzero(bad | ((table.counts > 1) & (table.outcome == OK)))
+    if not len(table.at_ns):
+        inf = np.full(len(rows), np.inf)
+        return Observed(inf, inf, inf, table.done_ns[rows], rows)
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
-    steps = np.maximum(total[table.offsets[1:]] - total[np.minimum(first + 1, len(total) - 1)], 1)
-    lo = (table.not_before_ns[last] - table.at_ns[first]).clip(min=0) / steps
-    hi = (table.at_ns[last] - table.not_before_ns[first]) / steps
-    lo, hi = np.where(failed, np.inf, lo), np.where(failed, np.inf, hi)
-    rows = np.flatnonzero(ended)
-    return Observed(lo[ended], hi[ended], table.done_ns[ended], rows)
+    first = np.minimum(table.offsets[:-1][rows], len(table.at_ns) - 1)
+    last = np.maximum(table.offsets[1:][rows] - 1, first)
+    tokens = np.maximum(total[last + 1] - total[first + 1], 1)
+    at, low, inf_where = table.at_ns, table.not_before_ns, bad[rows]
+    ns, lo, hi = (
+        np.where(inf_where, np.inf, span / tokens)
+        for span in (
+            at[last] - at[first],
+            (low[last] - at[first]).clip(min=0),
+            at[last] - low[first],
+        )
+    )
+    return Observed(ns, lo, hi, table.done_ns[rows], rows)
+
+
+def failed(table: RecordTable) -> NDArray[np.bool_]:
+    """Requests that ended in any way but well."""
+    return (table.outcome != OK) & (table.outcome != OPEN)
+
+
+def inner_events(table: RecordTable) -> Ints:
+    """Flat indices of the events that end a gap: all but each request's first."""
+    inner = np.ones(len(table.at_ns), bool)
+    inner[table.offsets[:-1][table.counts > 0]] = False
+    return np.flatnonzero(inner)
+
+
+def delivered_tokens(table: RecordTable) -> Ints:
+    """Tokens that arrived, per request."""
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
+    return np.asarray(np.diff(total[table.offsets]))
 
 
 def itl(table: RecordTable) -> Observed:
@@ -120,32 +123,21 @@ def itl(table: RecordTable) -> Observed:
 
     A gap counts when it ends. For events that carry several tokens this is the gap per event.
     """
-    rows = table.request_of_event
-    inner = np.ones(len(rows), bool)
-    inner[table.offsets[:-1][table.counts > 0]] = False
-    end = np.flatnonzero(inner)
-    lo = (table.not_before_ns[end] - table.at_ns[end - 1]).clip(min=0)
-    hi = table.at_ns[end] - table.not_before_ns[end - 1]
-    failed = (table.outcome != OK) & (table.outcome != OPEN)
-    got = np.add.reduceat(np.append(table.tokens, 0), table.offsets[:-1]) if len(table) else lo
-    got = np.where(table.counts > 0, got, 0)
-    missing = np.where(failed, np.maximum(table.planned_tokens - np.maximum(got, 1), 0), 0)
-    lost = np.repeat(np.arange(len(table)), missing)
+    end = inner_events(table)
+    at, low = table.at_ns, table.not_before_ns
+    owed = table.planned_tokens - np.maximum(delivered_tokens(table), 1)
+    lost = np.repeat(np.arange(len(table)), np.where(failed(table), owed.clip(min=0), 0))
     inf = np.full(len(lost), np.inf)
-    return Observed(
-        np.concatenate([lo.astype(np.float64), inf]),
-        np.concatenate([hi.astype(np.float64), inf]),
-        np.concatenate([table.at_ns[end], table.done_ns[lost]]),
-        np.concatenate([rows[end], lost]),
+    gaps = (
+        at[end] - at[end - 1],
+        (low[end] - at[end - 1]).clip(min=0),
+        at[end] - low[end - 1],
     )
-
-
-def gap_points(table: RecordTable) -> Floats:
-    """Stamp-to-stamp gaps in ns, failures left out: for pictures."""
-    gaps = np.diff(table.at_ns)
-    inner = np.ones(len(table.at_ns), bool)
-    inner[table.offsets[:-1][table.counts > 0]] = False
-    return gaps[inner[1:]].astype(np.float64)
+    return Observed(
+        *(np.concatenate([g, inf]) for g in gaps),
+        at_ns=np.concatenate([at[end], table.done_ns[lost]]),
+        row=np.concatenate([table.request_of_event[end], lost]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

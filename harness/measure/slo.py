@@ -30,6 +30,7 @@ class Slo:
         return f"{self.metric}_p{quantile_name(self.q)}"
 
     def __str__(self) -> str:
+        """`ttft_p95=500ms`, as it was written."""
         return f"{self.name}={say_ns(self.limit_ns).replace(' ', '')}"
 
     @classmethod
