@@ -1,0 +1,101 @@
+"""Prompts of a wanted length, cheap to make and unique from their first KV block on.
+
+vLLM caches prefixes in blocks (16 tokens by default) whose hash includes all blocks before it. So
+it is enough that the first few words are drawn anew for each request: no later block can hit. The
+rest is a slice of one fixed text, which costs a copy instead of a draw per word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# 8 words of 242 are 63 bits: among a million prompts the chance that two begin alike is below 1e-7.
+# They must all lie in the first block, also where a tokenizer makes two tokens of a word.
+UNIQUE_WORDS: Final = 8
+TEXT_WORDS: Final = 1 << 15
+TOKEN_IDS: Final = range(1000, 9000)  # ordinary tokens in every common vocabulary, none special
+
+# Frequent English words: one token each, with the space before, in the common vocabularies.
+WORDS: Final = tuple(
+    """
+    about above across after again against age air all almost alone along already also always among
+    and animal another answer any appear are area arm art ask away back bank base be bear beat
+    because bed been before began behind being below best better between big bird black blood blue
+    board boat body book both box boy bring brother brown build built business but buy by call came
+    can car care carry case catch cause center certain chair chance change check child city class
+    clean clear close cold color come common company complete control cook cool copy corner cost
+    could country course cover cross cry current cut dance dark daughter day dead deal death deep
+    design direct do doctor does dog done door down draw dream dress drink drive drop dry during
+    each ear early earth east easy eat edge effect egg eight either electric else end energy engine
+    enough enter equal even event ever every example expect experience eye face fact fall family
+    famous far farm fast father favor fear feel feet few field fight figure fill final find fine
+    finger finish fire first fish fit five flat floor flow flower fly follow food foot for force
+    form forward found four free fresh friend from front full game garden gas gave general get girl
+    give glass go gold gone good got government grand grass gray great green ground group grow guess
+    hair half hand happen happy hard has hat have head
+    """.split()  # noqa: SIM905 - a page of words reads as text
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """tokens = overhead + per_word * words, as the server's tokenizer and chat template have it."""
+
+    per_word: float = 1.0
+    overhead: int = 0  # the template's own tokens, added to every prompt
+
+    def words(self, tokens: int) -> int:
+        """Words of a prompt of about `tokens` tokens, template included; at least one."""
+        return max(1, round((tokens - self.overhead) / self.per_word))
+
+
+def calibrate(count: Callable[[str], int], words: int = 256) -> Calibration:
+    """Fit the line through two prompts whose tokens `count` gives (`/tokenize` or `usage`)."""
+    rng = Random("calibrate")  # noqa: S311 - not a secret
+    few, many = (count(prompt_text(n, rng)) for n in (words // 8, words))
+    per_word = max((many - few) / (words - words // 8), 0.1)
+    return Calibration(per_word, max(0, round(few - per_word * (words // 8))))
+
+
+@cache
+def _filler() -> tuple[str, tuple[int, ...]]:
+    """One fixed text and the offset of each of its words; the end can be joined to the start."""
+    drawn = Random("filler").choices(WORDS, k=TEXT_WORDS)  # noqa: S311 - not a secret
+    starts, at = [], 0
+    for word in drawn:
+        starts.append(at)
+        at += len(word) + 1
+    return " ".join(drawn) + " ", tuple(starts)
+
+
+@cache
+def _filler_ids() -> tuple[int, ...]:
+    return tuple(Random("filler").choices(TOKEN_IDS, k=TEXT_WORDS))  # noqa: S311 - not a secret
+
+
+def prompt_text(words: int, rng: Random) -> str:
+    """`words` English words; the first ones drawn from `rng`, the rest a slice of a fixed text."""
+    head = rng.choices(WORDS, k=min(words, UNIQUE_WORDS))
+    need = words - len(head)
+    if need <= 0:
+        return " ".join(head)
+    text, starts = _filler()
+    whole, part = divmod(need, TEXT_WORDS)
+    first = rng.randrange(TEXT_WORDS - part)
+    body = text * whole + text[starts[first] : starts[first + part]]
+    return f"{' '.join(head)} {body.rstrip()}"
+
+
+def prompt_ids(tokens: int, rng: Random) -> tuple[int, ...]:
+    """Exactly `tokens` token ids; the first ones drawn from `rng`, the rest a fixed slice."""
+    head = tuple(rng.choices(TOKEN_IDS, k=min(tokens, UNIQUE_WORDS)))
+    whole, part = divmod(tokens - len(head), TEXT_WORDS)
+    ids = _filler_ids()
+    first = rng.randrange(TEXT_WORDS - part)
+    return head + ids * whole + ids[first : first + part]

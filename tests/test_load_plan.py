@@ -1,0 +1,95 @@
+"""What is sent: workloads, lengths, prompts, plans. Pure and seeded, so figures are exact."""
+
+from itertools import islice, pairwise
+from statistics import fmean, pstdev
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.load.arrivals import ARRIVALS
+from harness.load.lengths import SHAPES, Lengths
+from harness.load.planner import plan, plan_lengths, randomness
+from harness.load.tokens import TEXT_WORDS, Calibration, calibrate, prompt_ids, prompt_text
+from harness.load.workloads import WORKLOADS, workload
+
+SOME = range(2000)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_plan_is_a_function_of_its_key(name: str) -> None:
+    """The same (seed, worker, number) gives the same request, any other gives another prompt."""
+    row = WORKLOADS[name]
+    spec = plan(row, 1, 0, 7)
+    assert plan(row, 1, 0, 7) == spec
+    assert (spec.prompt_tokens, spec.output_tokens) == plan_lengths(row, 1, 0, 7)
+    others = [plan(row, *key) for key in ((2, 0, 7), (1, 1, 7), (1, 0, 8))]
+    assert all(other.text + str(other.token_ids) != spec.text + str(spec.token_ids)
+               for other in others)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_prompts_are_unique_from_their_first_block_on(name: str) -> None:
+    """No two prompts of a run share their first 8 words or ids: nothing hits the prefix cache."""
+    specs = [plan(WORKLOADS[name], 3, worker, number) for worker in (0, 1) for number in SOME]
+    heads = {(tuple(s.text.split()[:8]), s.token_ids[:8]) for s in specs}
+    assert len(heads) == len(specs)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_lengths_lie_around_the_given_means(name: str) -> None:
+    """Means over 2,000 draws are within 3 % of what was asked, system message included."""
+    row = WORKLOADS[name].sized(300, 100)
+    lengths = [plan_lengths(row, 5, 0, number) for number in SOME]
+    assert fmean(p for p, _ in lengths) == pytest.approx(300 + row.system_tokens, rel=0.03)
+    assert fmean(o for _, o in lengths) == pytest.approx(100, rel=0.03)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_have_their_mean_and_deviation(shape: str) -> None:
+    """A shape's sample has mean 1000 and deviation 300 (fixed: 0)."""
+    draws = [Lengths(shape, 1000, 0.3).draw(rng) for rng in [randomness(shape)] for _ in SOME]
+    assert fmean(draws) == pytest.approx(1000, rel=0.03)
+    assert pstdev(draws) == pytest.approx(0 if shape == "fixed" else 300, rel=0.08)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 8, 9, 255, TEXT_WORDS + 17, 2 * TEXT_WORDS])
+def test_prompts_have_the_wanted_length(tokens: int) -> None:
+    """As many words, and exactly as many ids, as asked, at every size."""
+    assert len(prompt_text(tokens, randomness("some")).split(" ")) == tokens
+    assert len(prompt_ids(tokens, randomness("some"))) == tokens
+
+
+def test_calibration_recovers_the_tokenizer() -> None:
+    """A tokenizer of 1.5 tokens per word and a template of 12 gives 100 tokens for 59 words."""
+    found = calibrate(lambda text: 12 + round(1.5 * len(text.split())))
+    assert found == Calibration(pytest.approx(1.5), 12)
+    assert found.words(100) == 59  # (100 - 12) / 1.5 = 58.7
+
+
+@pytest.mark.parametrize(
+    ("name", "deviation"), [("constant", 0.0), ("poisson", 0.1), ("bursty", 0.2)]
+)
+def test_arrivals_keep_their_rate(name: str, deviation: float) -> None:
+    """At 10/s the gaps have mean 100 ms and the process's own deviation (cv 0, 1, 2)."""
+    at = [ns / 1e9 for ns in islice(ARRIVALS[name](10.0, randomness("some")), 20_000)]
+    gaps = [b - a for a, b in pairwise(at)]
+    assert fmean(gaps) == pytest.approx(0.1, rel=0.05)
+    assert pstdev(gaps) == pytest.approx(deviation, rel=0.05, abs=1e-6)
+
+
+def test_closed_arrivals_have_no_schedule() -> None:
+    """Closed loops are due at -1: when the last answer has ended."""
+    assert list(islice(ARRIVALS["closed"](1.0, randomness("some")), 3)) == [-1, -1, -1]
+
+
+@pytest.mark.parametrize(("wrong", "word"), [("chats", "chat, completions"), ("", "try 'chat'")])
+def test_an_unknown_workload_is_named_with_the_choices(wrong: str, word: str) -> None:
+    """The error says what was found and lists what exists."""
+    with pytest.raises(ConfigError, match=word):
+        workload(wrong)
+
+
+def test_a_mean_below_one_token_is_refused() -> None:
+    """`--output-tokens 0` is an error that names the option."""
+    with pytest.raises(ConfigError, match="--output-tokens is 0"):
+        WORKLOADS["chat"].sized(output_tokens=0)
