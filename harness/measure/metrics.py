@@ -102,7 +102,7 @@ def tpot(table: RecordTable) -> Observed:
 
 def failed(table: RecordTable) -> NDArray[np.bool_]:
     """Requests that ended in any way but well."""
-    return (table.outcome != OK) & (table.outcome != OPEN)
+    return np.asarray((table.outcome != OK) & (table.outcome != OPEN))
 
 
 def inner_events(table: RecordTable) -> Ints:
@@ -128,13 +128,10 @@ def itl(table: RecordTable) -> Observed:
     owed = table.planned_tokens - np.maximum(delivered_tokens(table), 1)
     lost = np.repeat(np.arange(len(table)), np.where(failed(table), owed.clip(min=0), 0))
     inf = np.full(len(lost), np.inf)
-    gaps = (
-        at[end] - at[end - 1],
-        (low[end] - at[end - 1]).clip(min=0),
-        at[end] - low[end - 1],
-    )
     return Observed(
-        *(np.concatenate([g, inf]) for g in gaps),
+        ns=np.concatenate([at[end] - at[end - 1], inf]),
+        lo_ns=np.concatenate([(low[end] - at[end - 1]).clip(min=0), inf]),
+        hi_ns=np.concatenate([at[end] - low[end - 1], inf]),
         at_ns=np.concatenate([at[end], table.done_ns[lost]]),
         row=np.concatenate([table.request_of_event[end], lost]),
     )

@@ -122,9 +122,9 @@ def effective_n(over: NDArray[np.bool_], blocks: Ints) -> float:
     used, which = np.unique(blocks, return_inverse=True)
     if n == 0 or len(used) < 2:  # noqa: PLR2004 - no spread without two
         return float(n)
-    sizes = np.bincount(which)
+    sizes = np.bincount(which).astype(np.float64)
     hits = np.bincount(which, weights=over)
-    return n / design_effect(sizes.astype(np.float64), hits)
+    return n / design_effect(sizes, hits)
 
 
 def design_effect(sizes: Floats, hits: Floats) -> float:
@@ -134,4 +134,4 @@ def design_effect(sizes: Floats, hits: Floats) -> float:
     if b < 2 or share in (0.0, 1.0):  # noqa: PLR2004 - no spread without two
         return 1.0
     variance = b / (b - 1) * float(((hits - share * sizes) ** 2).sum()) / n**2
-    return max(1.0, variance / (share * (1 - share) / n))
+    return max(1.0, float(variance / (share * (1 - share) / n)))

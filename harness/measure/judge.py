@@ -1,0 +1,76 @@
+"""Is a level good or bad? A sequential test that may be looked at after every second.
+
+For each SLO the share of observations over the limit is tested against the share allowed, by a
+mixture likelihood ratio (a Beta prior with its mean at the allowed share). It is an e-process:
+looking as often as one likes keeps the error rate, unlike repeated 95 % intervals, which were wrong
+24 % of the time. Correlated observations count as n / design effect.
+
+Clean requests needed to pass a p95 at alpha 0.05 / 8: 126 (a single planned look would need 99).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma, log
+from typing import TYPE_CHECKING, Final
+
+from harness.measure.stats import design_effect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.evidence import Evidence
+    from harness.measure.slo import Slo
+
+GOOD: Final = "good"
+BAD: Final = "bad"
+UNDECIDED: Final = "undecided"
+PRIOR_WEIGHT: Final = 10  # observations the prior is worth
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The decision, the sentence that explains it, and whether the data leans to bad."""
+
+    decision: str  # good, bad, undecided
+    reason: str
+    leans_bad: bool
+
+
+def log_evidence(n: float, k: float, allowed: float) -> float:
+    """Log of the mixture likelihood ratio against `share == allowed`; k of n are over."""
+    a, b = PRIOR_WEIGHT * allowed, PRIOR_WEIGHT * (1 - allowed)
+    mixture = lgamma(a + k) + lgamma(b + n - k) - lgamma(a + b + n)
+    prior = lgamma(a) + lgamma(b) - lgamma(a + b)
+    return mixture - prior - k * log(allowed) - (n - k) * log(1 - allowed)
+
+
+def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float = 1.0) -> str:
+    """Good: the share is below `allowed`; bad: above; each at error rate alpha."""
+    if n <= 0 or log_evidence(n / effect, k / effect, allowed) < -log(alpha):
+        return UNDECIDED
+    return BAD if k / n > allowed else GOOD
+
+
+def judge(
+    evidence: Evidence, slos: Sequence[Slo], alpha: float, max_errors: float = 0.01
+) -> Judgement:
+    """All SLOs of a level, and its error rate. Alpha is this level's part of the run's."""
+    ended, errors = evidence.ended.sum(), evidence.errors.sum()
+    effect = design_effect(evidence.ended, evidence.errors)
+    if judge_share(ended, errors, max_errors, alpha, effect) == BAD:
+        return Judgement(BAD, f"{errors:.0f} of {ended:.0f} requests failed", leans_bad=True)
+    decisions, leans, worst = [], False, ("", -1.0)
+    for i, slo in enumerate(slos):
+        sizes, hits = evidence.over(i)
+        n, k = sizes.sum(), hits.sum()
+        decisions.append(
+            judge_share(n, k, slo.allowed, alpha / len(slos), design_effect(sizes, hits))
+        )
+        leans |= bool(n and k / n > slo.allowed)
+        share = k / n / slo.allowed if n else 0.0
+        if share > worst[1]:
+            worst = (f"{k:.0f} of {n:.0f} over {slo}", share)
+    all_good = bool(slos) and set(decisions) == {GOOD}
+    decision = BAD if BAD in decisions else GOOD if all_good else UNDECIDED
+    return Judgement(decision, worst[0], leans)

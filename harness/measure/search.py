@@ -1,0 +1,150 @@
+"""Which level to hold next: a pure function of the plan and of what the steps so far showed.
+
+    up       double the users until a level leans to bad
+    bisect   halve the bracket around the fitted crossing until it is 5 % or one user wide
+    repeat   measure both ends of the bracket again, until both are decided or the budget is spent
+
+Nothing is remembered between calls: the bracket is where the isotonic fit of *all* evidence crosses
+the limit. A wrong turn is therefore undone as soon as the repeats contradict it, and the search
+replays from the run folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.measure.fit import isotonic, levels_of
+from harness.measure.judge import BAD, GOOD, UNDECIDED, Judgement, judge
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.evidence import Evidence
+    from harness.measure.fit import Level
+    from harness.measure.slo import Slo
+
+LEVELS_SHARED: Final = 8  # alpha is split over as many levels as usually need a decision
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """What is asked; times in ns."""
+
+    slos: tuple[Slo, ...]
+    min_users: int = 1
+    max_users: int = 512
+    budget_ns: int = 600 * SECOND
+    resolution: float = 0.05  # width of the final bracket over its lower end, at least one user
+    max_errors: float = 0.01
+    alpha: float = 0.05
+    seed: int = 1
+
+    @property
+    def level_alpha(self) -> float:
+        """This run's error rate, split over its levels."""
+        return self.alpha / LEVELS_SHARED
+
+    def width(self, users: int) -> int:
+        """Widest final bracket that starts at `users`."""
+        return max(1, int(users * self.resolution))
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        """The sequential test with this plan's limits."""
+        return judge(evidence, self.slos, self.level_alpha, self.max_errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold `users` for at most `cap_ns`; `until`: lean (a quick look will do) or decided."""
+
+    users: int
+    purpose: str  # up, bisect, repeat
+    until: str  # lean, decided
+    cap_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The search is over; `status` as in knee.json."""
+
+    status: str  # found, slo_failed_at_min, not_reached, undecided
+    bracket: tuple[int, int] | None  # last good and first bad level
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """The levels on both sides of the fitted crossing; None where there is none yet."""
+
+    low: Level | None
+    high: Level | None
+
+
+def bracket_of(levels: Sequence[Level]) -> Bracket:
+    """Levels on both sides of the isotonic fit's crossing."""
+    if not levels:
+        return Bracket(None, None)
+    fitted = isotonic(np.array([x.z for x in levels]), np.array([x.weight for x in levels]))
+    good = int((fitted <= 0).sum())  # the fit does not decrease: the good ones come first
+    return Bracket(
+        levels[good - 1] if good else None,
+        levels[good] if good < len(levels) else None,
+    )
+
+
+def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
+    """The next level to hold, or the end. Deterministic in its arguments."""
+    levels = levels_of(evidences, plan.slos)
+    bracket = bracket_of(levels)
+    left = plan.budget_ns - spent_ns
+    short = int(min(left, plan.budget_ns * 0.04))
+    low, high = bracket.low, bracket.high
+    if low is None and high is None:
+        if evidences and left <= 0:
+            return Done("undecided", None)
+        return Hold(plan.min_users, "up", "lean", short)
+    if high is None and low is not None and low.users < plan.max_users:
+        if left <= 0:
+            return Done("undecided", (low.users, plan.max_users))
+        return Hold(min(low.users * 2, plan.max_users), "up", "lean", short)
+    if low is None and high is not None and high.users > plan.min_users and left > 0:
+        return Hold(max(high.users // 2, plan.min_users), "bisect", "lean", short)
+    if low is not None and high is not None and high.users - low.users > plan.width(low.users):
+        if left <= 0:
+            return _settle(plan, bracket)
+        middle = (low.users + high.users) // 2
+        return Hold(middle, "bisect", "decided", int(min(left, plan.budget_ns * 0.08)))
+    return _confirm(plan, bracket, left)
+
+
+def _ends(bracket: Bracket) -> list[Level]:
+    return [end for end in (bracket.low, bracket.high) if end is not None]
+
+
+def _confirm(plan: SearchPlan, bracket: Bracket, left: int) -> Hold | Done:
+    """Repeat the end that knows least, until each was held twice and is decided."""
+    open_ends = [
+        end
+        for end in _ends(bracket)
+        if end.steps < 2 or plan.judge(end.evidence).decision == UNDECIDED  # noqa: PLR2004 - twice
+    ]
+    if not open_ends or left <= 0:
+        return _settle(plan, bracket)
+    least = min(open_ends, key=lambda end: (end.steps, end.weight))
+    return Hold(least.users, "repeat", "decided", int(min(left, plan.budget_ns * 0.10)))
+
+
+def _settle(plan: SearchPlan, bracket: Bracket) -> Done:
+    """The status that the bracket's ends support."""
+    low, high = bracket.low, bracket.high
+    users = (low.users if low else 0, high.users if high else plan.max_users)
+    if low is None and high is not None:
+        decided = plan.judge(high.evidence).decision == BAD
+        return Done("slo_failed_at_min" if decided else "undecided", users)
+    if high is None and low is not None:
+        decided = plan.judge(low.evidence).decision == GOOD
+        return Done("not_reached" if decided else "undecided", users)
+    return Done("found", users)
