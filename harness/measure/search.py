@@ -97,27 +97,33 @@ def bracket_of(levels: Sequence[Level]) -> Bracket:
 
 def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
     """The next level to hold, or the end. Deterministic in its arguments."""
-    levels = levels_of(evidences, plan.slos)
-    bracket = bracket_of(levels)
+    bracket = bracket_of(levels_of(evidences, plan.slos))
     left = plan.budget_ns - spent_ns
-    short = int(min(left, plan.budget_ns * 0.04))
+    users, purpose = _unexplored(plan, bracket)
+    if users is None:
+        return _confirm(plan, bracket, left)
+    if left <= 0:
+        return _settle(plan, bracket)
+    if purpose == "up":
+        return Hold(users, purpose, "lean", int(min(left, plan.budget_ns * 0.04)))
+    return Hold(users, purpose, "decided", int(min(left, plan.budget_ns * 0.08)))
+
+
+def _unexplored(plan: SearchPlan, bracket: Bracket) -> tuple[int | None, str]:
+    """The level that the bracket lacks, and why; None when it is as narrow as wanted."""
     low, high = bracket.low, bracket.high
     if low is None and high is None:
-        if evidences and left <= 0:
-            return Done("undecided", None)
-        return Hold(plan.min_users, "up", "lean", short)
-    if high is None and low is not None and low.users < plan.max_users:
-        if left <= 0:
-            return Done("undecided", (low.users, plan.max_users))
-        return Hold(min(low.users * 2, plan.max_users), "up", "lean", short)
-    if low is None and high is not None and high.users > plan.min_users and left > 0:
-        return Hold(max(high.users // 2, plan.min_users), "bisect", "lean", short)
-    if low is not None and high is not None and high.users - low.users > plan.width(low.users):
-        if left <= 0:
-            return _settle(plan, bracket)
-        middle = (low.users + high.users) // 2
-        return Hold(middle, "bisect", "decided", int(min(left, plan.budget_ns * 0.08)))
-    return _confirm(plan, bracket, left)
+        return plan.min_users, "up"
+    if high is None and low is not None:
+        more = low.users < plan.max_users
+        return (min(low.users * 2, plan.max_users) if more else None), "up"
+    if low is None and high is not None:
+        less = high.users > plan.min_users
+        return (max(high.users // 2, plan.min_users) if less else None), "bisect"
+    assert low is not None  # noqa: S101 - the three cases above are all others
+    assert high is not None  # noqa: S101 - as above
+    wide = high.users - low.users > plan.width(low.users)
+    return ((low.users + high.users) // 2 if wide else None), "bisect"
 
 
 def _ends(bracket: Bracket) -> list[Level]:
@@ -141,6 +147,8 @@ def _settle(plan: SearchPlan, bracket: Bracket) -> Done:
     """The status that the bracket's ends support."""
     low, high = bracket.low, bracket.high
     users = (low.users if low else 0, high.users if high else plan.max_users)
+    if low is None and high is None:
+        return Done("undecided", None)
     if low is None and high is not None:
         decided = plan.judge(high.evidence).decision == BAD
         return Done("slo_failed_at_min" if decided else "undecided", users)

@@ -122,8 +122,8 @@ def effective_n(over: NDArray[np.bool_], blocks: Ints) -> float:
     used, which = np.unique(blocks, return_inverse=True)
     if n == 0 or len(used) < 2:  # noqa: PLR2004 - no spread without two
         return float(n)
-    sizes = np.bincount(which).astype(np.float64)
-    hits = np.bincount(which, weights=over)
+    sizes: Floats = np.bincount(which).astype(np.float64)
+    hits = np.bincount(which, weights=over).astype(np.float64)
     return n / design_effect(sizes, hits)
 
 

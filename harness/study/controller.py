@@ -1,0 +1,223 @@
+"""Holds one level after another: ticked once a second, in real or simulated time alike.
+
+A step has three phases. *ramp*: until the level's users are all there and busy. *settle*: until
+every request that was under way then has ended (one turnover: nobody measured met the old load), or
+three lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
+decides, or the step's cap. A judgement sees only what happened up to a horizon a little before now,
+by when every record has arrived, so that it can be repeated from the run folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from harness.measure.evidence import Evidence, Window, gather, lifetime_ns, pool, worst_ratio
+from harness.measure.judge import BAD, GOOD, UNDECIDED, Judgement
+from harness.measure.metrics import failed
+from harness.measure.search import Done, Hold, SearchPlan, next_action
+from harness.measure.table import OPEN
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.measure.records import Outcome  # noqa: F401 - named in the docstring
+    from harness.measure.samples import ServerSample
+    from harness.measure.table import RecordTable
+
+FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
+QUICK_N: Final = 20  # requests or gaps that such a look needs
+HARD_FAIL_NS: Final = 10 * SECOND
+HARD_FAIL_SHARE: Final = 0.5
+BUSY_SHARE: Final = 0.9  # of the users have a request under way: the level is there
+
+
+class Records(Protocol):
+    """Where the controller sees what happened: a live ledger or the simulator."""
+
+    def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
+        """Requests with any event after `from_ns`, as known at `horizon_ns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the load should be now."""
+
+    users: int
+    spawn_per_s: float
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A finished step: its window, what it showed, and the judgement at its end."""
+
+    window: Window
+    evidence: Evidence
+    judgement: Judgement
+    invalid: str = ""  # why the search does not use it
+
+
+@dataclass(slots=True)
+class _Now:
+    """The step under way."""
+
+    hold: Hold
+    began_ns: int
+    ramped_ns: int = -1
+    settled_ns: int = -1
+
+
+class KneeController:
+    """Runs `next_action` against the world. `steps` and `result` are what it found."""
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        records: Records,
+        *,
+        lag_ns: int = 2 * SECOND,
+        audit: Callable[[Window], str] | None = None,
+    ) -> None:
+        """`audit` says why a step must not be used ('' if it may be)."""
+        self.plan = plan
+        self.records = records
+        self.lag_ns = lag_ns
+        self.audit = audit or (lambda _window: "")
+        self.steps: list[Step] = []
+        self.result: Done | None = None
+        self.server: ServerSample | None = None
+        self.began_ns = -1
+        self.now: _Now | None = None
+        self.peek: Evidence | None = None  # the latest look at the step under way
+        self._life_ns = 0.0
+        self._recovering = False
+
+    def tick(self, now_ns: int, running_users: int, server: ServerSample | None = None) -> Target:
+        """Called about once a second; says what the load should be."""
+        self.server = server
+        if self.began_ns < 0:
+            self.began_ns = now_ns
+        if self.result is None and self.now is None:
+            self._advance(now_ns)
+        if self.now is not None:
+            self._observe(self.now, now_ns, running_users)
+        if self.result is not None or self.now is None:
+            return Target(0, 1.0, done=True)
+        users = self.now.hold.users
+        return Target(users, float(max(users, 1)))
+
+    def _advance(self, now_ns: int) -> None:
+        used = [step.evidence for step in self.steps if not step.invalid]
+        action = next_action(self.plan, used, now_ns - self.began_ns)
+        if isinstance(action, Done):
+            self.result = action
+        else:
+            self.now = _Now(action, now_ns)
+
+    def _observe(self, now: _Now, now_ns: int, running_users: int) -> None:
+        horizon = now_ns - self.lag_ns
+        since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
+        table = self.records.table(since, horizon)
+        if self._hard_fail(table, now, horizon):
+            self._hard_failed(now, table, now_ns, horizon)
+        elif now.ramped_ns < 0:
+            self._ramp(now, table, horizon, running_users)
+        elif now.settled_ns < 0:
+            self._settle(now, table, horizon)
+        else:
+            self._measure(now, table, now_ns, horizon)
+
+    def _ramp(self, now: _Now, table: RecordTable, horizon: int, running_users: int) -> None:
+        busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
+        waited = horizon - now.began_ns
+        there = running_users == now.hold.users
+        if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
+            now.ramped_ns = horizon
+
+    def _slow(self) -> float:
+        """How long a phase may wait for the load itself: three lifetimes as last measured."""
+        return 3 * self._life_ns if self._life_ns else 30.0 * SECOND
+
+    def _settle(self, now: _Now, table: RecordTable, horizon: int) -> None:
+        before = table.sent_ns <= now.ramped_ns
+        if not (before & (table.outcome == OPEN)).any():
+            ended = table.done_ns[before]
+            now.settled_ns = max(int(ended.max(initial=0)), now.ramped_ns)
+        elif horizon - now.ramped_ns > self._slow():
+            now.settled_ns = horizon
+
+    def _window(self, now: _Now, horizon: int) -> Window:
+        settled = now.settled_ns if now.settled_ns >= 0 else now.began_ns
+        start = now.ramped_ns if now.ramped_ns >= 0 else now.began_ns
+        return Window(
+            len(self.steps), now.hold.users, now.hold.purpose, start, settled, max(horizon, settled)
+        )
+
+    def _measure(self, now: _Now, table: RecordTable, now_ns: int, horizon: int) -> None:
+        window = self._window(now, horizon)
+        evidence = self.peek = gather(table, window, self.plan.slos)
+        self._life_ns = evidence.lifetime_ns
+        held = pool(
+            [s.evidence for s in self.steps if s.window.users == window.users and not s.invalid]
+            + [evidence]
+        )
+        if self._enough(now, evidence, held) or now_ns - now.began_ns >= now.hold.cap_ns:
+            self._finish(now, window, evidence, self.plan.judge(held))
+            self._advance(now_ns)
+
+    def _enough(self, now: _Now, evidence: Evidence, held: Evidence) -> bool:
+        """May the step end before its cap?"""
+        length = evidence.window.end_ns - evidence.window.settled_ns
+        if length < 2 * evidence.lifetime_ns:
+            return False
+        decided = self.plan.judge(held).decision != UNDECIDED
+        if now.hold.purpose == "repeat":
+            return decided and self.plan.judge(evidence).decision != UNDECIDED
+        return decided or (now.hold.until == "lean" and self._far(evidence))
+
+    def _far(self, evidence: Evidence) -> bool:
+        z = float(worst_ratio(evidence, self.plan.slos)[0])
+        least = min(evidence.over(i)[0].sum() for i in range(len(self.plan.slos)))
+        return bool(abs(z) > FAR and least >= QUICK_N)
+
+    def _finish(self, now: _Now, window: Window, evidence: Evidence, judgement: Judgement) -> None:
+        self.steps.append(Step(window, evidence, judgement, self.audit(window)))
+        self.now, self.peek = None, None
+
+    def _hard_fail(self, table: RecordTable, now: _Now, horizon: int) -> bool:
+        since = max(now.began_ns, horizon - HARD_FAIL_NS)
+        if horizon - now.began_ns < HARD_FAIL_NS:
+            return False
+        ended = (table.outcome != OPEN) & (table.done_ns > since)
+        n = int(ended.sum())
+        return n > 0 and int((failed(table) & ended).sum()) > HARD_FAIL_SHARE * n
+
+    def _hard_failed(self, now: _Now, table: RecordTable, now_ns: int, horizon: int) -> None:
+        """End the step as bad and go down to the last good level; there again: invalid."""
+        now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
+        window = self._window(now, horizon)
+        judgement = Judgement(BAD, "more than half of the requests failed for 10 s", leans_bad=True)
+        self._finish(now, window, gather(table, window, self.plan.slos), judgement)
+        good = [s.window.users for s in self.steps if s.judgement.decision == GOOD]
+        lower = [g for g in good if g < window.users]
+        if self._recovering or (not lower and window.users <= self.plan.min_users):
+            self.result = Done("invalid", None)
+            return
+        self._recovering = True
+        back = max(lower, default=self.plan.min_users)
+        self.now = _Now(Hold(back, "down", "lean", self.plan.budget_ns // 10), now_ns)
+
+
+def replay(plan: SearchPlan, steps: list[Step], records: Records) -> list[Evidence]:
+    """The evidence of each step, gathered again from its window: what the search then saw."""
+    return [
+        replace(gather(records.table(s.window.settled_ns, s.window.end_ns), s.window, plan.slos))
+        for s in steps
+    ]
+
+
+__all__ = ["KneeController", "Records", "Step", "Target", "lifetime_ns", "replay"]

@@ -1,0 +1,124 @@
+"""What a study is asked to do: frozen plain data, every unit already read, nothing started yet.
+
+The command line fills these in and tests may too; a study reads nothing but its options.
+Durations are integer nanoseconds, shares lie in [0, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import ConfigError
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.engine.config import EngineConfig
+    from harness.load.workloads import Workload
+    from harness.measure.slo import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long each phase of a request may take before it counts as failed."""
+
+    connect_ns: int = 10 * SECOND
+    first_token_ns: int = 120 * SECOND  # from sent
+    idle_ns: int = 60 * SECOND  # between two reads of a stream
+    total_ns: int = 600 * SECOND  # from sent to done
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """Which server, and how to talk to it. `url` None: start `engine` and measure that."""
+
+    url: str | None = None
+    model: str | None = None  # None: the only one that the server lists
+    api_key: str = field(default="", repr=False)
+    key_source: str = ""  # the environment variable that the key came from
+    ca_file: Path | None = None
+    insecure: bool = False  # do not verify the server's certificate
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    engine: EngineConfig | None = None  # set exactly when `url` is None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What is sent, by how many processes."""
+
+    workload: Workload
+    seed: int = 1
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """Where results go. `json_to` is "-" for standard output; the live view then uses stderr."""
+
+    out_dir: Path
+    json_to: str | None = None
+    ui_port: int | None = None  # Locust's web UI; None: off
+    live: bool = True  # the terminal view
+
+
+@dataclass(frozen=True, slots=True)
+class KneeOptions:
+    """Find the largest number of users that meets every SLO (none: the power knee)."""
+
+    target: TargetOptions
+    load: LoadOptions
+    output: OutputOptions
+    slos: tuple[Slo, ...] = ()
+    min_users: int = 1
+    max_users: int = 512
+    budget_ns: int = 600 * SECOND
+    max_errors: float = 0.01
+    plan_users: int | None = None  # users to serve in all: how many replicas is that?
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_users > self.max_users:
+            raise ConfigError(
+                f"--min-users is {self.min_users} and --max-users is {self.max_users}: expected "
+                f"the first to be at most the second; try --min-users 1."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Hold one level. Exactly one of `duration_ns` and `requests` is set."""
+
+    target: TargetOptions
+    load: LoadOptions
+    output: OutputOptions
+    users: int
+    duration_ns: int | None = None
+    requests: int | None = None
+    slos: tuple[Slo, ...] = ()
+    max_errors: float = 0.01
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """Hold each of `users` in turn as `RunOptions` does, into one steps.csv."""
+
+    target: TargetOptions
+    load: LoadOptions
+    output: OutputOptions
+    users: tuple[int, ...]
+    duration_ns: int | None = None
+    requests: int | None = None
+    slos: tuple[Slo, ...] = ()
+    max_errors: float = 0.01
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """Make a run folder's results again from its records."""
+
+    folder: Path
+    json_to: str | None = None
