@@ -1,0 +1,94 @@
+"""Does the step add up? Little's law, and the client's counts against the server's.
+
+A client that loses records, or a server that somebody else uses too, breaks one of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.measure.ledger import in_flight
+from harness.measure.metrics import failed
+from harness.measure.table import OK, OPEN
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.evidence import Window
+    from harness.measure.samples import ServerSample
+    from harness.measure.table import RecordTable
+
+TOLERANCE: Final = 0.03  # of the tokens, beside what may be under way at the edges
+EDGE_NS: Final = 250 * MS  # a scrape's counters are this uncertain in time
+
+
+@dataclass(frozen=True, slots=True)
+class Little:
+    """N = X (R + Z) with Z = 0: users given, and what the records make of them."""
+
+    n: float  # users held
+    x: float  # requests per second that ended
+    r_s: float  # their mean time under way
+    error: float  # (in flight by the records - users) / users
+
+
+def little(table: RecordTable, window: Window) -> Little:
+    """Little's law on one step. A closed loop without think time keeps every user busy."""
+    start, end = window.settled_ns, window.end_ns
+    ended = (table.outcome != OPEN) & (table.done_ns >= start) & (table.done_ns <= end)
+    r_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND) if ended.any() else 0.0
+    x = float(ended.sum()) / max(end - start, 1) * SECOND
+    error = in_flight(table, start, end) / max(window.users, 1) - 1
+    return Little(float(window.users), round(x, 4), round(r_s, 6), round(error, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Tokens of the window by both sides; `surplus` is the server's share beyond ours."""
+
+    client_tokens: int
+    server_tokens: float | None
+    surplus: float | None
+    ok: bool
+
+
+def audit_tokens(table: RecordTable, window: Window, samples: Sequence[ServerSample]) -> Audit:
+    """Compare tokens between the first and last scrape inside the window (None: no metrics).
+
+    Only a *surplus* counts as somebody else: a request that failed or was cut delivers fewer.
+    """
+    inside = [
+        s
+        for s in samples
+        if window.settled_ns <= s.at_ns <= window.end_ns and not np.isnan(s.generation_tokens_total)
+    ]
+    if len(inside) < 2 or bool((failed(table)).any()):  # noqa: PLR2004 - a difference needs two
+        return Audit(int(table.tokens.sum()), None, None, ok=True)
+    first, last = inside[0], inside[-1]
+    span = last.at_ns - first.at_ns
+    client = int(table.tokens[(table.at_ns > first.at_ns) & (table.at_ns <= last.at_ns)].sum())
+    server = last.generation_tokens_total - first.generation_tokens_total
+    slack = TOLERANCE * client + client * 2 * EDGE_NS / max(span, 1) + 2 * window.users
+    surplus = (server - client) / max(client, 1)
+    return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
+
+
+def audit_sentence(table: RecordTable, window: Window, samples: Sequence[ServerSample]) -> str:
+    """Why the step must not be used, or ''."""
+    tokens = audit_tokens(table, window, samples)
+    if not tokens.ok:
+        return (
+            f"the server generated {tokens.server_tokens:.0f} tokens while this client received "
+            f"{tokens.client_tokens}: somebody else uses it; stop the other load"
+        )
+    law = little(table, window)
+    if int((table.outcome == OK).sum()) > 10 and abs(law.error) > 0.25:  # noqa: PLR2004 - a quarter of the users idle
+        return (
+            f"{law.n * (1 + law.error):.1f} requests were under way with {law.n:.0f} users "
+            "(N = X R is broken): the client cannot keep its users busy; try --processes 2"
+        )
+    return ""
