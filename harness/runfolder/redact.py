@@ -1,0 +1,78 @@
+"""Secrets never reach a file: by the name of a key, by their shape, and by their value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+HIDDEN: Final = "[redacted]"
+MIN_SECRET: Final = 6  # a shorter known value would blot out ordinary words
+
+# `token` alone is a secret, `tokens` is what we count
+_SECRET_NAME = re.compile(
+    r"authorization|api[-_]?key|secret|passw(or)?d|credential|cookie|(^|[-_])token$", re.IGNORECASE
+)
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
+_SHAPES: Final = (
+    (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    (re.compile(r"\b(sk|hf|ghp|xox[abp])[-_][\w-]{8,}"), HIDDEN),
+    (
+        re.compile(r"(--?(?:[\w-]*api[-_]?key|[\w-]*token|password)[ =])\S+", re.IGNORECASE),
+        rf"\1{HIDDEN}",
+    ),
+)
+
+
+def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """A copy of JSON-like data without secrets; `secrets` are values known to be one."""
+    known = sorted({s for s in secrets if len(s) >= MIN_SECRET}, key=len, reverse=True)
+    return _walk(value, known)
+
+
+def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
+    """One text without secrets: known values, bearer tokens, URLs' user, password and query."""
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    text = _URL.sub(lambda match: _url(match[0]), text)
+    for shape, instead in _SHAPES:
+        text = shape.sub(instead, text)
+    return text
+
+
+def _walk(value: Any, known: list[str]) -> Any:
+    if isinstance(value, str):
+        return redact_text(value, known)
+    if isinstance(value, Mapping):
+        return {
+            str(k): HIDDEN if v and _SECRET_NAME.search(str(k)) else _walk(v, known)
+            for k, v in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return _sequence(value, known)
+    return value
+
+
+def _sequence(values: list[Any] | tuple[Any, ...], known: list[str]) -> list[Any]:
+    """A list; what follows a bare `--api-key` in a command line is its value."""
+    hidden = [False, *(isinstance(v, str) and _is_secret_flag(v) for v in values[:-1])]
+    return [
+        HIDDEN if h else _walk(v, known) for h, v in zip(hidden[: len(values)], values, strict=True)
+    ]
+
+
+def _is_secret_flag(text: str) -> bool:
+    return text.startswith("-") and "=" not in text and bool(_SECRET_NAME.search(text))
+
+
+def _url(url: str) -> str:
+    """The URL with its user, password and query hidden; the host stays."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # not a URL after all, perhaps with a secret in it
+        return HIDDEN
+    user, at, host = parts.netloc.rpartition("@")
+    netloc = f"{HIDDEN}@{host}" if at and user else parts.netloc
+    query = HIDDEN if parts.query else ""
+    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))

@@ -1,0 +1,90 @@
+"""The record codec: nothing is lost, and no cut of the bytes hurts what was whole."""
+
+from array import array
+from dataclasses import fields, replace
+
+import msgpack
+import pytest
+
+from harness.measure.records import Outcome, RequestRecord
+from harness.runfolder.codec import NUMBERS, decode, encode, encode_all
+
+T = 1_790_000_000_000_000_000  # an instant of 2026, in ns
+
+
+def record(number: int = 0, events: list[int] | None = None, **changes: object) -> RequestRecord:
+    """A request sent at T with events at these offsets, stamps 3 ns wide."""
+    at = [T + offset for offset in events or []]
+    made = RequestRecord(
+        worker=2, number=number, user=7, sent_ns=T, done_ns=T + 10**9, outcome=Outcome.ok,
+        head_ns=T + 5, status=200, planned_tokens=128, prompt_tokens=256,
+        at_ns=array("q", at), not_before_ns=array("q", [a - 3 for a in at]),
+        tokens=array("q", [1] * len(at)),
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+CASES = {
+    "no events": record(),
+    "one event": record(events=[100]),
+    "even gaps": record(events=[100, 120, 140, 160]),
+    "gaps of 20 ms take four bytes": record(events=[10**8, 10**8 + 2 * 10**7, 10**8 + 5 * 10**7]),
+    "a gap of an hour takes eight": record(events=[1, 3_600 * 10**9]),
+    "time runs backwards": record(events=[500, 100, 400]),
+    "simulated time from zero": record(sent_ns=0, done_ns=9, at_ns=array("q", [4]),
+                                       not_before_ns=array("q", [4]), tokens=array("q", [1])),
+    "several tokens an event": record(events=[1, 2, 3], tokens=array("q", [1, 4, 300])),
+    "failed, with words": record(outcome=Outcome.status, status=503, error="zu viel los: 负载过高"),
+    "reasoning": record(events=[1, 2], answer_index=1, finish_reason="length"),
+    "extremes": record(scheduled_ns=-(2**63), connect_ns=2**63 - 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_record_comes_back_as_it_was(name: str) -> None:
+    """Encoding and decoding is the identity."""
+    got = decode(encode(CASES[name]))
+    assert (got.records, got.torn_bytes, got.damaged_bytes) == ([CASES[name]], 0, 0)
+
+
+def test_a_token_takes_four_bytes() -> None:
+    """128 exact stamps some 20 ms apart: 4 bytes each, a constant lag and count beside them."""
+    events = [10**8 + 2 * 10**7 * i + i % 7 for i in range(128)]
+    small, large = (len(encode(record(events=events[:n]))) for n in (96, 128))
+    assert large - small == 32 * 4
+
+
+def test_every_truncation_reads() -> None:
+    """Cut anywhere, the whole frames before the cut come back and the rest is counted."""
+    records = [record(i, events=list(range(1, 40 * i, 7))) for i in range(4)]
+    ends = [len(encode_all(records[: i + 1])) for i in range(4)]
+    data = encode_all(records)
+    for cut in range(len(data) + 1):
+        whole = sum(end <= cut for end in ends)
+        got = decode(data[:cut])
+        assert got.records == records[:whole]
+        assert got.torn_bytes == cut - ([0, *ends][whole])
+
+
+def test_every_flipped_byte_costs_one_record() -> None:
+    """Damage inside a frame is skipped, the frames around it are read."""
+    records = [record(i, events=[10, 25, 47]) for i in range(3)]
+    data = bytearray(encode_all(records))
+    size = len(data) // 3
+    for place in range(size, 2 * size):
+        damaged = data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
+        got = decode(bytes(damaged))
+        assert (got.records, got.damaged_bytes) == ([records[0], records[2]], size)
+
+
+def test_any_msgpack_reader_walks_the_file() -> None:
+    """A frame is an array of version, checksum and payload."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(encode_all([record(0), record(1)]))
+    assert [(version, type(payload)) for version, _, payload in unpacker] == [(1, bytes)] * 2
+
+
+def test_the_codec_knows_every_field() -> None:
+    """A field added to the record must be added to the format, with a new version."""
+    known = {*NUMBERS, "outcome", "error", "finish_reason", "at_ns", "not_before_ns", "tokens"}
+    assert known == {f.name for f in fields(RequestRecord)}

@@ -1,0 +1,195 @@
+"""The run folder: written whole or counted as lost, read whatever happened, and without secrets."""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import RunFolderError
+from harness.measure.records import Outcome, RequestRecord
+from harness.measure.samples import ServerSample
+from harness.measure.table import OUTCOMES
+from harness.runfolder import names
+from harness.runfolder.reader import Damage, read_records, read_run
+from harness.runfolder.recordwriter import CUT_SHORT, RecordWriter
+from harness.runfolder.writer import RunFolder
+
+
+def record(
+    number: int, at: list[int], outcome: Outcome = Outcome.ok, done: int = 0
+) -> RequestRecord:
+    """A request of worker 1 with events at these instants."""
+    return RequestRecord(
+        worker=1, number=number, user=0, sent_ns=0, done_ns=done or at[-1], outcome=outcome,
+        at_ns=array("q", at), not_before_ns=array("q", at), tokens=array("q", [1] * len(at)),
+    )  # fmt: skip
+
+
+def read(path: Path) -> list[RequestRecord]:
+    """The folder's records."""
+    return read_records(path, Damage())
+
+
+def test_an_existing_folder_is_refused(tmp_path: Path) -> None:
+    """An empty directory will do; one that holds anything is left alone."""
+    RunFolder.create(tmp_path / "new" / "deep")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "report.html").write_text("mine")
+    with pytest.raises(RunFolderError, match=r"exists and is not empty.*--out"):
+        RunFolder.create(tmp_path / "old")
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    """A file where the folder should be is said in a sentence."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be made"):
+        RunFolder.create(tmp_path / "file")
+
+
+def test_what_is_open_at_the_end_is_written_as_cancelled(tmp_path: Path) -> None:
+    """Parts in any order, one of them twice, become one record; those of ended ones go."""
+    writer = RecordWriter(RunFolder.create(tmp_path), 1)
+    late, early = (record(0, [n, n + 1], Outcome.open, n + 5) for n in (30, 10))
+    writer.put([late, early, late, record(1, [7]), record(1, [7]), record(1, [7], Outcome.open, 9)])
+    assert [r.number for r in read(tmp_path)] == [1]
+    writer.close()
+    writer.close()
+    cut, ended = read(tmp_path)
+    assert (cut.outcome, cut.done_ns, cut.error) == (Outcome.cancelled, 35, CUT_SHORT)
+    assert list(cut.at_ns) == [10, 11, 30, 31]
+    assert ended == record(1, [7])
+
+
+def test_numbers_that_are_missing_are_counted(tmp_path: Path) -> None:
+    """Worker 1 wrote 0, 2 and 5: three of six are missing; a duplicate is dropped."""
+    folder = RunFolder.create(tmp_path)
+    for worker, numbers in ((0, [0, 2]), (3, [5, 2])):
+        writer = RecordWriter(folder, worker)  # two files with the same worker's records
+        writer.put([record(n, [n + 1]) for n in numbers])
+        writer.close()
+    damage = Damage()
+    assert [r.number for r in read_records(tmp_path, damage)] == [0, 2, 5]
+    assert (damage.duplicates, damage.missing) == (1, {1: 3})
+    assert damage.sentences() == ["3 requests have no record (by worker: {1: 3})"]
+
+
+def test_a_full_disk_is_said_once_and_counted(tmp_path: Path) -> None:
+    """Past the limit whole records are refused; when there is room again the file goes on."""
+    said: list[str] = []
+    writer = RecordWriter(RunFolder.create(tmp_path, say=said.append), 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # writes fail as on a full disk
+    try:
+        for number in range(20):
+            writer.put([record(number, list(range(1, 100, 2 + number % 3)))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    fitted = len(read(tmp_path))
+    assert 0 < fitted == 20 - writer.unwritten
+    writer.put([record(20, [1])])
+    writer.close()
+    assert [r.number for r in read(tmp_path)][-1] == 20
+    assert len(said) == 1
+    assert "the run goes on" in said[0]
+
+
+def test_lines_keep_infinity_and_lose_only_what_is_torn(tmp_path: Path) -> None:
+    """A step with an infinite quantile comes back; a torn last line is counted."""
+    folder = RunFolder.create(tmp_path)
+    lines = folder.lines(names.STEPS)
+    lines.append({"users": np.int64(4), "ttft_p95_ms": float("inf"), "itl_p95_ms": float("nan")})
+    lines.append({"users": 8})
+    lines.close()
+    path = tmp_path / names.STEPS
+    path.write_bytes(path.read_bytes()[:-4])
+    run = read_run(tmp_path)
+    assert run.steps == [{"users": 4, "ttft_p95_ms": "inf", "itl_p95_ms": None}]
+    assert run.damage.bad_lines == 1
+    assert run.damage.unreadable == [names.RUN]
+
+
+def test_server_samples_come_back(tmp_path: Path) -> None:
+    """What the server did not say is NaN again."""
+    lines = RunFolder.create(tmp_path).lines(names.SERVER)
+    sample = ServerSample(at_ns=5, running=3.0, kv_usage=0.25)
+    lines.append(sample)
+    lines.file.append(b'{"running": 3}\n{"at_ns": "x"}\n[]\n')
+    lines.close()
+    run = read_run(tmp_path)
+    assert repr(run.server) == repr([sample])
+    assert run.damage.bad_lines == 3
+
+
+def test_a_final_file_is_replaced_whole(tmp_path: Path) -> None:
+    """No temporary file stays, and the last content wins."""
+    folder = RunFolder.create(tmp_path)
+    folder.write_json(names.SUMMARY, {"n": 1})
+    folder.write_json(names.SUMMARY, {"n": 2})
+    assert [path.name for path in tmp_path.iterdir()] == [names.SUMMARY]
+    assert json.loads((tmp_path / names.SUMMARY).read_text()) == {"n": 2}
+
+
+@pytest.mark.parametrize("name", [names.RUN, names.STEPS, names.SERVER, names.SUMMARY, names.KNEE])
+def test_every_truncation_of_every_file_reads(tmp_path: Path, name: str) -> None:
+    """Cut any file anywhere: the folder reads without an exception."""
+    folder = RunFolder.create(tmp_path)
+    folder.write_json(names.RUN, {"config": {"users": 4}})
+    steps = folder.lines(names.STEPS)
+    steps.append({"users": 1, "reason": "no requests over"})
+    folder.lines(names.SERVER).append(ServerSample(at_ns=7, running=1.0))
+    folder.write_json(names.SUMMARY, {"requests_per_s": 1.5})
+    folder.write_json(names.KNEE, {"status": "found"})
+    data = (tmp_path / name).read_bytes()
+    for cut in range(len(data)):
+        (tmp_path / name).write_bytes(data[:cut])
+        read_run(tmp_path)
+
+
+def test_no_run_folder_is_said(tmp_path: Path) -> None:
+    """A missing or foreign directory is refused with a sentence."""
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(RunFolderError, match="is not a run folder"):
+            read_run(path)
+
+
+WRITE_FOR_EVER = """
+import sys
+from pathlib import Path
+from array import array
+from harness.measure.records import Outcome, RequestRecord
+from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.writer import RunFolder
+folder = RunFolder.create(Path(sys.argv[1]))
+folder.write_json("run.json", {"config": {}})
+writer, lines = RecordWriter(folder, 0), folder.lines("steps.jsonl")
+print("ready", flush=True)
+for number in range(10**9):
+    at = array("q", range(number, number + 1000, 3))
+    writer.put([RequestRecord(0, number, 0, number, number + 1000, Outcome.ok, at_ns=at,
+                not_before_ns=at, tokens=array("q", [1] * len(at)))])
+    lines.append({"index": number})
+"""
+
+
+@pytest.mark.parametrize("after_ms", [0, 7, 23, 61])
+def test_a_kill_leaves_a_readable_folder(tmp_path: Path, after_ms: int) -> None:
+    """After kill -9 in the middle of writing every record is whole and none is missing between."""
+    path = tmp_path / "run"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITE_FOR_EVER, str(path)], stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(after_ms / 1000)
+        child.send_signal(signal.SIGKILL)
+    run = read_run(path)
+    assert list(run.table.number) == list(range(len(run.table)))
+    assert [OUTCOMES[code].value for code in set(run.table.outcome)] in ([], ["ok"])
+    assert (run.damage.missing, run.damage.damaged_bytes) == ({}, 0)
