@@ -16,6 +16,7 @@ import numpy as np
 from harness.measure.metrics import METRICS, failed
 from harness.measure.stats import design_effect
 from harness.measure.table import OPEN
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,13 +50,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Counts per SLO: `grids[slo]` is (blocks, BINS); `ended` and `errors` are per block."""
+    """Counts per SLO: `grids[slo]` is (blocks, BINS); `ended`, `errors`, `tokens` are per block."""
 
     window: Window
     lifetime_ns: float  # mean time a request was under way (censored ones at their age)
+    seconds: float  # measured in all
     grids: tuple[Floats, ...]
     ended: Floats
     errors: Floats
+    tokens: Floats  # that arrived, per block
 
     @property
     def blocks(self) -> int:
@@ -93,7 +96,7 @@ def gather(table: RecordTable, window: Window, slos: Sequence[Slo]) -> Evidence:
     life = lifetime_ns(table)
     length = max(window.end_ns - window.settled_ns, 1)
     count = int(np.clip(length / max(life, 1), FEWEST_BLOCKS, MOST_BLOCKS))
-    block_ns = -(-length // count)
+    block_ns = length // count + 1  # the window's last instant lies in the last block
     sent_in = (table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
     grids = []
     for slo in slos:
@@ -111,12 +114,16 @@ def gather(table: RecordTable, window: Window, slos: Sequence[Slo]) -> Evidence:
     )
     block = (table.done_ns[end_in] - window.settled_ns) // block_ns
     bad = failed(table)[end_in]
+    came = (table.at_ns >= window.settled_ns) & (table.at_ns <= window.end_ns)
+    came_block = (table.at_ns[came] - window.settled_ns) // block_ns
     return Evidence(
         window,
         life,
+        length / SECOND,
         tuple(grids),
-        np.bincount(block, minlength=count).astype(float)[:count],
-        np.bincount(block, weights=bad, minlength=count)[:count].astype(float),
+        np.bincount(block, minlength=count).astype(float),
+        np.bincount(block, weights=bad, minlength=count).astype(float),
+        np.bincount(came_block, weights=table.tokens[came], minlength=count).astype(float),
     )
 
 
@@ -145,9 +152,11 @@ def pool(evidences: Sequence[Evidence]) -> Evidence:
     return Evidence(
         last.window,
         float(np.mean([e.lifetime_ns for e in evidences])),
+        sum(e.seconds for e in evidences),
         tuple(np.concatenate(grids) for grids in zip(*(e.grids for e in evidences), strict=True)),
         np.concatenate([e.ended for e in evidences]),
         np.concatenate([e.errors for e in evidences]),
+        np.concatenate([e.tokens for e in evidences]),
     )
 
 

@@ -166,11 +166,11 @@ class KneeController:
             + [evidence]
         )
         if self._enough(now, evidence, held) or now_ns - now.began_ns >= now.hold.cap_ns:
-            self._finish(now, window, evidence, self.plan.judge(held))
+            self._finish(window, evidence, self.plan.judge(held))
             self._advance(now_ns)
 
     def _enough(self, now: _Now, evidence: Evidence, held: Evidence) -> bool:
-        """May the step end before its cap?"""
+        """Whether the step may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
         if length < 2 * evidence.lifetime_ns:
             return False
@@ -184,7 +184,7 @@ class KneeController:
         least = min(evidence.over(i)[0].sum() for i in range(len(self.plan.slos)))
         return bool(abs(z) > FAR and least >= QUICK_N)
 
-    def _finish(self, now: _Now, window: Window, evidence: Evidence, judgement: Judgement) -> None:
+    def _finish(self, window: Window, evidence: Evidence, judgement: Judgement) -> None:
         self.steps.append(Step(window, evidence, judgement, self.audit(window)))
         self.now, self.peek = None, None
 
@@ -201,7 +201,7 @@ class KneeController:
         now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
         window = self._window(now, horizon)
         judgement = Judgement(BAD, "more than half of the requests failed for 10 s", leans_bad=True)
-        self._finish(now, window, gather(table, window, self.plan.slos), judgement)
+        self._finish(window, gather(table, window, self.plan.slos), judgement)
         good = [s.window.users for s in self.steps if s.judgement.decision == GOOD]
         lower = [g for g in good if g < window.users]
         if self._recovering or (not lower and window.users <= self.plan.min_users):

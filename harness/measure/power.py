@@ -1,0 +1,129 @@
+"""Knees that need no SLO: the power knee and the throughput plateau.
+
+Kleinrock's power X / R peaks where adding users starts to cost more latency than it brings
+throughput. With users that never pause N = X R, so it is X^2 / N, which needs no latency at all.
+It has one peak; the search climbs by doubling until well past it and then narrows on both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.measure.evidence import pool
+from harness.measure.fit import isotonic
+from harness.measure.search import Done, Hold
+from harness.measure.stats import percentile_levels, resample_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.evidence import Evidence
+    from harness.measure.search import SearchPlan
+
+PAST_PEAK: Final = 0.7  # the climb ends when power has fallen to this share of its best
+PLATEAU: Final = 0.95  # of the highest throughput seen
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Tokens per second at one level, all its steps pooled."""
+
+    users: int
+    tokens_per_s: float
+    evidence: Evidence
+
+    @property
+    def power(self) -> float:
+        """X^2 / N in tokens^2 / s^2 / user: proportional to X / R."""
+        return self.tokens_per_s**2 / self.users
+
+
+def throughputs(evidences: Sequence[Evidence]) -> list[Throughput]:
+    """One entry per level, ascending."""
+    by_users: dict[int, list[Evidence]] = {}
+    for evidence in evidences:
+        if evidence.seconds > 0:
+            by_users.setdefault(evidence.window.users, []).append(evidence)
+    pooled = ((users, pool(several)) for users, several in sorted(by_users.items()))
+    return [Throughput(u, float(e.tokens.sum() / e.seconds), e) for u, e in pooled]
+
+
+def next_power_action(
+    plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int
+) -> Hold | Done:
+    """As `search.next_action`, for the peak of the power."""
+    levels = throughputs(evidences)
+    left = plan.budget_ns - spent_ns
+    cap = int(min(left, plan.budget_ns * 0.05))
+    if not levels:
+        return Hold(plan.min_users, "up", "steady", cap)
+    best = max(levels, key=lambda level: level.power)
+    top = levels[-1]
+    if left <= 0:
+        return Done("found" if top.users > best.users else "undecided", None)
+    if top.power > PAST_PEAK * best.power and top.users < plan.max_users:
+        return Hold(min(top.users * 2, plan.max_users), "up", "steady", cap)
+    at = levels.index(best)
+    below = levels[at - 1].users if at else best.users
+    above = levels[at + 1].users if at + 1 < len(levels) else best.users
+    sides = [(best.users - below, (below + best.users) // 2)]
+    sides.append((above - best.users, (best.users + above) // 2))
+    gap, middle = max(sides)
+    if gap > plan.width(best.users):
+        return Hold(middle, "bisect", "steady", cap)
+    if best is top:
+        return Done("not_reached", (below, best.users))
+    return Done("found", (below, above))
+
+
+def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> dict[str, object] | None:
+    """{users, ci95, power}: the level of most power; its interval over block resamples.
+
+    Levels are compared as measured, so the interval reaches at least to the neighbouring levels.
+    """
+    levels = throughputs(evidences)
+    if not levels:
+        return None
+    users = np.array([level.users for level in levels])
+    at = int(np.argmax([level.power for level in levels]))
+    draws = np.array(
+        [
+            (
+                resample_weights(x.evidence.blocks, seed + x.users)
+                @ x.evidence.tokens
+                / x.evidence.seconds
+            )
+            ** 2
+            / x.users
+            for x in levels
+        ]
+    )
+    peaks = users[np.argmax(draws, axis=0)]
+    lo, hi = np.quantile(peaks, percentile_levels(12), method="nearest")
+    near = users[max(at - 1, 0)], users[min(at + 1, len(users) - 1)]
+    bounds = [int(min(lo, near[0])), int(max(hi, near[1]))]
+    return {"users": int(users[at]), "ci95": bounds, "power": round(levels[at].power, 3)}
+
+
+def plateau_knee(evidences: Sequence[Evidence]) -> dict[str, object] | None:
+    """{users, ci95, output_tokens_per_s}: the smallest level at 95 % of the highest throughput.
+
+    Throughput is fitted as non-decreasing in users; the interval is (level before, this level].
+    """
+    levels = throughputs(evidences)
+    if not levels:
+        return None
+    fitted = isotonic(
+        np.array([level.tokens_per_s for level in levels]),
+        np.array([level.evidence.seconds for level in levels]),
+    )
+    at = int(np.argmax(fitted >= PLATEAU * fitted[-1]))
+    before = levels[at - 1].users + 1 if at else levels[at].users
+    return {
+        "users": levels[at].users,
+        "ci95": [before, levels[at].users],
+        "output_tokens_per_s": round(levels[at].tokens_per_s, 3),
+    }
