@@ -48,10 +48,10 @@ def test_a_record_comes_back_as_it_was(name: str) -> None:
 
 
 def test_a_token_takes_four_bytes() -> None:
-    """128 exact stamps some 20 ms apart: 4 bytes each, a constant lag and count beside them."""
+    """Exact stamps some 20 ms apart: 4 bytes each, a constant lag and count beside them."""
     events = [10**8 + 2 * 10**7 * i + i % 7 for i in range(128)]
-    small, large = (len(encode(record(events=events[:n]))) for n in (96, 128))
-    assert large - small == 32 * 4
+    small, large = (len(encode(record(events=events[:n]))) for n in (80, 120))
+    assert large - small == 40 * 4
 
 
 def test_every_truncation_reads() -> None:

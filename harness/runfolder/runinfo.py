@@ -1,0 +1,84 @@
+"""What run.json says: everything a stranger needs to know about where the figures come from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from harness import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FORMAT: Final = 1  # of the run folder
+PACKAGES: Final = ("locust", "gevent", "httptools", "orjson", "msgpack", "numpy", "pyarrow")
+
+
+def run_info(
+    config: Mapping[str, Any],
+    *,
+    seeds: Mapping[str, int],
+    server: Mapping[str, Any] | None = None,
+    command: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """run.json's content; `RunFolder.write_json` takes the secrets out.
+
+    `config` is the plan as it will run, `server` what is known of the target (url, version, model,
+    flags, who started it). Written once before any load; the server's part may be written again.
+    """
+    return {
+        "format": FORMAT,
+        "command": list(sys.argv if command is None else command),
+        "config": dict(config),
+        "seeds": dict(seeds),
+        "server": dict(server or {}),
+        "versions": versions(),
+        "hardware": hardware(),
+        "clock": clock(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the harness, Python and what the measurement rests on; read without importing them."""
+    found = {"harness": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """The client's machine: the load generator is part of the measurement."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpu": _after(Path("/proc/cpuinfo"), "model name") or platform.processor(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "memory": _after(Path("/proc/meminfo"), "MemTotal"),
+    }
+
+
+def clock() -> dict[str, Any]:
+    """One instant on both clocks; records count on the monotonic one from such an anchor."""
+    return {
+        "realtime_ns": time.time_ns(),
+        "monotonic_ns": time.monotonic_ns(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _after(path: Path, key: str) -> str:
+    """The value of the first `key : value` line; "" when there is none."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
