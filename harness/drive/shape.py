@@ -1,0 +1,84 @@
+"""Locust's LoadTestShape, told what to do by a controller that knows nothing of Locust."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+from locust import LoadTestShape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.measure.samples import ServerSample
+
+
+class Target(Protocol):
+    """What the load should be: any object with these three attributes."""
+
+    @property
+    def users(self) -> int:
+        """Users that should run."""
+
+    @property
+    def spawn_per_s(self) -> float:
+        """How fast to get there, users per second."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+
+
+class Controller(Protocol):
+    """Decides about the load. Pure: time and the server's figures are passed in."""
+
+    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
+        """Called about once a second; `now_ns` is on the records' clock."""
+
+
+class ControllerShape(LoadTestShape):
+    """Asks the controller once a second and hands its answer to Locust's runner.
+
+    Locust counts users that were told to retire as users until their request has ended: raising
+    the target before that would spawn too few and leave the level short when they go. So a
+    target above the present one waits until the backlog of a step down has drained.
+
+    After `done` the shape keeps its last answer: ending the run in order is the session's part,
+    and returning None would let Locust kill the open requests first.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        now_ns: Callable[[], int],
+        sample: Callable[[], ServerSample | None],
+        done: Callable[[], None],
+    ) -> None:
+        """`sample` gives the server's latest figures; `done` is called once, at the end."""
+        super().__init__()
+        self.controller = controller
+        self.now_ns = now_ns
+        self.sample = sample
+        self.done = done
+        self.current: tuple[int, float] = (0, 1.0)
+        self.over = False
+
+    def tick(self) -> tuple[int, float]:
+        """Users and spawn rate for Locust."""
+        if self.over:
+            return self.current
+        running: int = self.get_current_user_count()
+        target = self.controller.tick(self.now_ns(), running, self.sample())
+        if target.done:
+            self.over = True
+            self.done()
+            return self.current
+        draining = running > self.current[0]
+        if not (draining and target.users > self.current[0]):
+            self.current = target.users, spawn_rate(target.spawn_per_s)
+        return self.current
+
+
+def spawn_rate(users_per_s: float) -> float:
+    """A rate that Locust accepts: finite and above zero."""
+    return users_per_s if math.isfinite(users_per_s) and users_per_s > 0 else 1.0

@@ -1,0 +1,126 @@
+"""Where records go: every record to every sink, and a sink that fails stops nobody else."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.measure.metrics import METRICS
+from harness.measure.records import Outcome
+from harness.measure.stats import QUANTILES, quantile, reportable
+from harness.measure.table import RecordTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    from harness.measure.records import RecordSink, RequestRecord
+
+    Floats = NDArray[np.float64]
+
+logger = logging.getLogger(__name__)
+RECENT: Final = 1 << 18  # values of each latency that the live table keeps: 2 MiB, 3 ms to sort
+
+
+class Fanout:
+    """A sink of sinks."""
+
+    def __init__(self, sinks: Iterable[RecordSink]) -> None:
+        """`sinks` are fed in their order."""
+        self.sinks = list(sinks)
+        self.failures: dict[str, str] = {}  # name of a broken sink -> its first error
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Hand the records on; a sink that raises is reported once and loses only its own copy."""
+        for sink in self.sinks:
+            self._guarded(sink, partial(sink.put, records))
+
+    def close(self) -> None:
+        """Close every sink."""
+        for sink in self.sinks:
+            self._guarded(sink, sink.close)
+
+    def _guarded(self, sink: RecordSink, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # a full disk must not end the measurement
+            name = type(sink).__name__
+            if name not in self.failures:
+                self.failures[name] = f"{type(error).__name__}: {error}"
+                logger.warning("The sink %s failed, the others go on.", name, exc_info=True)
+
+
+class Ring:
+    """The most recent values, all of them until `size` is reached."""
+
+    def __init__(self, size: int) -> None:
+        """Room for `size` values."""
+        self._values = np.empty(size)
+        self.total = 0  # ever added
+
+    def extend(self, values: Floats) -> None:
+        """Add values, the oldest ones giving way."""
+        size = len(self._values)
+        values = values[-size:]
+        start = self.total % size
+        head = min(len(values), size - start)
+        self._values[start : start + head] = values[:head]
+        self._values[: len(values) - head] = values[head:]
+        self.total += len(values)
+
+    def ordered(self) -> Floats:
+        """The values kept, ascending."""
+        return np.sort(self._values[: min(self.total, len(self._values))])
+
+
+class LatencyTable:
+    """Live percentiles: exact over all requests so far, or over the most recent `size` values.
+
+    Failures count as +infinity, as everywhere. Values are in ms.
+    """
+
+    def __init__(self, size: int = RECENT) -> None:
+        """`size`: values kept of each latency."""
+        self._size = size
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything (Locust's "Reset Stats")."""
+        self.requests = 0
+        self.failed = 0
+        self._rings = {
+            key: Ring(self._size) for key, row in METRICS.items() if row.observe is not None
+        }
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Take ended requests; parts of open ones are left out."""
+        whole = [record for record in records if record.outcome is not Outcome.open]
+        if not whole:
+            return
+        self.requests += len(whole)
+        self.failed += sum(record.outcome is not Outcome.ok for record in whole)
+        table = RecordTable.from_records(whole)
+        for key, ring in self._rings.items():
+            observe = METRICS[key].observe
+            if observe is not None:
+                ring.extend(observe(table).hi_ns / 1e6)
+
+    def close(self) -> None:
+        """Keep what is there: the page may still be read."""
+
+    def rows(self) -> list[dict[str, str | int]]:
+        """One row per latency: name, n, and its quantiles in ms as text ("-": too few, "inf")."""
+        return [self._row(key, ring) for key, ring in self._rings.items()]
+
+    def _row(self, key: str, ring: Ring) -> dict[str, str | int]:
+        ordered = ring.ordered()
+        n = len(ordered)
+        cells: dict[str, str | int] = {"metric": METRICS[key].title, "key": key, "n": n}
+        for name, q in QUANTILES.items():
+            cells[name] = f"{quantile(ordered, q):.2f}" if reportable(n, q) else "-"
+        cells["max"] = f"{ordered[-1]:.2f}" if n else "-"
+        return cells

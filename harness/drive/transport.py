@@ -1,0 +1,162 @@
+"""Records from workers to the master over Locust's messages, which are fire-and-forget.
+
+A worker numbers its batches 0, 1, 2, ... and keeps each until the master has acknowledged it; what
+is not acknowledged in time is sent again, in order. The master takes batch n of a worker only
+after n - 1, so every batch is taken once and in order, and a batch taken twice is impossible. Each
+batch also says how many request numbers the worker has given out: what never arrives is counted.
+
+Nothing here knows a socket or a clock: `send` and the time are passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from harness.measure.records import Outcome
+from harness.runfolder.codec import decode, encode_all
+from harness.runfolder.seen import Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.measure.records import RequestRecord
+
+RECORDS: Final = "harness_records"  # worker -> master: a Batch
+ACK: Final = "harness_ack"  # master -> worker: the number of batches taken so far
+BATCH: Final = 500  # records: about 400 kB at 200 tokens each
+WINDOW: Final = 32  # batches in flight; the rest waits its turn in memory
+RESEND_S: Final = 2.0
+
+
+class Batch(TypedDict):
+    """One message. `records` are codec frames, whole records and parts of open ones alike."""
+
+    worker: int
+    batch: int
+    issued: int  # request numbers given out so far: 0 .. issued - 1
+    records: bytes
+    figures: dict[str, Any]  # the worker's figures about itself
+
+
+class Outbox:
+    """The worker's end. A RecordSink; `tick` it a few times a second."""
+
+    def __init__(
+        self,
+        worker: int,
+        send: Callable[[Batch], None],
+        issued: Callable[[], int],
+        figures: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """`issued` and `figures` are asked for each batch."""
+        self.worker = worker
+        self._send = send
+        self._issued = issued
+        self._figures = figures
+        self._pending: list[RequestRecord] = []
+        self._waiting: deque[Batch] = deque()  # not acknowledged, in order
+        self._made = 0
+        self._sent = 0  # batches sent since the last acknowledgement moved or a resend began
+        self._since = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether the master has everything."""
+        return not self._pending and not self._waiting
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Take records; they leave at the next tick."""
+        self._pending.extend(records)
+
+    def close(self) -> None:
+        """Nothing comes after; what is waiting still goes out by `tick`."""
+
+    def tick(self, now_s: float, *, always: bool = False) -> None:
+        """Send what is new (`always`: a batch even without records), and again what got lost."""
+        if self._pending or always:
+            self._make_batches()
+        if self._sent and now_s - self._since > RESEND_S:
+            self._sent = 0
+        while self._sent < min(len(self._waiting), WINDOW):
+            if self._sent == 0:
+                self._since = now_s
+            self._send(self._waiting[self._sent])
+            self._sent += 1
+
+    def acknowledged(self, taken: int, now_s: float) -> None:
+        """The master has taken batches 0 .. taken - 1."""
+        while self._waiting and self._waiting[0]["batch"] < taken:
+            self._waiting.popleft()
+            self._sent = max(self._sent - 1, 0)
+            self._since = now_s
+
+    def _make_batches(self) -> None:
+        records, self._pending = self._pending, []
+        for start in range(0, max(len(records), 1), BATCH):
+            blob = encode_all(records[start : start + BATCH])
+            batch = Batch(
+                worker=self.worker,
+                batch=self._made,
+                issued=self._issued(),
+                records=blob,
+                figures=self._figures(),
+            )
+            self._waiting.append(batch)
+            self._made += 1
+
+
+@dataclass(slots=True)
+class Inbox:
+    """The master's end: delivers whole records once, parts in order, and counts what is missing."""
+
+    deliver: Callable[[list[RequestRecord]], None]
+    issued: dict[int, int] = field(default_factory=dict)  # worker -> numbers given out
+    figures: dict[int, dict[str, Any]] = field(default_factory=dict)
+    duplicates: int = 0  # records that came twice, and were dropped
+    damaged_bytes: int = 0
+    _taken: dict[int, int] = field(default_factory=dict)
+    _ended: dict[int, int] = field(default_factory=dict)
+    _seen: Seen = field(default_factory=Seen)
+
+    def take(self, batch: Batch) -> int:
+        """Deliver the batch if it is this worker's next; say how many were taken so far."""
+        worker = batch["worker"]
+        taken = self._taken.get(worker, 0)
+        if batch["batch"] != taken:
+            return taken
+        self._taken[worker] = taken + 1
+        self.issued[worker] = max(batch["issued"], self.issued.get(worker, 0))
+        self.figures[worker] = batch["figures"]
+        decoded = decode(batch["records"])
+        self.damaged_bytes += decoded.damaged_bytes + decoded.torn_bytes
+        fresh = [record for record in decoded.records if self._fresh(record)]
+        if fresh:
+            self.deliver(fresh)
+        return taken + 1
+
+    def _fresh(self, record: RequestRecord) -> bool:
+        """Whether this whole record, or part of a request that has not ended, is new."""
+        if record.outcome is Outcome.open:
+            return record.key not in self._seen
+        new = self._seen.add(record.key)
+        self.duplicates += not new
+        self._ended[record.worker] = self._ended.get(record.worker, 0) + new
+        return new
+
+    def missing(self) -> dict[int, int]:
+        """By worker, the requests that it began and whose end never arrived (none: left out)."""
+        lost = {w: n - self._ended.get(w, 0) for w, n in sorted(self.issued.items())}
+        return {worker: n for worker, n in lost.items() if n > 0}
+
+
+def say_missing(missing: dict[int, int]) -> str:
+    """One sentence for a person; empty when nothing is missing."""
+    if not missing:
+        return ""
+    parts = ", ".join(f"{n} of worker {worker}" for worker, n in missing.items())
+    return (
+        f"{sum(missing.values())} requests were begun whose records never arrived ({parts}): "
+        "percentiles are without them; look for a worker that died, and run again."
+    )
