@@ -8,7 +8,7 @@ It has one peak; the search climbs by doubling until well past it and then narro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,8 +20,12 @@ from harness.measure.stats import percentile_levels, resample_weights
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from harness.measure.evidence import Evidence
     from harness.measure.search import SearchPlan
+
+    Floats = NDArray[np.float64]
 
 PAST_PEAK: Final = 0.7  # the climb ends when power has fallen to this share of its best
 PLATEAU: Final = 0.95  # of the highest throughput seen
@@ -79,7 +83,14 @@ def next_power_action(
     return Done("found", (below, above))
 
 
-def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> dict[str, object] | None:
+def _powers(level: Throughput, seed: int) -> Floats:
+    """Power of each bootstrap replicate of one level."""
+    e = level.evidence
+    tokens = resample_weights(e.blocks, seed) @ e.tokens
+    return np.asarray((tokens / e.seconds) ** 2 / level.users)
+
+
+def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> dict[str, Any] | None:
     """{users, ci95, power}: the level of most power; its interval over block resamples.
 
     Levels are compared as measured, so the interval reaches at least to the neighbouring levels.
@@ -89,18 +100,7 @@ def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> dict[str, object
         return None
     users = np.array([level.users for level in levels])
     at = int(np.argmax([level.power for level in levels]))
-    draws = np.array(
-        [
-            (
-                resample_weights(x.evidence.blocks, seed + x.users)
-                @ x.evidence.tokens
-                / x.evidence.seconds
-            )
-            ** 2
-            / x.users
-            for x in levels
-        ]
-    )
+    draws = np.array([_powers(x, seed + x.users) for x in levels])
     peaks = users[np.argmax(draws, axis=0)]
     lo, hi = np.quantile(peaks, percentile_levels(12), method="nearest")
     near = users[max(at - 1, 0)], users[min(at + 1, len(users) - 1)]
@@ -108,7 +108,7 @@ def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> dict[str, object
     return {"users": int(users[at]), "ci95": bounds, "power": round(levels[at].power, 3)}
 
 
-def plateau_knee(evidences: Sequence[Evidence]) -> dict[str, object] | None:
+def plateau_knee(evidences: Sequence[Evidence]) -> dict[str, Any] | None:
     """{users, ci95, output_tokens_per_s}: the smallest level at 95 % of the highest throughput.
 
     Throughput is fitted as non-decreasing in users; the interval is (level before, this level].
