@@ -1,0 +1,84 @@
+"""Latencies by their definitions: each expected figure has its arithmetic beside it."""
+
+import numpy as np
+import pytest
+from measure_tables import MS, record, table
+
+from harness.measure import metrics
+from harness.measure.records import Outcome
+from harness.measure.table import OUTCOMES, concat
+
+INF = float("inf")
+# sent at 0, tokens at 100, 120, 150; the last byte at 155
+PLAIN = record(0, 0, [100, 120, 150], done=155)
+# the middle event was read late: it lies in (110, 120]
+UNSURE = record(1, 0, [100, 120, 150], lows=[100, 110, 150])
+# two tokens in the second event
+MERGED = record(2, 0, [100, 130], tokens=[1, 2])
+FAILED = record(3, 0, [100, 120], done=900, outcome=Outcome.truncated, planned=5)
+SILENT = record(4, 0, [], done=50, outcome=Outcome.status, planned=3)
+OPEN = record(5, 0, [], done=400, outcome=Outcome.open, planned=3)
+
+
+@pytest.mark.parametrize(
+    ("metric", "request_record", "want_ns", "want_lo", "want_hi"),
+    [
+        ("ttft", PLAIN, [100], [100], [100]),
+        ("ttft", UNSURE, [100], [100], [100]),
+        ("ttft", FAILED, [INF], [INF], [INF]),  # shedding load never looks fast
+        ("ttft", OPEN, [400], [400], [INF]),  # open at its age
+        ("itl", PLAIN, [20, 30], [20, 30], [20, 30]),
+        ("itl", UNSURE, [20, 30], [10, 30], [20, 40]),  # 110 - 100, 150 - 120; 120 - 100, 150 - 110
+        ("itl", FAILED, [20, INF, INF, INF], [20, INF, INF, INF], [20, INF, INF, INF]),  # 5 - 2
+        ("itl", SILENT, [INF, INF], [INF, INF], [INF, INF]),  # 3 tokens are 2 gaps
+        ("itl", OPEN, [], [], []),
+        ("tpot", PLAIN, [25], [25], [25]),  # (150 - 100) / 2
+        ("tpot", MERGED, [15], [15], [15]),  # (130 - 100) / 2 tokens
+        ("tpot", OPEN, [], [], []),
+        ("tpot", SILENT, [INF], [INF], [INF]),
+        ("e2e", PLAIN, [155], [155], [155]),
+        ("e2e", OPEN, [400], [400], [INF]),
+        ("e2e", FAILED, [INF], [INF], [INF]),
+    ],
+)
+def test_a_latency_of_one_request(metric, request_record, want_ns, want_lo, want_hi):
+    """Each metric gives the figure and its instrument interval that its definition says."""
+    seen = metrics.METRICS[metric].observe(table(request_record))
+    got = [(x / MS).tolist() for x in (seen.ns, seen.lo_ns, seen.hi_ns)]
+    assert got == [want_ns, want_lo, want_hi]
+
+
+def test_latencies_of_many_requests_are_those_of_each():
+    """Columns mix nothing up: the table's figures are the single requests' in order."""
+    all_of_them = [PLAIN, SILENT, UNSURE, MERGED, OPEN, FAILED]
+    for metric in metrics.METRICS.values():
+        if metric.observe is None:
+            continue
+        each = [metric.observe(table(r)).ns for r in all_of_them]
+        want = sorted(np.concatenate(each).tolist())
+        got = sorted(metric.observe(table(*all_of_them)).ns.tolist())
+        assert got == want
+
+
+@pytest.mark.parametrize(
+    ("horizon_ms", "want_outcome", "want_events", "want_ttft"),
+    [
+        (50, "open", 0, 50),  # no token yet: open at its age
+        (100, "open", 1, 100),
+        (125, "open", 2, 100),
+        (155, "ok", 3, 100),
+    ],
+)
+def test_a_horizon_hides_what_came_later(horizon_ms, want_outcome, want_events, want_ttft):
+    """A table cut at an instant shows only what was known then."""
+    cut = table(PLAIN).until(horizon_ms * MS)
+    got = (OUTCOMES[cut.outcome[0]], len(cut.at_ns), metrics.ttft(cut).ns[0] / MS)
+    assert got == (want_outcome, want_events, want_ttft)
+
+
+def test_joined_tables_keep_each_requests_events():
+    """Offsets move with their rows when tables are joined and selected."""
+    joined = concat([table(PLAIN, SILENT), table(MERGED), table()])
+    assert joined.counts.tolist() == [3, 0, 2]
+    picked = joined.select(np.array([False, True, True]))
+    assert (picked.at_ns / MS).tolist() == [100, 130]
