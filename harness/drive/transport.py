@@ -82,8 +82,8 @@ class Outbox:
         while self._sent < min(len(self._waiting), WINDOW):
             if self._sent == 0:
                 self._since = now_s
-            self._send(self._waiting[self._sent])
             self._sent += 1
+            self._send(self._waiting[self._sent - 1])
 
     def acknowledged(self, taken: int, now_s: float) -> None:
         """The master has taken batches 0 .. taken - 1."""
