@@ -42,10 +42,12 @@ class Window:
 
     index: int
     users: int
-    purpose: str  # up, bisect, repeat, hold
-    start_ns: int  # the level's users were all there
+    purpose: str  # up, bisect, repeat, down, hold
+    chosen_ns: int  # the search asked for this level
+    start_ns: int  # its users were all there and busy
     settled_ns: int  # warm-up cut
     end_ns: int  # horizon of what was known when the step was judged
+    judged_ns: int  # and when that was
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,13 +112,13 @@ class RecordTable:
         this much.
         """
         table = self.select(self.sent_ns <= horizon_ns)
-        ended = table.done_ns <= horizon_ns
+        is_open = (table.done_ns > horizon_ns) | (table.outcome == OPEN)
         keep = table.at_ns <= horizon_ns
         running = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])
         return replace(
             table,
-            outcome=np.where(ended, table.outcome, OPEN),
-            done_ns=np.minimum(table.done_ns, horizon_ns),
+            outcome=np.where(is_open, OPEN, table.outcome),
+            done_ns=np.where(is_open, horizon_ns, table.done_ns),
             offsets=running[table.offsets],
             at_ns=table.at_ns[keep],
             not_before_ns=table.not_before_ns[keep],

@@ -9,12 +9,12 @@ by when every record has arrived, so that it can be repeated from the run folder
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from harness.measure.evidence import Evidence, Window, gather, lifetime_ns, pool, worst_ratio
+from harness.measure.evidence import Evidence, Window, gather, pool, worst_ratio
 from harness.measure.judge import BAD, GOOD, UNDECIDED, Judgement
 from harness.measure.metrics import failed
 from harness.measure.search import Done, Hold, SearchPlan, next_action
@@ -24,7 +24,6 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.records import Outcome  # noqa: F401 - named in the docstring
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
 
@@ -152,9 +151,15 @@ class KneeController:
 
     def _window(self, now: _Now, horizon: int) -> Window:
         settled = now.settled_ns if now.settled_ns >= 0 else now.began_ns
-        start = now.ramped_ns if now.ramped_ns >= 0 else now.began_ns
         return Window(
-            len(self.steps), now.hold.users, now.hold.purpose, start, settled, max(horizon, settled)
+            index=len(self.steps),
+            users=now.hold.users,
+            purpose=now.hold.purpose,
+            chosen_ns=now.began_ns,
+            start_ns=now.ramped_ns if now.ramped_ns >= 0 else now.began_ns,
+            settled_ns=settled,
+            end_ns=max(horizon, settled),
+            judged_ns=horizon + self.lag_ns,
         )
 
     def _measure(self, now: _Now, table: RecordTable, now_ns: int, horizon: int) -> None:
@@ -210,14 +215,3 @@ class KneeController:
         self._recovering = True
         back = max(lower, default=self.plan.min_users)
         self.now = _Now(Hold(back, "down", "lean", self.plan.budget_ns // 10), now_ns)
-
-
-def replay(plan: SearchPlan, steps: list[Step], records: Records) -> list[Evidence]:
-    """The evidence of each step, gathered again from its window: what the search then saw."""
-    return [
-        replace(gather(records.table(s.window.settled_ns, s.window.end_ns), s.window, plan.slos))
-        for s in steps
-    ]
-
-
-__all__ = ["KneeController", "Records", "Step", "Target", "lifetime_ns", "replay"]
