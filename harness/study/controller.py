@@ -17,17 +17,19 @@ import numpy as np
 from harness.measure.evidence import Evidence, Window, gather, pool, worst_ratio
 from harness.measure.judge import BAD, GOOD, UNDECIDED, Judgement
 from harness.measure.metrics import failed
+from harness.measure.power import next_power_action
 from harness.measure.search import Done, Hold, SearchPlan, next_action
 from harness.measure.table import OPEN
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
 
 FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
+STEADY_LIFETIMES: Final = 6  # a throughput needs so many, with as many blocks
 QUICK_N: Final = 20  # requests or gaps that such a look needs
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
@@ -68,6 +70,12 @@ class _Now:
     began_ns: int
     ramped_ns: int = -1
     settled_ns: int = -1
+    look_ns: int = 0  # horizon of the next look: a tenth longer each time, a second at least
+
+
+def choose(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
+    """The next action: by the SLOs, or by power where there are none."""
+    return (next_action if plan.slos else next_power_action)(plan, evidences, spent_ns)
 
 
 class KneeController:
@@ -111,7 +119,7 @@ class KneeController:
 
     def _advance(self, now_ns: int) -> None:
         used = [step.evidence for step in self.steps if not step.invalid]
-        action = next_action(self.plan, used, now_ns - self.began_ns)
+        action = choose(self.plan, used, now_ns - self.began_ns)
         if isinstance(action, Done):
             self.result = action
         else:
@@ -163,6 +171,10 @@ class KneeController:
         )
 
     def _measure(self, now: _Now, table: RecordTable, now_ns: int, horizon: int) -> None:
+        capped = now_ns - now.began_ns >= now.hold.cap_ns
+        if horizon < now.look_ns and not capped:
+            return
+        now.look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
         window = self._window(now, horizon)
         evidence = self.peek = gather(table, window, self.plan.slos)
         self._life_ns = evidence.lifetime_ns
@@ -170,13 +182,18 @@ class KneeController:
             [s.evidence for s in self.steps if s.window.users == window.users and not s.invalid]
             + [evidence]
         )
-        if self._enough(now, evidence, held) or now_ns - now.began_ns >= now.hold.cap_ns:
+        if capped or self._enough(now, evidence, held):
             self._finish(window, evidence, self.plan.judge(held))
             self._advance(now_ns)
 
     def _enough(self, now: _Now, evidence: Evidence, held: Evidence) -> bool:
         """Whether the step may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
+        if now.hold.until == "steady":
+            return (
+                length >= STEADY_LIFETIMES * evidence.lifetime_ns
+                and evidence.ended.sum() >= QUICK_N
+            )
         if length < 2 * evidence.lifetime_ns:
             return False
         decided = self.plan.judge(held).decision != UNDECIDED

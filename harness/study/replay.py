@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.measure.evidence import Evidence, Window, gather, pool
-from harness.measure.judge import Judgement
-from harness.measure.power import next_power_action
-from harness.measure.search import Done, Hold, next_action
-from harness.study.controller import Step
+from harness.measure.search import Done
+from harness.study.controller import Step, choose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.measure.judge import Judgement
     from harness.measure.search import SearchPlan
     from harness.measure.table import RecordTable
 
@@ -36,11 +35,6 @@ class Replay:
     differences: list[str]
 
 
-def choose(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
-    """The next action: by the SLOs, or by power where there are none."""
-    return (next_action if plan.slos else next_power_action)(plan, evidences, spent_ns)
-
-
 def replay(plan: SearchPlan, logged: Sequence[Logged], table: RecordTable) -> Replay:
     """Gather and judge each window again and ask the search at each turn."""
     steps: list[Step] = []
@@ -50,9 +44,9 @@ def replay(plan: SearchPlan, logged: Sequence[Logged], table: RecordTable) -> Re
         window = entry.window
         used = [s.evidence for s in steps if not s.invalid]
         action = choose(plan, used, window.chosen_ns - began)
-        if isinstance(action, Done) or action.users != window.users:
-            if window.purpose != "down":  # going down after a hard failure is not the search's
-                differences.append(f"step {window.index} held {window.users}, now {action}")
+        strayed = isinstance(action, Done) or action.users != window.users
+        if strayed and window.purpose != "down":  # "down" follows a hard failure, not the search
+            differences.append(f"step {window.index} held {window.users}, now {action}")
         step = Step(window, *_judged(plan, steps, window, table), entry.invalid)
         if step.judgement.decision != entry.decision and not entry.invalid:
             differences.append(
