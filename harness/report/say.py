@@ -1,0 +1,107 @@
+"""Numbers to the precision they have: the interval decides the digits.
+
+The last digit printed is the place of the half-width's first digit (one more when that digit is 1):
+412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. Without an interval: three digits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAN: Final = math.nan
+UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
+PLAIN_DIGITS: Final = 3
+MOST_DIGITS: Final = 6
+SMALL_LEAD: Final = 2  # below this a single digit would round by up to a half of the half-width
+
+
+def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
+    """Decimal places to print; negative: round to tens, hundreds, ..."""
+    scale = next((abs(v) for v in (value, lo, hi) if v and math.isfinite(v)), 1.0)
+    size = math.floor(math.log10(scale))
+    half = (hi - lo) / 2
+    if not math.isfinite(half) or half <= 0:
+        return max(PLAIN_DIGITS - 1 - size, 0)
+    lead = math.floor(math.log10(half))
+    if half / 10**lead < SMALL_LEAD:
+        lead -= 1
+    return min(-lead, MOST_DIGITS - 1 - size)
+
+
+def say(value: float, lo: float = NAN, hi: float = NAN) -> str:
+    """One number with the digits that [lo, hi] leaves it; `1,910`, `12.4`, `inf`."""
+    return _digits(value, places(value, lo, hi))
+
+
+def _digits(value: float, decimals: int) -> str:
+    if math.isnan(value):
+        return UNKNOWN
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    rounded = round(value, decimals) + 0.0  # no -0
+    return f"{rounded:,.{max(decimals, 0)}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number with its interval and unit; NaN: not known, +inf: requests failed."""
+
+    value: float = NAN
+    lo: float = NAN
+    hi: float = NAN
+    unit: str = ""
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any] | None, key: str, unit: str = "") -> Figure:
+        """`data[key]` with `data[key_ci95]`, as summary.json and knee.json hold them."""
+        data = data or {}
+        lo, hi = bounds(data.get(f"{key}_ci95"))
+        return cls(as_float(data.get(key)), lo, hi, unit)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a number at all."""
+        return not math.isnan(self.value)
+
+    @property
+    def digits(self) -> str:
+        """The number alone."""
+        return say(self.value, self.lo, self.hi)
+
+    @property
+    def interval(self) -> str:
+        """`398 to 432`, with the number's own digits; "" when there is none."""
+        if math.isnan(self.lo) or math.isnan(self.hi):
+            return ""
+        decimals = places(self.value, self.lo, self.hi)
+        return f"{_digits(self.lo, decimals)} to {_digits(self.hi, decimals)}"
+
+    def __str__(self) -> str:
+        """`412 ms (398 to 432)`."""
+        unit = f" {self.unit}" if self.unit and math.isfinite(self.value) else ""
+        return self.digits + unit + (f" ({self.interval})" if self.interval else "")
+
+
+def as_float(value: Any) -> float:
+    """A JSON figure: null is NaN, "inf" is infinity, anything unreadable NaN."""
+    try:
+        return NAN if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return NAN
+
+
+def bounds(pair: Any) -> tuple[float, float]:
+    """[lo, hi] of JSON; NaN twice when there is none."""
+    if isinstance(pair, list | tuple) and len(pair) == 2:  # noqa: PLR2004 - a pair
+        return as_float(pair[0]), as_float(pair[1])
+    return NAN, NAN
+
+
+def count(n: float, one: str, many: str = "") -> str:
+    """`1 request`, `1,200 requests`."""
+    return f"{n:,.0f} {one if n == 1 else many or one + 's'}"
