@@ -1,1 +1,5 @@
 """Layer 5: one file per subcommand: parse, call one function, map errors to exit codes."""
+
+from harness.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,207 @@
+"""Options that several subcommands share, and the plain data that they become."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli import engine_flags
+from harness.cli.parsing import count, duration, share
+from harness.errors import ConfigError
+from harness.load.workloads import API_PATHS, WORKLOADS, workload
+from harness.measure.slo import Slo
+from harness.study.options import LoadOptions, OutputOptions, TargetOptions, Timeouts
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    import argparse
+
+    from harness.load.workloads import Workload
+
+KEY_VARIABLES = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
+TIMEOUTS = {
+    "--connect-timeout": ("connect_ns", "10s", "TCP and TLS"),
+    "--first-token-timeout": ("first_token_ns", "2m", "from sent to the first token"),
+    "--idle-timeout": ("idle_ns", "1m", "between two reads of a stream"),
+    "--request-timeout": ("total_ns", "10m", "from sent to done"),
+}
+DEFAULT_HOLD_NS = 30 * SECOND
+
+
+def target(parser: argparse.ArgumentParser) -> None:
+    """Which server."""
+    parser.add_argument(
+        "url", nargs="?", metavar="URL", help="http://HOST:PORT; absent: the embedded engine"
+    )
+    group = parser.add_argument_group(
+        "target", f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
+    )
+    group.add_argument("--model", metavar="NAME", help="default: the only one that it serves")
+    group.add_argument("--ca-file", type=Path, metavar="FILE", help="certificates to trust (PEM)")
+    group.add_argument(
+        "--insecure", action="store_true", help="do not verify the server's certificate"
+    )
+    for flag, (_, default, what) in TIMEOUTS.items():
+        group.add_argument(
+            flag, type=duration(flag), metavar="TIME", help=f"{what}; default: {default}"
+        )
+
+
+def load(parser: argparse.ArgumentParser) -> None:
+    """What is sent."""
+    rows = "\n".join(f"  {w.name:<12} {w.title}" for w in WORKLOADS.values())
+    group = parser.add_argument_group("load", f"Workloads:\n{rows}")
+    group.add_argument(
+        "--workload", type=workload, default="chat", metavar="NAME", help="default: %(default)s"
+    )
+    group.add_argument("--api", choices=API_PATHS, help="default: the workload's own")
+    for flag in ("--prompt-tokens", "--output-tokens"):
+        group.add_argument(
+            flag, type=count(flag), metavar="N", help="mean length; default: the workload's own"
+        )
+    group.add_argument(
+        "--seed", type=count("--seed", 0), default=1, metavar="N", help="default: %(default)s"
+    )
+    group.add_argument(
+        "--processes",
+        type=count("--processes"),
+        default=1,
+        metavar="N",
+        help="worker processes that send the load; default: %(default)s",
+    )
+
+
+def objectives(parser: argparse.ArgumentParser) -> None:
+    """What users were promised."""
+    group = parser.add_argument_group("objectives")
+    group.add_argument(
+        "--slo",
+        type=Slo.parse,
+        action="append",
+        default=[],
+        metavar="METRIC_pQQ=TIME",
+        help="as ttft_p95=500ms, itl_p95=50ms, tpot_p99=40ms, e2e_p90=10s; may be repeated",
+    )
+    group.add_argument(
+        "--max-errors",
+        type=share("--max-errors"),
+        default=0.01,
+        metavar="SHARE",
+        help="a level with more failed requests is bad; default: 1%%",
+    )
+
+
+def level(parser: argparse.ArgumentParser) -> None:
+    """How long a level is held."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--duration", type=duration("--duration"), metavar="TIME", help="default: 30s"
+    )
+    either.add_argument(
+        "--requests", type=count("--requests"), metavar="N", help="instead of a duration"
+    )
+
+
+def output(parser: argparse.ArgumentParser) -> None:
+    """Where results go."""
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--out", type=Path, metavar="DIR", help="a new run folder; default: one under reports/"
+    )
+    group.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write the result there too; - for stdout, and the live view goes to stderr",
+    )
+    group.add_argument("--ui", action="store_true", help="serve Locust's web UI meanwhile")
+    group.add_argument(
+        "--ui-port",
+        type=count("--ui-port"),
+        default=8089,
+        metavar="PORT",
+        help="default: %(default)s",
+    )
+    group.add_argument("--quiet", action="store_true", help="no live view")
+    group.add_argument(
+        "--dry-run", action="store_true", help="print the plan: levels, tokens, minutes at most"
+    )
+
+
+def embedded_engine(parser: argparse.ArgumentParser) -> None:
+    """The embedded engine's flags, for when there is no URL."""
+    engine_flags.declare(parser, "embedded engine (no URL given), in vLLM's names")
+
+
+def target_options(args: argparse.Namespace) -> TargetOptions:
+    """Raises ConfigError when engine flags come with a URL."""
+    given = engine_flags.given(args)
+    if args.url is not None and given:
+        raise ConfigError(
+            f"{next(iter(given.values()))} sets up the embedded engine, and a URL was given too: "
+            f"expected one of the two; leave out {args.url} to measure the embedded engine."
+        )
+    key, source = api_key()
+    timeouts = {
+        name: value
+        for flag, (name, _, _) in TIMEOUTS.items()
+        if (value := getattr(args, flag.strip("-").replace("-", "_"))) is not None
+    }
+    return TargetOptions(
+        url=args.url,
+        model=args.model,
+        api_key=key,
+        key_source=source,
+        ca_file=args.ca_file,
+        insecure=args.insecure,
+        timeouts=Timeouts(**timeouts),
+        engine=engine_flags.config(args) if args.url is None else None,
+    )
+
+
+def load_options(args: argparse.Namespace) -> LoadOptions:
+    """The workload at the lengths and on the API asked for."""
+    return LoadOptions(_workload(args), seed=args.seed, processes=args.processes)
+
+
+def _workload(args: argparse.Namespace) -> Workload:
+    chosen: Workload = args.workload.sized(args.prompt_tokens, args.output_tokens)
+    if args.api in (None, chosen.api):
+        return chosen
+    # Token ids exist on /v1/completions only, a shared system message on /v1/chat/completions only.
+    return replace(chosen, api=args.api, token_ids=args.api == "completions", system_tokens=0)
+
+
+def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
+    """The run folder, by default `reports/COMMAND-YYYYMMDD-HHMMSS`."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return OutputOptions(
+        out_dir=args.out or Path("reports") / f"{command}-{stamp}",
+        json_to=args.json,
+        ui_port=args.ui_port if args.ui else None,
+        live=not args.quiet,
+    )
+
+
+def duration_of(args: argparse.Namespace) -> int | None:
+    """How long a level is held in ns; None when a number of requests was given."""
+    if args.requests is not None:
+        return None
+    return DEFAULT_HOLD_NS if args.duration is None else int(args.duration)
+
+
+def api_key() -> tuple[str, str]:
+    """The key and the variable it came from, or two empty strings. The key is never printed."""
+    for name in KEY_VARIABLES:
+        key = os.environ.get(name, "")
+        if not key:
+            continue
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError(
+                f"{name} holds a blank, a line break or a character outside ASCII, which no "
+                f"HTTP header can carry: expected the bare key; try `export {name}=$(cat FILE)`."
+            )
+        return key, name
+    return "", ""

@@ -1,0 +1,41 @@
+"""`vllm-harness report DIR`: make a run folder's results again from its records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli.parsing import paste
+from harness.study.options import ReportOptions
+
+if TYPE_CHECKING:
+    import argparse
+
+    from harness.cli.parsing import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the options."""
+    parser = commands.add_parser(
+        "report",
+        help="recompute a run folder's results and reports, without a server",
+        description="Replays the run's search on its records and writes summary.json, knee.json, "
+        "steps.csv, report.html and report.md again. A folder that an interrupt left behind is "
+        "fine: what was measured is reported.",
+        epilog=paste(
+            "vllm-harness report reports/knee-20261121-093000",
+            "vllm-harness report reports/knee-20261121-093000 --json -",
+            "vllm-harness report reports/run-20261121-101500 --json summary-again.json",
+        ),
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
+    parser.add_argument("--json", metavar="FILE", help="write the result there too; - for stdout")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run the study; its exit code."""
+    wanted = ReportOptions(folder=args.folder, json_to=args.json)
+    from harness.study.replay import run_report  # noqa: PLC0415 - heavy: see app.py
+
+    return run_report(wanted)

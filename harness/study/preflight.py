@@ -1,0 +1,93 @@
+"""Refuse what cannot work before any load is sent: first this machine, then the target."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING, Final
+
+from harness.errors import ConfigError, RunFolderError
+from harness.load.planner import plan_lengths
+from harness.server.access import Access
+from harness.server.address import Address
+from harness.server.probe import Capabilities, probe
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.load.workloads import Workload
+    from harness.study.options import LoadOptions, OutputOptions, TargetOptions
+
+FILES_BESIDE_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
+ANSWER_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late, but not later than this
+DRAWS: Final = 1_000  # planned requests looked at for the longest
+
+
+def check_machine(output: OutputOptions, users: int) -> None:
+    """The run folder is free and `users` sockets can be open. Raises RunFolderError, ConfigError.
+
+    Raises the soft limit of open files where the hard limit allows; children inherit it.
+    """
+    check_folder(output.out_dir)
+    raise_file_limit(users + FILES_BESIDE_USERS)
+
+
+def check_folder(folder: Path) -> None:
+    """Nothing lies there that a run could overwrite. Raises RunFolderError."""
+    try:
+        free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except OSError:
+        free = False
+    if not free:
+        raise RunFolderError(
+            f"the output folder {folder} exists and is not an empty folder: expected a new one, "
+            "so that no earlier run is overwritten; try another --out."
+        )
+
+
+def raise_file_limit(need: int) -> int:
+    """The soft limit of open files, raised to the hard one if `need` asks for it.
+
+    Raises ConfigError when the hard limit is below `need`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return soft
+    if hard != resource.RLIM_INFINITY and hard < need:
+        raise ConfigError(
+            f"this process may open {hard} files and the load needs {need}: expected a hard limit "
+            f"(`ulimit -Hn`) of at least that; try --max-users {max(hard - FILES_BESIDE_USERS, 1)}."
+        )
+    wanted = need if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabilities:
+    """What the server at `url` is. Raises ConfigError, ServerUnreachable."""
+    access = Access(
+        Address.parse(url),
+        api_key=target.api_key,
+        key_source=target.key_source,
+        ca_file=target.ca_file,
+        insecure=target.insecure,
+        connect_ns=target.timeouts.connect_ns,
+        answer_ns=min(target.timeouts.total_ns, ANSWER_NS),
+    )
+    found = probe(access, load.workload.api, target.model)
+    if found.max_model_len is not None:
+        check_lengths(load.workload, load.seed, found.max_model_len)
+    return found
+
+
+def check_lengths(workload: Workload, seed: int, max_model_len: int) -> None:
+    """The model's context holds the planned requests. Raises ConfigError."""
+    longest = max(sum(plan_lengths(workload, seed, 0, number)) for number in range(DRAWS))
+    if longest > max_model_len:
+        share = max_model_len / longest
+        raise ConfigError(
+            f"the workload's longest request has {longest} tokens and the model's context "
+            f"{max_model_len}: expected every request to fit; try --prompt-tokens "
+            f"{max(int(workload.prompt.mean * share), 1)} --output-tokens "
+            f"{max(int(workload.output.mean * share), 1)}."
+        )

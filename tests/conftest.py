@@ -1,0 +1,57 @@
+"""How the tests share two cores, and what CI does about a skip.
+
+Pure tests run side by side under pytest-xdist. A test marked `realtime` or `vllm` measures, so it
+runs last and alone: it waits until no other test runs, and none starts before it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+ALONE = ("realtime", "vllm")
+IN_CI = os.environ.get("HARNESS_CI") == "1"
+VLLM_MISSING = os.environ.get("HARNESS_VLLM_MISSING", "")  # why it cannot be installed here
+
+
+def alone(item: pytest.Item) -> bool:
+    """Whether the test needs the machine for itself."""
+    return any(item.get_closest_marker(name) for name in ALONE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that need the machine last, in one group: one worker runs them in order."""
+    items.sort(key=alone)
+    for item in items:
+        if alone(item):
+            item.add_marker(pytest.mark.xdist_group("alone"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Hold the machine: shared by pure tests, exclusively by the others."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:  # one process: nothing to share with
+        return (yield)
+    with (Path(tempfile.gettempdir()) / f"harness-tests-{run}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone(item) else fcntl.LOCK_SH)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """In CI a skip is a failure, except for vLLM where it truly cannot be installed."""
+    report = yield
+    excused = VLLM_MISSING and item.get_closest_marker("vllm")
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail") and not excused:
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report

@@ -1,0 +1,282 @@
+"""What the probe finds out about servers, and what it says of those that cannot be measured."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+from little_servers import (
+    ROLE,
+    USAGE,
+    LittleServer,
+    Reply,
+    http,
+    little_server,
+    models,
+    sse,
+    token,
+    vllm_like,
+)
+
+from harness.errors import ConfigError, HarnessError, ServerUnreachable
+from harness.server.access import Access
+from harness.server.address import Address
+from harness.server.probe import Capabilities, probe
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHAT = "/v1/chat/completions"
+
+
+def access(url: str, **options: Any) -> Access:
+    """As the command would make it, with short waits."""
+    return Access(Address.parse(url), connect_ns=2 * SECOND, answer_ns=500 * MS, **options)
+
+
+def ask(server: LittleServer, model: str | None = None, **options: Any) -> Capabilities:
+    """Probe a little server."""
+    return probe(access(f"http://127.0.0.1:{server.port}", **options), "chat", model)
+
+
+def test_good_server() -> None:
+    """Everything a vLLM offers is found, with one request to the API under load."""
+    with little_server(vllm_like()) as server:
+        got = ask(server)
+        asked = server.asked
+    assert got == Capabilities(
+        url=f"http://127.0.0.1:{server.port}", api="chat", model="m", models=("m",),
+        max_model_len=4096, version="0.32.0", fixed_length=True, continuous_usage=True,
+        final_usage=True, tokenize=True, metrics=True,
+    )  # fmt: skip
+    assert server.paths == ["/v1/models", CHAT, "/version", "/metrics", "/tokenize"]
+    assert (asked[1][1]["stream"], asked[1][1]["max_tokens"]) == (True, 2)
+
+
+def test_bare_server() -> None:
+    """A server with the bare API only is measurable, and what it lacks is known."""
+    plain = vllm_like()
+
+    def reply(path: str, body: dict[str, Any]) -> bytes:
+        if path == CHAT and ("stream_options" in body or "ignore_eos" in body):
+            return http({"error": "extra fields not permitted"}, status=422)
+        if path == CHAT:
+            return sse(ROLE, token(), token())
+        return plain(path, body) if path == "/v1/models" else http({}, status=404)
+
+    with little_server(reply) as server:
+        got = ask(server)
+    assert server.paths[:4] == ["/v1/models", CHAT, CHAT, CHAT]
+    assert (got.fixed_length, got.continuous_usage, got.final_usage) == (False, False, False)
+    assert (got.version, got.tokenize, got.metrics) == ("", False, False)
+
+
+def raw(answer: bytes) -> Reply:
+    """A reply of these bytes to anything."""
+    return lambda _path, _body: answer
+
+
+SEEN_BAD: dict[str, tuple[Reply, str | None, type[HarnessError], tuple[str, ...], int]] = {
+    # name: reply, --model, error, what its sentence holds, requests to the API under load
+    "not HTTP": (
+        raw(b"SSH-2.0-OpenSSH_9.2\r\n"), None, ServerUnreachable,
+        ("does not answer in HTTP", "SSH-2.0", "expected a vLLM server", "try the port"), 0,
+    ),
+    "closes at once": (
+        raw(b""), None, ServerUnreachable, ("does not answer in HTTP", "closes"), 0,
+    ),
+    "another service": (
+        raw(http(b"<html>", 404, "text/html")), None, ServerUnreachable,
+        ("/v1/models answers 404", "expected vLLM's API", "try the port"), 0,
+    ),
+    "another service with 200": (
+        raw(http(b"<html>", 200, "text/html")), None, ServerUnreachable,
+        ("/v1/models lists no model", "try the port"), 0,
+    ),
+    "401": (
+        raw(http({"error": "Unauthorized"}, 401)), None, ServerUnreachable,
+        ("answers 401", "no key was sent", "VLLM_API_KEY", "OPENAI_API_KEY"), 0,
+    ),
+    "not ready": (
+        raw(http({}, 503)), None, ServerUnreachable, ("answers 503", "ready", "/health"), 0,
+    ),
+    "breaks": (
+        raw(http({"error": "out\nof\x1b[2J memory"}, 500)), None, ServerUnreachable,
+        ("answers 500", "memory", "expected 200"), 0,
+    ),
+    "unknown model": (
+        vllm_like(models=models("a", "b")), "c", ConfigError,
+        ("--model is 'c'", "expected one of a, b", "try --model a"), 0,
+    ),
+    "several models, none named": (
+        vllm_like(models=models("a", "b")), None, ConfigError,
+        ("serves 2 models", "none was named", "a, b", "try --model a"), 0,
+    ),
+    "does not stream": (
+        vllm_like(**{"chat/completions": http({"choices": [{"message": {"content": "a"}}]})}),
+        None, ServerUnreachable, ("does not stream", "expected text/event-stream"), 1,
+    ),
+    "no chat": (
+        vllm_like(**{"chat/completions": http({}, 404)}), None, ServerUnreachable,
+        (CHAT, "answers 404", "--api"), 1,
+    ),
+    "refuses all": (
+        vllm_like(**{"chat/completions": http({"message": "no chat template"}, 400)}), None,
+        ServerUnreachable, (CHAT, "answers 400", "no chat template"), 3,
+    ),
+    "streams nothing": (
+        vllm_like(**{"chat/completions": sse(ROLE, USAGE)}), None, ServerUnreachable,
+        ("streams no token", "expected two"), 1,
+    ),
+    "breaks off": (
+        vllm_like(**{"chat/completions": sse(ROLE, token(), end=b"")}), None, ServerUnreachable,
+        ("breaks its stream off", "[DONE]"), 1,
+    ),
+    "streams an error": (
+        vllm_like(**{"chat/completions": sse(ROLE, {"error": {"message": "engine died"}})}), None,
+        ServerUnreachable, ("streams an error", "engine died", "log"), 1,
+    ),
+    "streams no JSON": (
+        vllm_like(**{"chat/completions": sse(end=b"data: hello\n\n")}), None,
+        ServerUnreachable, ("not JSON", "hello"), 1,
+    ),
+    "truncated body": (
+        raw(http({"data": []})[:-3]), None, ServerUnreachable, ("does not answer in HTTP",), 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEN_BAD)
+def test_bad_server(name: str) -> None:
+    """Each bad target gets its sentence and exit code, and no more than the probe's requests."""
+    reply, model, kind, parts, loads = SEEN_BAD[name]
+    with little_server(reply) as server, pytest.raises(kind) as caught:
+        ask(server, model)
+    sentence = str(caught.value)
+    assert [part for part in parts if part not in sentence] == []
+    assert sentence.isprintable()
+    assert server.paths.count(CHAT) == loads
+
+
+def test_nothing_listens() -> None:
+    """A closed port is named, with the command that would open it."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    with pytest.raises(ServerUnreachable, match=f"nothing listens .*:{port}.*vllm serve"):
+        probe(access(f"http://127.0.0.1:{port}"), "chat")
+
+
+def test_silent_server() -> None:
+    """A listener that never answers is given up after the time allowed, which is named."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(ServerUnreachable, match="does not finish an answer within 500 ms"),
+    ):
+        probe(access(f"http://127.0.0.1:{silent.getsockname()[1]}"), "chat")
+
+
+def test_unknown_host() -> None:
+    """A name without an address is told from a server that is down."""
+    with pytest.raises(ServerUnreachable, match=r"'no-such-host.invalid' has no address"):
+        probe(access("http://no-such-host.invalid:8000"), "chat")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """A certificate authority of our own."""
+    return trustme.CA()
+
+
+def tls(authority: trustme.CA, name: str) -> ssl.SSLContext:
+    """A server's context with a certificate for `name`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "trusted", "parts"),
+    [
+        ("other.example", "https", True, ("certificate for another name", "127.0.0.1")),
+        ("127.0.0.1", "https", False, ("not trusted", "--ca-file")),
+        ("127.0.0.1", "http", True, ("speaks TLS", "try https://")),
+        (None, "https", True, ("does not speak TLS", "try http://")),
+    ],
+)
+def test_tls(
+    authority: trustme.CA,
+    tmp_path: Path,
+    name: str | None,
+    scheme: str,
+    trusted: bool,
+    parts: tuple[str, ...],
+) -> None:
+    """Each TLS failure is told from the others, before any request."""
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    options = {"ca_file": ca_file} if trusted else {}
+    with (
+        little_server(vllm_like(), name and tls(authority, name)) as server,
+        pytest.raises(ServerUnreachable) as caught,
+    ):
+        probe(access(f"{scheme}://127.0.0.1:{server.port}", **options), "chat")
+    assert [part for part in parts if part not in str(caught.value)] == []
+    assert [path for path in server.paths if path.startswith("/v1")] == []
+
+
+@pytest.mark.parametrize("how", ["trusted", "insecure"])
+def test_tls_good(authority: trustme.CA, tmp_path: Path, how: str) -> None:
+    """A certificate that matches, or --insecure with one that does not, gets through."""
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    name, options = ("127.0.0.1", {"ca_file": ca_file})
+    if how == "insecure":
+        name, options = "other.example", {"insecure": True}
+    with little_server(vllm_like(), tls(authority, name)) as server:
+        got = probe(access(f"https://127.0.0.1:{server.port}", **options), "chat")
+    assert got.model == "m"
+
+
+def test_key_is_sent_and_never_said() -> None:
+    """The key goes into the header; a refusal names the variable, not the key."""
+    with little_server(raw(http({}, 401))) as server, pytest.raises(ServerUnreachable) as caught:
+        ask(server, api_key="secret-123", key_source="OPENAI_API_KEY")
+    assert server.keys == ["Bearer secret-123"]
+    assert "the key in OPENAI_API_KEY was refused" in str(caught.value)
+    assert "secret-123" not in str(caught.value) + repr(access("http://h", api_key="secret-123"))
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000"),
+        ("https://example.com/llm/v1", "https://example.com:443/llm"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_address(url: str, want: str) -> None:
+    """A URL may end in /v1, as OpenAI's clients want it, or carry a path of its own."""
+    assert str(Address.parse(url)) == want
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("127.0.0.1:8000", "try http://127.0.0.1:8000"),
+        ("localhost:8000", "try http://localhost:8000"),
+        ("ftp://h", "try http://127.0.0.1:8000"),
+        ("http://h:99999", "try http://127.0.0.1:8000"),
+        ("http://key@h:8000", "export VLLM_API_KEY"),
+        ("http://h:8000?key=1", "export VLLM_API_KEY"),
+    ],
+)
+def test_bad_address(url: str, hint: str) -> None:
+    """A URL that cannot be one is refused with the nearest that could."""
+    with pytest.raises(ConfigError) as caught:
+        Address.parse(url)
+    assert hint in str(caught.value)
