@@ -8,7 +8,7 @@ from harness.errors import ConfigError
 from harness.units import duration_ns, say_ns
 
 LATENCIES: Final = ("ttft", "ttfot", "itl", "tpot", "e2e")
-_FORM = re.compile(r"(?P<metric>[a-z]+)_p(?P<q>\d{2}|999)=(?P<limit>.+)")
+_FORM = re.compile(r"(?P<metric>[a-z0-9]+)_p(?P<q>\d{2}|999)=(?P<limit>.+)")
 
 
 @dataclass(frozen=True, slots=True)
