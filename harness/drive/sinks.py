@@ -14,15 +14,17 @@ from harness.measure.stats import QUANTILES, quantile, reportable
 from harness.measure.table import RecordTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from harness.measure.records import RecordSink, RequestRecord
+    from harness.measure.slo import Slo
 
     Floats = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
+MET, MISSED, TOO_FEW = "met", "missed", "too few requests"
 RECENT: Final = 1 << 18  # values of each latency that the live table keeps: 2 MiB, 3 ms to sort
 
 
@@ -124,3 +126,50 @@ class LatencyTable:
             cells[name] = f"{quantile(ordered, q):.2f}" if reportable(n, q) else "-"
         cells["max"] = f"{ordered[-1]:.2f}" if n else "-"
         return cells
+
+
+class SloTable:
+    """Of each SLO, the exact share of observations over its limit so far; failures are over."""
+
+    def __init__(self, slos: Sequence[Slo]) -> None:
+        """`slos` keep their order."""
+        self.slos = list(slos)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.n = [0] * len(self.slos)
+        self.over = [0] * len(self.slos)
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Take ended requests."""
+        whole = [record for record in records if record.outcome is not Outcome.open]
+        if not whole or not self.slos:
+            return
+        table = RecordTable.from_records(whole)
+        for i, slo in enumerate(self.slos):
+            observe = METRICS[slo.metric].observe
+            values = observe(table).hi_ns if observe is not None else np.zeros(0)
+            self.n[i] += len(values)
+            self.over[i] += int((values > slo.limit_ns).sum())
+
+    def close(self) -> None:
+        """Keep what is there."""
+
+    def rows(self) -> list[dict[str, str]]:
+        """One row per SLO, as text."""
+        return [
+            self._row(slo, n, over)
+            for slo, n, over in zip(self.slos, self.n, self.over, strict=True)
+        ]
+
+    def _row(self, slo: Slo, n: int, over: int) -> dict[str, str]:
+        share = over / n if n else 0.0
+        verdict = TOO_FEW if not reportable(n, slo.q) else MISSED if share > slo.allowed else MET
+        return {
+            "slo": str(slo),
+            "verdict": verdict,
+            "over": f"{share:.2%}",
+            "allowed": f"{slo.allowed:.2%}",
+            "n": str(n),
+        }

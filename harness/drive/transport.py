@@ -37,6 +37,7 @@ class Batch(TypedDict):
     batch: int
     issued: int  # request numbers given out so far: 0 .. issued - 1
     records: bytes
+    kept: bool  # the worker writes its records to the run folder itself
     figures: dict[str, Any]  # the worker's figures about itself
 
 
@@ -49,12 +50,15 @@ class Outbox:
         send: Callable[[Batch], None],
         issued: Callable[[], int],
         figures: Callable[[], dict[str, Any]] = dict,
+        *,
+        kept: bool = False,
     ) -> None:
         """`issued` and `figures` are asked for each batch."""
         self.worker = worker
         self._send = send
         self._issued = issued
         self._figures = figures
+        self._kept = kept
         self._pending: list[RequestRecord] = []
         self._waiting: deque[Batch] = deque()  # not acknowledged, in order
         self._made = 0
@@ -101,6 +105,7 @@ class Outbox:
                 batch=self._made,
                 issued=self._issued(),
                 records=blob,
+                kept=self._kept,
                 figures=self._figures(),
             )
             self._waiting.append(batch)
@@ -112,6 +117,7 @@ class Inbox:
     """The master's end: delivers whole records once, parts in order, and counts what is missing."""
 
     deliver: Callable[[list[RequestRecord]], None]
+    store: Callable[[int, list[RequestRecord]], None] | None = None  # what no worker has kept
     issued: dict[int, int] = field(default_factory=dict)  # worker -> numbers given out
     figures: dict[int, dict[str, Any]] = field(default_factory=dict)
     duplicates: int = 0  # records that came twice, and were dropped
@@ -134,6 +140,8 @@ class Inbox:
         fresh = [record for record in decoded.records if self._fresh(record)]
         if fresh:
             self.deliver(fresh)
+        if fresh and self.store is not None and not batch["kept"]:
+            self.store(worker, fresh)
         return taken + 1
 
     def _fresh(self, record: RequestRecord) -> bool:
@@ -144,6 +152,11 @@ class Inbox:
         self.duplicates += not new
         self._ended[record.worker] = self._ended.get(record.worker, 0) + new
         return new
+
+    @property
+    def ended(self) -> int:
+        """Whole records of all workers."""
+        return sum(self._ended.values())
 
     def missing(self) -> dict[int, int]:
         """By worker, the requests that it began and whose end never arrived (none: left out)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from flask import Blueprint, Response, request
@@ -16,10 +17,12 @@ from flask import Blueprint, Response, request
 from harness.measure.stats import QUANTILES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from locust.env import Environment
     from locust.web import WebUI
 
-    from harness.drive.sinks import LatencyTable
+    from harness.drive.sinks import LatencyTable, SloTable
 
 KEY: Final = "latencies"
 COLUMNS: Final = {
@@ -28,25 +31,49 @@ COLUMNS: Final = {
     **{name: name.upper() for name in QUANTILES},
     "max": "Max",
 }
+SLO_COLUMNS: Final = {
+    "slo": "SLO",
+    "verdict": "Verdict",
+    "over": "Over the limit",
+    "allowed": "Allowed",
+    "n": "Observations",
+}
 CSV_PATH: Final = "/latencies/requests.csv"
 
 
-def install(environment: Environment, table: LatencyTable) -> None:
-    """Show `table` in the environment's web UI: a tab, `extended_stats` and a CSV download."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One tab with one table."""
+
+    key: str
+    title: str
+    columns: Mapping[str, str]
+    rows: Callable[[], Sequence[Mapping[str, str | int]]]
+
+    def structure(self) -> list[dict[str, str]]:
+        """Columns as Locust's page wants them."""
+        return [{"key": key, "title": title} for key, title in self.columns.items()]
+
+
+def install(environment: Environment, table: LatencyTable, slos: SloTable | None = None) -> None:
+    """Show the tables in the environment's web UI: tabs, `extended_stats`, a CSV download."""
     web_ui = environment.web_ui
     if web_ui is None or web_ui.app is None:
         return
-    structure = [{"key": key, "title": title} for key, title in COLUMNS.items()]
+    shown: list[Shown] = [Shown(KEY, "Token latencies", COLUMNS, table.rows)]
+    if slos is not None and slos.slos:
+        shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))
+        environment.events.reset_stats.add_listener(slos.clear)
     web_ui.template_args |= {
-        "extended_tabs": [{"title": "Token latencies", "key": KEY}],
-        "extended_tables": [{"key": KEY, "structure": structure}],
+        "extended_tabs": [{"title": s.title, "key": s.key} for s in shown],
+        "extended_tables": [{"key": s.key, "structure": s.structure()} for s in shown],
         "extended_csv_files": [{"href": f".{CSV_PATH}", "title": "Download token latencies CSV"}],
     }
     environment.events.reset_stats.add_listener(table.clear)
-    _routes(web_ui, table)
+    _routes(web_ui, table, shown)
 
 
-def _routes(web_ui: WebUI, table: LatencyTable) -> None:
+def _routes(web_ui: WebUI, table: LatencyTable, shown: list[Shown]) -> None:
     blueprint = Blueprint("harness", __name__)
 
     @blueprint.route(CSV_PATH)
@@ -58,7 +85,7 @@ def _routes(web_ui: WebUI, table: LatencyTable) -> None:
         """Add our rows to what the page polls every two seconds."""
         if request.path.endswith("/stats/requests") and response.is_json:
             report: dict[str, Any] = response.get_json()
-            report["extended_stats"] = [{"key": KEY, "data": table.rows()}]
+            report["extended_stats"] = [{"key": s.key, "data": s.rows()} for s in shown]
             response.set_data(json.dumps(report))
         return response
 

@@ -28,6 +28,10 @@ class Workload:
         """`/v1/chat/completions` or `/v1/completions`: also the request's name in Locust."""
         return API_PATHS[self.api]
 
+    def through(self, api: str) -> Workload:
+        """The same traffic through another API; only completions takes token ids."""
+        return replace(self, api=api, token_ids=self.token_ids and api == "completions")
+
     def sized(self, prompt_tokens: int | None = None, output_tokens: int | None = None) -> Workload:
         """The same traffic around other means. Raises ConfigError for a mean below one token."""
         for option, tokens in (

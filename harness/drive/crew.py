@@ -1,0 +1,185 @@
+"""Who sends: this process alone, or this one as master with workers as its children."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import gevent
+
+from harness.drive.driver import Driver
+from harness.drive.figures import merge
+from harness.drive.registry import register
+from harness.drive.relay import FLUSH_S, MasterRelay
+from harness.drive.transport import say_missing
+from harness.errors import MeasurementInvalid
+
+if TYPE_CHECKING:
+    from locust.env import Environment
+
+    from harness.drive.options import DriveOptions
+    from harness.measure.records import RecordSink
+
+LOOPBACK: Final = "127.0.0.1"
+START_S: Final = 60.0  # for a worker to import everything on a busy machine
+EXIT_S: Final = 5.0
+
+
+class Crew(Protocol):
+    """Starts and ends the senders of a session."""
+
+    def __init__(self, environment: Environment, options: DriveOptions, sink: RecordSink) -> None:
+        """Create the environment's runner; records go to `sink`."""
+
+    def start(self) -> None:
+        """Be ready to send."""
+
+    def trouble(self) -> str:
+        """A sentence when the run cannot go on; empty while it can."""
+
+    def used_up(self) -> bool:
+        """Whether `options.requests` have all ended."""
+
+    def finish(self, drain_s: float) -> None:
+        """Let open requests end for at most `drain_s`, then collect every record."""
+
+    def missing(self) -> dict[int, int]:
+        """By worker, requests without a record."""
+
+    def figures(self) -> dict[str, Any]:
+        """The client's figures about itself."""
+
+    def close(self) -> None:
+        """End what `start` started; harmless when repeated."""
+
+
+class Alone:
+    """Users run in this process."""
+
+    def __init__(self, environment: Environment, options: DriveOptions, sink: RecordSink) -> None:
+        """A LocalRunner and one driver."""
+        self.environment = environment
+        self.runner = environment.create_local_runner()
+        self.driver = Driver(options, 0, [sink])
+        register(environment, self.driver)
+
+    def start(self) -> None:
+        """Start the reader before the first user asks for it."""
+        self.driver.start()
+
+    def trouble(self) -> str:
+        """What the driver says."""
+        return self.driver.trouble()
+
+    def used_up(self) -> bool:
+        """All begun, all ended."""
+        return 0 <= self.driver.options.requests <= self.driver.ended
+
+    def finish(self, drain_s: float) -> None:
+        """Retire the users, then wait for their records."""
+        self.environment.stop_timeout = drain_s
+        self.runner.stop()
+        self.driver.flush(FLUSH_S)
+
+    def missing(self) -> dict[int, int]:
+        """Of this one process."""
+        lost = self.driver.issued - self.driver.ended
+        return {0: lost} if lost else {}
+
+    def figures(self) -> dict[str, Any]:
+        """Of this one process."""
+        return merge([self.driver.figures()])
+
+    def close(self) -> None:
+        """Stop the reader and Locust's greenlets."""
+        self.driver.close()
+        self.runner.greenlet.kill(block=False)
+
+
+class Together:
+    """Users run in children of this process."""
+
+    def __init__(self, environment: Environment, options: DriveOptions, sink: RecordSink) -> None:
+        """A MasterRunner on a free port of the loopback."""
+        self.options = options
+        self.runner = environment.create_master_runner(LOOPBACK, 0)
+        self.relay = MasterRelay(self.runner, sink.put)
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.closing = False
+
+    def start(self) -> None:
+        """Start the workers and wait until they are ready. Raises MeasurementInvalid."""
+        command = [sys.executable, "-m", "harness.drive.worker", str(self.runner.server.port)]
+        for _ in range(self.options.processes):
+            child = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own
+            self.children.append(child)
+            self._brief(child)
+        until = time.monotonic() + START_S
+        while len(self.runner.clients.ready) < self.options.processes:
+            if trouble := self.trouble():
+                raise MeasurementInvalid(trouble)
+            if time.monotonic() > until:
+                raise MeasurementInvalid(
+                    f"{len(self.runner.clients.ready)} of {self.options.processes} load processes "
+                    f"were ready after {START_S:.0f} s: expected all; try fewer --processes."
+                )
+            gevent.sleep(0.05)
+
+    def _brief(self, child: subprocess.Popen[bytes]) -> None:
+        """Options by pipe, not by argument: other users of the machine can read arguments.
+
+        The pipe stays open: its end tells the child that we are gone.
+        """
+        if child.stdin is not None:
+            child.stdin.write(json.dumps(self.options.to_json()).encode() + b"\n")
+            child.stdin.flush()
+
+    def trouble(self) -> str:
+        """Which child died, how, and how many requests it took along."""
+        for child in self.children:
+            code = child.poll()
+            if code is not None and not self.closing:
+                how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+                return (
+                    f"a load process (pid {child.pid}) ended {how} in the middle of the run: its "
+                    "users are gone, so the level is not what was asked for; what was measured "
+                    "before is kept; see its message above, and run again."
+                )
+        return ""
+
+    def used_up(self) -> bool:
+        """All begun, all ended."""
+        return 0 <= self.options.requests <= self.relay.inbox.ended
+
+    def finish(self, drain_s: float) -> None:
+        """Let the workers retire their users and deliver, then send them home."""
+        self.relay.finish(drain_s)
+        self.closing = True
+        self.runner.quit()
+
+    def missing(self) -> dict[int, int]:
+        """By worker."""
+        return self.relay.inbox.missing()
+
+    def figures(self) -> dict[str, Any]:
+        """Of all workers."""
+        return merge(list(self.relay.inbox.figures.values())) | {
+            "missing": say_missing(self.missing()),
+            "duplicates": self.relay.inbox.duplicates,
+        }
+
+    def close(self) -> None:
+        """Wait a moment for the children, then end those that are left."""
+        self.closing = True
+        for child in self.children:
+            if child.stdin is not None:
+                child.stdin.close()
+            try:
+                child.wait(EXIT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        self.runner.greenlet.kill(block=False)

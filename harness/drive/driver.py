@@ -1,0 +1,142 @@
+"""One process's sender: its reader, its request numbers, its pace, and where its records go."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+
+from harness.drive.reader import Reader
+from harness.drive.sinks import Fanout
+from harness.load.planner import plan, randomness
+from harness.measure.records import Outcome
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.drive.options import DriveOptions
+    from harness.load.plan import RequestSpec
+    from harness.measure.records import RecordSink, RequestRecord
+
+LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
+MOST_STAGGER_S: Final = 10.0
+SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How a request ended, known at once; its record follows from the decoder."""
+
+    outcome: Outcome
+    e2e_ns: int
+    n_bytes: int  # of the response's body
+    error: str
+
+
+class Driver:
+    """Sends requests for any number of users. Numbers count from 0 without gaps."""
+
+    def __init__(
+        self, options: DriveOptions, worker: int, sinks: Sequence[RecordSink] = ()
+    ) -> None:
+        """`worker` is Locust's index of this process, 0 when it is the only one."""
+        self.options = options
+        self.worker = worker
+        self.sinks = Fanout(sinks)
+        self.issued = 0  # requests begun
+        self.ended = 0  # whole records handed to the sinks
+        self.users = 0
+        self.mean_s = 0.0  # service time, smoothed
+        self._reader: Reader | None = None
+
+    def new_user(self) -> int:
+        """A number for a user, unique in this process."""
+        self.users += 1
+        return self.users - 1
+
+    def stagger_s(self, user: int) -> float:
+        """How long a new user waits before its first request.
+
+        Locust starts a second's users at once; without this they would stay in lockstep and each
+        level would begin with a wave. Spread over about one service time they come as they will.
+        """
+        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S)
+        return window * randomness(self.options.seed, "stagger", self.worker, user).random()
+
+    def next_spec(self) -> RequestSpec | None:
+        """What the next request asks for; None when the run's requests are all begun."""
+        quota = self.options.quota(self.worker)
+        if 0 <= quota <= self.issued:
+            return None
+        o = self.options
+        return plan(o.workload, o.seed, self.worker, self.issued, o.calibration)
+
+    def request(self, user: int, api: str, spec: RequestSpec) -> Sent:
+        """Send one request and block this greenlet until it has ended."""
+        reader = self.start()
+        number, self.issued = self.issued, self.issued + 1
+        sent = self._exchange(reader, number, user, api, spec)
+        if sent.outcome is Outcome.ok:
+            weight = SMOOTHING if self.mean_s else 1.0
+            self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)
+        return sent
+
+    def start(self) -> Reader:
+        """The process's one reader, created when it is first asked for: never before a fork."""
+        if self._reader is None:
+            self._reader = Reader(self.worker, self._put)
+        return self._reader
+
+    def retarget(self, options: DriveOptions) -> None:
+        """The next test of the same process: other options, the same count of numbers."""
+        self.options = options
+        self.mean_s = 0.0
+
+    def missing(self) -> dict[int, int]:
+        """Requests of this process without a record."""
+        lost = self.issued - self.ended
+        return {self.worker: lost} if lost else {}
+
+    def figures(self) -> dict[str, Any]:
+        """What this process says about itself."""
+        return self._reader.figures() if self._reader is not None else {}
+
+    def trouble(self) -> str:
+        """A sentence when this process cannot measure any more; empty while it can."""
+        return ""
+
+    def close(self) -> None:
+        """Stop the reader; harmless when repeated."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _exchange(self, reader, number, user, api, spec):
+        from urllib.parse import urlsplit
+        from harness.load.workloads import API_PATHS
+
+        u = urlsplit(self.options.url)
+        body = {"model": self.options.model, "stream": True, "max_tokens": spec.output_tokens}
+        if api == "chat":
+            body["messages"] = [{"role": "user", "content": spec.text}]
+        else:
+            body["prompt"] = list(spec.token_ids) or spec.text
+        return Sent(
+            *reader.request(
+                u.hostname, u.port, API_PATHS[api], body, number, user, spec.output_tokens
+            )
+        )
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every request begun has its record; call it when no user runs any more."""
+        until = time.monotonic() + timeout_s
+        while self.ended < self.issued and time.monotonic() < until:
+            gevent.sleep(0.02)
+        return self.ended >= self.issued
+
+    def _put(self, records: list[RequestRecord]) -> None:
+        self.ended += sum(record.outcome is not Outcome.open for record in records)
+        self.sinks.put(records)

@@ -1,0 +1,74 @@
+"""The server's own figures, once a second, as seen from here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import gevent
+
+from harness.drive.clock import now_ns
+from harness.errors import ServerUnreachable
+from harness.server.exchange import ask
+from harness.wire.prometheus_text import parse
+from harness.wire.vllm_series import server_sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.measure.samples import ServerSample
+    from harness.server.access import Access
+
+PERIOD_S: Final = 1.0
+GIVE_UP: Final = 3  # scrapes without one figure of vLLM's: this server has none
+
+
+class Scraper:
+    """Reads /metrics in a greenlet of its own. A server without it gives no samples."""
+
+    def __init__(
+        self, access: Access, on_sample: Callable[[ServerSample], None] | None = None
+    ) -> None:
+        """`on_sample` is given each sample as it comes."""
+        self._access = access
+        self._on_sample = on_sample
+        self._latest: ServerSample | None = None
+        self._greenlet: gevent.Greenlet | None = None
+        self.failed = 0  # scrapes without an answer
+
+    def latest(self) -> ServerSample | None:
+        """The newest sample; None when there was none yet."""
+        return self._latest
+
+    def start(self) -> None:
+        """Begin. The first sample is there within a second."""
+        self._greenlet = gevent.spawn(self._loop)
+
+    def stop(self) -> None:
+        """End; harmless when it did not start."""
+        if self._greenlet is not None:
+            self._greenlet.kill()
+
+    def _loop(self) -> None:
+        empty = 0
+        due = now_ns()
+        while self._latest is not None or empty < GIVE_UP:
+            sample = self._scrape()
+            empty = 0 if sample else empty + 1
+            if sample is not None:
+                self._latest = sample
+                if self._on_sample is not None:
+                    self._on_sample(sample)
+            due += round(PERIOD_S * 1e9)
+            gevent.sleep(max((due - now_ns()) / 1e9, 0.05))
+
+    def _scrape(self) -> ServerSample | None:
+        """One reading, stamped with the middle of the exchange."""
+        begun = now_ns()
+        try:
+            answer = ask(self._access, "/metrics")
+        except ServerUnreachable:
+            self.failed += 1
+            return None
+        if answer.status != 200:  # noqa: PLR2004 - HTTP
+            return None
+        return server_sample(parse(answer.body), (begun + now_ns()) // 2)

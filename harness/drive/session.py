@@ -1,0 +1,186 @@
+"""A run without Locust's command line: what the knee search and `run` drive.
+
+    session = Session(options, controller, sinks)
+    ended = session.run()          # until the controller says done, or Ctrl-C
+
+One process: users run here (LocalRunner). Several: a MasterRunner here, workers as children that
+die with us; their records arrive at the same sinks. Locust is the engine in both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+from gevent.event import Event
+from locust.env import Environment
+from locust.event import Events
+
+from harness.drive import webui
+from harness.drive.clock import now_ns
+from harness.drive.crew import Alone, Crew, Together
+from harness.drive.scrape import Scraper
+from harness.drive.shape import Controller, ControllerShape
+from harness.drive.sinks import Fanout, LatencyTable
+from harness.drive.users import session_user
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from harness.drive.options import DriveOptions
+    from harness.measure.records import RecordSink
+    from harness.measure.samples import ServerSample
+
+WATCH_S: Final = 0.2
+UI_HOST: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session ended, and what it says about itself."""
+
+    interrupted: bool  # Ctrl-C or SIGTERM
+    invalid: str  # a sentence when the figures must not be believed; "" otherwise
+    missing: dict[int, int] = field(default_factory=dict)  # worker -> requests without a record
+    figures: dict[str, Any] = field(default_factory=dict)  # the client's figures about itself
+
+
+class Session:
+    """One continuous run. Use it once."""
+
+    def __init__(
+        self,
+        options: DriveOptions,
+        controller: Controller,
+        sinks: Sequence[RecordSink],
+        *,
+        ui_port: int | None = None,
+        on_sample: Callable[[ServerSample], None] | None = None,
+        drain_ns: int = 30 * SECOND,
+    ) -> None:
+        """`sinks` get every record and part; `on_sample` the server's figures once a second.
+
+        `ui_port`: Locust's web UI on 127.0.0.1 (0: any free port). `drain_ns`: how long open
+        requests may take to end once the controller is done; what is left becomes `cancelled`.
+        """
+        self.options = options
+        self.table = LatencyTable()
+        self.sinks = Fanout([*sinks, self.table])
+        self.drain_s = drain_ns / SECOND
+        self.ui_port = ui_port
+        self.scraper = Scraper(options.access(), on_sample)
+        self.interrupted = False
+        self._over = Event()
+        self.shape = ControllerShape(controller, now_ns, self.scraper.latest, self._over.set)
+        self.environment = Environment(
+            user_classes=[session_user(options.workload.api)],
+            events=Events(),
+            shape_class=self.shape,
+            host=options.url,
+            # a step down waits for the longest request that is allowed, then cuts it off
+            stop_timeout=options.total_ns / SECOND + self.drain_s,
+        )
+        crew: type[Crew] = Alone if options.processes == 1 else Together
+        self.crew = crew(self.environment, options, self.sinks)
+
+    @property
+    def running_users(self) -> int:
+        """Users that run now, retiring ones included."""
+        runner = self.environment.runner
+        return 0 if runner is None else int(runner.user_count)
+
+    def stop(self) -> None:
+        """End the run early, in order; may be called from anywhere in this process."""
+        self._over.set()
+
+    def run(self) -> Ended:
+        """Run until the controller says done. Ctrl-C and SIGTERM end it too, in order."""
+        with _quiet(), self._signals():
+            try:
+                self.crew.start()
+                self._serve_ui()
+                self.scraper.start()
+                runner = self.environment.runner
+                if runner is not None:
+                    runner.start_shape()
+                invalid = self._watch()
+                self.crew.finish(0.0 if self.interrupted or invalid else self.drain_s)
+                missing = self.crew.missing()
+                return Ended(self.interrupted, invalid, missing, self.crew.figures())
+            finally:
+                self.scraper.stop()
+                self.crew.close()
+                self._stop_ui()
+                self.sinks.close()
+
+    def _watch(self) -> str:
+        """Wait for the end; a sentence when it comes because a process died."""
+        while not self._over.wait(WATCH_S):
+            if trouble := self.crew.trouble():
+                return trouble
+            if self.crew.used_up():
+                self._over.set()
+        return ""
+
+    def _serve_ui(self) -> None:
+        if self.ui_port is None:
+            return
+        web_ui = self.environment.create_web_ui(UI_HOST, self.ui_port, delayed_start=True)
+        webui.install(self.environment, self.table)
+        web_ui.start()
+
+    def _stop_ui(self) -> None:
+        web_ui = self.environment.web_ui
+        if web_ui is not None and web_ui.server is not None:
+            web_ui.stop()
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+        self._over.set()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM on the loop: raised anywhere else they would kill a greenlet.
+
+        A plain handler runs inside whichever greenlet happens to be running, the reader's perhaps.
+        """
+        kinds = (signal.SIGINT, signal.SIGTERM)
+        before = {kind: signal.getsignal(kind) for kind in kinds}
+        watchers = [gevent.signal_handler(kind, self._interrupt) for kind in kinds]
+        try:
+            yield
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            for kind, handler in before.items():
+                signal.signal(kind, handler)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No chatter from Locust, and no reading of our command line by its web UI.
+
+    Locust's page asks its own parser about sys.argv, which holds options it does not know.
+    """
+    locust, root, argv = logging.getLogger("locust"), logging.getLogger(), sys.argv
+    level = locust.level
+    locust.setLevel(logging.ERROR)
+    root.addFilter(_not_cpu)
+    sys.argv = argv[:1]
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        root.removeFilter(_not_cpu)
+        locust.setLevel(level)
+
+
+def _not_cpu(record: logging.LogRecord) -> bool:
+    """Locust's CPU warning: the client's load is in our figures."""
+    return "CPU usage above" not in record.getMessage()

@@ -1,0 +1,110 @@
+"""Locust users that stream completions: subclass one, give it a task, use it from any locustfile.
+
+    class Chat(ChatUser):
+        @task
+        def ask(self):
+            self.send()                       # what the workload plans next
+            self.send(prompt="Hello", output_tokens=32)   # or words of your own
+
+Each request fires Locust's `request` event once, when it has ended, so Locust's count and rate are
+those of requests. Token latencies go to the records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import gevent
+from locust import User, constant, task
+from locust.exception import StopUser
+
+from harness.drive.registry import driver_of
+from harness.load.plan import RequestSpec
+from harness.load.workloads import API_PATHS
+from harness.measure.records import Outcome
+
+if TYPE_CHECKING:
+    from locust.env import Environment
+
+    from harness.drive.driver import Driver, Sent
+
+
+class RequestFailed(Exception):  # noqa: N818 - Locust shows the name in its failures table
+    """Why a request failed, for Locust's failures table: `timeout: no first token in 120 s`."""
+
+
+class StreamingUser(User):
+    """Sends streamed requests, one at a time. Abstract: `api` and tasks are a subclass's."""
+
+    abstract = True
+    wait_time = constant(0)  # no think time: the number of users is the number of requests
+    api: ClassVar[str] = ""  # a key of API_PATHS
+
+    def __init__(self, environment: Environment) -> None:
+        """Join the process's driver."""
+        super().__init__(environment)
+        self.driver: Driver = driver_of(environment)
+        self.number = self.driver.new_user()
+
+    def on_start(self) -> None:
+        """Wait a moment, each user its own: no lockstep."""
+        gevent.sleep(self.driver.stagger_s(self.number))
+
+    def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Sent:
+        """Send one request and wait for its end; without a prompt, the workload's next.
+
+        Raises StopUser when the run's number of requests is used up.
+        """
+        spec = self.driver.next_spec()
+        if spec is None:
+            raise StopUser
+        if prompt is not None:
+            spec = RequestSpec(prompt, -1, spec.output_tokens)
+        if output_tokens is not None:
+            spec = replace(spec, output_tokens=output_tokens)
+        try:
+            sent = self.driver.request(self.number, self.api, spec)
+        except gevent.GreenletExit:  # Locust cuts this user off; its record says `cancelled`
+            self._report(Outcome.cancelled, 0, 0, "the harness stopped it")
+            raise
+        self._report(sent.outcome, sent.e2e_ns, sent.n_bytes, sent.error)
+        return sent
+
+    def _report(self, outcome: Outcome, e2e_ns: int, n_bytes: int, error: str) -> None:
+        ok = outcome is Outcome.ok
+        self.environment.events.request.fire(
+            request_type="POST",
+            name=API_PATHS[self.api],
+            response_time=e2e_ns / 1e6,
+            response_length=n_bytes,
+            exception=None if ok else RequestFailed(f"{outcome.value}: {error}".rstrip(": ")),
+            context=self.context(),
+        )
+
+
+class ChatUser(StreamingUser):
+    """Streams from /v1/chat/completions."""
+
+    abstract = True
+    api = "chat"
+
+
+class CompletionsUser(StreamingUser):
+    """Streams from /v1/completions."""
+
+    abstract = True
+    api = "completions"
+
+
+def session_user(api: str) -> type[StreamingUser]:
+    """The concrete user of a session: sends what the workload plans, again and again."""
+
+    class SessionUser(ChatUser if api == "chat" else CompletionsUser):  # type: ignore[misc]
+        abstract = False
+
+        @task
+        def ask(self) -> None:
+            self.send()
+
+    return SessionUser

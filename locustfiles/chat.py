@@ -1,0 +1,15 @@
+"""Chat users: `locust -f locustfiles/chat.py --host http://127.0.0.1:8000`."""
+
+from locust import task
+
+import harness.drive.plugin  # noqa: F401 - options, records, the web UI's table
+from harness.drive.users import ChatUser
+
+
+class Chat(ChatUser):
+    """Asks, reads the streamed answer to its end, asks again."""
+
+    @task
+    def ask(self) -> None:
+        """Send what the workload plans next."""
+        self.send()
