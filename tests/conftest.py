@@ -1,7 +1,8 @@
-"""How the tests share two cores, and what CI does about a skip.
+"""How the tests share two cores, how they print figures, and what CI does about a skip.
 
 Pure tests run side by side under pytest-xdist. A test marked `realtime` or `vllm` measures, so it
-runs last and alone: it waits until no other test runs, and none starts before it ends.
+runs last and alone: it waits until no other test runs, and none starts before it ends. What it
+measured it hands to the fixture `figure`; all figures are printed together at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 ALONE = ("realtime", "vllm")
 IN_CI = os.environ.get("HARNESS_CI") == "1"
@@ -55,3 +56,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {report.longrepr}"
     return report
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """`figure("knee 8, planted 8")`: a line for the section `figures` of pytest's summary."""
+    return lambda line: record_property("figure", line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures of all tests, whichever process ran them."""
+    reports = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        if report.when == "call"
+    ]
+    lines = [
+        f"{report.nodeid.rpartition('::')[2]}: {line}"
+        for report in reports
+        for name, line in report.user_properties
+        if name == "figure"
+    ]
+    if lines:
+        terminalreporter.section("figures")
+        terminalreporter.write("\n".join(lines) + "\n")
