@@ -59,7 +59,7 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold `users` for at most `cap_ns`; `until`: lean (a quick look will do) or decided."""
+    """Hold `users`, measuring for about `cap_ns`; `until`: lean (a quick look will do), decided."""
 
     users: int
     purpose: str  # up, bisect, repeat
@@ -97,9 +97,10 @@ def bracket_of(levels: Sequence[Level]) -> Bracket:
 
 def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
     """The next level to hold, or the end. Deterministic in its arguments."""
-    bracket = bracket_of(levels_of(evidences, plan.slos))
+    levels = levels_of(evidences, plan.slos)
+    bracket = bracket_of(levels)
     left = plan.budget_ns - spent_ns
-    users, purpose = _unexplored(plan, bracket)
+    users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
         return _confirm(plan, bracket, left)
     if left <= 0:
@@ -109,14 +110,22 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     return Hold(users, purpose, "decided", int(min(left, plan.budget_ns * 0.08)))
 
 
-def _unexplored(plan: SearchPlan, bracket: Bracket) -> tuple[int | None, str]:
-    """The level that the bracket lacks, and why; None when it is as narrow as wanted."""
+def _unexplored(
+    plan: SearchPlan, bracket: Bracket, levels: Sequence[Level]
+) -> tuple[int | None, str]:
+    """The level that the bracket lacks, and why; None when it is as narrow as wanted.
+
+    The climb goes on until a level is *decided* bad: a top level that only leans to bad would leave
+    the interval without an upper end, and one well past the knee is decided within seconds.
+    """
     low, high = bracket.low, bracket.high
-    if low is None and high is None:
+    if not levels:
         return plan.min_users, "up"
-    if high is None and low is not None:
-        more = low.users < plan.max_users
-        return (min(low.users * 2, plan.max_users) if more else None), "up"
+    top = levels[-1]
+    if top.users < plan.max_users and plan.judge(top.evidence).decision != BAD:
+        return min(top.users * 2, plan.max_users), "up"
+    if high is None:
+        return None, "up"
     if low is None and high is not None:
         less = high.users > plan.min_users
         return (max(high.users // 2, plan.min_users) if less else None), "bisect"

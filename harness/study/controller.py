@@ -1,8 +1,8 @@
 """Holds one level after another: ticked once a second, in real or simulated time alike.
 
 A step has three phases. *ramp*: until the level's users are all there and busy. *settle*: until
-every request that was under way then has ended (one turnover: nobody measured met the old load), or
-three lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
+nine in ten of the requests that were under way then have ended (one turnover), or
+two lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
 decides, or the step's cap. A judgement sees only what happened up to a horizon a little before now,
 by when every record has arrived, so that it can be repeated from the run folder.
 """
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
 STEADY_LIFETIMES: Final = 6  # a throughput needs so many, with as many blocks
-QUICK_N: Final = 20  # requests or gaps that such a look needs
+QUICK_N: Final = 10  # requests or gaps that such a look needs
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
+TURNED_OVER: Final = 0.9  # of the requests under way at the ramp's end have ended: settled
 BUSY_SHARE: Final = 0.9  # of the users have a request under way: the level is there
 
 
@@ -146,14 +147,14 @@ class KneeController:
             now.ramped_ns = horizon
 
     def _slow(self) -> float:
-        """How long a phase may wait for the load itself: three lifetimes as last measured."""
-        return 3 * self._life_ns if self._life_ns else 30.0 * SECOND
+        """How long a phase may wait for the load itself: two lifetimes as last measured."""
+        return 2 * self._life_ns if self._life_ns else 30.0 * SECOND
 
     def _settle(self, now: _Now, table: RecordTable, horizon: int) -> None:
-        before = table.sent_ns <= now.ramped_ns
-        if not (before & (table.outcome == OPEN)).any():
-            ended = table.done_ns[before]
-            now.settled_ns = max(int(ended.max(initial=0)), now.ramped_ns)
+        before = (table.sent_ns <= now.ramped_ns) & (table.done_ns > now.ramped_ns)
+        left = int((before & (table.outcome == OPEN)).sum())
+        if left <= (1 - TURNED_OVER) * int(before.sum()):
+            now.settled_ns = horizon
         elif horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
 
@@ -171,7 +172,7 @@ class KneeController:
         )
 
     def _measure(self, now: _Now, table: RecordTable, now_ns: int, horizon: int) -> None:
-        capped = now_ns - now.began_ns >= now.hold.cap_ns
+        capped = self._spent(now, now_ns, horizon)
         if horizon < now.look_ns and not capped:
             return
         now.look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
@@ -185,6 +186,15 @@ class KneeController:
         if capped or self._enough(now, evidence, held):
             self._finish(window, evidence, self.plan.judge(held))
             self._advance(now_ns)
+
+    def _spent(self, now: _Now, now_ns: int, horizon: int) -> bool:
+        """Whether the step's time is up: its cap and enough requests, twice the cap, the budget."""
+        length = horizon - now.settled_ns
+        few = self.peek is None or self.peek.window.index != len(self.steps)
+        if not few and self.peek is not None:
+            few = self._least(self.peek) < QUICK_N or length < 2 * self.peek.lifetime_ns
+        over_budget = now_ns - self.began_ns >= self.plan.budget_ns
+        return over_budget or length >= now.hold.cap_ns * (2 if few else 1)
 
     def _enough(self, now: _Now, evidence: Evidence, held: Evidence) -> bool:
         """Whether the step may end before its cap."""
@@ -203,8 +213,12 @@ class KneeController:
 
     def _far(self, evidence: Evidence) -> bool:
         z = float(worst_ratio(evidence, self.plan.slos)[0])
-        least = min(evidence.over(i)[0].sum() for i in range(len(self.plan.slos)))
-        return bool(abs(z) > FAR and least >= QUICK_N)
+        return bool(abs(z) > FAR and self._least(evidence) >= QUICK_N)
+
+    def _least(self, evidence: Evidence) -> float:
+        """Observations of the scarcest SLO."""
+        seen = [float(evidence.over(i)[0].sum()) for i in range(len(self.plan.slos))]
+        return min(seen, default=float(evidence.ended.sum()))
 
     def _finish(self, window: Window, evidence: Evidence, judgement: Judgement) -> None:
         self.steps.append(Step(window, evidence, judgement, self.audit(window)))

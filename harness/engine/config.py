@@ -1,0 +1,60 @@
+"""What an embedded engine is like: vLLM's own flag names where vLLM has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.engine.shapes import GPUS, MODELS, blocks_that_fit
+from harness.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One engine. Raises ConfigError when vLLM would refuse it too."""
+
+    model: str = "llama-3.1-8b"
+    gpu: str = "h100"
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 8192
+    block_size: int = 16
+    num_gpu_blocks: int = 0  # 0: as many as the GPU's memory leaves
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    stream_interval: int = 1  # tokens per event
+    front_end_ns: int = 0  # per request, before the scheduler sees it
+    jitter: float = 0.02  # sigma of the log of each step's time
+    time_scale: float = 1.0  # all step times times this: a slower or faster engine
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what the flags mean together."""
+        if self.model not in MODELS or self.gpu not in GPUS:
+            raise ConfigError(
+                f"the engine's model is {self.model!r} on {self.gpu!r}: expected a model of "
+                f"{', '.join(MODELS)} and a GPU of {', '.join(GPUS)}; try llama-3.1-8b on h100."
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens is {self.max_num_batched_tokens}: expected at least "
+                f"--max-num-seqs ({self.max_num_seqs}), one token for each; try 2048."
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ConfigError(
+                f"--max-num-batched-tokens is {self.max_num_batched_tokens} without chunked "
+                f"prefill: expected at least --max-model-len ({self.max_model_len}), since a "
+                "prompt goes in whole; try the same number for both."
+            )
+        if self.blocks * self.block_size < self.max_model_len:
+            raise ConfigError(
+                f"the KV cache has {self.blocks} blocks of {self.block_size} tokens: expected "
+                f"room for one request of --max-model-len ({self.max_model_len}); try "
+                f"--max-model-len {max(self.blocks, 0) * self.block_size}."
+            )
+
+    @property
+    def blocks(self) -> int:
+        """KV blocks, given or computed."""
+        return self.num_gpu_blocks or blocks_that_fit(
+            MODELS[self.model], GPUS[self.gpu], self.block_size
+        )

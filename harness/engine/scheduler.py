@@ -1,0 +1,322 @@
+"""Continuous batching step by step, as vLLM's V1 scheduler does it, in pure integer time.
+
+A step first serves what runs (one token for each decoding sequence, more of each unfinished
+prompt), then admits from the queue in order of arrival while seats, token budget and KV blocks
+last. When a decoding sequence needs a block and none is free, the one admitted last is preempted:
+its blocks go, its tokens are computed again later.
+
+Decoding sequences advance by one token per step without being touched: what will happen to them is
+kept by step number (`_finish`, `_need`), so a step in which nobody comes, goes or crosses a block's
+edge costs the same for one sequence as for a thousand. A sequence's token times are the ends of the
+steps it decoded in: `spans` of step numbers into `step_ends`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.engine.kv import KvBlocks
+from harness.engine.shapes import GPUS, MODELS, roofline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq
+
+    from harness.engine.config import EngineConfig
+
+JITTERS: Final = 1 << 14  # precomputed factors, used in a cycle
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request inside the engine. Instants in ns, -1: not yet."""
+
+    request_id: int
+    prompt_tokens: int
+    output_tokens: int
+    arrived_ns: int
+    block_hashes: Seq[int] = ()  # chained, one per full block of the prompt; () : never shared
+    scheduled_ns: int = -1
+    first_token_ns: int = -1
+    finished_ns: int = -1
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache at first scheduling
+    preemptions: int = 0
+    spans: list[list[int]] = field(default_factory=list)  # [first step, end step) of tokens emitted
+    emitted: int = 0  # in finished spans
+    to_compute: int = 0  # tokens to prefill before the next one comes out
+    computed: int = 0
+    blocks: int = 0  # private ones
+    shared: list[int] = field(default_factory=list)
+    epoch: int = 0  # changes when what was planned for it no longer holds
+    decoding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One engine step: it lasts `duration_ns`, and at its end these have a token or are over."""
+
+    number: int
+    duration_ns: int
+    first: list[Sequence]  # prompts completed: a token comes out (again, after a preemption)
+    finished: list[Sequence]
+    admitted: list[Sequence]
+    preempted: list[Sequence]
+    prompt_tokens: int  # prefilled in this step
+    decoded: int  # sequences that decode one token each: `Scheduler.decoding` before this step
+    emitting: list[Sequence] | None  # all with a token, running order (only if asked for)
+
+
+class Scheduler:
+    """Queue, seats, KV blocks and clockwork of one engine."""
+
+    def __init__(self, config: EngineConfig, *, list_emitting: bool = False) -> None:
+        """`list_emitting` fills `StepPlan.emitting`, which costs time for every sequence."""
+        self.config = config
+        self.kv = KvBlocks(config.blocks)
+        self.waiting: deque[Sequence] = deque()
+        self.prefilling: dict[int, Sequence] = {}
+        self.running: dict[int, Sequence] = {}  # admission order, prefilling ones included
+        self.decode_count = 0
+        self.kv_tokens = 0  # context of all decoding sequences
+        self.step_number = 0
+        self.step_ends = array("q")
+        self.preemptions_total = 0
+        self.prompt_tokens_total = 0
+        self.generation_tokens_total = 0
+        self.prefix_queries_total = 0
+        self.prefix_hits_total = 0
+        self._list_emitting = list_emitting
+        self._finish: dict[int, list[tuple[Sequence, int]]] = defaultdict(list)
+        self._need: dict[int, list[tuple[Sequence, int]]] = defaultdict(list)
+        self._roofline = roofline(MODELS[config.model], GPUS[config.gpu])
+        rng = np.random.default_rng(config.seed)
+        factors = np.exp(config.jitter * rng.standard_normal(JITTERS)) * config.time_scale
+        self._factor: list[float] = factors.tolist()
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the blocks in use."""
+        return self.kv.used / max(self.kv.total, 1)
+
+    def add(
+        self,
+        request_id: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        now_ns: int,
+        block_hashes: Seq[int] = (),
+    ) -> Sequence:
+        """Queue a request."""
+        sequence = Sequence(request_id, prompt_tokens, output_tokens, now_ns, block_hashes)
+        sequence.to_compute = prompt_tokens
+        self.waiting.append(sequence)
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        """Forget a request, wherever it is."""
+        if sequence.request_id in self.running:
+            self._leave(sequence)
+            sequence.spans = [span for span in sequence.spans if span[1] > span[0]]
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        sequence.epoch += 1
+
+    def step(self, now_ns: int) -> StepPlan | None:
+        """Schedule and account one step that starts now; None when there is nothing to do."""
+        number = self.step_number
+        preempted = self._grow(number)
+        budget = self.config.max_num_batched_tokens - self.decode_count
+        budget, first = self._continue_prompts(budget, preempted)
+        admitted: list[Sequence] = []
+        if not preempted:
+            budget = self._admit(budget, now_ns, admitted, first)
+        tokens = self.config.max_num_batched_tokens - budget
+        if tokens == 0:
+            return None
+        decoded = self.decode_count
+        self.generation_tokens_total += decoded + len(first)
+        spent = self._roofline.step_ns(len(self.running), self.kv_tokens, tokens)
+        duration = int(spent * self._factor[number % JITTERS])
+        end = now_ns + duration
+        self.step_ends.append(end)
+        self.step_number += 1
+        emitting = self._emitting(first) if self._list_emitting else None
+        self.kv_tokens += decoded
+        finished = self._close(number, end, first)
+        self.prompt_tokens_total += tokens - decoded
+        return StepPlan(
+            number,
+            duration,
+            first,
+            finished,
+            admitted,
+            preempted,
+            tokens - decoded,
+            decoded,
+            emitting,
+        )
+
+    def _emitting(self, first: list[Sequence]) -> list[Sequence]:
+        fresh = {sequence.request_id for sequence in first}
+        return [s for s in self.running.values() if s.decoding or s.request_id in fresh]
+
+    # blocks for decoding sequences
+
+    def _grow(self, number: int) -> list[Sequence]:
+        """Give a block to each sequence whose next token opens one; preempt when there is none."""
+        preempted: list[Sequence] = []
+        for sequence, epoch in self._need.pop(number, ()):
+            while sequence.epoch == epoch and not self.kv.take(1):
+                victim = next(reversed(self.running.values()))
+                self._preempt(victim)
+                preempted.append(victim)
+            if sequence.epoch == epoch:
+                sequence.blocks += 1
+                self._need[number + self.config.block_size].append((sequence, epoch))
+        return preempted
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        sequence.epoch += 1
+        sequence.preemptions += 1
+        self.preemptions_total += 1
+        sequence.to_compute = sequence.prompt_tokens + sequence.emitted
+        sequence.computed = 0
+        self.waiting.appendleft(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Take a sequence out of the batch: its seat, its blocks, its share of the context."""
+        del self.running[sequence.request_id]
+        self.prefilling.pop(sequence.request_id, None)
+        if sequence.decoding:
+            span = sequence.spans[-1]
+            span[1] = min(span[1], self.step_number)
+            sequence.emitted += span[1] - span[0]
+            self.decode_count -= 1
+            self.kv_tokens -= sequence.prompt_tokens + sequence.emitted
+            sequence.decoding = False
+        self.kv.give(sequence.blocks)
+        self.kv.release(sequence.shared)
+        sequence.blocks, sequence.shared = 0, []
+
+    # prompts
+
+    def _continue_prompts(
+        self, budget: int, preempted: list[Sequence]
+    ) -> tuple[int, list[Sequence]]:
+        first: list[Sequence] = []
+        for sequence in list(self.prefilling.values()):
+            if budget <= 0:
+                break
+            if sequence.request_id not in self.prefilling:
+                continue  # preempted for an earlier one just now
+            chunk = min(budget, sequence.to_compute - sequence.computed)
+            while not self._reserve(sequence, chunk):
+                victim = next(reversed(self.running.values()))
+                self._preempt(victim)
+                preempted.append(victim)
+                if victim is sequence:
+                    chunk = 0
+                    break
+            budget -= chunk
+            if chunk:
+                self._compute(sequence, chunk, first)
+        return budget, [s for s in first if s.request_id in self.running]
+
+    def _admit(
+        self, budget: int, now_ns: int, admitted: list[Sequence], first: list[Sequence]
+    ) -> int:
+        while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
+            sequence = self.waiting[0]
+            hits = self._lookup(sequence)
+            chunk = sequence.to_compute - hits * self.config.block_size
+            if chunk > budget:
+                if not self.config.enable_chunked_prefill:
+                    break
+                chunk = budget
+            prefix = list(sequence.block_hashes[:hits])
+            self.kv.share(prefix)
+            sequence.shared = prefix
+            sequence.computed = hits * self.config.block_size
+            if not self._reserve(sequence, chunk):
+                self.kv.release(prefix)
+                sequence.shared, sequence.computed = [], 0
+                break
+            self.waiting.popleft()
+            if sequence.scheduled_ns < 0:
+                sequence.scheduled_ns = now_ns
+                sequence.cached_tokens = sequence.computed
+            if self.config.enable_prefix_caching:
+                self.prefix_queries_total += sequence.to_compute
+                self.prefix_hits_total += sequence.computed
+            self.running[sequence.request_id] = sequence
+            self.prefilling[sequence.request_id] = sequence
+            admitted.append(sequence)
+            budget -= chunk
+            self._compute(sequence, chunk, first)
+        return budget
+
+    def _lookup(self, sequence: Sequence) -> int:
+        """Leading blocks in the cache; at least one token is always computed."""
+        if not (self.config.enable_prefix_caching and sequence.block_hashes):
+            return 0
+        most = (sequence.to_compute - 1) // self.config.block_size
+        return min(self.kv.find(sequence.block_hashes), most)
+
+    def _reserve(self, sequence: Sequence, chunk: int) -> bool:
+        """Blocks for `chunk` more tokens of the prompt."""
+        need = -(-(sequence.computed + chunk) // self.config.block_size)
+        more = need - sequence.blocks - len(sequence.shared)
+        if more > 0:
+            if not self.kv.take(more):
+                return False
+            sequence.blocks += more
+        return True
+
+    def _compute(self, sequence: Sequence, chunk: int, first: list[Sequence]) -> None:
+        sequence.computed += chunk
+        if sequence.computed == sequence.to_compute:
+            del self.prefilling[sequence.request_id]
+            first.append(sequence)
+
+    # the step's end
+
+    def _close(self, number: int, end: int, first: list[Sequence]) -> list[Sequence]:
+        """What is over after this step, and the plans of those whose first token came out."""
+        finished = []
+        for sequence, epoch in self._finish.pop(number, ()):
+            if sequence.epoch == epoch:
+                finished.append(sequence)
+        for sequence in first:
+            if sequence.first_token_ns < 0:
+                sequence.first_token_ns = end
+            self._share_prompt(sequence)
+            left = sequence.output_tokens - sequence.emitted
+            sequence.spans.append([number, number + left])
+            context = sequence.prompt_tokens + sequence.emitted + 1
+            sequence.decoding = True
+            self.decode_count += 1
+            self.kv_tokens += context
+            if left == 1:
+                finished.append(sequence)
+                continue
+            self._finish[number + left - 1].append((sequence, sequence.epoch))
+            # the next step stores token `context`; a block opens when (context - 1) fills the last
+            offset = (-(context - 1)) % self.config.block_size
+            self._need[number + 1 + offset].append((sequence, sequence.epoch))
+        for sequence in finished:
+            sequence.epoch += 1
+            sequence.finished_ns = end
+            self._leave(sequence)
+        return finished
+
+    def _share_prompt(self, sequence: Sequence) -> None:
+        """The prompt's full blocks can be found by others from now on."""
+        if self.config.enable_prefix_caching and sequence.block_hashes:
+            new = self.kv.publish(sequence.block_hashes[len(sequence.shared) :])
+            sequence.blocks -= len(new)
+            sequence.shared.extend(new)

@@ -1,0 +1,100 @@
+"""How long an engine step takes: a roofline over public figures of models and GPUs.
+
+A step reads every weight once and the KV cache of every running sequence (bandwidth), and
+multiplies every token by every weight (compute); the two overlap, so the slower one counts. A
+constant is added for what no roofline shows: launching kernels, sampling, the engine's own loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Shape of a dense decoder; parameters and KV in 16 bit."""
+
+    parameters: float
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes read once per step."""
+        return 2 * self.parameters
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of one token in all layers."""
+        return 2 * 2 * self.layers * self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Vendor's figures: memory bandwidth, dense 16-bit matrix rate, memory size."""
+
+    bandwidth_bytes_s: float
+    flops_s: float
+    memory_bytes: float
+
+
+# parameters, layers, KV heads and head size from each model's published config.json
+MODELS: Final[dict[str, Model]] = {
+    "qwen2.5-0.5b": Model(0.49e9, 24, 2, 64),
+    "qwen2.5-1.5b": Model(1.54e9, 28, 2, 128),
+    "llama-3.2-3b": Model(3.21e9, 28, 8, 128),
+    "qwen2.5-7b": Model(7.6e9, 28, 4, 128),
+    "llama-3.1-8b": Model(8.03e9, 32, 8, 128),
+    "qwen2.5-14b": Model(14.8e9, 48, 8, 128),
+    "qwen2.5-32b": Model(32.8e9, 64, 8, 128),
+}
+
+# vendor's data sheets, dense figures (half of the sparse ones)
+GPUS: Final[dict[str, Gpu]] = {
+    "l4": Gpu(300e9, 121e12, 24e9),
+    "a10g": Gpu(600e9, 70e12, 24e9),
+    "l40s": Gpu(864e9, 362e12, 48e9),
+    "a100": Gpu(2039e9, 312e12, 80e9),
+    "h100": Gpu(3350e9, 989e12, 80e9),
+    "h200": Gpu(4800e9, 989e12, 141e9),
+}
+
+EFFICIENCY: Final = 0.6  # of the vendor's peaks that serving kernels reach
+STEP_NS: Final = 2_000_000  # launch, sampling, scheduling: what an empty step costs
+SEQUENCE_NS: Final = 4_000  # and each sequence in the batch: its sampling and detokenizing
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Step time as a linear function of what the step does, all in ns."""
+
+    base_ns: float
+    weights_ns: float
+    kv_token_ns: float
+    token_ns: float
+    sequence_ns: float
+
+    def step_ns(self, sequences: int, kv_tokens: int, tokens: int) -> float:
+        """`kv_tokens` are read, `tokens` (decoding and prompt) are computed."""
+        memory = self.weights_ns + kv_tokens * self.kv_token_ns
+        return self.base_ns + sequences * self.sequence_ns + max(memory, tokens * self.token_ns)
+
+
+def roofline(model: Model, gpu: Gpu) -> Roofline:
+    """The constants for one model on one GPU."""
+    bandwidth, flops = gpu.bandwidth_bytes_s * EFFICIENCY, gpu.flops_s * EFFICIENCY
+    return Roofline(
+        base_ns=STEP_NS,
+        weights_ns=model.weight_bytes / bandwidth * 1e9,
+        kv_token_ns=model.kv_bytes_per_token / bandwidth * 1e9,
+        token_ns=2 * model.parameters / flops * 1e9,
+        sequence_ns=SEQUENCE_NS,
+    )
+
+
+def blocks_that_fit(model: Model, gpu: Gpu, block_size: int, utilization: float = 0.9) -> int:
+    """KV blocks in the memory that the weights leave, at vLLM's `--gpu-memory-utilization`."""
+    free = gpu.memory_bytes * utilization - model.weight_bytes - 2e9  # 2 GB of activations
+    return max(int(free / (model.kv_bytes_per_token * block_size)), 0)
