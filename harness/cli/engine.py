@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from math import exp
 from typing import TYPE_CHECKING
 
-from harness.cli import engine_flags
+from harness.cli import engine_flags, groups
 from harness.cli.parsing import count, paste
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -20,24 +21,34 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "engine",
         usage="%(prog)s [OPTION ...]",
-        help="serve the embedded vLLM-like engine",
+        help="serve the embedded vLLM-like engine, or compute its true knee",
         description="Serves a vLLM-like engine on this machine: continuous batching, paged KV "
         "cache, chunked prefill and prefix caching in real time, without a GPU. Ctrl-C stops it.",
         epilog=paste(
             "vllm-harness engine --port 8000",
             "vllm-harness engine --port 8000 --max-num-seqs 32 --num-gpu-blocks-override 2048",
-            "vllm-harness engine --max-num-seqs 16 --true-knee --slo ttft_p95=500ms",
+            "vllm-harness engine --true-knee --max-num-seqs 16 --slo ttft_p95=500ms",
         ),
     )
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS")
-    parser.add_argument("--port", type=count("--port", 0), default=8000, metavar="N")
-    engine_flags.declare(parser, "engine")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="%(default)s")
+    parser.add_argument(
+        "--port", type=count("--port", 0), default=8000, metavar="N", help="%(default)s; 0: any"
+    )
+    engine_flags.declare(parser, "engine, in vLLM's names")
+    offline = groups.lengths(parser, "true knee (simulated, nothing is served)")
+    offline.add_argument(
+        "--true-knee", action="store_true", help="compute the largest number of users in the SLOs"
+    )
+    groups.slo(offline)
+    groups.user_range(offline)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until interrupted."""
+    """Serve until interrupted, or print the true knee."""
     wanted = engine_flags.config(args)
+    if args.true_knee:
+        return _true_knee(args)
     from harness.engine.server import serve  # noqa: PLC0415 - heavy: see app.py
 
     serve(wanted, args.host, args.port, ready=lambda port: _say(args.host, port))
@@ -47,3 +58,26 @@ def execute(args: argparse.Namespace) -> int:
 def _say(host: str, port: int) -> None:
     sys.stdout.write(f"The embedded engine listens at http://{host}:{port}; Ctrl-C stops it.\n")
     sys.stdout.flush()
+
+
+def _true_knee(args: argparse.Namespace) -> int:
+    """From long simulated runs; 99 when even --min-users breaks an SLO."""
+    if not args.slo:
+        raise ConfigError(
+            "--true-knee has no --slo: expected at least one; try --slo ttft_p95=500ms."
+        )
+    from harness.engine.traffic import Traffic  # noqa: PLC0415 - heavy: see app.py
+    from harness.engine.truth import true_knee  # noqa: PLC0415
+
+    config = engine_flags.config(args)
+    sent = args.workload.sized(args.prompt_tokens, args.output_tokens)
+    traffic = Traffic(sent.prompt.mean, sent.output.mean, sent.output.cv, config.max_model_len)
+    truth = true_knee(config, traffic, args.slo, min_users=args.min_users, max_users=args.max_users)
+    promises = " and ".join(str(slo) for slo in args.slo)
+    lines = [
+        f"True knee: {truth.users} users within {promises}.",
+        "users  worst quantile / limit",
+        *(f"{users:5}  {exp(z):.3f}" for users, z in sorted(truth.levels.items())),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return EXIT_OK if truth.users else EXIT_SLO_MISSED

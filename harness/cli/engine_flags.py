@@ -5,58 +5,79 @@ from __future__ import annotations
 from argparse import BooleanOptionalAction
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.cli.parsing import count, duration
+from harness.cli.parsing import count, duration, share
+from harness.engine.config import EngineConfig
+from harness.engine.shapes import GPUS, MODELS
 
 if TYPE_CHECKING:
     import argparse
 
-    from harness.engine.config import EngineConfig
+SWITCH: Final = {"action": BooleanOptionalAction}
 
-# flag -> (field of EngineConfig, argparse's keywords). A flag that is not given leaves the default.
+
+def _number(flag: str, text: str) -> dict[str, Any]:
+    return {"type": count(flag), "metavar": "N", "help": text}
+
+
+# field of EngineConfig -> (its flag, argparse's keywords)
 FLAGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "--shape": ("model", {"metavar": "NAME", "help": "model shape"}),
-    "--gpu": ("gpu", {"metavar": "NAME", "help": "whose bandwidth and arithmetic"}),
-    **{
-        flag: (flag.strip("-").replace("-", "_"), {"type": count(flag), "metavar": "N"})
-        for flag in ("--max-num-seqs", "--max-num-batched-tokens", "--block-size")
-    },
-    "--num-gpu-blocks-override": (
-        "num_gpu_blocks",
-        {"type": count("--num-gpu-blocks-override"), "metavar": "N", "help": "KV cache blocks"},
+    "model": ("--shape", {"choices": MODELS, "metavar": "NAME", "help": ", ".join(MODELS)}),
+    "gpu": ("--gpu", {"choices": GPUS, "metavar": "NAME", "help": ", ".join(GPUS)}),
+    "max_num_seqs": ("--max-num-seqs", _number("--max-num-seqs", "sequences in a batch at most")),
+    "max_num_batched_tokens": (
+        "--max-num-batched-tokens",
+        _number("--max-num-batched-tokens", "tokens in a step at most"),
     ),
-    "--max-model-len": ("max_model_len", {"type": count("--max-model-len"), "metavar": "N"}),
-    "--enable-prefix-caching": ("enable_prefix_caching", {"action": BooleanOptionalAction}),
-    "--enable-chunked-prefill": ("enable_chunked_prefill", {"action": BooleanOptionalAction}),
-    "--stream-interval": ("stream_interval", {"type": count("--stream-interval"), "metavar": "N"}),
-    "--front-end": (
-        "front_end_ns",
+    "max_model_len": ("--max-model-len", _number("--max-model-len", "tokens of a request at most")),
+    "block_size": ("--block-size", _number("--block-size", "tokens in a KV block")),
+    "num_gpu_blocks": (
+        "--num-gpu-blocks-override",
+        _number("--num-gpu-blocks-override", "KV blocks; default: what the GPU's memory leaves"),
+    ),
+    "enable_chunked_prefill": ("--enable-chunked-prefill", SWITCH),
+    "enable_prefix_caching": ("--enable-prefix-caching", SWITCH),
+    "stream_interval": ("--stream-interval", _number("--stream-interval", "tokens in an event")),
+    "front_end_ns": (
+        "--front-end-delay",
         {
-            "type": duration("--front-end"),
+            "type": duration("--front-end-delay"),
             "metavar": "TIME",
-            "help": "delay of each request before the scheduler sees it",
+            "help": "before the scheduler sees a request; default: none",
+        },
+    ),
+    "jitter": (
+        "--jitter",
+        {
+            "type": share("--jitter"),
+            "metavar": "SHARE",
+            "help": "by which a step's time varies; default: 2%%",
         },
     ),
 }
+COMPUTED: Final = ("num_gpu_blocks", "front_end_ns", "jitter")  # their help says the default
 
 
 def declare(parser: argparse.ArgumentParser, title: str) -> None:
     """Add the flags as a group."""
     group = parser.add_argument_group(title)
-    for flag, (name, options) in FLAGS.items():
-        group.add_argument(flag, dest=f"engine_{name}", default=None, **options)
+    defaults = EngineConfig()
+    for name, (flag, options) in FLAGS.items():
+        text = [options.get("help", "")] if options.get("help") else []
+        if name not in COMPUTED:
+            text.append(f"default: {getattr(defaults, name)}")
+        described = {**options, "help": "; ".join(text)}
+        group.add_argument(flag, dest=f"engine_{name}", default=None, **described)
 
 
 def given(args: argparse.Namespace) -> dict[str, str]:
     """Field -> flag of those that were given."""
     return {
         name: flag
-        for flag, (name, _) in FLAGS.items()
+        for name, (flag, _) in FLAGS.items()
         if getattr(args, f"engine_{name}") is not None
     }
 
 
 def config(args: argparse.Namespace) -> EngineConfig:
     """The engine asked for. Raises ConfigError."""
-    from harness.engine.config import EngineConfig  # noqa: PLC0415 - only when an engine is wanted
-
     return EngineConfig(**{name: getattr(args, f"engine_{name}") for name in given(args)})

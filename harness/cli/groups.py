@@ -51,17 +51,9 @@ def target(parser: argparse.ArgumentParser) -> None:
 
 
 def load(parser: argparse.ArgumentParser) -> None:
-    """What is sent."""
-    rows = "\n".join(f"  {w.name:<12} {w.title}" for w in WORKLOADS.values())
-    group = parser.add_argument_group("load", f"Workloads:\n{rows}")
-    group.add_argument(
-        "--workload", type=workload, default="chat", metavar="NAME", help="default: %(default)s"
-    )
+    """What is sent, and by how many processes."""
+    group = lengths(parser, "load")
     group.add_argument("--api", choices=API_PATHS, help="default: the workload's own")
-    for flag in ("--prompt-tokens", "--output-tokens"):
-        group.add_argument(
-            flag, type=count(flag), metavar="N", help="mean length; default: the workload's own"
-        )
     group.add_argument(
         "--seed", type=count("--seed", 0), default=1, metavar="N", help="default: %(default)s"
     )
@@ -74,9 +66,43 @@ def load(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def lengths(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """How long requests and answers are."""
+    rows = "\n".join(f"  {w.name:<12} {w.title}" for w in WORKLOADS.values())
+    group = parser.add_argument_group(title, f"Workloads:\n{rows}")
+    group.add_argument(
+        "--workload", type=workload, default="chat", metavar="NAME", help="default: %(default)s"
+    )
+    for flag in ("--prompt-tokens", "--output-tokens"):
+        group.add_argument(
+            flag, type=count(flag), metavar="N", help="mean length; default: the workload's own"
+        )
+    return group
+
+
+def user_range(group: argparse._ArgumentGroup) -> None:
+    """Between which levels the knee is looked for."""
+    for flag, default in (("--min-users", 1), ("--max-users", 512)):
+        group.add_argument(
+            flag, type=count(flag), default=default, metavar="N", help="default: %(default)s"
+        )
+
+
 def objectives(parser: argparse.ArgumentParser) -> None:
     """What users were promised."""
     group = parser.add_argument_group("objectives")
+    slo(group)
+    group.add_argument(
+        "--max-errors",
+        type=share("--max-errors"),
+        default=0.01,
+        metavar="SHARE",
+        help="a level with more failed requests is bad; default: 1%%",
+    )
+
+
+def slo(group: argparse._ArgumentGroup) -> None:
+    """One promise; several add up."""
     group.add_argument(
         "--slo",
         type=Slo.parse,
@@ -84,13 +110,6 @@ def objectives(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="METRIC_pQQ=TIME",
         help="as ttft_p95=500ms, itl_p95=50ms, tpot_p99=40ms, e2e_p90=10s; may be repeated",
-    )
-    group.add_argument(
-        "--max-errors",
-        type=share("--max-errors"),
-        default=0.01,
-        metavar="SHARE",
-        help="a level with more failed requests is bad; default: 1%%",
     )
 
 

@@ -34,10 +34,7 @@ def add(commands: Subparsers) -> None:
     groups.load(parser)
     groups.objectives(parser)
     search = parser.add_argument_group("search")
-    for flag, default in (("--min-users", 1), ("--max-users", 512)):
-        search.add_argument(
-            flag, type=count(flag), default=default, metavar="N", help="default: %(default)s"
-        )
+    groups.user_range(search)
     search.add_argument(
         "--budget",
         type=duration("--budget"),

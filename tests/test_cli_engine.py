@@ -1,0 +1,75 @@
+"""`vllm-harness engine`: flags in vLLM's names, and the true knee without a server."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from harness.cli import engine_flags, knee
+from harness.cli.app import main, parser
+from harness.engine.config import EngineConfig
+from harness.units import MS
+
+LINE = (
+    "--shape qwen2.5-7b --gpu a100 --max-num-seqs 32 --max-num-batched-tokens 4096 "
+    "--max-model-len 4096 --block-size 32 --num-gpu-blocks-override 1000 "
+    "--no-enable-chunked-prefill --no-enable-prefix-caching --stream-interval 4 "
+    "--front-end-delay 3ms --jitter 5%"
+)
+WANT = EngineConfig(
+    model="qwen2.5-7b", gpu="a100", max_num_seqs=32, max_num_batched_tokens=4096,
+    max_model_len=4096, block_size=32, num_gpu_blocks=1000, enable_chunked_prefill=False,
+    enable_prefix_caching=False, stream_interval=4, front_end_ns=3 * MS, jitter=0.05,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "want"), [("", EngineConfig()), ("--max-num-seqs 8", EngineConfig(max_num_seqs=8)),
+                       (LINE, WANT)],
+)  # fmt: skip
+def test_flags(line: str, want: EngineConfig) -> None:
+    """A flag that is not given leaves the engine's default; `knee` takes the same flags."""
+    assert engine_flags.config(parser().parse_args(["engine", *line.split()])) == want
+    assert knee.options(parser().parse_args(["knee", *line.split()])).target.engine == want
+
+
+def test_flags_name_fields() -> None:
+    """Every flag sets a field that EngineConfig has."""
+    assert set(engine_flags.FLAGS) - {field.name for field in fields(EngineConfig)} == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("--gpu b17", ("--gpu", "b17", "h100")),
+        ("--max-num-seqs 64 --max-num-batched-tokens 32", ("--max-num-batched-tokens is 32", "64")),
+        ("--num-gpu-blocks-override 10", ("10 blocks", "--max-model-len 160")),
+        ("--front-end-delay 3", ("--front-end-delay is '3'", "3ms")),
+        ("--true-knee", ("--true-knee has no --slo", "ttft_p95=500ms")),
+    ],
+)
+def test_refused(line: str, parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags that vLLM would refuse are refused, with exit code 2."""
+    assert main(["engine", *line.split()]) == 2
+    said = capsys.readouterr().err
+    assert [part for part in parts if part not in said] == []
+
+
+@pytest.mark.parametrize(
+    ("slo", "code", "want"),
+    # One request of 32 + 32 tokens alone: about 10 ms a step on an h100, so a TTFT of some 10 ms
+    # and, with two slots, a third user waits for half a request: 160 ms. 5 ms is out of reach.
+    [
+        ("ttft_p95=60ms", 0, "True knee: 2 users within ttft_p95=60.0ms."),
+        ("ttft_p95=5ms", 99, "True knee: 0 users within ttft_p95=5.00ms."),
+    ],
+)
+def test_true_knee(slo: str, code: int, want: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two slots hold two users, and the exit code tells when not even one is held."""
+    line = f"engine --true-knee --max-num-seqs 2 --workload fixed --prompt-tokens 32 --slo {slo}"
+    got: Any = main([*line.split(), "--output-tokens", "32", "--max-users", "8"])
+    lines = capsys.readouterr().out.splitlines()
+    assert (got, lines[0]) == (code, want)
+    assert lines[1].split() == ["users", "worst", "quantile", "/", "limit"]
