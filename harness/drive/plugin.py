@@ -76,7 +76,9 @@ class Plugin:
         except HarnessError as error:
             self._refuse(error)
             return
-        if self.master is None and options is not None:
+        if options is None:
+            registry.refuse(self.environment)
+        elif self.master is None:
             self._drive(options)
 
     def _options(self) -> DriveOptions | None:
@@ -94,6 +96,7 @@ class Plugin:
         runner = self.environment.runner
         if self.driver is not None:  # the next test of the same process: numbers go on
             self.driver.retarget(options)
+            registry.register(self.environment, self.driver)
             return
         index = runner.worker_index if isinstance(runner, WorkerRunner) else 0
         self.driver = driver = Driver(options, index)
@@ -110,6 +113,7 @@ class Plugin:
     def _refuse(self, error: HarnessError) -> None:
         """Nothing can be measured: say why; without a web UI, end with the error's code."""
         logger.error("%s", error)
+        registry.refuse(self.environment)
         runner = self.environment.runner
         if runner is None:
             return

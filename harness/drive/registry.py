@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from harness.drive.driver import Driver
 
-_drivers: WeakKeyDictionary[Environment, Driver] = WeakKeyDictionary()
+_drivers: WeakKeyDictionary[Environment, Driver | None] = WeakKeyDictionary()
 
 
 def register(environment: Environment, driver: Driver) -> None:
@@ -20,17 +20,19 @@ def register(environment: Environment, driver: Driver) -> None:
     _drivers[environment] = driver
 
 
-def find_driver(environment: Environment) -> Driver | None:
-    """The environment's driver, if it has one yet."""
-    return _drivers.get(environment)
+def refuse(environment: Environment) -> None:
+    """Nothing can be sent: the reason was said; users leave without a request."""
+    _drivers[environment] = None
 
 
-def driver_of(environment: Environment) -> Driver:
-    """The environment's driver. Raises ConfigError that says how to get one."""
-    driver = _drivers.get(environment)
-    if driver is None:
+def driver_of(environment: Environment) -> Driver | None:
+    """The environment's driver; None when the target was refused.
+
+    Raises ConfigError, which says how to get one, when nobody ever registered any.
+    """
+    if environment not in _drivers:
         raise ConfigError(
             "this user has no driver: expected `import harness.drive.plugin` in the locustfile; "
             "try locustfiles/chat.py as a start."
         )
-    return driver
+    return _drivers[environment]

@@ -67,6 +67,7 @@ class Ring:
     def extend(self, values: Floats) -> None:
         """Add values, the oldest ones giving way."""
         size = len(self._values)
+        self.total += max(len(values) - size, 0)
         values = values[-size:]
         start = self.total % size
         head = min(len(values), size - start)

@@ -27,7 +27,7 @@ from harness.measure.records import Outcome
 if TYPE_CHECKING:
     from locust.env import Environment
 
-    from harness.drive.driver import Driver, Sent
+    from harness.drive.driver import Sent
 
 
 class RequestFailed(Exception):  # noqa: N818 - Locust shows the name in its failures table
@@ -44,20 +44,22 @@ class StreamingUser(User):
     def __init__(self, environment: Environment) -> None:
         """Join the process's driver."""
         super().__init__(environment)
-        self.driver: Driver = driver_of(environment)
-        self.number = self.driver.new_user()
+        self.driver = driver_of(environment)
+        self.number = -1
 
     def on_start(self) -> None:
         """Wait a moment, each user its own: no lockstep."""
-        gevent.sleep(self.driver.stagger_s(self.number))
+        if self.driver is not None:
+            self.number = self.driver.new_user()
+            gevent.sleep(self.driver.stagger_s(self.number))
 
     def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Sent:
         """Send one request and wait for its end; without a prompt, the workload's next.
 
-        Raises StopUser when the run's number of requests is used up.
+        Raises StopUser when the run's requests are used up, or its target was refused.
         """
-        spec = self.driver.next_spec()
-        if spec is None:
+        spec = self.driver.next_spec() if self.driver is not None else None
+        if self.driver is None or spec is None:
             raise StopUser
         if prompt is not None:
             spec = RequestSpec(prompt, -1, spec.output_tokens)

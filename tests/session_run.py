@@ -1,0 +1,126 @@
+"""A session in a process of its own (Locust patches what it runs in): prints what happened as JSON.
+
+    python session_run.py URL PROCESSES LEVELS [OPTIONS-JSON]
+
+LEVELS is a JSON list of users, one per tick; the run is done after the last one. The first line
+printed is `ready` and the pids of the load processes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from harness.drive.crew import Together
+from harness.drive.options import DriveOptions
+from harness.drive.prepare import prepare
+from harness.drive.session import Session
+from harness.load.workloads import WORKLOADS
+from harness.measure.records import Outcome, RequestRecord
+
+if TYPE_CHECKING:
+    from harness.measure.samples import ServerSample
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a controller answers."""
+
+    users: int
+    spawn_per_s: float
+    done: bool
+
+
+class Script:
+    """A controller that reads its levels from a list."""
+
+    def __init__(self, levels: list[int]) -> None:
+        """One entry per tick."""
+        self.levels = levels
+        self.running: list[int] = []
+        self.samples: list[ServerSample | None] = []
+
+    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
+        """The next level."""
+        assert now_ns > 0
+        self.running.append(running_users)
+        self.samples.append(server)
+        tick = len(self.running) - 1
+        done = tick >= len(self.levels)
+        users = self.levels[min(tick, len(self.levels) - 1)]
+        return Target(users, float(max(users, 1)), done)
+
+
+class Keep:
+    """A sink that keeps whole records, and says once that the load is under way."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self.records: list[RequestRecord] = []
+        self.parts = 0
+        self.closed = 0
+        self.session: Session | None = None
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Take them."""
+        if not self.records and not self.parts and self.session is not None:
+            crew = self.session.crew
+            pids = [c.pid for c in crew.children] if isinstance(crew, Together) else []
+            sys.stdout.write(f"ready {json.dumps(pids)}\n")
+            sys.stdout.flush()
+        self.parts += sum(record.outcome is Outcome.open for record in records)
+        self.records += [record for record in records if record.outcome is not Outcome.open]
+
+    def close(self) -> None:
+        """Count."""
+        self.closed += 1
+
+
+def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
+    """Run, then say what there is."""
+    ended = session.run()
+    stats = session.environment.stats.total
+    in_flight = 0
+    most = 0
+    for _, change in sorted(
+        [(r.sent_ns, 1) for r in keep.records] + [(r.done_ns, -1) for r in keep.records]
+    ):
+        in_flight += change
+        most = max(most, in_flight)
+    return {
+        "interrupted": ended.interrupted,
+        "invalid": ended.invalid,
+        "missing": ended.missing,
+        "figures": ended.figures,
+        "running": script.running,
+        "samples": sum(sample is not None for sample in script.samples),
+        "outcomes": Counter(record.outcome.value for record in keep.records),
+        "keys": sorted(record.key for record in keep.records),
+        "tokens": sum(sum(record.tokens) for record in keep.records),
+        "most_in_flight": most,
+        "closed": keep.closed,
+        "locust_requests": stats.num_requests,
+        "locust_failures": stats.num_failures,
+        "first_sent_ns": [r.sent_ns for r in sorted(keep.records, key=lambda r: r.sent_ns)[:8]],
+    }
+
+
+def main() -> None:
+    """Read the arguments, run, print."""
+    url, processes, levels = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    more = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
+    drain_ns = more.pop("drain_ns", 20_000_000_000)
+    ui_port = more.pop("ui_port", None)
+    work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
+    options = prepare(DriveOptions(url, "", work, processes=processes)).options
+    script, keep = Script(levels), Keep()
+    session = Session(replace(options, **more), script, [keep], ui_port=ui_port, drain_ns=drain_ns)
+    keep.session = session
+    sys.stdout.write(json.dumps(summary(session, script, keep)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The locustfiles with Locust's own command, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from harness.measure.metrics import METRICS
+from harness.measure.records import Outcome
+from harness.measure.table import OUTCOMES
+from harness.runfolder.reader import Run, read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+TOP = HERE.parent
+pytestmark = pytest.mark.realtime
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server whose first token comes after 40 ms and the others every 10 ms."""
+    command = [sys.executable, HERE / "scripted_vllm.py", "40", "10"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        server.kill()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def locust(file: str, *arguments: object, **popen: Any) -> subprocess.Popen[str]:
+    """Locust as its users start it, in the repository's top folder."""
+    command = [sys.executable, "-m", "locust", "-f", f"locustfiles/{file}.py", *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        cwd=TOP,
+        env=os.environ | {"LOCUST_LOGLEVEL": "INFO"},
+        **popen,
+    )
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> str:
+    """Its output, once it has exited with `code`."""
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == code, out
+    return out
+
+
+def counted(out: str) -> tuple[int, int]:
+    """Requests and failures in the last table that Locust printed."""
+    rows = re.findall(r"Aggregated\s+(\d+)\s+(\d+)\(", out)
+    return int(rows[-1][0]), int(rows[-1][1])
+
+
+def complete(run: Run) -> bool:
+    """Whether each worker's numbers are 0 .. n - 1, each once."""
+    workers = np.unique(run.table.worker)
+    numbers = [run.table.number[run.table.worker == worker] for worker in workers]
+    return all(sorted(n) == list(range(len(n))) for n in numbers)
+
+
+@pytest.mark.parametrize("file", ["chat", "completions"])
+def test_a_locustfile_works_alone(url: str, file: str, tmp_path: Path) -> None:
+    """Headless: requests counted by Locust equal the records, the exit code is 0."""
+    folder = tmp_path / "run"
+    common = ("--headless", "-u", 4, "-r", 4, "-t", "4s", "--output-tokens", 20)
+    out = ended(locust(file, *common, "--host", url, "--run-folder", folder))
+    run = read_run(folder)
+    assert counted(out) == (len(run.table), 0)
+    assert complete(run)
+    assert {OUTCOMES[code] for code in run.table.outcome} == {Outcome.ok}
+    assert run.info["config"]["model"] == "scripted"
+    assert run.damage.sentences() == []
+
+
+@pytest.mark.parametrize("how", ["processes", "master and worker"])
+def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> None:
+    """Every record of every worker is there once, and Locust's sum agrees."""
+    folder, port = tmp_path / "run", free_port()
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "4s", "--host", url, "--run-folder", folder)
+    bind = ("--master-bind-port", port, "--master-port", port)
+    if how == "processes":
+        out = ended(locust("chat", *end, *bind, "--processes", 2))
+    else:
+        workers = [locust("chat", "--worker", "--master-port", port) for _ in range(2)]
+        out = ended(locust("chat", *end, *bind, "--master", "--expect-workers", 2))
+        for worker in workers:
+            ended(worker)
+    run = read_run(folder)
+    assert counted(out) == (len(run.table), 0)
+    assert complete(run)
+    assert set(run.table.worker.tolist()) == {0, 1}
+    assert "never arrived" not in out
+
+
+def test_ctrl_c_leaves_every_record(url: str, tmp_path: Path) -> None:
+    """SIGINT in the middle: open requests are `cancelled`, nothing is missing."""
+    folder = tmp_path / "run"
+    process = locust(
+        "chat", "--headless", "-u", 4, "-r", 4, "--host", url, "--run-folder", folder,
+        "--output-tokens", 300,
+    )  # fmt: skip
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (folder / "run.json").exists():
+        time.sleep(0.1)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    out = ended(process, 1)  # Locust's own code for failed requests
+    run = read_run(folder)
+    outcomes = [OUTCOMES[code] for code in run.table.outcome]
+    assert outcomes.count(Outcome.cancelled) >= 1
+    assert complete(run)
+    assert counted(out)[0] == len(run.table)
+
+
+def test_an_unreachable_server_is_said_with_its_exit_code() -> None:
+    """No server: one sentence, exit code 3, no request."""
+    process = locust("chat", "--headless", "-u", 1, "--host", f"http://127.0.0.1:{free_port()}")
+    out = ended(process, 3)
+    assert "127.0.0.1" in out
+    assert "Traceback" not in out
+    assert counted(out) == (0, 0)
+
+
+def test_a_missed_slo_sets_the_exit_code(url: str) -> None:
+    """99 when an SLO is missed: every gap of 10 ms is above 5 ms."""
+    slo = ("--slo", "itl_p95=5ms", "--slo", "ttft_p50=5s")
+    out = ended(locust("chat", "--headless", "-u", 4, "-t", "3s", "--host", url, *slo), 99)
+    assert "SLO itl_p95=5.00ms: missed" in out
+    assert "SLO ttft_p50=5.00s: met" in out or "too few" in out
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: Path) -> None:
+    """The table over HTTP holds the latencies of exactly the records of the run folder."""
+    folder, web, port = tmp_path / "run", free_port(), free_port()
+    more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
+    process = locust(
+        "chat", "--web-port", web, "--web-host", "127.0.0.1", "--host", url, "-u", 6, "-r", 6,
+        "--autostart", "-t", "5s", "--run-folder", folder, "--output-tokens", 15,
+        *(more if processes > 1 else ()),
+    )  # fmt: skip
+    report = stopped_report(web)
+    page = get(web, "/").decode()
+    csv = get(web, "/latencies/requests.csv").decode()
+    process.send_signal(signal.SIGTERM)
+    ended(process)
+    run = read_run(folder)
+    rows = {row["key"]: row for row in report["extended_stats"][0]["data"]}
+    assert set(rows) == {"ttft", "ttfot", "itl", "tpot", "e2e"}
+    for key, row in rows.items():
+        observe = METRICS[key].observe
+        assert observe is not None
+        values = observe(run.table).hi_ns / 1e6
+        assert row["n"] == len(values), key
+        assert row["p50"] == f"{np.percentile(values, 50):.2f}", key
+        assert row["max"] == f"{values.max():.2f}", key
+    assert report["stats"][-1]["num_requests"] == len(run.table)
+    assert "Token latencies" in page
+    assert csv.startswith("key,metric,n,p50,p90,p95,p99,p999,max")
+
+
+def stopped_report(web: int) -> dict[str, Any]:
+    """What the page polls, once the test has run and stopped."""
+    until = time.monotonic() + 45
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        try:
+            report: dict[str, Any] = json.loads(get(web, "/stats/requests"))
+        except OSError:
+            continue
+        if report["state"] == "stopped" and report["stats"][-1]["num_requests"]:
+            time.sleep(4)  # Locust keeps an answer for 2 s, and workers report every 3 s
+            return dict(json.loads(get(web, "/stats/requests")))
+    raise AssertionError("the test did not stop")
+
+
+def get(web: int, path: str) -> bytes:
+    """A page of Locust's web UI."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{web}{path}", timeout=5) as answer:
+        return bytes(answer.read())

@@ -1,0 +1,155 @@
+"""Sessions against a scripted server: real sockets, real processes, scripted levels."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.realtime
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server whose first token comes after 40 ms and the others every 10 ms."""
+    command = [sys.executable, HERE / "scripted_vllm.py", "40", "10"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        server.kill()
+
+
+def start(url: str, processes: int, levels: list[int], **more: Any) -> subprocess.Popen[str]:
+    """A session in a process of its own."""
+    arguments = [url, str(processes), json.dumps(levels), json.dumps(more)]
+    return subprocess.Popen(
+        [sys.executable, HERE / "session_run.py", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=HERE.parent,
+        env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{os.environ.get('PYTHONPATH', '')}"},
+    )
+
+
+def end(session: subprocess.Popen[str]) -> dict[str, Any]:
+    """What it said at its end."""
+    out, err = session.communicate(timeout=90)
+    assert session.returncode == 0, err
+    assert err == ""
+    result: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return result
+
+
+def wait_ready(session: subprocess.Popen[str]) -> list[int]:
+    """Wait until records arrive; the pids of the load processes."""
+    assert session.stdout is not None
+    word, pids = session.stdout.readline().split(" ", 1)
+    assert word == "ready"
+    return list(json.loads(pids))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_users_follow_the_controller(url: str, processes: int) -> None:
+    """Levels 1, 4, 2 are reached; going down and at the end no request is cut off."""
+    levels = [1] * 3 + [4] * 4 + [2] * 4
+    got = end(start(url, processes, levels, output_tokens=60))
+    assert [got["running"][i] for i in (2, 6, 10)] == [1, 4, 2]
+    assert got["outcomes"].keys() == {"ok"}
+    assert got["most_in_flight"] == 4
+    assert (got["missing"], got["invalid"], got["interrupted"]) == ({}, "", False)
+    assert got["samples"] >= 8
+    assert got["closed"] == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_locust_counts_requests_and_every_number_is_there_once(url: str, processes: int) -> None:
+    """Locust's count equals the records; each worker's numbers are 0 .. n - 1, each once."""
+    got = end(start(url, processes, [4] * 3))
+    assert got["locust_requests"] == len(got["keys"])
+    for worker in range(processes):
+        numbers = [number for w, number in got["keys"] if w == worker]
+        assert numbers == list(range(len(numbers)))
+        assert numbers
+
+
+def test_new_users_do_not_start_in_lockstep(url: str) -> None:
+    """Eight users spawned at once send their first requests spread over at least 100 ms."""
+    got = end(start(url, 1, [8] * 3))
+    first = got["first_sent_ns"]
+    assert max(first) - min(first) > 100e6
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_number_of_requests_is_kept_exactly(url: str, processes: int) -> None:
+    """`requests=25` sends 25, over all processes, and the run ends by itself."""
+    got = end(start(url, processes, [3] * 60, requests=25))
+    assert len(got["keys"]) == 25
+    assert len(got["running"]) < 60
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_records_of_everything(url: str, processes: int, kind: int) -> None:
+    """Open requests become `cancelled` records at once, nothing is missing, sinks are closed."""
+    session = start(url, processes, [4] * 60, output_tokens=200)
+    wait_ready(session)
+    session.send_signal(kind)
+    got = end(session)
+    assert got["interrupted"]
+    assert got["outcomes"]["cancelled"] >= 1
+    assert got["missing"] == {}
+    assert got["locust_requests"] == len(got["keys"])
+    assert got["closed"] == 1
+
+
+def test_a_killed_load_process_makes_the_run_invalid(url: str) -> None:
+    """`kill -9` of one of two: a sentence names it, what it had sent before is kept."""
+    session = start(url, 2, [4] * 60)
+    pids = wait_ready(session)
+    os.kill(pids[0], signal.SIGKILL)
+    got = end(session)
+    assert f"a load process (pid {pids[0]}) ended by signal 9" in got["invalid"]
+    assert {worker for worker, _ in got["keys"]} >= {0}
+    assert len(got["keys"]) >= 1
+    assert got["closed"] == 1
+
+
+def test_what_outlasts_the_drain_is_cancelled(url: str) -> None:
+    """With no time to drain, requests open at the end become `cancelled`, none is lost."""
+    got = end(start(url, 1, [4] * 3, output_tokens=400, drain_ns=0))
+    assert got["outcomes"].get("cancelled", 0) >= 1
+    assert got["missing"] == {}
+
+
+def test_load_processes_die_with_their_parent(url: str) -> None:
+    """`kill -9` of the session ends its load processes too."""
+    session = start(url, 2, [2] * 60)
+    pids = wait_ready(session)
+    session.kill()
+    session.communicate()
+    for pid in pids:
+        for _ in range(200):
+            if not _alive(pid):
+                break
+            subprocess.run(["sleep", "0.05"], check=True)
+        assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"

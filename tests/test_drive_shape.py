@@ -1,0 +1,91 @@
+"""The shape adaptor: what a controller says becomes what Locust is told."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # only the class is used here, not the loop
+
+from harness.drive.shape import ControllerShape, spawn_rate
+
+if TYPE_CHECKING:
+    from harness.measure.samples import ServerSample
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a controller answers."""
+
+    users: int
+    spawn_per_s: float = 2.0
+    done: bool = False
+
+
+class Script:
+    """Answers from a list."""
+
+    def __init__(self, targets: list[Target]) -> None:
+        """One per tick."""
+        self.targets = targets
+        self.seen: list[tuple[int, int]] = []
+
+    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
+        """The next one."""
+        assert server is None
+        self.seen.append((now_ns, running_users))
+        return self.targets[len(self.seen) - 1]
+
+
+class Users:
+    """Stands for Locust's runner: how many users run at each tick."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self.user_count = 0
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "running", "told"),
+    [
+        ("up", [1, 4], [0, 1], [1, 4]),
+        ("down at once", [4, 2], [0, 4], [4, 2]),
+        ("up waits for the drain", [4, 2, 8, 8, 8], [0, 4, 4, 3, 2], [4, 2, 2, 2, 8]),
+        ("further down does not wait", [8, 4, 2], [0, 8, 7], [8, 4, 2]),
+        ("up while spawning does not wait", [4, 8], [0, 2], [4, 8]),
+    ],
+)
+def test_targets_reach_locust(
+    name: str, targets: list[int], running: list[int], told: list[int]
+) -> None:
+    """Locust counts retiring users as users, so a step up waits until a step down has drained."""
+    script = Script([Target(users) for users in targets])
+    shape = ControllerShape(script, lambda: 7, lambda: None, lambda: None)
+    shape.runner = runner = Users()  # type: ignore[assignment]
+    got = []
+    for users in running:
+        runner.user_count = users
+        got.append(shape.tick())
+    assert got == [(users, 2.0) for users in told], name
+    assert script.seen == [(7, users) for users in running]
+
+
+def test_done_is_said_once_and_holds_the_level() -> None:
+    """After `done` the controller is not asked again and Locust is told to change nothing."""
+    said: list[bool] = []
+    script = Script([Target(3), Target(0, done=True)])
+    shape = ControllerShape(script, lambda: 7, lambda: None, lambda: said.append(True))
+    shape.runner = Users()  # type: ignore[assignment]
+    assert [shape.tick() for _ in range(4)] == [(3, 2.0)] * 4
+    assert (said, len(script.seen)) == ([True], 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"), [(5.0, 5.0), (0.0, 1.0), (float("inf"), 1.0), (float("nan"), 1.0)]
+)
+def test_spawn_rates_are_ones_that_locust_accepts(asked: float, given: float) -> None:
+    """Finite and above zero."""
+    assert spawn_rate(asked) == given

@@ -1,0 +1,109 @@
+"""Sinks: the live tables state exact figures, and one broken sink harms no other."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+
+from harness.drive.sinks import Fanout, LatencyTable, Ring, SloTable
+from harness.measure.records import Outcome, RequestRecord
+from harness.measure.slo import Slo
+
+MS = 1_000_000
+
+
+def record(
+    number: int, ttft_ms: int, gaps: int = 2, outcome: Outcome = Outcome.ok
+) -> RequestRecord:
+    """A request whose first token came after `ttft_ms`, then `gaps` more every 10 ms."""
+    at = [(ttft_ms + 10 * i) * MS for i in range(gaps + 1)] if outcome is Outcome.ok else []
+    return RequestRecord(
+        0, number, 0, 0, at[-1] if at else ttft_ms * MS, outcome,
+        planned_tokens=gaps + 1, answer_index=0,
+        at_ns=array("q", at), not_before_ns=array("q", at), tokens=array("q", [1] * len(at)),
+    )  # fmt: skip
+
+
+def test_the_table_states_exact_percentiles() -> None:
+    """TTFTs 1 .. 200 ms: p50 is 100.50, p90 180.10, p95 190.05; p99 needs 1,000 of them."""
+    table = LatencyTable()
+    table.put([record(n, n + 1) for n in range(200)])
+    rows = {row["key"]: row for row in table.rows()}
+    assert rows["ttft"] == {
+        "metric": "Time to first token", "key": "ttft", "n": 200, "p50": "100.50",
+        "p90": "180.10", "p95": "190.05", "p99": "-", "p999": "-", "max": "200.00",
+    }  # fmt: skip
+    assert (rows["itl"]["n"], rows["itl"]["p50"]) == (400, "10.00")
+
+
+def test_failures_are_infinite_and_parts_are_left_out() -> None:
+    """30 of 100 failed: p50 is finite, p90 is inf; a part of an open request changes nothing."""
+    table = LatencyTable()
+    table.put([record(n, 100) for n in range(70)])
+    table.put([record(n, 5, outcome=Outcome.timeout) for n in range(70, 100)])
+    table.put([record(100, 1, outcome=Outcome.open)])
+    row = table.rows()[0]
+    assert (row["n"], row["p50"], row["p90"], row["max"]) == (100, "100.00", "inf", "inf")
+    assert (table.requests, table.failed) == (100, 30)
+    table.clear()
+    assert table.rows()[0]["n"] == 0
+
+
+@pytest.mark.parametrize("pieces", [[3], [8], [20], [5, 5, 5], [1] * 11, [8, 0, 9]])
+def test_a_ring_keeps_the_most_recent_values(pieces: list[int]) -> None:
+    """Whatever the sizes of the pieces, the last eight values are there."""
+    ring, values = Ring(8), []
+    for size in pieces:
+        piece = [len(values) + i for i in range(size)]
+        values += piece
+        ring.extend(np.array(piece, float))
+    assert ring.ordered().tolist() == values[-8:]
+    assert ring.total == len(values)
+
+
+@pytest.mark.parametrize(
+    ("slow", "verdict", "over"),
+    [(5, "met", "2.50%"), (11, "missed", "5.50%"), (10, "met", "5.00%")],
+)
+def test_slos_are_judged_by_the_exact_share(slow: int, verdict: str, over: str) -> None:
+    """Of 200 requests so many took 600 ms: 5 % over 500 ms is still a p95 of 500 ms."""
+    table = SloTable([Slo.parse("ttft_p95=500ms")])
+    table.put([record(n, 600 if n < slow else 400) for n in range(200)])
+    assert table.rows() == [
+        {
+            "slo": "ttft_p95=500ms",
+            "verdict": verdict,
+            "over": over,
+            "allowed": "5.00%",
+            "n": "200",
+        }
+    ]
+
+
+def test_too_few_requests_decide_nothing() -> None:
+    """A p95 needs 200 requests."""
+    table = SloTable([Slo.parse("ttft_p95=500ms")])
+    table.put([record(n, 600) for n in range(199)])
+    assert table.rows()[0]["verdict"] == "too few requests"
+
+
+def test_a_broken_sink_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """The sink behind it still gets every record; the failure is said once."""
+
+    class Broken:
+        def put(self, _: list[RequestRecord]) -> None:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    table = LatencyTable()
+    sinks = Fanout([Broken(), table])
+    for number in range(3):
+        sinks.put([record(number, 10)])
+    sinks.close()
+    assert table.requests == 3
+    assert sinks.failures == {"Broken": "OSError: [Errno 28] No space left on device"}
+    assert len(caplog.records) == 1
