@@ -12,6 +12,8 @@ os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # only the class is used here, not
 
 from harness.drive.shape import ControllerShape, spawn_rate
 
+del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # nor is it for the processes of other tests
+
 if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
 
@@ -54,7 +56,8 @@ class Users:
         ("up", [1, 4], [0, 1], [1, 4]),
         ("down at once", [4, 2], [0, 4], [4, 2]),
         ("up waits for the drain", [4, 2, 8, 8, 8], [0, 4, 4, 3, 2], [4, 2, 2, 2, 8]),
-        ("further down does not wait", [8, 4, 2], [0, 8, 7], [8, 4, 2]),
+        ("further down waits too", [8, 4, 2, 2], [0, 8, 7, 4], [8, 4, 4, 2]),
+        ("zero does not wait", [8, 4, 0], [0, 8, 7], [8, 4, 0]),
         ("up while spawning does not wait", [4, 8], [0, 2], [4, 8]),
     ],
 )
@@ -81,6 +84,16 @@ def test_done_is_said_once_and_holds_the_level() -> None:
     shape.runner = Users()  # type: ignore[assignment]
     assert [shape.tick() for _ in range(4)] == [(3, 2.0)] * 4
     assert (said, len(script.seen)) == ([True], 2)
+
+
+def test_an_error_of_the_controller_ends_the_run() -> None:
+    """It is kept for the session to raise; Locust itself would log it and go on for ever."""
+    said: list[bool] = []
+    shape = ControllerShape(Script([]), lambda: 7, lambda: None, lambda: said.append(True))
+    shape.runner = Users()  # type: ignore[assignment]
+    assert shape.tick() == (0, 1.0)
+    assert isinstance(shape.error, IndexError)
+    assert said == [True]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ class Session:
             # a step down waits for the longest request that is allowed, then cuts it off
             stop_timeout=options.total_ns / SECOND + self.drain_s,
         )
+        self.environment.events.test_stopping.add_listener(self._stopped_by_locust)
         crew: type[Crew] = Alone if options.processes == 1 else Together
         self.crew = crew(self.environment, options, self.sinks)
 
@@ -111,6 +112,8 @@ class Session:
                     runner.start_shape()
                 invalid = self._watch()
                 self.crew.finish(0.0 if self.interrupted or invalid else self.drain_s)
+                if self.shape.error is not None:
+                    raise self.shape.error
                 missing = self.crew.missing()
                 return Ended(self.interrupted, invalid, missing, self.crew.figures())
             finally:
@@ -143,6 +146,12 @@ class Session:
     def _interrupt(self) -> None:
         self.interrupted = True
         self._over.set()
+
+    def _stopped_by_locust(self, **_: Any) -> None:
+        """Somebody pressed Stop in the web UI: as Ctrl-C."""
+        if not self._over.is_set():
+            self.environment.stop_timeout = 0.0
+            self._interrupt()
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -39,9 +39,10 @@ class Controller(Protocol):
 class ControllerShape(LoadTestShape):
     """Asks the controller once a second and hands its answer to Locust's runner.
 
-    Locust counts users that were told to retire as users until their request has ended: raising
-    the target before that would spawn too few and leave the level short when they go. So a
-    target above the present one waits until the backlog of a step down has drained.
+    Locust counts users that were told to retire as users until their request has ended: another
+    target before that would spawn too few, or retire the wrong ones, and leave the level short
+    when they go. So the next target waits until the backlog of a step down has drained; only zero
+    does not, since there everybody leaves.
 
     After `done` the shape keeps its last answer: ending the run in order is the session's part,
     and returning None would let Locust kill the open requests first.
@@ -62,21 +63,30 @@ class ControllerShape(LoadTestShape):
         self.done = done
         self.current: tuple[int, float] = (0, 1.0)
         self.over = False
+        self.error: Exception | None = None  # what the controller raised
 
     def tick(self) -> tuple[int, float]:
         """Users and spawn rate for Locust."""
-        if self.over:
-            return self.current
+        if not self.over:
+            try:
+                self._ask()
+            except Exception as error:  # Locust would log it and go on for ever
+                self.error = error
+                self._end()
+        return self.current
+
+    def _ask(self) -> None:
         running: int = self.get_current_user_count()
         target = self.controller.tick(self.now_ns(), running, self.sample())
-        if target.done:
-            self.over = True
-            self.done()
-            return self.current
         draining = running > self.current[0]
-        if not (draining and target.users > self.current[0]):
+        if target.done:
+            self._end()
+        elif not draining or target.users == 0:
             self.current = target.users, spawn_rate(target.spawn_per_s)
-        return self.current
+
+    def _end(self) -> None:
+        self.over = True
+        self.done()
 
 
 def spawn_rate(users_per_s: float) -> float:
