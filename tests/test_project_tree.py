@@ -97,8 +97,9 @@ def test_exports_are_real(path: Path) -> None:
     assert set(exports) - names == set()
 
 
-# Advice, with room: the aim is 130 lines a file and 30 a function (CONTRIBUTING.md).
-FILE_LINES = 260
+# The aim is 130 lines a file and 30 a function (CONTRIBUTING.md); this is where it stops being one
+# sitting and one screen whoever reads.
+FILE_LINES = 350
 FUNCTION_LINES = 70
 
 

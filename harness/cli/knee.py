@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cli import groups
+from harness.cli import groups, plain
 from harness.cli.parsing import count, duration, paste
 from harness.study.options import KneeOptions
 from harness.units import SECOND
@@ -56,9 +56,9 @@ def add(commands: Subparsers) -> None:
 def options(args: argparse.Namespace) -> KneeOptions:
     """Plain data from parsed arguments. Raises ConfigError."""
     return KneeOptions(
-        target=groups.target_options(args),
-        load=groups.load_options(args),
-        output=groups.output_options(args, "knee"),
+        target=plain.target_options(args),
+        load=plain.load_options(args),
+        output=plain.output_options(args, "knee"),
         slos=tuple(args.slo),
         min_users=args.min_users,
         max_users=args.max_users,

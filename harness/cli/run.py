@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cli import groups
+from harness.cli import groups, plain
 from harness.cli.parsing import count, paste
 from harness.study.options import RunOptions
 
@@ -43,11 +43,11 @@ def add(commands: Subparsers) -> None:
 def options(args: argparse.Namespace) -> RunOptions:
     """Plain data from parsed arguments. Raises ConfigError."""
     return RunOptions(
-        target=groups.target_options(args),
-        load=groups.load_options(args),
-        output=groups.output_options(args, "run"),
+        target=plain.target_options(args),
+        load=plain.load_options(args),
+        output=plain.output_options(args, "run"),
         users=args.users,
-        duration_ns=groups.duration_of(args),
+        duration_ns=plain.duration_of(args),
         requests=args.requests,
         slos=tuple(args.slo),
         max_errors=args.max_errors,
