@@ -1,0 +1,99 @@
+"""The whole command against targets and places that cannot work: refused before any load."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+from little_servers import Reply, http, little_server, models, vllm_like
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("harness.study.knee")
+
+LOAD = ("/v1/chat/completions", "/v1/completions")
+
+
+def knee(*words: str) -> subprocess.CompletedProcess[str]:
+    """`vllm-harness knee ...` in a process of its own, as a person starts it."""
+    command = [sys.executable, "-m", "harness", "knee", "--slo", "ttft_p95=500ms", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """One line on stderr with these parts, nothing on stdout, this exit code."""
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr
+    assert [part for part in parts if part not in done.stderr] == []
+
+
+SERVERS: dict[str, tuple[Reply, tuple[str, ...], int, tuple[str, ...]]] = {
+    # name: reply, options, exit code, parts of the sentence
+    "not HTTP": (lambda *_: b"220 smtp\r\n", (), 3, ("does not answer in HTTP", "220 smtp")),
+    "wrong port": (lambda *_: http({}, 404), (), 3, ("/v1/models answers 404", "try the port")),
+    "401": (lambda *_: http({}, 401), (), 3, ("answers 401", "VLLM_API_KEY")),
+    "unknown model": (vllm_like(), ("--model", "n"), 2, ("--model is 'n'", "try --model m")),
+    "several models": (vllm_like(models=models("a", "b")), (), 2, ("serves 2 models", "a, b")),
+    "does not stream": (
+        vllm_like(**{"chat/completions": http({"choices": []})}), (), 3, ("does not stream",),
+    ),
+    "context too small": (
+        vllm_like(models=models("m", max_model_len=64)), (), 2, ("context 64", "--prompt-tokens"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_bad_target(name: str, tmp_path: Path) -> None:
+    """Sentence and exit code; at most the probe's one request; no run folder is left."""
+    reply, options, code, parts = SERVERS[name]
+    with little_server(reply) as server:
+        done = knee(f"http://127.0.0.1:{server.port}", "--out", str(tmp_path / "out"), *options)
+    refused(done, code, *parts)
+    assert sum(path in LOAD for path in server.paths) <= 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_server(tmp_path: Path) -> None:
+    """A closed port."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    done = knee(f"http://127.0.0.1:{port}", "--out", str(tmp_path / "out"))
+    refused(done, 3, "nothing listens", "vllm serve")
+
+
+def test_tls_name_mismatch(tmp_path: Path) -> None:
+    """A certificate for another name."""
+    authority, ca_file = trustme.CA(), tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("other.example").configure_cert(context)
+    with little_server(vllm_like(), context) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        done = knee(url, "--ca-file", str(ca_file), "--out", str(tmp_path / "out"))
+    refused(done, 3, "certificate for another name")
+
+
+def test_taken_folder(tmp_path: Path) -> None:
+    """An output folder with something in it; the server is not even asked."""
+    (tmp_path / "earlier").touch()
+    with little_server(vllm_like()) as server:
+        done = knee(f"http://127.0.0.1:{server.port}", "--out", str(tmp_path))
+    refused(done, 4, "exists", "try another --out")
+    assert server.asked == []
+
+
+def test_too_few_files(tmp_path: Path) -> None:
+    """More users than files may be open; the server is not even asked."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with little_server(vllm_like()) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        done = knee(url, "--max-users", str(hard), "--out", str(tmp_path / "out"))
+    refused(done, 2, f"may open {hard} files", "--max-users")
+    assert server.asked == []
