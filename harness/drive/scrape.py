@@ -10,7 +10,7 @@ from harness.drive.clock import now_ns
 from harness.errors import ServerUnreachable
 from harness.server.exchange import ask
 from harness.wire.prometheus_text import parse
-from harness.wire.vllm_series import server_sample
+from harness.wire.vllm_series import server_sample, wanted_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,4 +71,18 @@ class Scraper:
             return None
         if answer.status != 200:  # noqa: PLR2004 - HTTP
             return None
-        return server_sample(parse(answer.body), (begun + now_ns()) // 2)
+        return server_sample(values_by_name(answer.body), (begun + now_ns()) // 2)
+
+
+def values_by_name(text: bytes) -> dict[str, list[float]]:
+    """The series that we read, one value per label set.
+
+    A vLLM says some 1,500 lines, most of them buckets: lines that cannot count are not parsed.
+    """
+    lines = (line for line in text.split(b"\n") if line[:4] == b"vllm" and b"_bucket{" not in line)
+    wanted = wanted_names()
+    values: dict[str, list[float]] = {}
+    for sample in parse(b"\n".join(lines)):
+        if sample.name in wanted:
+            values.setdefault(sample.name, []).append(sample.value)
+    return values
