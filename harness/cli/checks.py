@@ -7,6 +7,7 @@ import resource
 import shutil
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -107,10 +108,22 @@ def disk() -> Finding:
     return _judge(free >= DISK_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Level.warn)
 
 
+def kernel_stamps() -> Finding:
+    """The kernel stamps what arrives: times do not depend on when we get round to reading."""
+    from harness.drive.stamping import Stamping  # noqa: PLC0415 - drive/ is for Linux with gevent
+
+    with closing(Stamping()) as stamping:
+        source = stamping.source
+    if source == "kernel":
+        return Finding(Level.ok, "seen on loopback")
+    return Finding(Level.warn, "none seen; the read's time is used", "measure from Linux")
+
+
 CHECKS: Final[dict[str, Callable[[], Finding]]] = {
     "python": python,
     "locust": locust,
     "open files": open_files,
+    "kernel stamps": kernel_stamps,
     "cores": cores,
     "clock": clock,
     "disk": disk,
