@@ -27,7 +27,7 @@ FIELDS: Final = tuple(RequestRecord.__slots__)
 ARRAYS: Final = ("at_ns", "not_before_ns", "tokens")
 
 
-def pack(message: object) -> bytes:
+def pack(message: Any) -> bytes:
     """One message with its length."""
     body = marshal.dumps(message)
     return LENGTH.pack(len(body)) + body

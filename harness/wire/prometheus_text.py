@@ -1,4 +1,4 @@
-"""The Prometheus text format: lines to samples. Histograms stay what they are, series of buckets."""
+"""The Prometheus text format: lines to samples. Histograms stay what they are: buckets."""
 
 from __future__ import annotations
 
