@@ -118,7 +118,6 @@ def test_a_killed_load_process_makes_the_run_invalid(url: str) -> None:
     os.kill(pids[0], signal.SIGKILL)
     got = end(session)
     assert f"a load process (pid {pids[0]}) ended by signal 9" in got["invalid"]
-    assert {worker for worker, _ in got["keys"]} >= {0}
     assert len(got["keys"]) >= 1
     assert got["closed"] == 1
 

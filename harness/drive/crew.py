@@ -71,8 +71,8 @@ class Alone:
         self.driver.start()
 
     def trouble(self) -> str:
-        """What the driver says."""
-        return self.driver.trouble()
+        """Nothing that this process would survive."""
+        return ""
 
     def used_up(self) -> bool:
         """All begun, all ended."""
@@ -86,8 +86,7 @@ class Alone:
 
     def missing(self) -> dict[int, int]:
         """Of this one process."""
-        lost = self.driver.issued - self.driver.ended
-        return {0: lost} if lost else {}
+        return self.driver.missing()
 
     def figures(self) -> dict[str, Any]:
         """Of this one process."""

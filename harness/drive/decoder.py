@@ -93,6 +93,7 @@ def main(fd: int) -> None:
     gc.set_threshold(100_000, 50, 100)
     decoding = Decoding()
     with socket.socket(fileno=fd) as pipe:
+        pipe.setblocking(True)  # gevent made the pair, and its sockets never block
         while head := _exactly(pipe, LENGTH.size):
             body = _exactly(pipe, LENGTH.unpack(head)[0])
             if not body:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
-from harness.drive.reader import Reader
+from harness.drive.body import request_body
+from harness.drive.connection import Place
+from harness.drive.reader import Exchange, Limits, Reader
 from harness.drive.sinks import Fanout
 from harness.load.planner import plan, randomness
+from harness.load.workloads import API_PATHS
 from harness.measure.records import Outcome
 from harness.units import SECOND
+from harness.wire.http import post
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,16 +27,6 @@ if TYPE_CHECKING:
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0
 SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """How a request ended, known at once; its record follows from the decoder."""
-
-    outcome: Outcome
-    e2e_ns: int
-    n_bytes: int  # of the response's body
-    error: str
 
 
 class Driver:
@@ -50,7 +43,9 @@ class Driver:
         self.ended = 0  # whole records handed to the sinks
         self.users = 0
         self.mean_s = 0.0  # service time, smoothed
+        self._access = options.access()
         self._reader: Reader | None = None
+        self._figures: dict[str, Any] = {}
 
     def new_user(self) -> int:
         """A number for a user, unique in this process."""
@@ -74,11 +69,15 @@ class Driver:
         o = self.options
         return plan(o.workload, o.seed, self.worker, self.issued, o.calibration)
 
-    def request(self, user: int, api: str, spec: RequestSpec) -> Sent:
-        """Send one request and block this greenlet until it has ended."""
+    def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
+        """Send one request and block this greenlet until it has ended; its record follows."""
         reader = self.start()
         number, self.issued = self.issued, self.issued + 1
-        sent = self._exchange(reader, number, user, api, spec)
+        address = self._access.address
+        body = request_body(self.options, api, spec)
+        host = f"{address.host}:{address.port}"
+        data = post(host, address.path + API_PATHS[api], body, self._access.api_key)
+        sent = reader.request(data, number, user, spec.output_tokens)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)
@@ -87,12 +86,18 @@ class Driver:
     def start(self) -> Reader:
         """The process's one reader, created when it is first asked for: never before a fork."""
         if self._reader is None:
-            self._reader = Reader(self.worker, self._put)
+            o, address = self.options, self._access.address
+            tls = self._access.tls_context() if address.tls else None
+            place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
+            limits = Limits(o.first_token_ns, o.idle_ns, o.total_ns)
+            self._reader = Reader(self.worker, self._put, place, limits)
         return self._reader
 
     def retarget(self, options: DriveOptions) -> None:
         """The next test of the same process: other options, the same count of numbers."""
+        self.close()
         self.options = options
+        self._access = options.access()
         self.mean_s = 0.0
 
     def missing(self) -> dict[int, int]:
@@ -101,38 +106,23 @@ class Driver:
         return {self.worker: lost} if lost else {}
 
     def figures(self) -> dict[str, Any]:
-        """What this process says about itself."""
-        return self._reader.figures() if self._reader is not None else {}
-
-    def trouble(self) -> str:
-        """A sentence when this process cannot measure any more; empty while it can."""
-        return ""
+        """What this process says about its own measuring: the reader's figures."""
+        if self._reader is not None:
+            self._figures = self._reader.figures()
+        return self._figures
 
     def close(self) -> None:
-        """Stop the reader; harmless when repeated."""
+        """Stop the reader; what is open becomes `cancelled`. Harmless when repeated."""
         if self._reader is not None:
+            self.figures()
             self._reader.close()
             self._reader = None
-
-    def _exchange(self, reader, number, user, api, spec):
-        from urllib.parse import urlsplit
-        from harness.load.workloads import API_PATHS
-
-        u = urlsplit(self.options.url)
-        body = {"model": self.options.model, "stream": True, "max_tokens": spec.output_tokens}
-        if api == "chat":
-            body["messages"] = [{"role": "user", "content": spec.text}]
-        else:
-            body["prompt"] = list(spec.token_ids) or spec.text
-        return Sent(
-            *reader.request(
-                u.hostname, u.port, API_PATHS[api], body, number, user, spec.output_tokens
-            )
-        )
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every request begun has its record; call it when no user runs any more."""
         until = time.monotonic() + timeout_s
+        if self._reader is not None:
+            self._reader.flush(timeout_s)
         while self.ended < self.issued and time.monotonic() < until:
             gevent.sleep(0.02)
         return self.ended >= self.issued

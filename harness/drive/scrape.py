@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import gevent
 
-from harness.drive.clock import now_ns
+from harness.drive.clock import CLOCK
 from harness.errors import ServerUnreachable
 from harness.server.exchange import ask
 from harness.wire.prometheus_text import parse
@@ -50,7 +50,7 @@ class Scraper:
 
     def _loop(self) -> None:
         empty = 0
-        due = now_ns()
+        due = CLOCK.now_ns()
         while self._latest is not None or empty < GIVE_UP:
             sample = self._scrape()
             empty = 0 if sample else empty + 1
@@ -59,11 +59,11 @@ class Scraper:
                 if self._on_sample is not None:
                     self._on_sample(sample)
             due += round(PERIOD_S * 1e9)
-            gevent.sleep(max((due - now_ns()) / 1e9, 0.05))
+            gevent.sleep(max((due - CLOCK.now_ns()) / 1e9, 0.05))
 
     def _scrape(self) -> ServerSample | None:
         """One reading, stamped with the middle of the exchange."""
-        begun = now_ns()
+        begun = CLOCK.now_ns()
         try:
             answer = ask(self._access, "/metrics")
         except ServerUnreachable:
@@ -71,7 +71,7 @@ class Scraper:
             return None
         if answer.status != 200:  # noqa: PLR2004 - HTTP
             return None
-        return server_sample(values_by_name(answer.body), (begun + now_ns()) // 2)
+        return server_sample(values_by_name(answer.body), (begun + CLOCK.now_ns()) // 2)
 
 
 def values_by_name(text: bytes) -> dict[str, list[float]]:

@@ -22,7 +22,7 @@ from locust.env import Environment
 from locust.event import Events
 
 from harness.drive import webui
-from harness.drive.clock import now_ns
+from harness.drive.clock import CLOCK
 from harness.drive.crew import Alone, Crew, Together
 from harness.drive.scrape import Scraper
 from harness.drive.shape import Controller, ControllerShape
@@ -77,7 +77,7 @@ class Session:
         self.scraper = Scraper(options.access(), on_sample)
         self.interrupted = False
         self._over = Event()
-        self.shape = ControllerShape(controller, now_ns, self.scraper.latest, self._over.set)
+        self.shape = ControllerShape(controller, CLOCK.now_ns, self.scraper.latest, self._over.set)
         self.environment = Environment(
             user_classes=[session_user(options.workload.api)],
             events=Events(),

@@ -70,7 +70,7 @@ class ControllerShape(LoadTestShape):
         if not self.over:
             try:
                 self._ask()
-            except Exception as error:  # Locust would log it and go on for ever
+            except Exception as error:  # noqa: BLE001 - Locust would log it and go on for ever
                 self.error = error
                 self._end()
         return self.current

@@ -27,7 +27,7 @@ from harness.measure.records import Outcome
 if TYPE_CHECKING:
     from locust.env import Environment
 
-    from harness.drive.driver import Sent
+    from harness.drive.reader import Exchange
 
 
 class RequestFailed(Exception):  # noqa: N818 - Locust shows the name in its failures table
@@ -53,7 +53,7 @@ class StreamingUser(User):
             self.number = self.driver.new_user()
             gevent.sleep(self.driver.stagger_s(self.number))
 
-    def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Sent:
+    def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Exchange:
         """Send one request and wait for its end; without a prompt, the workload's next.
 
         Raises StopUser when the run's requests are used up, or its target was refused.
