@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +131,28 @@ def test_what_outlasts_the_drain_is_cancelled(url: str) -> None:
     got = end(start(url, 1, [4] * 2, output_tokens=400, drain_ns=0))
     assert got["outcomes"].get("cancelled", 0) >= 1
     assert nothing_lost(got, 1)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_web_ui_of_a_session(url: str, processes: int) -> None:
+    """With `ui_port` Locust's page shows the table; its Stop button ends the run as Ctrl-C does."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    session = start(url, processes, [2] * 60, ui_port=port)
+    wait_ready(session)
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read()
+    assert b"Token latencies" in page
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/stats/requests", timeout=10) as answer:
+        rows = json.load(answer)["extended_stats"][0]["data"]
+    assert [row["key"] for row in rows] == ["ttft", "ttfot", "itl", "tpot", "e2e"]
+    post = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    with contextlib.suppress(OSError):  # the page may go away before it has answered
+        post.request("POST", "/stop")
+        post.getresponse()
+    post.close()
+    got = end(session)
+    assert got["interrupted"]
+    assert nothing_lost(got, processes)
 
 
 def test_load_processes_die_with_their_parent(url: str) -> None:

@@ -7,7 +7,8 @@ from array import array
 import numpy as np
 import pytest
 
-from harness.drive.sinks import Fanout, LatencyTable, Ring, SloTable
+from harness.drive.sinks import Fanout
+from harness.drive.tables import LatencyTable, Ring, SloTable
 from harness.measure.records import Outcome, RequestRecord
 from harness.measure.slo import Slo
 

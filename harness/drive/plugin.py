@@ -25,7 +25,8 @@ from harness.drive.driver import Driver
 from harness.drive.files import RecordFiles
 from harness.drive.prepare import prepare
 from harness.drive.relay import FLUSH_S, MasterRelay, WorkerRelay, retire_users
-from harness.drive.sinks import MISSED, Fanout, LatencyTable, SloTable
+from harness.drive.sinks import Fanout
+from harness.drive.tables import MISSED, LatencyTable, SloTable
 from harness.drive.transport import say_missing
 from harness.errors import EXIT_SLO_MISSED, HarnessError, MeasurementInvalid
 

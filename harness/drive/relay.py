@@ -88,6 +88,7 @@ class WorkerRelay:
     def _finish(self, environment: Environment, msg: Message) -> None:
         retire_users(environment, msg.data["drain_s"])
         self.flush()
+        environment.stop_timeout = 0.0  # nobody is left: Locust need not wait once more
         self.runner.send_message(FINISHED, {"worker": self.driver.worker})
 
 

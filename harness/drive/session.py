@@ -9,14 +9,9 @@ die with us; their records arrive at the same sinks. Locust is the engine in bot
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import gevent
 from gevent.event import Event
 from locust.env import Environment
 from locust.event import Events
@@ -24,14 +19,16 @@ from locust.event import Events
 from harness.drive import webui
 from harness.drive.clock import CLOCK
 from harness.drive.crew import Alone, Crew, Together
+from harness.drive.guest import quiet, signals
 from harness.drive.scrape import Scraper
 from harness.drive.shape import Controller, ControllerShape
-from harness.drive.sinks import Fanout, LatencyTable
+from harness.drive.sinks import Fanout
+from harness.drive.tables import LatencyTable
 from harness.drive.users import session_user
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.drive.options import DriveOptions
     from harness.measure.records import RecordSink
@@ -102,7 +99,7 @@ class Session:
 
     def run(self) -> Ended:
         """Run until the controller says done. Ctrl-C and SIGTERM end it too, in order."""
-        with _quiet(), self._signals():
+        with quiet(), signals(self._interrupt):
             try:
                 self.crew.start()
                 self._serve_ui()
@@ -152,44 +149,3 @@ class Session:
         if not self._over.is_set():
             self.environment.stop_timeout = 0.0
             self._interrupt()
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM on the loop: raised anywhere else they would kill a greenlet.
-
-        A plain handler runs inside whichever greenlet happens to be running, the reader's perhaps.
-        """
-        kinds = (signal.SIGINT, signal.SIGTERM)
-        before = {kind: signal.getsignal(kind) for kind in kinds}
-        watchers = [gevent.signal_handler(kind, self._interrupt) for kind in kinds]
-        try:
-            yield
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No chatter from Locust, and no reading of our command line by its web UI.
-
-    Locust's page asks its own parser about sys.argv, which holds options it does not know.
-    """
-    locust, root, argv = logging.getLogger("locust"), logging.getLogger(), sys.argv
-    level = locust.level
-    locust.setLevel(logging.ERROR)
-    root.addFilter(_not_cpu)
-    sys.argv = argv[:1]
-    try:
-        yield
-    finally:
-        sys.argv = argv
-        root.removeFilter(_not_cpu)
-        locust.setLevel(level)
-
-
-def _not_cpu(record: logging.LogRecord) -> bool:
-    """Locust's CPU warning: the client's load is in our figures."""
-    return "CPU usage above" not in record.getMessage()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from locust.env import Environment
     from locust.web import WebUI
 
-    from harness.drive.sinks import LatencyTable, SloTable
+    from harness.drive.tables import LatencyTable, SloTable
 
 KEY: Final = "latencies"
 COLUMNS: Final = {

@@ -1,0 +1,145 @@
+"""Live tables of a run, for Locust's web UI: exact percentiles, and how the SLOs fare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.measure.metrics import METRICS
+from harness.measure.records import Outcome
+from harness.measure.stats import QUANTILES, quantile, reportable
+from harness.measure.table import RecordTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from harness.measure.records import RequestRecord
+    from harness.measure.slo import Slo
+
+    Floats = NDArray[np.float64]
+
+MET, MISSED, TOO_FEW = "met", "missed", "too few requests"
+RECENT: Final = 1 << 18  # values of each latency that the live table keeps: 2 MiB, 3 ms to sort
+
+
+class Ring:
+    """The most recent values, all of them until `size` is reached."""
+
+    def __init__(self, size: int) -> None:
+        """Room for `size` values."""
+        self._values = np.empty(size)
+        self.total = 0  # ever added
+
+    def extend(self, values: Floats) -> None:
+        """Add values, the oldest ones giving way."""
+        size = len(self._values)
+        self.total += max(len(values) - size, 0)
+        values = values[-size:]
+        start = self.total % size
+        head = min(len(values), size - start)
+        self._values[start : start + head] = values[:head]
+        self._values[: len(values) - head] = values[head:]
+        self.total += len(values)
+
+    def ordered(self) -> Floats:
+        """The values kept, ascending."""
+        return np.sort(self._values[: min(self.total, len(self._values))])
+
+
+class LatencyTable:
+    """Live percentiles: exact over all requests so far, or over the most recent `size` values.
+
+    Failures count as +infinity, as everywhere. Values are in ms.
+    """
+
+    def __init__(self, size: int = RECENT) -> None:
+        """`size`: values kept of each latency."""
+        self._size = size
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything (Locust's "Reset Stats")."""
+        self.requests = 0
+        self.failed = 0
+        self._rings = {
+            key: Ring(self._size) for key, row in METRICS.items() if row.observe is not None
+        }
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Take ended requests; parts of open ones are left out."""
+        whole = [record for record in records if record.outcome is not Outcome.open]
+        if not whole:
+            return
+        self.requests += len(whole)
+        self.failed += sum(record.outcome is not Outcome.ok for record in whole)
+        table = RecordTable.from_records(whole)
+        for key, ring in self._rings.items():
+            observe = METRICS[key].observe
+            if observe is not None:
+                ring.extend(observe(table).hi_ns / 1e6)
+
+    def close(self) -> None:
+        """Keep what is there: the page may still be read."""
+
+    def rows(self) -> list[dict[str, str | int]]:
+        """One row per latency: name, n, and its quantiles in ms as text ("-": too few, "inf")."""
+        return [self._row(key, ring) for key, ring in self._rings.items()]
+
+    def _row(self, key: str, ring: Ring) -> dict[str, str | int]:
+        ordered = ring.ordered()
+        n = len(ordered)
+        cells: dict[str, str | int] = {"metric": METRICS[key].title, "key": key, "n": n}
+        for name, q in QUANTILES.items():
+            cells[name] = f"{quantile(ordered, q):.2f}" if reportable(n, q) else "-"
+        cells["max"] = f"{ordered[-1]:.2f}" if n else "-"
+        return cells
+
+
+class SloTable:
+    """Of each SLO, the exact share of observations over its limit so far; failures are over."""
+
+    def __init__(self, slos: Sequence[Slo]) -> None:
+        """`slos` keep their order."""
+        self.slos = list(slos)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.n = [0] * len(self.slos)
+        self.over = [0] * len(self.slos)
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Take ended requests."""
+        whole = [record for record in records if record.outcome is not Outcome.open]
+        if not whole or not self.slos:
+            return
+        table = RecordTable.from_records(whole)
+        for i, slo in enumerate(self.slos):
+            observe = METRICS[slo.metric].observe
+            values = observe(table).hi_ns if observe is not None else np.zeros(0)
+            self.n[i] += len(values)
+            self.over[i] += int((values > slo.limit_ns).sum())
+
+    def close(self) -> None:
+        """Keep what is there."""
+
+    def rows(self) -> list[dict[str, str]]:
+        """One row per SLO, as text."""
+        return [
+            self._row(slo, n, over)
+            for slo, n, over in zip(self.slos, self.n, self.over, strict=True)
+        ]
+
+    def _row(self, slo: Slo, n: int, over: int) -> dict[str, str]:
+        share = over / n if n else 0.0
+        verdict = TOO_FEW if not reportable(n, slo.q) else MISSED if share > slo.allowed else MET
+        return {
+            "slo": str(slo),
+            "verdict": verdict,
+            "over": f"{share:.2%}",
+            "allowed": f"{slo.allowed:.2%}",
+            "n": str(n),
+        }
