@@ -1,0 +1,178 @@
+"""Plays the scheduler in real time: steps end when the clock says so, then their tokens are sent.
+
+The engine does not wait for the front end: while tokens of one step are being sent the next is
+already under way, and when the front end falls behind whole steps their tokens go out merged, as
+vLLM's do. Only when it is behind by more than BEHIND_NS is the plan given up and time lost said.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final, Protocol
+
+from harness.engine.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from harness.engine.config import EngineConfig
+    from harness.engine.figures import Figures
+    from harness.engine.scheduler import Sequence, StepPlan
+
+BEHIND_NS: Final = 1_000_000_000
+
+
+class Listener(Protocol):
+    """Who sent the request."""
+
+    received_ns: int
+
+    def emitted(self, tokens: int, *, finished: bool) -> None:
+        """So many tokens more came out."""
+
+
+class Player:
+    """`due_ns` says when to call `play` next."""
+
+    def __init__(self, config: EngineConfig, figures: Figures) -> None:
+        """Nothing to do yet."""
+        self.engine = Scheduler(config, list_emitting=True)
+        self.figures = figures
+        self._front_ns = config.front_end_ns
+        self._coming: list[tuple[int, int, Listener, int, int, list[int]]] = []
+        self._listeners: dict[int, Listener] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._plan: StepPlan | None = None
+        self._end_ns = 0
+        self._previous_end_ns = 0
+        self._count = 0
+
+    def submit(
+        self, listener: Listener, prompt_tokens: int, output_tokens: int, hashes: list[int]
+    ) -> int:
+        """A request reached the front end; its number."""
+        self._count += 1
+        due = listener.received_ns + self._front_ns
+        heapq.heappush(
+            self._coming, (due, self._count, listener, prompt_tokens, output_tokens, hashes)
+        )
+        self._listeners[self._count] = listener
+        return self._count
+
+    def abort(self, number: int) -> None:
+        """The client went away."""
+        if self._listeners.pop(number, None) is None:
+            return
+        self.figures.finished["abort"] += 1
+        sequence = self._sequences.pop(number, None)
+        if sequence is None:
+            self._coming = [entry for entry in self._coming if entry[1] != number]
+            heapq.heapify(self._coming)
+        else:
+            self.engine.abort(sequence)
+
+    def due_ns(self) -> int:
+        """When something happens next; -1: nothing is planned."""
+        if self._plan is not None:
+            return self._end_ns
+        return self._coming[0][0] if self._coming else -1
+
+    def play(self, now_ns: int) -> None:
+        """Catch up with the clock; tokens are handed to their listeners."""
+        if self._plan is not None and now_ns - self._end_ns > BEHIND_NS:
+            self.figures.late_ns += now_ns - self._end_ns
+            self._end_ns = now_ns
+        while True:
+            if self._plan is not None:
+                if self._end_ns > now_ns:
+                    return
+                self._finish_step(self._plan)
+                start = self._end_ns
+                self._admit(start)
+            else:
+                start = now_ns
+                self._admit(now_ns)
+            self._plan = self.engine.step(start)
+            if self._plan is None:
+                if not self._coming or self._coming[0][0] > now_ns:
+                    return
+                continue
+            self._end_ns = start + self._plan.duration_ns
+
+    def _admit(self, until_ns: int) -> None:
+        while self._coming and self._coming[0][0] <= until_ns:
+            due, number, _, prompt, output, hashes = heapq.heappop(self._coming)
+            self._sequences[number] = self.engine.add(number, prompt, output, due, hashes)
+
+    def _finish_step(self, plan: StepPlan) -> None:
+        self._plan = None
+        end, listeners, figures = self._end_ns, self._listeners, self.figures
+        if plan.decoded and self._previous_end_ns:
+            figures.gap.observe_ns(end - self._previous_end_ns, plan.decoded)
+        self._previous_end_ns = end
+        for sequence in plan.first:
+            listener = listeners.get(sequence.request_id)
+            if listener is not None:
+                figures.first_token(sequence, listener.received_ns, end)
+        over = {sequence.request_id for sequence in plan.finished}
+        for sequence in plan.emitting or ():
+            number = sequence.request_id
+            listener = listeners.get(number)
+            if listener is None:
+                continue
+            if number in over:
+                figures.finish(sequence, listener.received_ns)
+                del listeners[number], self._sequences[number]
+                listener.emitted(1, finished=True)
+            else:
+                listener.emitted(1, finished=False)
+
+
+class PacedPlayer(Player):
+    """No engine at all: each stream has its first token after `first_ns`, then one per `pace_ns`.
+
+    For checks of instruments: what should be measured is known without a model of anything.
+    """
+
+    def __init__(self, config: EngineConfig, figures: Figures, first_ns: int, pace_ns: int) -> None:
+        """Streams keep their own phase."""
+        super().__init__(config, figures)
+        self._first_ns = first_ns
+        self._pace_ns = pace_ns
+        self._due: list[tuple[int, int, int]] = []  # (due, number, tokens left)
+
+    def submit(
+        self,
+        listener: Listener,
+        prompt_tokens: int,  # noqa: ARG002 - Player's signature
+        output_tokens: int,
+        hashes: list[int],  # noqa: ARG002 - as above
+    ) -> int:
+        """Plan its first token."""
+        self._count += 1
+        self._listeners[self._count] = listener
+        due = listener.received_ns + self._first_ns
+        heapq.heappush(self._due, (due, self._count, output_tokens))
+        return self._count
+
+    def abort(self, number: int) -> None:
+        """Its tokens are dropped as they come due."""
+        self._listeners.pop(number, None)
+
+    def due_ns(self) -> int:
+        """When the next token is due."""
+        return self._due[0][0] if self._due else -1
+
+    def play(self, now_ns: int) -> None:
+        """Hand out what is due; what is late stays late, the phase is kept."""
+        while self._due and self._due[0][0] <= now_ns:
+            due, number, left = self._due[0]
+            listener = self._listeners.get(number)
+            if listener is None:
+                heapq.heappop(self._due)
+                continue
+            self.engine.generation_tokens_total += 1
+            if left > 1:
+                heapq.heapreplace(self._due, (due + self._pace_ns, number, left - 1))
+            else:
+                heapq.heappop(self._due)
+                del self._listeners[number]
+            listener.emitted(1, finished=left <= 1)

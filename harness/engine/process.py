@@ -1,0 +1,106 @@
+"""The embedded engine as a child process that dies with its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from harness.engine.config import EngineConfig
+from harness.engine.server import Serving, serve
+from harness.errors import ServerUnreachable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+EXIT_S: Final = 5.0
+PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(slots=True)
+class EngineProcess:
+    """A running engine. Use it as a context manager, or call `stop`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self.process.pid
+
+    def stop(self) -> None:
+        """End it; harmless when repeated."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it."""
+        self.stop()
+
+
+def start_engine(
+    config: EngineConfig, port: int = 0, serving: Serving | None = None
+) -> EngineProcess:
+    """Start the engine on 127.0.0.1 and wait until it listens. Raises ServerUnreachable.
+
+    The configuration goes by pipe: it may hold a key, and arguments are seen by everybody.
+    """
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "harness.engine.process", str(port), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C in a terminal is for the harness, which stops us in order
+    )
+    assert process.stdin is not None  # noqa: S101 - asked for above
+    assert process.stdout is not None  # noqa: S101 - as above
+    process.stdin.write(json.dumps([asdict(config), asdict(serving or Serving())]).encode() + b"\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        process.wait()
+        raise ServerUnreachable(
+            f"the embedded engine ended with exit code {process.returncode} before it listened: "
+            "see its message above; try `vllm-harness engine` by itself."
+        )
+    return EngineProcess(f"http://127.0.0.1:{int(line)}", process)
+
+
+def main(port: int, parent: int) -> None:
+    """The child: options from standard input, the port to standard output."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        return  # it died before we asked to be told
+    config, serving = json.loads(sys.stdin.buffer.readline())
+
+    def ready(at: int) -> None:
+        sys.stdout.write(f"{at}\n")
+        sys.stdout.flush()
+
+    serve(EngineConfig(**config), port=port, serving=Serving(**serving), ready=ready)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

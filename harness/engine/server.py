@@ -1,0 +1,285 @@
+"""The embedded engine's sockets: one process, one thread, one epoll.
+
+It waits with `select` on the epoll's own descriptor, because that takes microseconds where
+`epoll_wait` rounds up to whole milliseconds, a tenth of an engine step.
+"""
+
+from __future__ import annotations
+
+import gc
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from harness import __version__
+from harness.engine.completion import Answering, BadRequest, parse_json, prompt_of, read_wish
+from harness.engine.connection import SO_TIMESTAMPNS, Client, Request
+from harness.engine.figures import Figures
+from harness.engine.framing import Frames, answer, error
+from harness.engine.oracle import Oracle
+from harness.engine.player import PacedPlayer, Player
+from harness.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine.config import EngineConfig
+
+BACKLOG: Final = 4096
+LONGEST_WAIT_S: Final = 0.5
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How the engine is served. The last four are faults, for tests of clients."""
+
+    served_name: str = ""  # default: the shape's name
+    api_key: str = ""
+    first_ns: int = 0  # with pace_ns: tokens by the clock, no engine
+    pace_ns: int = 0
+    fail_after: int = -1  # requests after which every one gets a 500
+    drop_after: int = -1  # requests after which streams are cut after their second send
+    never_stream: bool = False
+    silent: bool = False  # requests are taken and never answered
+
+
+class Server:
+    """Accepts, parses, plays, sends."""
+
+    def __init__(self, config: EngineConfig, serving: Serving) -> None:
+        """Nothing is listening yet."""
+        self.config = config
+        self.serving = serving
+        self.model = serving.served_name or config.model
+        self.figures = Figures(config, self.model)
+        self.player = (
+            PacedPlayer(config, self.figures, serving.first_ns, serving.pace_ns)
+            if serving.pace_ns
+            else Player(config, self.figures)
+        )
+        self.oracle = Oracle()
+        self.stopping = False
+        self._served = 0
+        self._clients: dict[int, Client] = {}
+        self._queue: dict[Answering, None] = {}
+        self._poll = select.epoll()
+        self._routes: dict[str, Callable[[Request], bytes]] = {
+            "/health": lambda _: answer(200, b""),
+            "/version": lambda _: answer(200, orjson.dumps({"version": f"harness-{__version__}"})),
+            "/v1/models": self._models,
+            "/metrics": self._metrics,
+            "/tokenize": self._tokenize,
+            "/reset_prefix_cache": self._reset_prefix_cache,
+            "/oracle": lambda _: answer(200, orjson.dumps(self.oracle.to_json())),
+            "/oracle/reset": self._reset_oracle,
+        }
+
+    def run(self, listener: socket.socket) -> None:
+        """Serve until `stopping`."""
+        listener.setblocking(False)
+        door = listener.fileno()
+        self._poll.register(door, select.EPOLLIN)
+        while not self.stopping:
+            select.select([self._poll.fileno()], [], [], self._wait_s())
+            for fd, events in self._poll.poll(0):
+                if fd == door:
+                    self._accept(listener)
+                elif (client := self._clients.get(fd)) is not None:
+                    self._serve(client, events)
+            self.player.play(time.monotonic_ns())
+            self._send()
+        for client in list(self._clients.values()):
+            self._drop(client)
+
+    def _wait_s(self) -> float:
+        due = self.player.due_ns()
+        if due < 0:
+            return LONGEST_WAIT_S
+        return min(max((due - time.monotonic_ns()) / 1e9, 0.0), LONGEST_WAIT_S)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._clients[sock.fileno()] = Client(sock, self._request)
+            self._poll.register(sock.fileno(), select.EPOLLIN)
+
+    def _serve(self, client: Client, events: int) -> None:
+        alive = True
+        if events & select.EPOLLOUT:
+            alive = client.flush()
+        if alive and events & ~select.EPOLLOUT:
+            alive = client.read()
+        if alive:
+            self._settle(client)
+        else:
+            self._drop(client)
+
+    def _settle(self, client: Client) -> None:
+        """Watch for room while something waits to be sent; close when told to and all is out."""
+        fd = client.sock.fileno()
+        if fd < 0:
+            return
+        wanted = bool(client.backlog)
+        if wanted != client.wanted:
+            client.wanted = wanted
+            self._poll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+        if client.closing and not wanted and not client.busy:
+            self._drop(client)
+
+    def _drop(self, client: Client) -> None:
+        fd = client.sock.fileno()
+        if fd < 0:
+            return
+        if client.number >= 0:
+            self.player.abort(client.number)
+        del self._clients[fd]
+        self._poll.unregister(fd)
+        client.sock.close()
+
+    def _send(self) -> None:
+        """One send for every stream with something new."""
+        queue, drop_after = self._queue, self.serving.drop_after
+        for answering in queue:
+            client = answering.client
+            if client.sock.fileno() < 0:
+                continue
+            cut = 0 <= drop_after < self._served and len(answering.sends.tokens) > 1
+            if cut or not answering.send():
+                self._drop(client)
+            elif answering.finished:
+                client.number = -1
+                client.next()
+                self._settle(client)
+            elif client.backlog and not client.wanted:
+                self._settle(client)
+        queue.clear()
+
+    # requests
+
+    def _request(self, client: Client, request: Request) -> None:
+        try:
+            response = self._respond(client, request)
+        except BadRequest as problem:
+            response = error(problem.status, str(problem))
+        if response is not None:
+            client.send(response)
+            client.next()
+
+    def _respond(self, client: Client, request: Request) -> bytes | None:
+        """The whole response; None when it comes as tokens do. Raises BadRequest."""
+        self._check_key(request)
+        if request.path in (CHAT, COMPLETIONS):
+            if request.method != "POST":
+                raise BadRequest(405, "Method Not Allowed")
+            self._complete(client, request)
+            return None
+        if request.path not in self._routes:
+            raise BadRequest(404, "Not Found")
+        return self._routes[request.path](request)
+
+    def _check_key(self, request: Request) -> None:
+        key = self.serving.api_key
+        guarded = request.path.startswith("/v1")
+        if key and guarded and request.headers.get("authorization") != f"Bearer {key}":
+            raise BadRequest(401, "Unauthorized")
+
+    def _complete(self, client: Client, request: Request) -> None:
+        received_ns = time.monotonic_ns()
+        chat = request.path == CHAT
+        wish = read_wish(parse_json(request.body), chat=chat, model=self.model, config=self.config)
+        self._served += 1
+        if 0 <= self.serving.fail_after < self._served:
+            raise BadRequest(500, "EngineCore encountered an issue.")
+        if self.serving.silent:
+            return
+        request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._served}"
+        stream = wish.stream and not self.serving.never_stream
+        frames = Frames(
+            chat, request_id, self.model, int(time.time()), wish.prompt_tokens,
+            wish.include_usage, wish.continuous,
+        )  # fmt: skip
+        sends = self.oracle.begin(
+            request_id, request.headers.get("x-request-id", ""), request.arrived_ns
+        )
+        answering = Answering(
+            client, frames, sends, self._queue, received_ns,
+            stream=stream, interval=self.config.stream_interval,
+        )  # fmt: skip
+        client.number = self.player.submit(
+            answering, wish.prompt_tokens, wish.output_tokens, wish.hashes
+        )
+
+    def _models(self, _: Request) -> bytes:
+        entry = {
+            "id": self.model, "object": "model", "created": 0, "owned_by": "vllm",
+            "root": self.model, "parent": None, "max_model_len": self.config.max_model_len,
+        }  # fmt: skip
+        return answer(200, orjson.dumps({"object": "list", "data": [entry]}))
+
+    def _metrics(self, _: Request) -> bytes:
+        text = self.figures.text(self.player.engine)
+        return answer(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _tokenize(self, request: Request) -> bytes:
+        tokens = prompt_of(parse_json(request.body), chat=False)
+        body: dict[str, Any] = {
+            "count": len(tokens), "max_model_len": self.config.max_model_len,
+            "tokens": [hash(token) & 0xFFFF for token in tokens], "token_strs": None,
+        }  # fmt: skip
+        return answer(200, orjson.dumps(body))
+
+    def _reset_prefix_cache(self, _: Request) -> bytes:
+        self.player.engine.kv.reset()
+        return answer(200, b"")
+
+    def _reset_oracle(self, _: Request) -> bytes:
+        self.oracle.requests.clear()
+        return answer(200, b"")
+
+
+def serve(
+    config: EngineConfig,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    serving: Serving | None = None,
+    ready: Callable[[int], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the port. Raises ConfigError."""
+    server = Server(config, serving or Serving())
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # connections inherit it
+        try:
+            listener.bind((host, port))
+        except OSError as problem:
+            raise ConfigError(
+                f"the engine cannot listen at {host}:{port} ({problem.strerror}): expected a free "
+                "port of this machine; try --port 0."
+            ) from None
+        listener.listen(BACKLOG)
+
+        def stop(*_: object) -> None:
+            server.stopping = True
+
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(kind, stop)
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # streams make no cycles; a collection would delay every token
+        if ready is not None:
+            ready(listener.getsockname()[1])
+        server.run(listener)
