@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +14,9 @@ import pytest
 from harness.cli import engine_flags, knee
 from harness.cli.app import main, parser
 from harness.engine.config import EngineConfig
+from harness.server.access import Access
+from harness.server.address import Address
+from harness.server.probe import probe
 from harness.units import MS
 
 LINE = (
@@ -47,6 +54,7 @@ def test_flags_name_fields() -> None:
         ("--max-num-seqs 64 --max-num-batched-tokens 32", ("--max-num-batched-tokens is 32", "64")),
         ("--num-gpu-blocks-override 10", ("10 blocks", "--max-model-len 160")),
         ("--front-end-delay 3", ("--front-end-delay is '3'", "3ms")),
+        ("--pace 20ms", ("--first and --pace belong together",)),
         ("--true-knee", ("--true-knee has no --slo", "ttft_p95=500ms")),
     ],
 )
@@ -73,3 +81,22 @@ def test_true_knee(slo: str, code: int, want: str, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert (got, lines[0]) == (code, want)
     assert lines[1].split() == ["users", "worst", "quantile", "/", "limit"]
+
+
+@pytest.mark.parametrize("key", ["", "secret"])
+def test_serves(key: str) -> None:
+    """The command serves until SIGINT, by the name and with the key that it was given."""
+    line = "-m harness engine --port 0 --served-model-name m --first 20ms --pace 2ms"
+    command = [sys.executable, *line.split()]
+    env = os.environ | {"VLLM_API_KEY": key}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as engine:
+        assert engine.stdout is not None
+        said = engine.stdout.readline()
+        try:
+            address = Address.parse(said.split()[5].strip(";"))
+            got = probe(Access(address, api_key=key), "chat")
+        finally:
+            engine.send_signal(signal.SIGINT)
+            code = engine.wait()
+    assert (got.model, got.continuous_usage, code) == ("m", True, 0)
+    assert said == f"The embedded engine listens at {address}; Ctrl-C stops it.\n"

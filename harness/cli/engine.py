@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from math import exp
 from typing import TYPE_CHECKING
 
 from harness.cli import engine_flags, groups
-from harness.cli.parsing import count, paste
+from harness.cli.parsing import count, duration, paste
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
     from harness.cli.parsing import Subparsers
+    from harness.engine.config import EngineConfig
 
 
 def add(commands: Subparsers) -> None:
@@ -23,7 +25,8 @@ def add(commands: Subparsers) -> None:
         usage="%(prog)s [OPTION ...]",
         help="serve the embedded vLLM-like engine, or compute its true knee",
         description="Serves a vLLM-like engine on this machine: continuous batching, paged KV "
-        "cache, chunked prefill and prefix caching in real time, without a GPU. Ctrl-C stops it.",
+        "cache, chunked prefill and prefix caching in real time, without a GPU. It asks for the "
+        "key in VLLM_API_KEY where that is set, as vLLM does. Ctrl-C stops it.",
         epilog=paste(
             "vllm-harness engine --port 8000",
             "vllm-harness engine --port 8000 --max-num-seqs 32 --num-gpu-blocks-override 2048",
@@ -34,7 +37,15 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--port", type=count("--port", 0), default=8000, metavar="N", help="%(default)s; 0: any"
     )
+    parser.add_argument(
+        "--served-model-name", default="", metavar="NAME", help="default: the shape's name"
+    )
     engine_flags.declare(parser, "engine, in vLLM's names")
+    paced = parser.add_argument_group(
+        "paced (no engine: tokens by the clock, to measure an instrument against)"
+    )
+    for flag, text in (("--first", "from a request to its first token"), ("--pace", "then each")):
+        paced.add_argument(flag, type=duration(flag), default=0, metavar="TIME", help=text)
     offline = groups.lengths(parser, "true knee (simulated, nothing is served)")
     offline.add_argument(
         "--true-knee", action="store_true", help="compute the largest number of users in the SLOs"
@@ -48,10 +59,18 @@ def execute(args: argparse.Namespace) -> int:
     """Serve until interrupted, or print the true knee."""
     wanted = engine_flags.config(args)
     if args.true_knee:
-        return _true_knee(args)
-    from harness.engine.server import serve  # noqa: PLC0415 - heavy: see app.py
+        return _true_knee(args, wanted)
+    if bool(args.first) != bool(args.pace):
+        raise ConfigError("--first and --pace belong together; try --first 100ms --pace 20ms.")
+    from harness.engine.server import Serving, serve  # noqa: PLC0415 - heavy: see app.py
 
-    serve(wanted, args.host, args.port, ready=lambda port: _say(args.host, port))
+    serving = Serving(
+        served_name=args.served_model_name,
+        api_key=os.environ.get("VLLM_API_KEY", ""),
+        first_ns=args.first,
+        pace_ns=args.pace,
+    )
+    serve(wanted, args.host, args.port, serving=serving, ready=lambda port: _say(args.host, port))
     return EXIT_OK
 
 
@@ -60,7 +79,7 @@ def _say(host: str, port: int) -> None:
     sys.stdout.flush()
 
 
-def _true_knee(args: argparse.Namespace) -> int:
+def _true_knee(args: argparse.Namespace, config: EngineConfig) -> int:
     """From long simulated runs; 99 when even --min-users breaks an SLO."""
     if not args.slo:
         raise ConfigError(
@@ -69,7 +88,6 @@ def _true_knee(args: argparse.Namespace) -> int:
     from harness.engine.traffic import Traffic  # noqa: PLC0415 - heavy: see app.py
     from harness.engine.truth import true_knee  # noqa: PLC0415
 
-    config = engine_flags.config(args)
     sent = args.workload.sized(args.prompt_tokens, args.output_tokens)
     traffic = Traffic(sent.prompt.mean, sent.output.mean, sent.output.cv, config.max_model_len)
     truth = true_knee(config, traffic, args.slo, min_users=args.min_users, max_users=args.max_users)
