@@ -60,8 +60,12 @@ class Session:
         ui_port: int | None = None,
         on_sample: Callable[[ServerSample], None] | None = None,
         drain_ns: int = 30 * SECOND,
+        apart: bool = False,
     ) -> None:
-        """`sinks` get every record and part; `on_sample` the server's figures once a second.
+        """`apart`: even a single process's users run in a child, so that what the controller and
+        the sinks compute never delays the reader.
+
+        `sinks` get every record and part; `on_sample` the server's figures once a second.
 
         `ui_port`: Locust's web UI on 127.0.0.1 (0: any free port). `drain_ns`: how long open
         requests may take to end once the controller is done; what is left becomes `cancelled`.
@@ -84,7 +88,8 @@ class Session:
             stop_timeout=options.total_ns / SECOND + self.drain_s,
         )
         self.environment.events.test_stopping.add_listener(self._stopped_by_locust)
-        crew: type[Crew] = Alone if options.processes == 1 else Together
+        alone = options.processes == 1 and not apart
+        crew: type[Crew] = Alone if alone else Together
         self.crew = crew(self.environment, options, self.sinks)
 
     @property

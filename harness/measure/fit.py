@@ -2,8 +2,9 @@
 
 The criterion of a level is z = max over SLOs of log(quantile / limit); latency does not fall with
 load, so z is fitted by a non-decreasing function (pool adjacent violators, weighted by effective
-observations), joined by straight lines, and read where it crosses 0. The interval is that of the
-crossing over bootstrap replicates, each level's blocks of time resampled.
+observations), joined by straight lines, and read where it crosses 0. For the interval each level's
+blocks of time are resampled, and the ends are those of the *levels* on both sides of the crossing:
+between two levels nothing was measured, so a straight line there is a guess, not evidence.
 """
 
 from __future__ import annotations
@@ -83,23 +84,27 @@ def isotonic(values: Floats, weights: Floats) -> Floats:
     return np.repeat(means, sizes)
 
 
-def invert(users: Floats, fitted: Floats) -> float:
-    """Users at which the fit reaches 0; inf when it never does, 0 when it starts above."""
+def invert(users: Floats, fitted: Floats) -> tuple[float, float, float]:
+    """(users at which the fit reaches 0, the levels on both sides of that place).
+
+    inf when it never does; 0 when it starts above.
+    """
     above = np.flatnonzero(fitted > 0)
     if not len(above):
-        return float("inf")
+        return float("inf"), float(users[-1]), float("inf")
     i = int(above[0])
     if i == 0:
-        return 0.0
+        return 0.0, 0.0, float(users[0])
     low, high = fitted[i - 1], fitted[i]
-    return float(users[i - 1] + (users[i] - users[i - 1]) * -low / (high - low))
+    at = users[i - 1] + (users[i] - users[i - 1]) * -low / (high - low)
+    return float(at), float(users[i - 1]), float(users[i])
 
 
 def crossing(levels: Sequence[Level], slos: Sequence[Slo], seed: int = 0) -> Crossing:
     """Point and interval of the knee from these levels."""
     users = np.array([level.users for level in levels], float)
     weights = np.array([level.weight for level in levels])
-    point = invert(users, isotonic(np.array([level.z for level in levels]), weights))
+    point, _, _ = invert(users, isotonic(np.array([level.z for level in levels]), weights))
     replicates = np.array(
         [
             worst_ratio(
@@ -110,7 +115,9 @@ def crossing(levels: Sequence[Level], slos: Sequence[Slo], seed: int = 0) -> Cro
     )
     known = np.where(np.isnan(replicates), np.array([[level.z] for level in levels]), replicates)
     found = np.array([invert(users, isotonic(column, weights)) for column in known.T])
+    below, above = found[:, 1], found[:, 2] - 1  # whole users that the levels leave possible
     near = [level.evidence.blocks for level in levels if level.users <= max(point * 2, users[0])]
     low, high = percentile_levels(max(near[-3:], default=4))
-    lo, hi = np.quantile(found, [low, high], method="nearest")
+    lo = np.quantile(below, low, method="nearest")
+    hi = np.quantile(above, high, method="nearest")
     return Crossing(point, float(min(lo, point)), float(max(hi, point)))

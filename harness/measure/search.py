@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness.measure.fit import Level
     from harness.measure.slo import Slo
 
+TOO_SHORT: Final = 0.03  # of the budget: what is left below this holds no step worth its warm-up
 LEVELS_SHARED: Final = 8  # alpha is split over as many levels as usually need a decision
 
 
@@ -59,7 +60,11 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold `users`, measuring for about `cap_ns`; `until`: lean (a quick look will do), decided."""
+    """Hold `users`, measuring for about `cap_ns`.
+
+    `until`: lean (a quick look will do), decided, steady (a throughput is known), time (the cap and
+    nothing else), requests (`cap_ns` is their number).
+    """
 
     users: int
     purpose: str  # up, bisect, repeat
@@ -103,11 +108,11 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
         return _confirm(plan, bracket, left)
-    if left <= 0:
+    if left <= plan.budget_ns * TOO_SHORT:
         return _settle(plan, bracket)
     if purpose == "up":
         return Hold(users, purpose, "lean", int(min(left, plan.budget_ns * 0.04)))
-    return Hold(users, purpose, "decided", int(min(left, plan.budget_ns * 0.08)))
+    return Hold(users, purpose, "decided", int(min(left, plan.budget_ns * 0.05)))
 
 
 def _unexplored(
@@ -146,10 +151,10 @@ def _confirm(plan: SearchPlan, bracket: Bracket, left: int) -> Hold | Done:
         for end in _ends(bracket)
         if end.steps < 2 or plan.judge(end.evidence).decision == UNDECIDED  # noqa: PLR2004 - twice
     ]
-    if not open_ends or left <= 0:
+    if not open_ends or left <= plan.budget_ns * TOO_SHORT:
         return _settle(plan, bracket)
     least = min(open_ends, key=lambda end: (end.steps, end.weight))
-    return Hold(least.users, "repeat", "decided", int(min(left, plan.budget_ns * 0.10)))
+    return Hold(least.users, "repeat", "decided", int(min(left, plan.budget_ns * 0.06)))
 
 
 def _settle(plan: SearchPlan, bracket: Bracket) -> Done:

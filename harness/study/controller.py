@@ -28,13 +28,25 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
 
+LAG_NS: Final = 2 * SECOND  # by then a record has come from its worker, a part at the latest
 FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
 STEADY_LIFETIMES: Final = 6  # a throughput needs so many, with as many blocks
-QUICK_N: Final = 10  # requests or gaps that such a look needs
+CLEAR_N: Final = 3  # requests or gaps that a look needs on the way up: all under half the limit,
+QUICK_N: Final = 10  # the worst over twice the limit,
+LEAN_N: Final = 40  # or the quantile merely below the limit
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
 TURNED_OVER: Final = 0.9  # of the requests under way at the ramp's end have ended: settled
 BUSY_SHARE: Final = 0.9  # of the users have a request under way: the level is there
+
+
+class Choice(Protocol):
+    """What to hold next, from the plan, the evidence so far and the time spent (ns)."""
+
+    def __call__(
+        self, plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int, /
+    ) -> Hold | Done:
+        """Deterministic in its arguments."""
 
 
 class Records(Protocol):
@@ -74,7 +86,7 @@ class _Now:
     look_ns: int = 0  # horizon of the next look: a tenth longer each time, a second at least
 
 
-def choose(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
+def search(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
     """The next action: by the SLOs, or by power where there are none."""
     return (next_action if plan.slos else next_power_action)(plan, evidences, spent_ns)
 
@@ -87,14 +99,21 @@ class KneeController:
         plan: SearchPlan,
         records: Records,
         *,
-        lag_ns: int = 2 * SECOND,
-        audit: Callable[[Window], str] | None = None,
+        lag_ns: int = LAG_NS,
+        choose: Choice | None = None,
+        audit: Callable[[Window, RecordTable], str] | None = None,
+        on_step: Callable[[Step], None] | None = None,
     ) -> None:
-        """`audit` says why a step must not be used ('' if it may be)."""
+        """`choose` says what to hold next (default: the search for a knee).
+
+        `audit` says why a step must not be used ('' if it may be); `on_step` is given each step.
+        """
         self.plan = plan
         self.records = records
         self.lag_ns = lag_ns
-        self.audit = audit or (lambda _window: "")
+        self.choose = choose or search
+        self.audit = audit or (lambda _window, _table: "")
+        self.on_step = on_step or (lambda _step: None)
         self.steps: list[Step] = []
         self.result: Done | None = None
         self.server: ServerSample | None = None
@@ -120,7 +139,7 @@ class KneeController:
 
     def _advance(self, now_ns: int) -> None:
         used = [step.evidence for step in self.steps if not step.invalid]
-        action = choose(self.plan, used, now_ns - self.began_ns)
+        action = self.choose(self.plan, used, now_ns - self.began_ns)
         if isinstance(action, Done):
             self.result = action
         else:
@@ -153,9 +172,8 @@ class KneeController:
     def _settle(self, now: _Now, table: RecordTable, horizon: int) -> None:
         before = (table.sent_ns <= now.ramped_ns) & (table.done_ns > now.ramped_ns)
         left = int((before & (table.outcome == OPEN)).sum())
-        if left <= (1 - TURNED_OVER) * int(before.sum()):
-            now.settled_ns = horizon
-        elif horizon - now.ramped_ns > self._slow():
+        turned = left <= (1 - TURNED_OVER) * int(before.sum())
+        if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
 
     def _window(self, now: _Now, horizon: int) -> Window:
@@ -184,7 +202,7 @@ class KneeController:
             + [evidence]
         )
         if capped or self._enough(now, evidence, held):
-            self._finish(window, evidence, self.plan.judge(held))
+            self._finish(window, table, evidence, self.plan.judge(held))
             self._advance(now_ns)
 
     def _spent(self, now: _Now, now_ns: int, horizon: int) -> bool:
@@ -193,12 +211,20 @@ class KneeController:
         few = self.peek is None or self.peek.window.index != len(self.steps)
         if not few and self.peek is not None:
             few = self._least(self.peek) < QUICK_N or length < 2 * self.peek.lifetime_ns
+        if now.hold.until == "requests":
+            return False
+        if now.hold.until == "time":
+            return length >= now.hold.cap_ns
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
         return over_budget or length >= now.hold.cap_ns * (2 if few else 1)
 
     def _enough(self, now: _Now, evidence: Evidence, held: Evidence) -> bool:
         """Whether the step may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
+        if now.hold.until == "time":
+            return False  # its cap alone ends it
+        if now.hold.until == "requests":
+            return float(evidence.ended.sum()) >= now.hold.cap_ns
         if now.hold.until == "steady":
             return (
                 length >= STEADY_LIFETIMES * evidence.lifetime_ns
@@ -213,16 +239,34 @@ class KneeController:
 
     def _far(self, evidence: Evidence) -> bool:
         z = float(worst_ratio(evidence, self.plan.slos)[0])
-        return bool(abs(z) > FAR and self._least(evidence) >= QUICK_N)
+        n = self._least(evidence)
+        return bool(
+            (z < -FAR and n >= CLEAR_N) or (z > FAR and n >= QUICK_N) or (z < 0 and n >= LEAN_N)
+        )
 
     def _least(self, evidence: Evidence) -> float:
         """Observations of the scarcest SLO."""
         seen = [float(evidence.over(i)[0].sum()) for i in range(len(self.plan.slos))]
         return min(seen, default=float(evidence.ended.sum()))
 
-    def _finish(self, window: Window, evidence: Evidence, judgement: Judgement) -> None:
-        self.steps.append(Step(window, evidence, judgement, self.audit(window)))
+    def _finish(
+        self, window: Window, table: RecordTable, evidence: Evidence, judgement: Judgement
+    ) -> None:
+        step = Step(window, evidence, judgement, self.audit(window, table))
+        self.steps.append(step)
         self.now, self.peek = None, None
+        self.on_step(step)
+
+    def close(self, now_ns: int) -> None:
+        """The run ends here: a step that was being measured is kept as far as it got."""
+        now, self.now = self.now, None
+        if now is None or self.result is not None:
+            return
+        if now.settled_ns >= 0 and now_ns > now.settled_ns:
+            table = self.records.table(now.settled_ns, now_ns)
+            window = self._window(now, now_ns)
+            evidence = gather(table, window, self.plan.slos)
+            self._finish(window, table, evidence, self.plan.judge(evidence))
 
     def _hard_fail(self, table: RecordTable, now: _Now, horizon: int) -> bool:
         since = max(now.began_ns, horizon - HARD_FAIL_NS)
@@ -237,7 +281,7 @@ class KneeController:
         now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
         window = self._window(now, horizon)
         judgement = Judgement(BAD, "more than half of the requests failed for 10 s", leans_bad=True)
-        self._finish(window, gather(table, window, self.plan.slos), judgement)
+        self._finish(window, table, gather(table, window, self.plan.slos), judgement)
         good = [s.window.users for s in self.steps if s.judgement.decision == GOOD]
         lower = [g for g in good if g < window.users]
         if self._recovering or (not lower and window.users <= self.plan.min_users):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.measure.evidence import Evidence, Window, gather, pool
 from harness.measure.search import Done
-from harness.study.controller import Step, choose
+from harness.study.controller import Step, search
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def replay(plan: SearchPlan, logged: Sequence[Logged], table: RecordTable) -> Re
     for entry in logged:
         window = entry.window
         used = [s.evidence for s in steps if not s.invalid]
-        action = choose(plan, used, window.chosen_ns - began)
+        action = search(plan, used, window.chosen_ns - began)
         strayed = isinstance(action, Done) or action.users != window.users
         if strayed and window.purpose != "down":  # "down" follows a hard failure, not the search
             differences.append(f"step {window.index} held {window.users}, now {action}")
@@ -54,7 +54,7 @@ def replay(plan: SearchPlan, logged: Sequence[Logged], table: RecordTable) -> Re
             )
         steps.append(step)
     spent = logged[-1].window.judged_ns - began if logged else 0
-    end = choose(plan, [s.evidence for s in steps if not s.invalid], spent)
+    end = search(plan, [s.evidence for s in steps if not s.invalid], spent)
     done = end if isinstance(end, Done) else Done("undecided", None)
     return Replay(steps, done, differences)
 
