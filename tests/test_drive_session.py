@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.drive.scrape import values_by_name
+from harness.engine.config import EngineConfig
+from harness.engine.process import start_engine
+from harness.runfolder.reader import read_run
+from harness.wire.vllm_series import server_sample
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
+PROBE_TOKENS = 2  # the one request that is sent to see whether the server streams
 pytestmark = pytest.mark.realtime
 
 
@@ -63,6 +70,12 @@ def wait_ready(session: subprocess.Popen[str]) -> list[int]:
     return list(json.loads(pids))
 
 
+def fetch(url: str) -> bytes:
+    """A page from our own loopback."""
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - http on the loopback
+        return bytes(answer.read())
+
+
 def nothing_lost(got: dict[str, Any], processes: int) -> bool:
     """Locust counted every record, and each worker's numbers are 0 .. n - 1, each once."""
     for worker in range(processes):
@@ -93,9 +106,14 @@ def test_new_users_do_not_start_in_lockstep(url: str) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_number_of_requests_is_kept_exactly(url: str, processes: int) -> None:
-    """`requests=25` sends 25, over all processes, and the run ends by itself."""
-    got = end(start(url, processes, [3] * 60, requests=25))
+def test_a_number_of_requests_is_kept_exactly(url: str, processes: int, tmp_path: Path) -> None:
+    """`requests=25` sends 25 over all processes and ends by itself; each kept its own records."""
+    (tmp_path / "run.json").write_text("{}")
+    got = end(start(url, processes, [3] * 60, requests=25, run_folder=str(tmp_path)))
+    table = read_run(tmp_path).table
+    kept = sorted(zip(table.worker.tolist(), table.number.tolist(), strict=True))
+    assert kept == [tuple(key) for key in got["keys"]]
+    assert len(list(tmp_path.glob("records.*.msgpack"))) == processes
     assert len(got["keys"]) == 25
     assert len(got["running"]) < 60
 
@@ -140,10 +158,9 @@ def test_the_web_ui_of_a_session(url: str, processes: int) -> None:
         port = sock.getsockname()[1]
     session = start(url, processes, [2] * 60, ui_port=port)
     wait_ready(session)
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read()
-    assert b"Token latencies" in page
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/stats/requests", timeout=10) as answer:
-        rows = json.load(answer)["extended_stats"][0]["data"]
+    assert b"Token latencies" in fetch(f"http://127.0.0.1:{port}/")
+    report = json.loads(fetch(f"http://127.0.0.1:{port}/stats/requests"))
+    rows = report["extended_stats"][0]["data"]
     assert [row["key"] for row in rows] == ["ttft", "ttfot", "itl", "tpot", "e2e"]
     post = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     with contextlib.suppress(OSError):  # the page may go away before it has answered
@@ -153,6 +170,19 @@ def test_the_web_ui_of_a_session(url: str, processes: int) -> None:
     got = end(session)
     assert got["interrupted"]
     assert nothing_lost(got, processes)
+
+
+def test_client_and_server_count_alike() -> None:
+    """Against the embedded engine: every token arrived, and no prompt hit the prefix cache."""
+    with start_engine(EngineConfig()) as engine:
+        got = end(start(engine.url, 2, [8] * 3))
+        server = server_sample(values_by_name(fetch(f"{engine.url}/metrics")), 0)
+    assert server is not None
+    assert nothing_lost(got, 2)
+    assert server.generation_tokens_total == got["tokens"] + PROBE_TOKENS
+    assert server.requests_total == len(got["keys"]) + 1
+    assert server.prefix_hits_total == 0
+    assert got["figures"]["processes"] == 2
 
 
 def test_load_processes_die_with_their_parent(url: str) -> None:

@@ -12,6 +12,7 @@ import gevent
 
 from harness.drive.driver import Driver
 from harness.drive.figures import merge
+from harness.drive.files import RecordFiles
 from harness.drive.registry import register
 from harness.drive.relay import FLUSH_S, MasterRelay
 from harness.drive.transport import say_missing
@@ -63,7 +64,8 @@ class Alone:
         """A LocalRunner and one driver."""
         self.environment = environment
         self.runner = environment.create_local_runner()
-        self.driver = Driver(options, 0, [sink])
+        self.files = RecordFiles(options.run_folder)
+        self.driver = Driver(options, 0, [sink, *self.files.writers(0)])
         register(environment, self.driver)
 
     def start(self) -> None:
@@ -95,6 +97,7 @@ class Alone:
     def close(self) -> None:
         """Stop the reader and Locust's greenlets."""
         self.driver.close()
+        self.files.close()
         self.runner.greenlet.kill(block=False)
 
 

@@ -39,7 +39,7 @@ class DriveOptions:
     total_ns: int = 600 * SECOND  # from sent to done
     requests: int = -1  # send so many in all, over all processes; -1: no limit
     processes: int = 1
-    run_folder: str = ""  # each process appends its own records there; "": none does
+    run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
 
     @property
     def api_key(self) -> str:

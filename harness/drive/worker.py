@@ -20,6 +20,7 @@ from locust.event import Events
 
 from harness.drive.crew import LOOPBACK
 from harness.drive.driver import Driver
+from harness.drive.files import RecordFiles
 from harness.drive.options import DriveOptions
 from harness.drive.registry import register
 from harness.drive.relay import WorkerRelay
@@ -48,14 +49,16 @@ def main(port: int) -> None:
     runner: WorkerRunner = environment.create_worker_runner(LOOPBACK, port)
     driver = Driver(options, runner.worker_index)
     register(environment, driver)
-    relay = WorkerRelay(runner, driver)
-    driver.sinks.sinks.append(relay)
+    files = RecordFiles(options.run_folder)
+    relay = WorkerRelay(runner, driver, kept=files.shared())
+    driver.sinks.sinks += [relay, *files.writers(driver.worker)]
     driver.start()
     watch = gevent.spawn(_until_eof, brief, runner)
     runner.greenlet.join()
     watch.kill(block=False)
     relay.close()
     driver.close()
+    files.close()
 
 
 def _until_eof(brief: FileObject, runner: WorkerRunner) -> None:
