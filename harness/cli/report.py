@@ -36,6 +36,7 @@ def add(commands: Subparsers) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
     wanted = ReportOptions(folder=args.folder, json_to=args.json)
+    from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
     from harness.study.recompute import run_report  # noqa: PLC0415 - heavy: see app.py
 
-    return run_report(wanted)
+    return run_report(wanted, Front())

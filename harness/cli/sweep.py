@@ -62,6 +62,7 @@ def options(args: argparse.Namespace) -> SweepOptions:
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
     wanted = options(args)
-    from harness.study.sweep import run_sweep  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.run import run_sweep  # noqa: PLC0415 - heavy: see app.py
 
-    return run_sweep(wanted)
+    return run_sweep(wanted, Front())

@@ -62,13 +62,12 @@ class Session:
         drain_ns: int = 30 * SECOND,
         apart: bool = False,
     ) -> None:
-        """`apart`: even a single process's users run in a child, so that what the controller and
-        the sinks compute never delays the reader.
-
-        `sinks` get every record and part; `on_sample` the server's figures once a second.
+        """`sinks` get every record and part; `on_sample` the server's figures once a second.
 
         `ui_port`: Locust's web UI on 127.0.0.1 (0: any free port). `drain_ns`: how long open
         requests may take to end once the controller is done; what is left becomes `cancelled`.
+        `apart`: even a single process's users run in a child, so that what the controller and the
+        sinks compute never delays the reader.
         """
         self.options = options
         self.table = LatencyTable()

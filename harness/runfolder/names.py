@@ -3,6 +3,7 @@
 run.json                  written first: configuration, versions, server, hardware, clock, seeds
 records.<worker>.msgpack  append-only, one frame per ended request
 steps.jsonl server.jsonl gpu.jsonl   append-only, one JSON object per line
+ended.json                how the run ended and what the client says of itself
 requests.parquet steps.csv summary.json knee.json report.html report.md   written at the end
 """
 
@@ -18,6 +19,7 @@ RUN: Final = "run.json"
 STEPS: Final = "steps.jsonl"
 SERVER: Final = "server.jsonl"
 GPU: Final = "gpu.jsonl"
+ENDED: Final = "ended.json"
 SUMMARY: Final = "summary.json"
 KNEE: Final = "knee.json"
 PARQUET: Final = "requests.parquet"

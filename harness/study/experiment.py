@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.drive.clock import CLOCK
 from harness.drive.options import DriveOptions
@@ -81,10 +81,16 @@ class Experiment:
     controller: KneeController
     samples: list[ServerSample]
     options: DriveOptions
+    plan_users: int | None = None
 
     @classmethod
     def begin(
-        cls, wanted: Wanted, url: str, known: Capabilities, choose: Choice | None = None
+        cls,
+        wanted: Wanted,
+        url: str,
+        known: Capabilities,
+        choose: Choice | None = None,
+        plan_users: int | None = None,
     ) -> Experiment:
         """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
         options = prepare(drive_options(wanted, url, known), known).options
@@ -102,7 +108,7 @@ class Experiment:
         controller = KneeController(
             wanted.plan, ledger, choose=choose, audit=audit, on_step=on_step
         )
-        begun = cls(wanted, url, known, folder, ledger, controller, samples, options)
+        begun = cls(wanted, url, known, folder, ledger, controller, samples, options, plan_users)
         folder.write_json(names.RUN, begun.info())
         return begun
 
@@ -112,6 +118,8 @@ class Experiment:
         config = {
             "kind": self.wanted.kind,
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
+            "slos": [str(slo) for slo in plan.slos],
+            "plan_users": self.plan_users,
             "lag_ns": self.controller.lag_ns,
             "requests": self.wanted.requests,
             "drive": self.options.to_json(),
@@ -151,6 +159,13 @@ class Experiment:
         return ended
 
 
+class Viewer(Protocol):
+    """Sees each tick of a run."""
+
+    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
+        """Must be quick: the run waits for it."""
+
+
 class _Watched:
     """The controller, with a view that sees each tick."""
 
@@ -160,8 +175,7 @@ class _Watched:
 
     def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
         target = self.experiment.controller.tick(now_ns, running_users, server)
-        if self.view is not None:
-            self.view.show(self.experiment, now_ns, running_users)
+        self.view.show(self.experiment, now_ns, running_users)
         return target
 
 

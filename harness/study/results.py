@@ -1,0 +1,134 @@
+"""From a run folder to its results: the same code right after the run and a year later.
+
+Nothing here knows a server or a clock. The search is replayed on the records, so what knee.json
+says is what the records say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, RunFolderError
+from harness.measure.evidence import Window
+from harness.measure.judge import BAD
+from harness.measure.search import Done, SearchPlan
+from harness.measure.slo import Slo
+from harness.measure.summary import window_summary
+from harness.runfolder import names
+from harness.runfolder.jsonfiles import read_json
+from harness.runfolder.parquet import write_parquet
+from harness.runfolder.reader import read_run
+from harness.runfolder.writer import RunFolder
+from harness.study.outcome import EXIT_OF, knee_json, step_json
+from harness.study.replay import Logged, Replay, replay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.runfolder.reader import Run
+
+Json = dict[str, Any]
+INVALID: Final = 5
+
+
+def plan_of(run: Run) -> SearchPlan:
+    """The plan that run.json holds. Raises RunFolderError."""
+    stored = (run.info.get("config") or {}).get("plan")
+    if not isinstance(stored, dict):
+        raise RunFolderError(
+            f"{run.path} says nothing of its plan: expected run.json with `config.plan`, written "
+            "before the load; without it the records can be read but not judged."
+        )
+    values = {f.name: stored[f.name] for f in fields(SearchPlan) if f.name in stored}
+    values["slos"] = tuple(Slo.parse(text) for text in stored["slos"])
+    return SearchPlan(**values)
+
+
+def logged_steps(run: Run) -> list[Logged]:
+    """Windows of steps.jsonl."""
+    known = {f.name for f in fields(Window)}
+    return [
+        Logged(
+            Window(**{k: v for k, v in row.items() if k in known}),
+            row.get("invalid", ""),
+            row.get("decision", ""),
+        )
+        for row in run.steps
+    ]
+
+
+def compute(run: Run) -> tuple[Json, Json, int]:
+    """(summary.json, knee.json or steps of a run, exit code). Raises RunFolderError."""
+    plan, logged = plan_of(run), logged_steps(run)
+    config = run.info["config"]
+    ended = read_json(run.path / names.ENDED) or {"interrupted": True}
+    replayed = replay(plan, logged, run.table)
+    if config.get("kind") == "knee":
+        result = _knee(plan, replayed, run, ended)
+    else:
+        result = _held(plan, replayed, run, ended)
+    result["client"] = ended.get("figures") or {}
+    result["interrupted"] = bool(ended.get("interrupted"))
+    result["damage"] = run.damage.sentences()
+    result["replay_differences"] = replayed.differences
+    start, end = _span(run, logged)
+    summary = window_summary(run.table, start, end, plan.slos) | {
+        "window_ns": [start, end],
+        "client": result["client"],
+        "exit_code": result["exit_code"],
+    }
+    return summary, result, int(result["exit_code"])
+
+
+def _span(run: Run, logged: list[Logged]) -> tuple[int, int]:
+    """The measured windows of all steps as one; without steps, everything."""
+    if logged:
+        return logged[0].window.settled_ns, max(s.window.end_ns for s in logged)
+    if len(run.table):
+        return int(run.table.sent_ns.min()), int(run.table.done_ns.max())
+    return 0, 1
+
+
+def _knee(plan: SearchPlan, replayed: Replay, run: Run, ended: Json) -> Json:
+    done = Done("invalid", None) if ended.get("invalid") else replayed.done
+    if ended.get("status") == "invalid":  # the target failed hard twice: not the search's word
+        done = Done("invalid", None)
+    result = knee_json(plan, replayed.steps, done, run.table, run.server)
+    if ended.get("interrupted"):
+        result["status"], result["exit_code"] = "undecided", EXIT_INTERRUPTED
+        result["knee"]["users"] = None
+    result["invalid_reason"] = ended.get("invalid") or ""
+    return result
+
+
+def _held(plan: SearchPlan, replayed: Replay, run: Run, ended: Json) -> Json:
+    steps = [step_json(s, run.table, run.server, plan) for s in replayed.steps]
+    code = EXIT_OK
+    if any(s.judgement.decision == BAD for s in replayed.steps):
+        code = EXIT_SLO_MISSED
+    if ended.get("invalid") or any(s.invalid for s in replayed.steps):
+        code = INVALID
+    if ended.get("interrupted"):
+        code = EXIT_INTERRUPTED
+    return {
+        "status": "held",
+        "exit_code": code,
+        "slos": [str(slo) for slo in plan.slos],
+        "steps": steps,
+        "invalid_reason": ended.get("invalid") or "",
+    }
+
+
+def write_results(path: Path) -> tuple[Json, Json, int]:
+    """Compute and write summary.json, knee.json, requests.parquet; (summary, result, exit code)."""
+    run = read_run(path)
+    summary, result, code = compute(run)
+    folder = RunFolder(path)
+    folder.write_json(names.SUMMARY, summary)
+    folder.write_json(names.KNEE, result)
+    write_parquet(folder, names.PARQUET, run.table, run.errors)
+    return summary, result, code
+
+
+__all__ = ["EXIT_OF", "compute", "logged_steps", "plan_of", "write_results"]
