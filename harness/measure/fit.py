@@ -3,14 +3,14 @@
 The criterion of a level is z = max over SLOs of log(quantile / limit); latency does not fall with
 load, so z is fitted by a non-decreasing function (pool adjacent violators, weighted by effective
 observations), joined by straight lines, and read where it crosses 0. For the interval each level's
-blocks of time are resampled, and the ends are those of the *levels* on both sides of the crossing:
-between two levels nothing was measured, so a straight line there is a guess, not evidence.
+blocks of time are resampled; it holds at least the levels on both sides of the crossing: between
+them nothing was measured, so a straight line is a guess there, not evidence.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from harness.measure.slo import Slo
 
     Floats = NDArray[np.float64]
+
+
+NEAR: Final = (
+    0.35  # levels within so much of the limit and of the crossing (logs) join a smooth fit
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,40 +89,62 @@ def isotonic(values: Floats, weights: Floats) -> Floats:
     return np.repeat(means, sizes)
 
 
-def invert(users: Floats, fitted: Floats) -> tuple[float, float, float]:
-    """(users at which the fit reaches 0, the levels on both sides of that place).
-
-    inf when it never does; 0 when it starts above.
-    """
+def invert(users: Floats, fitted: Floats) -> float:
+    """Users at which the fit reaches 0; inf when it never does, 0 when it starts above."""
     above = np.flatnonzero(fitted > 0)
     if not len(above):
-        return float("inf"), float(users[-1]), float("inf")
+        return float("inf")
     i = int(above[0])
     if i == 0:
-        return 0.0, 0.0, float(users[0])
+        return 0.0
     low, high = fitted[i - 1], fitted[i]
-    at = users[i - 1] + (users[i] - users[i - 1]) * -low / (high - low)
-    return float(at), float(users[i - 1]), float(users[i])
+    return float(users[i - 1] + (users[i] - users[i - 1]) * -low / (high - low))
 
 
-def crossing(levels: Sequence[Level], slos: Sequence[Slo], seed: int = 0) -> Crossing:
-    """Point and interval of the knee from these levels."""
+def smooth(users: Floats, z: Floats, weights: Floats, point: float) -> Floats:
+    """Crossing of a straight line in log(users) through the levels near `point`, per column of z.
+
+    For ends that stay undecided: there the noise of a level exceeds its distance to the next, and
+    neighbours know about each other. `z` is (levels, columns), its first column the data. NaN where
+    fewer than four levels are near or the line does not rise.
+    """
+    with np.errstate(divide="ignore"):
+        x = np.log(users / max(point, 1e-9))
+    near = (np.abs(x) < NEAR) & (np.abs(z[:, 0]) < NEAR)
+    if near.sum() < 4:  # noqa: PLR2004 - two parameters and something left over
+        return np.full(z.shape[1], np.nan)
+    w, x, y = weights[near] / weights[near].sum(), x[near], z[near]
+    mx, my = w @ x, w @ y
+    slope = (w * (x - mx)) @ (y - my) / (w @ (x - mx) ** 2)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        at = point * np.exp(np.clip(mx - my / slope, -1, 1))
+    return np.asarray(np.where(slope > 0, at, np.nan))
+
+
+def crossing(
+    levels: Sequence[Level], slos: Sequence[Slo], seed: int = 0, *, decided: bool = True
+) -> Crossing:
+    """Point and interval of the knee; `decided`: both ends of the bracket are, no smoothing."""
     users = np.array([level.users for level in levels], float)
     weights = np.array([level.weight for level in levels])
-    point, _, _ = invert(users, isotonic(np.array([level.z for level in levels]), weights))
-    replicates = np.array(
+    z = np.array([level.z for level in levels])
+    fitted = isotonic(z, weights)
+    draws = np.array(
         [
-            worst_ratio(
-                level.evidence, slos, resample_weights(level.evidence.blocks, seed + level.users)
-            )
-            for level in levels
+            worst_ratio(x.evidence, slos, resample_weights(x.evidence.blocks, seed + x.users))
+            for x in levels
         ]
     )
-    known = np.where(np.isnan(replicates), np.array([[level.z] for level in levels]), replicates)
-    found = np.array([invert(users, isotonic(column, weights)) for column in known.T])
-    below, above = found[:, 1], found[:, 2] - 1  # whole users that the levels leave possible
-    near = [level.evidence.blocks for level in levels if level.users <= max(point * 2, users[0])]
+    columns = np.column_stack([z, np.where(np.isnan(draws), z[:, None], draws)])
+    found = np.array([invert(users, isotonic(column, weights)) for column in columns.T])
+    if not decided and 0 < found[0] < np.inf:
+        line = smooth(users, columns, weights, found[0])
+        found = np.where(np.isnan(line), found, line)
+    point = float(found[0])
+    near = [x.evidence.blocks for x in levels if x.users <= max(point * 2, users[0])]
     low, high = percentile_levels(max(near[-3:], default=4))
-    lo = np.quantile(below, low, method="nearest")
-    hi = np.quantile(above, high, method="nearest")
-    return Crossing(point, float(min(lo, point)), float(max(hi, point)))
+    lo, hi = np.quantile(found[1:], [low, high], method="nearest")
+    below, above = users[fitted <= 0], users[fitted > 0]
+    least = below[-1] if len(below) else 0.0
+    most = above[0] - 1 if len(above) else float("inf")
+    return Crossing(point, float(min(lo, point, least)), float(max(hi, point, most)))

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from harness.measure.audit import audit_tokens, little
 from harness.measure.fit import crossing, levels_of
-from harness.measure.judge import GOOD
+from harness.measure.judge import GOOD, UNDECIDED
 from harness.measure.power import plateau_knee, power_knee
+from harness.measure.search import bracket_of
 from harness.measure.summary import window_summary
 from harness.measure.verdict import conclude, facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.fit import Crossing
+    from harness.measure.fit import Crossing, Level
     from harness.measure.samples import ServerSample
     from harness.measure.search import Done, SearchPlan
     from harness.measure.table import RecordTable
@@ -59,12 +60,19 @@ def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
         return Found(done.status, None, 0, levels[0].users)
     if done.status == "not_reached":
         return Found(done.status, None, levels[-1].users, plan.max_users)
-    cross = crossing(levels, plan.slos, plan.seed)
+    cross = crossing(levels, plan.slos, plan.seed, decided=ends_decided(plan, levels))
     users, lo, hi = _whole(cross, plan, levels[-1].users)
     if users < plan.min_users or math.isinf(cross.users):
         return Found("undecided", None, lo, hi)
     wide = hi - lo > max(2, WIDEST * users)
     return Found("undecided" if wide else "found", None if wide else users, lo, hi)
+
+
+def ends_decided(plan: SearchPlan, levels: Sequence[Level]) -> bool:
+    """Whether the sequential test has decided both ends of the bracket."""
+    bracket = bracket_of(levels)
+    ends = (bracket.low, bracket.high)
+    return all(x is not None and plan.judge(x.evidence).decision != UNDECIDED for x in ends)
 
 
 def _whole(cross: Crossing, plan: SearchPlan, top: int) -> tuple[int, int, int]:
