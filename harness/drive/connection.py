@@ -77,7 +77,7 @@ class Connection:
     def _connect(self) -> socket.socket:
         problem = "no address"
         for family, kind, protocol, _, address in _addresses(self.place):
-            sock = Socket(family, kind, protocol)
+            sock: socket.socket = Socket(family, kind, protocol)
             ask_for_stamps(sock)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setblocking(False)

@@ -1,0 +1,142 @@
+"""Throughput and p95 latencies against users, with the knee, its interval and the SLO lines."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
+from harness.report.words import limit
+from harness.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.axes import Axes
+
+    from harness.report.facts import Facts
+    from harness.report.say import Figure
+    from harness.report.steprow import StepRow
+
+WIDTH, HEIGHT = 400, 290
+# decision: marker, colour, filled
+MARKS: Final = {
+    "good": ("o", BLUE, True),
+    "bad": ("X", RED, True),
+    "undecided": ("o", MUTED, False),
+    "invalid": ("x", MUTED, True),
+}
+PANELS: Final = {
+    "throughput": ("Output tokens/s", ""),
+    "ttft": ("p95 TTFT, ms", "ttft"),
+    "itl": ("p95 ITL, ms", "itl"),
+}
+
+
+def curves(facts: Facts) -> list[str]:
+    """One SVG per panel; panels without a single figure are left out."""
+    return [svg for name in PANELS if (svg := panel(facts, name))]
+
+
+def panel(facts: Facts, name: str) -> str:
+    """One panel of PANELS; "" when no step has its figure."""
+    title, metric = PANELS[name]
+
+    def figure_of(step: StepRow) -> Figure:
+        return step.latency(metric) if metric else step.figure("output_tokens_per_s")
+
+    shown = [step for step in facts.steps if figure_of(step).known]
+    if not shown:
+        return ""
+    with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
+        axes.set_title(title)
+        axes.set_xlabel("concurrent requests")
+        _x_axis(axes, [step.users for step in facts.steps])
+        _y_axis(axes, facts, metric, [figure_of(step).value for step in shown])
+        _levels(axes, facts, figure_of)
+        for step in shown:
+            _point(axes, step, figure_of(step))
+        _knee(axes, facts)
+        _slo_lines(axes, facts, metric)
+        return to_svg(figure, f"curve-{name}", f"{title} against concurrent requests")
+
+
+def _x_axis(axes: Axes, users: list[int]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator  # noqa: PLC0415
+
+    low, high = max(min(users), 1), max(*users, 2)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(low / 1.25, high * 1.25)
+    powers = [2.0**i for i in range(12) if low / 1.25 <= 2**i <= high * 1.25]
+    axes.xaxis.set_major_locator(FixedLocator(powers))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _y_axis(axes: Axes, facts: Facts, metric: str, values: list[float]) -> None:
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
+
+    finite = [v for v in values if math.isfinite(v)]
+    lines = [slo.limit_ns / MS for slo in facts.slos if slo.metric == metric]
+    top = max([*finite, *lines], default=1.0)
+    if metric == "ttft":
+        log_ticks(axes.yaxis)
+        axes.set_ylim(min([*finite, *lines], default=1.0) / 1.6, top * 1.9)
+    else:
+        axes.set_ylim(0, top * 1.2)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+
+
+def log_ticks(axis: object) -> None:
+    """A log axis with ticks at 1, 2 and 5, in plain numbers. Takes a matplotlib axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415
+
+    axis._set_axes_scale("log")  # type: ignore[attr-defined]  # noqa: SLF001
+    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))  # type: ignore[attr-defined]
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))  # type: ignore[attr-defined]
+    axis.set_minor_locator(NullLocator())  # type: ignore[attr-defined]
+
+
+def _levels(axes: Axes, facts: Facts, figure_of: Callable[[StepRow], Figure]) -> None:
+    """A thin line through the levels' means."""
+    means = []
+    for steps in facts.levels:
+        values = [figure_of(step).value for step in steps]
+        finite = [v for v in values if math.isfinite(v)]
+        if finite:
+            means.append((steps[0].users, sum(finite) / len(finite)))
+    axes.plot([u for u, _ in means], [v for _, v in means], color=MUTED, linewidth=1, zorder=2)
+
+
+def _point(axes: Axes, step: StepRow, figure: Figure) -> None:
+    marker, color, filled = MARKS.get(step.decision, MARKS["undecided"])
+    if math.isinf(figure.value):  # requests failed: no height would be true
+        place = axes.get_xaxis_transform()
+        axes.plot([step.users], [0.97], marker="^", color=RED, transform=place, clip_on=False)
+        return
+    if not math.isnan(figure.lo):
+        high = figure.hi if math.isfinite(figure.hi) else axes.get_ylim()[1]
+        axes.plot([step.users] * 2, [figure.lo, high], color=color, linewidth=1, alpha=0.7)
+    face = color if filled else PAPER
+    axes.plot([step.users], [figure.value], marker=marker, color=color, markerfacecolor=face,
+              markersize=7, zorder=3)  # fmt: skip
+
+
+def _knee(axes: Axes, facts: Facts) -> None:
+    at, lo, hi = facts.users
+    if not math.isnan(lo) and math.isfinite(hi):
+        axes.axvspan(lo, hi, color=GREEN, alpha=0.25, linewidth=0, zorder=0)
+    if not math.isnan(at):
+        axes.axvline(at, color=GREEN, linewidth=1.4, zorder=1)
+        axes.annotate(f"knee {at:,.0f}", (at, 1.0), xycoords=("data", "axes fraction"),
+                      xytext=(-4, -2), textcoords="offset points", ha="right", va="top",
+                      color=GREEN, fontsize=11, fontweight="bold")  # fmt: skip
+
+
+def _slo_lines(axes: Axes, facts: Facts, metric: str) -> None:
+    for slo in facts.slos:
+        if slo.metric == metric:
+            axes.axhline(slo.limit_ns / MS, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+            axes.annotate(f"SLO {limit(slo)}", (0.01, slo.limit_ns / MS), va="bottom",
+                          xycoords=("axes fraction", "data"), xytext=(0, 2),
+                          textcoords="offset points", fontsize=11)  # fmt: skip

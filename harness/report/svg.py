@@ -1,0 +1,85 @@
+"""Figures as inline SVG: the same bytes each time, text as text, colours from the page's CSS.
+
+Matplotlib draws with the placeholder colours below; each is then replaced by a CSS variable, so
+that one drawing serves light, dark and print. Sizes are CSS pixels at full width.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import contextmanager
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, RULE, PAPER = "#111111", "#777777", "#dddddd", "#fefefe"
+BLUE, RED, GREEN, AMBER = "#0072b2", "#d55e00", "#009e73", "#e69f00"
+VARIABLES: Final = {
+    INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper",
+    BLUE: "--blue", RED: "--red", GREEN: "--green", AMBER: "--amber",
+}  # fmt: skip
+PX: Final = 1 / 72  # matplotlib's SVG unit is the point; the page takes it as a pixel
+
+STYLE: Final[dict[str, Any]] = {
+    "svg.fonttype": "none", "svg.hashsalt": "vllm-harness", "font.size": 12,
+    "font.family": "DejaVu Sans", "axes.spines.top": False, "axes.spines.right": False,
+    "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK, "xtick.color": MUTED,
+    "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": RULE,
+    "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 1, "lines.linewidth": 1.6,
+    "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.labelsize": 11, "xtick.labelsize": 11, "ytick.labelsize": 11, "legend.fontsize": 11,
+    "legend.frameon": False, "figure.constrained_layout.use": True,
+    "axes.formatter.limits": (-9, 9),
+}  # fmt: skip
+
+
+@contextmanager
+def drawing(width: int, height: int, rows: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of so many pixels, with axes below one another that share x."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it announces its font cache
+    import matplotlib as mpl  # noqa: PLC0415 - 0.4 s, and only reports draw
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with mpl.rc_context(cast("Any", {**mpl.rcParamsDefault, **STYLE})):
+        figure = Figure((width * PX, height * PX))
+        axes = figure.subplots(rows, 1, sharex=True, squeeze=False)
+        yield figure, list(axes[:, 0])
+
+
+def to_svg(figure: Figure, name: str, label: str) -> str:
+    """The figure as an `<svg>` element; `name` keeps its ids apart, `label` says what it shows."""
+    out = StringIO()
+    figure.savefig(
+        out,
+        format="svg",
+        transparent=True,
+        metadata={"Date": None, "Creator": None, "Format": None},
+    )
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    for color, variable in VARIABLES.items():
+        text = text.replace(color, f"var({variable})")
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
+    # matplotlib names its own font; the page's is inherited
+    text = re.sub(r"font: ((?:\w+ )?)([\d.]+)px [^;\"]*", _font, text)
+    head, rest = text.split(">", 1)
+    box = re.search(r'viewBox="[^"]+"', head)
+    start = f'<svg class="plot" role="img" {box[0] if box else ""} xmlns:xlink="http://www.w3.org/1999/xlink">'
+    return f"{start}<title>{_escaped(label)}</title>{rest}".strip()
+
+
+def _font(match: re.Match[str]) -> str:
+    weight = f"; font-weight: {match[1].strip()}" if match[1] else ""
+    return f"font-size: {match[2]}px{weight}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

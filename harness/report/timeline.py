@@ -1,0 +1,79 @@
+"""The run against time: users held, what the server ran and kept waiting, its KV cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.report.svg import BLUE, INK, MUTED, RED, RULE, drawing, to_svg
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.report.facts import Facts
+
+WIDTH, HEIGHT = 860, 340
+INSTANTS: Final = 400  # at which the client's own count is taken
+
+
+def timeline(facts: Facts) -> str:
+    """One SVG; "" when there are neither steps nor records nor samples."""
+    table, samples, steps = facts.run.table, facts.run.server, facts.steps
+    begins = [step.window[0] for step in steps[:1]] + [s.at_ns for s in samples[:1]]
+    if len(table):
+        begins.append(int(table.sent_ns.min()))
+    if not begins:
+        return ""
+    zero = min(begins)
+    kv = [sample.kv_usage for sample in samples]
+    with_kv = any(value == value for value in kv)  # noqa: PLR0124 - NaN test
+    with drawing(WIDTH, HEIGHT, 2 if with_kv else 1) as (figure, axes):
+        top = axes[0]
+        top.set_title("Requests under way")
+        _windows(axes, facts, zero)
+        _users(top, facts, zero)
+        at = [(sample.at_ns - zero) / SECOND for sample in samples]
+        if samples:
+            top.plot(at, [s.running for s in samples], color=BLUE, label="running (server)")
+            waits = [s.waiting for s in samples]
+            top.plot(at, waits, color=RED, linestyle="--", label="waiting (server)")
+        top.legend(loc="upper left", ncols=4, handlelength=2, columnspacing=1.4)
+        top.set_ylim(0, top.get_ylim()[1] * 1.22)  # room for the legend
+        if with_kv:
+            axes[1].set_title("KV cache in use, %")
+            axes[1].plot(at, [100 * value for value in kv], color=BLUE)
+            axes[1].set_ylim(0, 105)
+        axes[-1].set_xlabel("seconds from the start; grey: measured, white: ramp and warm-up")
+        return to_svg(figure, "timeline", "Users, running and waiting requests against time")
+
+
+def _windows(axes: list[Axes], facts: Facts, zero: int) -> None:
+    for step in facts.steps:
+        _, settled, end = ((at - zero) / SECOND for at in step.window)
+        for each in axes:
+            each.axvspan(settled, end, color=RULE, alpha=0.45, linewidth=0, zorder=0)
+
+
+def _users(axes: Axes, facts: Facts, zero: int) -> None:
+    """Users asked for by the steps, and requests under way by the records."""
+    if facts.steps:
+        edges = [x for s in facts.steps for x in (s.window[0], s.window[2])]
+        users = [s.users for s in facts.steps for _ in (0, 1)]
+        x = [(at - zero) / SECOND for at in edges]
+        axes.plot(x, users, color=MUTED, linewidth=3, alpha=0.6, label="users held")
+    table = facts.run.table
+    if len(table):
+        ends = np.sort(table.done_ns)
+        begins = np.sort(table.sent_ns)
+        grid = np.linspace(begins[0], ends[-1], INSTANTS)
+        under_way = np.searchsorted(begins, grid, "right") - np.searchsorted(ends, grid, "right")
+        axes.plot(
+            (grid - zero) / SECOND,
+            under_way,
+            color=INK,
+            linewidth=1,
+            alpha=0.8,
+            label="under way (client)",
+        )

@@ -1,0 +1,92 @@
+"""REPORTERS: the formats that a run folder is reported in; each is one function of the facts."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Final
+
+from harness.report.answer import answer
+from harness.report.facts import gather
+from harness.report.page import html, table_row
+from harness.runfolder import names
+from harness.runfolder.reader import read_run
+from harness.runfolder.writer import RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.report.answer import Answer
+    from harness.report.facts import Facts
+    from harness.report.steprow import StepRow
+
+MD_COLUMNS: Final = ("Users", "Decision", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting")
+FIRST: Final = ("concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes")
+
+
+def markdown(facts: Facts, told: Answer) -> str:
+    """Short enough for a comment on a pull request."""
+    rows = [table_row(step) for step in facts.steps]
+    lines = [f"**{told.headline}**", "", *told.sentences]
+    if rows:
+        lines += ["", f"| {' | '.join(MD_COLUMNS)} |", f"|{' ---: |' * len(MD_COLUMNS)}"]
+        lines += [f"| {' | '.join(row[c] for c in MD_COLUMNS)} |" for row in rows]
+    return "\n".join([*lines, ""])
+
+
+def steps_csv(facts: Facts, told: Answer) -> str:  # noqa: ARG001 - one signature for all
+    """One line per step: the columns of FIRST, then every other figure of the step."""
+    rows = [csv_row(step) for step in facts.steps]
+    columns = list(dict.fromkeys([*FIRST, *(key for row in rows for key in row)]))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def csv_row(step: StepRow) -> dict[str, object]:
+    """Flat: `ttft_ms.p95`, `server.running_mean`, ..."""
+    data = step.data
+    e2e = step.latency("e2e", "mean"), step.latency("e2e", "p95")
+    row: dict[str, object] = {
+        "concurrency": step.users,
+        "mean_e2e_s": _seconds(e2e[0].value),
+        "p95_e2e_s": _seconds(e2e[1].value),
+        "qps": data.get("requests_per_s"),
+        "tok_s": data.get("output_tokens_per_s"),
+        "gpu_util_pct": data.get("gpu_util_pct"),
+        "notes": f"{step.decision}: {data.get('reason') or ''}".rstrip(": "),
+    }
+    for key, value in data.items():
+        if isinstance(value, dict):
+            row |= {f"{key}.{part}": _plain(v) for part, v in value.items()}
+        elif key not in ("reason", "output_tokens_per_s", "requests_per_s"):
+            row[key] = _plain(value)
+    return row
+
+
+def _plain(value: object) -> object:
+    return f"{value[0]}..{value[1]}" if isinstance(value, list) else value
+
+
+def _seconds(ms: float) -> object:
+    return "" if ms != ms else round(ms / 1e3, 6)  # noqa: PLR0124 - NaN test
+
+
+REPORTERS: Final[dict[str, Callable[[Facts, Answer], str]]] = {
+    names.REPORT_MD: markdown,
+    names.STEPS_CSV: steps_csv,
+    names.REPORT_HTML: html,
+}
+
+
+def write_reports(path: Path) -> Answer:
+    """Write every format into the folder; the answer."""
+    facts = gather(read_run(path))
+    told = answer(facts)
+    folder = RunFolder(path)
+    for name, reporter in REPORTERS.items():
+        folder.write(name, reporter(facts, told))
+    return told
