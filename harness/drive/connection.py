@@ -3,55 +3,44 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent.socket
-from gevent.event import Event
 
 from harness.drive.stamping import Socket, ask_for_stamps
-from harness.wire.http import Ending
+from harness.measure.records import Outcome
 from harness.wire.tls import TlsClient
 
 if TYPE_CHECKING:
-    from harness.measure.records import Outcome
+    from harness.drive.stream import Stream
     from harness.wire.stamps import SocketStamps
 
 READ_BYTES: Final = 65_536  # a read that returns less has drained the socket
+_PENDING: Final = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK)
 
 
-class ConnectFailed(Exception):  # noqa: N818 - becomes Outcome.connect
+class ConnectFailed(Exception):  # noqa: N818 - becomes an Outcome
     """No connection: the sentence says why, without the URL's secrets."""
+
+    def __init__(self, sentence: str, outcome: Outcome = Outcome.connect) -> None:
+        """`outcome` is `timeout` when it took too long."""
+        super().__init__(sentence)
+        self.outcome = outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to connect. `tls` None: plain. Times in seconds."""
+    """Where to connect. `tls` None: plain. `connect_s` is for name, TCP and TLS together."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
     connect_s: float = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class Stream:
-    """One exchange under way on a connection."""
-
-    number: int
-    sent_ns: int = 0
-    first_byte_ns: int = -1
-    last_read_ns: int = 0
-    n_bytes: int = 0
-    tail: bytes = b""  # the end of what came, to see [DONE]
-    ending: Ending = field(default_factory=Ending)
-    stale: bool = False  # the kept connection had been closed: send again
-    over: Event = field(default_factory=Event)
-    outcome: Outcome | None = None  # None when the response is complete
-    error: str = ""
-    done_ns: int = 0
 
 
 class Connection:
@@ -61,57 +50,71 @@ class Connection:
         """Blocks the calling greenlet until connected. Raises ConnectFailed."""
         self.place = place
         self.stream: Stream | None = None
-        self.stamps: SocketStamps | None = None
+        self.stamps: SocketStamps  # set by the reader when it begins to poll
         self.used = False  # carried a response before: the server may have closed it since
         self.tls: TlsClient | None = None
+        self._until = time.monotonic() + place.connect_s
         self.sock = self._connect()
         self.fd = self.sock.fileno()
         self.recvmsg = self.sock.recvmsg
         try:
             if place.tls is not None:
                 self._handshake(place.tls)
-        except ConnectFailed:
+        except BaseException:  # the greenlet may be killed while it waits
             self.close()
             raise
 
     def _connect(self) -> socket.socket:
-        problem = "no address"
-        for family, kind, protocol, _, address in _addresses(self.place):
-            sock: socket.socket = Socket(family, kind, protocol)
-            ask_for_stamps(sock)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setblocking(False)
-            code = sock.connect_ex(address)
-            if code in (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK):
-                try:
-                    gevent.socket.wait_write(sock.fileno(), timeout=self.place.connect_s)
+        place, code = self.place, 0
+        addresses = _addresses(place)
+        for i, (family, kind, protocol, _, address) in enumerate(addresses):
+            sock = Socket(family, kind, protocol)
+            try:
+                ask_for_stamps(sock)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setblocking(False)
+                code = sock.connect_ex(address)
+                if code in _PENDING:
+                    gevent.socket.wait_write(sock.fileno(), timeout=self._left_s())
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                except TimeoutError:
-                    code = errno.ETIMEDOUT
-                except BaseException:
-                    sock.close()
-                    raise
+            except TimeoutError:
+                sock.close()
+                raise self._too_slow("connecting") from None
+            except BaseException:
+                sock.close()
+                raise
             if code == 0:
+                addresses[0], addresses[i] = addresses[i], addresses[0]  # next time straight there
                 return sock
             sock.close()
-            problem = errno.errorcode.get(code, str(code))
-        raise ConnectFailed(f"cannot connect to {self.place.host}:{self.place.port} ({problem})")
+        raise ConnectFailed(f"cannot connect to {place.host}:{place.port} ({os.strerror(code)})")
+
+    def _left_s(self) -> float:
+        return max(self._until - time.monotonic(), 0.001)
+
+    def _too_slow(self, phase: str) -> ConnectFailed:
+        return ConnectFailed(
+            f"{phase} took longer than {self.place.connect_s:g} s", Outcome.timeout
+        )
 
     def _handshake(self, context: ssl.SSLContext) -> None:
-        self.tls = TlsClient(context, self.place.host)
+        self.tls = tls = TlsClient(context, self.place.host)
         data = b""
         try:
-            while not self.tls.handshake(data):
-                self.send_all(self.tls.outgoing())
-                gevent.socket.wait_read(self.fd, timeout=self.place.connect_s)
+            while not tls.handshake(data):
+                self.send_all(tls.outgoing())
+                gevent.socket.wait_read(self.fd, timeout=self._left_s())
                 data = self.sock.recv(READ_BYTES)
                 if not data:
                     raise ConnectFailed("the server closed the connection during the TLS handshake")
-            self.send_all(self.tls.outgoing())
+            self.send_all(tls.outgoing())
         except ssl.SSLCertVerificationError as error:
             raise ConnectFailed(f"TLS: {error.verify_message}") from None
-        except (OSError, TimeoutError) as error:
-            raise ConnectFailed(f"TLS: {getattr(error, 'reason', None) or error}") from None
+        except TimeoutError:
+            raise self._too_slow("the TLS handshake") from None
+        except OSError as error:  # ssl.SSLError too
+            reason = getattr(error, "reason", None) or error.strerror or error
+            raise ConnectFailed(f"TLS: {reason}") from None
 
     def send_all(self, data: bytes) -> None:
         """Send, waiting where the kernel's buffer is full. Raises OSError."""
@@ -131,11 +134,14 @@ _resolved: dict[tuple[str, int], list[Any]] = {}
 
 
 def _addresses(place: Place) -> list[Any]:
-    """Addresses of the place, looked up once per process."""
+    """Addresses of the place, looked up once per process; the one that answered last is first."""
     key = place.host, place.port
     if key not in _resolved:
         try:
-            _resolved[key] = gevent.socket.getaddrinfo(*key, type=socket.SOCK_STREAM)
+            with gevent.Timeout(place.connect_s, TimeoutError):
+                _resolved[key] = gevent.socket.getaddrinfo(*key, type=socket.SOCK_STREAM)
+        except TimeoutError:
+            raise ConnectFailed(f"{place.host} has no address (no answer in time)") from None
         except OSError as error:
-            raise ConnectFailed(f"{place.host} has no address ({error})") from None
+            raise ConnectFailed(f"{place.host} has no address ({error.strerror})") from None
     return _resolved[key]

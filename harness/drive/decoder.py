@@ -1,11 +1,12 @@
-"""The decoder process: raw reads in, records out. Imports neither gevent nor Locust.
+"""The decoder process: batches of raw reads in, records out. Imports neither gevent nor Locust.
 
-Messages in both directions are length-prefixed marshal (same Python on both ends of one socket
-pair). In: (sequence, now_ns, [items]); an item is
-    ("o", stream, asked, skip)          a request was sent
-    ("r", stream, data, at, bound, exact)
-    ("c", stream, outcome or "", error, done_ns)    it is over; "" means judge by content
-Out: (sequence, [records], events, exact events, CPU seconds); a record is a tuple of its fields.
+In: (sequence, now_ns, whether parts are wanted, *batch). Out, for each of these: any number of
+("ended", rows) and ("parts", rows) of at most SLICE rows, so that the reader's loop is never held
+up for long, then ("done", sequence, whether parts were wanted, CPU seconds). A row is (a record's
+fields as plain values, exact events in it, the stream's state after it or None).
+
+Parts come for all open streams at once and carry each stream's state: they are a checkpoint, and
+everything sent before it may be forgotten.
 """
 
 from __future__ import annotations
@@ -14,44 +15,42 @@ import gc
 import marshal
 import resource
 import socket
-import struct
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from harness.drive.batch import ENDED, HEAD, LENGTH, NOTICE, OPENED, RESUMED, pack, rows_of
 from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.wire.decode import Asked, Read, StreamDecoder
+from harness.wire.decode import Asked, StreamDecoder
 
-LENGTH: Final = struct.Struct("!I")
-PART_NS: Final = 1_000_000_000  # open streams report this often
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SLICE: Final = 32
 FIELDS: Final = tuple(RequestRecord.__slots__)
 ARRAYS: Final = ("at_ns", "not_before_ns", "tokens")
+_OUTCOME: Final = FIELDS.index("outcome")
 
-
-def pack(message: Any) -> bytes:
-    """One message with its length."""
-    body = marshal.dumps(message)
-    return LENGTH.pack(len(body)) + body
+Row = tuple[tuple[Any, ...], int, Any]
 
 
 def record_out(record: RequestRecord) -> tuple[Any, ...]:
     """A record as plain values."""
-    values = []
-    for name in FIELDS:
-        value = getattr(record, name)
-        values.append(value.tobytes() if name in ARRAYS else value)
-    values[FIELDS.index("outcome")] = record.outcome.value
+    values = [getattr(record, name) for name in FIELDS]
+    values[_OUTCOME] = record.outcome.value
+    for i in range(-len(ARRAYS), 0):
+        values[i] = values[i].tobytes()
     return tuple(values)
 
 
 def record_in(values: tuple[Any, ...]) -> RequestRecord:
     """The inverse of `record_out`."""
-    fields = dict(zip(FIELDS, values, strict=True))
-    for name in ARRAYS:
+    fields = list(values)
+    fields[_OUTCOME] = Outcome(fields[_OUTCOME])
+    for i in range(-len(ARRAYS), 0):
         flat = ns_array()
-        flat.frombytes(fields[name])
-        fields[name] = flat
-    fields["outcome"] = Outcome(fields["outcome"])
-    return RequestRecord(**fields)
+        flat.frombytes(fields[i])
+        fields[i] = flat
+    return RequestRecord(*fields)
 
 
 class Decoding:
@@ -60,37 +59,69 @@ class Decoding:
     def __init__(self) -> None:
         """None yet."""
         self.streams: dict[int, StreamDecoder] = {}
-        self.events = 0
-        self.exact_events = 0
-        self._parted_ns = 0
 
-    def take(self, now_ns: int, items: list[tuple[Any, ...]]) -> list[RequestRecord]:
-        """Records that ended in these items, and parts of open ones when a second has passed."""
-        records = []
-        for item in items:
-            kind, stream = item[0], item[1]
-            if kind == "r":
-                self.streams[stream].feed(Read(*item[2:]))
-            elif kind == "o":
-                self.streams[stream] = StreamDecoder(Asked(*item[2]), item[3])
-            else:
-                records.append(self._end(stream, *item[2:]))
-        if now_ns - self._parted_ns >= PART_NS:
-            self._parted_ns = now_ns
-            records += [decoder.part(now_ns) for decoder in self.streams.values()]
-        return records
+    def take(
+        self, sequence: int, now_ns: int, parts: bool, rows: bytes, bodies: list[bytes],
+        notices: list[tuple[Any, ...]],
+    ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+        """The messages that answer one message."""
+        ended: list[Row] = []
+        next_body, next_notice = iter(bodies).__next__, iter(notices).__next__
+        find = self.streams.get
+        for stream, at_ns, bound_ns, exact in rows_of(rows):
+            decoder = find(stream)
+            if exact != NOTICE:
+                body = next_body()
+                if decoder is not None:  # else it ended before the decoder before us died
+                    decoder.feed(body, at_ns, bound_ns, exact)
+                continue
+            row = self._notice(stream, decoder, *next_notice())
+            if row is not None:
+                ended.append(row)
+                if len(ended) == SLICE:
+                    yield ("ended", ended)
+                    ended = []
+        if ended:
+            yield ("ended", ended)
+        if parts:
+            yield from self._parts(now_ns)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        yield ("done", sequence, parts, used.ru_utime + used.ru_stime)
 
-    def _end(self, stream: int, outcome: str, error: str, done_ns: int) -> RequestRecord:
-        decoder = self.streams.pop(stream)
-        self.events += decoder.events
-        self.exact_events += decoder.exact_events
-        return decoder.end(Outcome(outcome) if outcome else None, error, done_ns)
+    def _notice(
+        self, stream: int, decoder: StreamDecoder | None, kind: str, *values: Any
+    ) -> Row | None:
+        if kind == OPENED:
+            self.streams[stream] = StreamDecoder(Asked(*values[0]))
+        elif kind == RESUMED:
+            self.streams[stream] = StreamDecoder.resumed(Asked(*values[0]), values[1])
+        elif decoder is None:
+            pass
+        elif kind == HEAD:
+            decoder.head(*values)
+        elif kind == ENDED:
+            outcome, error, done_ns = values
+            del self.streams[stream]
+            record = decoder.end(Outcome(outcome) if outcome else None, error, done_ns)
+            return record_out(record), decoder.exact_events, None
+        return None
+
+    def _parts(self, now_ns: int) -> Iterator[tuple[Any, ...]]:
+        rows: list[Row] = []
+        for decoder in self.streams.values():
+            exact = decoder.exact_events
+            rows.append((record_out(decoder.part(now_ns)), exact, decoder.state()))
+            if len(rows) == SLICE:
+                yield ("parts", rows)
+                rows = []
+        if rows:
+            yield ("parts", rows)
 
 
 def main(fd: int) -> None:
     """Serve until the other end closes."""
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.disable()  # nothing here makes cycles
     decoding = Decoding()
     with socket.socket(fileno=fd) as pipe:
         pipe.setblocking(True)  # gevent made the pair, and its sockets never block
@@ -98,29 +129,26 @@ def main(fd: int) -> None:
             body = _exactly(pipe, LENGTH.unpack(head)[0])
             if not body:
                 return
-            sequence, now_ns, items = marshal.loads(body)  # noqa: S302 - our own parent wrote it
-            records = [record_out(r) for r in decoding.take(now_ns, items)]
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            cpu_s = used.ru_utime + used.ru_stime
+            message = marshal.loads(body)  # noqa: S302 - our own parent wrote it
             try:
-                pipe.sendall(
-                    pack((sequence, records, decoding.events, decoding.exact_events, cpu_s))
-                )
+                for answer in decoding.take(*message):
+                    pipe.sendall(pack(answer))
             except OSError:
                 return
 
 
 def _exactly(pipe: socket.socket, count: int) -> bytes:
     """So many bytes; b"" when the other end is gone."""
-    pieces = bytearray()
-    while len(pieces) < count:
+    pieces = bytearray(count)
+    view = memoryview(pieces)
+    while view:
         try:
-            piece = pipe.recv(min(count - len(pieces), 1 << 20))
+            got = pipe.recv_into(view)
         except OSError:
             return b""
-        if not piece:
+        if not got:
             return b""
-        pieces += piece
+        view = view[got:]
     return bytes(pieces)
 
 

@@ -1,182 +1,217 @@
-"""The reader's end of the decoder process: what goes out is kept until its record has come back."""
+"""The reader's end of decoding: batches go out, records come back.
+
+Once a second the decoder reports every open stream with its state: a checkpoint. What was sent
+since the last checkpoint is kept, so that a decoder that dies can be replaced and nothing is lost;
+what is kept does not grow with the length of streams.
+"""
 
 from __future__ import annotations
 
-import marshal
-import socket
-import subprocess
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
-import gevent.socket
 from gevent.event import Event
+from gevent.hub import get_hub
 
-from harness.drive.decoder import LENGTH, pack, record_in
-from harness.drive.stamping import Socket
-from harness.measure.records import Outcome
+from harness.drive.batch import ENDED, OPENED, Batch, pack
+from harness.drive.decoder import SLICE
+from harness.drive.opened import Opened
+from harness.drive.pipe import Child, DecodesElsewhere, Here
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.drive.clock import Clock
-    from harness.measure.records import RequestRecord
+    from harness.drive.decoder import Row
+    from harness.measure.records import Outcome, RequestRecord
 
-Item = tuple[Any, ...]
 FLUSH_S: Final = 0.25
-MOST_UNANSWERED: Final = 64  # batches; beyond it the next ones wait and grow
-EXIT_S: Final = 5.0
+FLUSH_BYTES: Final = 1 << 20
+PARTS_NS: Final = SECOND  # how often open streams report
+MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new requests wait too
+MOST_RESTARTS: Final = 3  # without an answer in between; then decode here
+CLOSE_S: Final = 5.0
 
 
 class DecoderLink:
-    """Batches items to the decoder, hands its records to `put`, restarts it when it dies."""
+    """Records and parts come to `put` at most 32 at a time, on this loop."""
 
     def __init__(self, clock: Clock, put: Callable[[list[RequestRecord]], None]) -> None:
-        """Starts the process."""
-        self.clock = clock
-        self.put = put
-        self.events = 0
-        self.exact_events = 0
-        self.cpu_s = 0.0
+        """Starts the decoder."""
+        self.batch = Batch()
+        self.opened = Opened()
         self.restarts = 0
-        self._batch: list[Item] = []
-        self._kept: dict[int, list[Item]] = {}  # stream -> all its items until its record is here
-        self._given: dict[int, int] = {}  # stream -> events already given in parts
-        self._sequence = 0
-        self._answered = 0
-        self._before = [0, 0, 0.0]  # figures of decoders that died
-        self._changed = Event()
-        self._closing = False
-        self._process, self._pipe = self._start()
-        self._sender = gevent.spawn(self._send_loop)
-        self._receiver = gevent.spawn(self._receive_loop)
+        self.held = 0  # requests that had to wait because the decoder was behind
+        self._clock, self._give = clock, put
+        self._kept: deque[tuple[int, bytes]] = deque()  # messages since the last checkpoint
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._staged: list[Row] = []  # parts of a checkpoint that is not complete yet
+        self._sequence = self._answered = self._fruitless = 0
+        self._parts_ns = clock.now_ns()
+        self._cpu_s = self._cpu_before_s = 0.0
+        self._wake, self._changed, self._room = Event(), Event(), Event()
+        self._room.set()
+        self._closed = False
+        self._decoder: DecodesElsewhere = Child()
+        self._spawn()
 
-    def add(self, item: Item) -> None:
-        """Queue one item: ("o", ...), ("r", ...) or ("c", ...); see decoder."""
-        self._batch.append(item)
-        self._kept.setdefault(item[1], []).append(item)
+    def _spawn(self) -> None:
+        self._loops = [gevent.spawn(self._send_loop), gevent.spawn(self._receive_loop)]
+
+    @property
+    def pid(self) -> int:
+        """Of the decoder process; -1: decoding happens here."""
+        return self._decoder.pid
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of all decoder processes so far; decoding here is counted with the reader."""
+        return self._cpu_before_s + (self._cpu_s if self.pid > 0 else 0.0)
 
     @property
     def backlog(self) -> int:
-        """Batches that the decoder has not answered."""
+        """Batches without an answer."""
         return self._sequence - self._answered
+
+    # what the reader says
+
+    def open(self, stream: int, asked: tuple[int, ...]) -> None:
+        """A request is about to be sent; called again when it has to be sent again."""
+        self.opened.add(stream, asked)
+        self.batch.notice(stream, OPENED, asked)
+
+    def end(self, stream: int, outcome: Outcome | None, error: str, done_ns: int) -> None:
+        """It is over."""
+        self.batch.notice(stream, ENDED, outcome.value if outcome else "", error, done_ns)
+
+    def round_is_over(self) -> None:
+        """Ship early when much was read."""
+        if self.batch.n_bytes > FLUSH_BYTES:
+            self._wake.set()
+
+    def wait_for_room(self) -> None:
+        """While the decoder is hopelessly behind new requests wait, and are counted."""
+        if not self._room.is_set():
+            self.held += 1
+            self._room.wait()
+
+    # out
+
+    def _send_loop(self) -> None:
+        while True:
+            self._wake.wait(FLUSH_S)
+            self._wake.clear()
+            self._pack()
+            while self._unsent:
+                if not self._decoder.send(self._unsent[0]):
+                    return  # the receiver notices too, and replaces all of us
+                self._unsent_bytes -= len(self._unsent.popleft())
+                if self._unsent_bytes <= MOST_UNSENT:
+                    self._room.set()
+
+    def _pack(self) -> None:
+        """Queue what was read so far; once a second with a request for parts."""
+        now = self._clock.now_ns()
+        parts = now - self._parts_ns >= PARTS_NS and len(self.opened) > 0
+        if not self.batch and not parts:
+            return
+        if parts:
+            self._parts_ns = now
+        batch, self.batch = self.batch, Batch()
+        self._sequence += 1
+        message = pack((self._sequence, now, parts, *batch.values()))
+        self._kept.append((self._sequence, message))
+        self._unsent.append(message)
+        self._unsent_bytes += len(message)
+        if self._unsent_bytes > MOST_UNSENT:
+            self._room.clear()
+
+    # back
+
+    def _receive_loop(self) -> None:
+        while (answer := self._decoder.receive()) is not None:
+            self._take(*answer)
+            gevent.sleep(0)  # the reader comes first
+        if not self._closed:
+            self._replace()
+
+    def _take(self, kind: str, *values: Any) -> None:
+        if kind == "ended":
+            self._put(self.opened.ended(values[0]))
+        elif kind == "parts":
+            self._staged += values[0]
+        else:
+            sequence, parts, self._cpu_s = values
+            if parts:
+                self._checkpoint(sequence)
+            self._fruitless = 0
+            self._answered = max(self._answered, sequence)
+            self._changed.set()
+
+    def _checkpoint(self, sequence: int) -> None:
+        """All parts are here: what led to them need not be kept."""
+        rows, self._staged = self._staged, []
+        while self._kept and self._kept[0][0] <= sequence:
+            self._kept.popleft()
+        for i in range(0, len(rows), SLICE):
+            self._put(self.opened.parts(rows[i : i + SLICE]))
+            gevent.sleep(0)
+
+    def _put(self, records: list[RequestRecord]) -> None:
+        if not records:
+            return
+        try:
+            self._give(records)
+        except Exception:  # noqa: BLE001 - a sink's mistake must not stop the records of all others
+            get_hub().handle_error(self._give, *sys.exc_info())
+
+    # when it dies
+
+    def _replace(self, *, here: bool = False) -> None:
+        """A new decoder gets each open stream's state and everything sent since."""
+        self.restarts += 1
+        self._fruitless += 1
+        self._cpu_before_s += self._cpu_s
+        self._cpu_s = 0.0
+        self._staged = []
+        gevent.killall([loop for loop in self._loops if loop is not gevent.getcurrent()])
+        self._decoder.close()
+        try:
+            self._decoder = Here() if here or self._fruitless > MOST_RESTARTS else Child()
+        except OSError:  # no more processes or descriptors
+            self._decoder = Here()
+        states = pack((0, 0, False, *self.opened.states().values()))
+        self._unsent = deque([states, *(message for _, message in self._kept)])
+        self._unsent_bytes = sum(map(len, self._unsent))
+        self._wake.set()
+        self._spawn()
+
+    # the end
 
     def flush(self, timeout_s: float) -> bool:
         """Send what is queued and wait for all answers; False when it took too long."""
         with gevent.Timeout(timeout_s, False):
-            while self._batch or self.backlog:
+            while self.batch or self.backlog:
                 self._changed.clear()
-                self._send()
+                self._wake.set()
                 self._changed.wait(0.05)
-        return not self._batch and not self.backlog
+        return not self.batch and not self.backlog
 
     def close(self) -> None:
-        """Flush, then end the process."""
-        if self._closing:
+        """Wait for all records, then end the decoder; one that is stuck is done without."""
+        if self._closed:
             return
-        self.flush(EXIT_S)
-        self._closing = True
-        gevent.killall([self._sender, self._receiver], block=False)
-        self._pipe.close()
-        try:
-            self._process.wait(EXIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if not self.flush(CLOSE_S):
+            self._replace(here=True)
+            self.flush(CLOSE_S)
+        self._closed = True
+        gevent.killall(self._loops)
+        self._decoder.close()
 
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
 
-    def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        ours, theirs = socket.socketpair()
-        fd = ours.detach()
-        pipe = Socket(fileno=fd)
-        pipe.setblocking(False)
-        with theirs:
-            process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-m", "harness.drive.decoder", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us; it ends when the pair does
-            )
-        return process, pipe
 
-    def _send_loop(self) -> None:
-        while True:
-            gevent.sleep(FLUSH_S)
-            if self.backlog < MOST_UNANSWERED:
-                self._send()
 
-    def _send(self) -> None:
-        """One batch, empty ones too: the decoder's parts depend on hearing the time."""
-        items, self._batch = self._batch, []
-        self._sequence += 1
-        self._write(pack((self._sequence, self.clock.now_ns(), items)))
-
-    def _write(self, data: bytes) -> None:
-        view, pipe = memoryview(data), self._pipe
-        while view and pipe is self._pipe:
-            try:
-                view = view[pipe.send(view) :]
-            except BlockingIOError:
-                gevent.socket.wait_write(pipe.fileno())
-            except OSError:
-                return  # it died; the receiver notices and sends everything again
-
-    def _receive_loop(self) -> None:
-        while True:
-            head = self._exactly(LENGTH.size)
-            body = self._exactly(LENGTH.unpack(head)[0]) if head else b""
-            if body:
-                self._take(*marshal.loads(body))  # noqa: S302 - our own child wrote it
-            elif not self._closing:
-                self._restart()
-
-    def _exactly(self, count: int) -> bytes:
-        pieces = bytearray()
-        while len(pieces) < count:
-            try:
-                piece = self._pipe.recv(count - len(pieces))
-            except BlockingIOError:
-                gevent.socket.wait_read(self._pipe.fileno())
-                continue
-            except OSError:
-                return b""
-            if not piece:
-                return b""
-            pieces += piece
-        return bytes(pieces)
-
-    def _take(self, sequence: int, rows: list[Any], events: int, exact: int, cpu_s: float) -> None:
-        self.events = int(self._before[0]) + events
-        self.exact_events = int(self._before[1]) + exact
-        self.cpu_s = self._before[2] + cpu_s
-        records = [record_in(row) for row in rows]
-        for record in records:
-            stream = record.number
-            if record.outcome is Outcome.open:
-                self._given[stream] = self._given.get(stream, 0) + len(record.at_ns)
-            else:
-                self._kept.pop(stream, None)
-                self._given.pop(stream, None)
-        self._answered = sequence
-        self._changed.set()
-        if records:
-            self.put(records)
-
-    def _restart(self) -> None:
-        """A new process gets every stream that has no record yet, from its first byte."""
-        self.restarts += 1
-        self._before = [self.events, self.exact_events, self.cpu_s]
-        old = self._pipe
-        self._process.wait()
-        self._process, self._pipe = self._start()
-        old.close()
-        self._batch = [
-            (*item[:3], self._given.get(item[1], 0)) if item[0] == "o" else item
-            for items in self._kept.values()
-            for item in items
-        ]
-        self._answered = self._sequence

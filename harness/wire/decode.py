@@ -1,21 +1,30 @@
-"""One response's reads into one RequestRecord, or into parts of it while it is still open."""
+"""One response's body, as it was read, into one RequestRecord or into parts of it.
+
+The reader has parsed HTTP already; what comes here is the status and pieces of body, each with the
+interval in which it arrived.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.wire.http import Body, NotHttp
+from harness.wire.http import EVENT_STREAM, OK_STATUS
 from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
 from harness.wire.sse import SseDecoder
 
-OK_STATUS: Final = 200
+if TYPE_CHECKING:
+    from array import array
+
 MOST_ERROR_BYTES: Final = 65_536
+# what `state` saves: all that is not an array, the SSE decoder apart
+_SCALARS: Final = (
+    "events", "status", "_type", "_head_ns", "_first_event_ns", "_last_ns", "_finish", "_prompt",
+    "_output", "_cached", "_counted", "_answer", "_done", "_problem", "_error_body",
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What the reader knows when it has sent a request."""
 
     worker: int
@@ -27,124 +36,118 @@ class Asked:
     sent_ns: int
 
 
-@dataclass(slots=True)
-class Read:
-    """What one read of the socket gave, and when its last byte arrived (see stamps)."""
-
-    data: bytes
-    at_ns: int
-    bound_ns: int
-    exact: bool
-
-
-@dataclass(slots=True)
 class StreamDecoder:
-    """Feed reads, then `end`; `part` in between. `skip` events were already given in parts."""
+    """`head`, then `feed` for each read, then `end`; `part` in between.
 
-    asked: Asked
-    skip: int = 0
-    events: int = 0  # token-bearing ones so far
-    exact_events: int = 0
-    _http: Body = field(default_factory=Body)
-    _sse: SseDecoder = field(default_factory=SseDecoder)
-    _head_ns: int = -1
-    _first_event_ns: int = -1
-    _last_ns: int = -1
-    _finish: str = ""
-    _prompt: int = -1
-    _output: int = -1
-    _cached: int = -1
-    _counted: int = 0  # tokens that usage has accounted for so far
-    _answer: int = -1
-    _done: bool = False
-    _problem: tuple[Outcome, str] | None = None
-    _error_body: bytes = b""
-    _at: list[int] = field(default_factory=list)
-    _low: list[int] = field(default_factory=list)
-    _tokens: list[int] = field(default_factory=list)
-    _given: int = 0  # events given in parts
+    A record or part holds the token-bearing events since the part before it: whoever wants whole
+    records joins them (see `drive.decoding`). Memory does not grow with the stream's length.
+    """
 
-    def feed(self, read: Read) -> None:
-        """Account one read, in order."""
-        if self._head_ns < 0:
-            self._head_ns = read.at_ns
-        self._last_ns = read.at_ns
+    __slots__ = (*_SCALARS, "_at", "_low", "_sse", "_tokens", "asked", "exact_events")
+
+    def __init__(self, asked: Asked) -> None:
+        """A request was sent."""
+        self.asked = asked
+        self.events = 0  # token-bearing ones so far
+        self.exact_events = 0  # since the last part
+        self.status = 0
+        self._type = EVENT_STREAM
+        self._head_ns = self._first_event_ns = self._last_ns = -1
+        self._finish = ""
+        self._prompt = self._output = self._cached = self._answer = -1
+        self._counted = 0  # tokens that usage has accounted for so far
+        self._done = False
+        self._problem: tuple[str, str] | None = None  # (outcome, sentence)
+        self._error_body = b""
+        self._sse = SseDecoder()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.exact_events = 0
+        self._at: array[int] = ns_array()
+        self._low: array[int] = ns_array()
+        self._tokens: array[int] = ns_array()
+
+    def head(self, status: int, head_ns: int, content_type: str) -> None:
+        """The response has begun."""
+        self.status, self._head_ns, self._type = status, head_ns, content_type
+
+    def feed(self, body: bytes, at_ns: int, bound_ns: int, exact: int) -> None:
+        """Account one read, in order. `exact`: its stamp is that of the body's last byte."""
+        self._last_ns = at_ns
         if self._problem is not None:
             return
-        try:
-            self._http.feed(read.data)
-            body = self._http.take()
-            if self._http.status not in (0, OK_STATUS):
-                self._error_body += body[: MOST_ERROR_BYTES - len(self._error_body)]
-                return
-            for event in self._sse.feed(body):
-                self._event(read_event(event.data), read, last=event.last)
-        except NotHttp as error:
-            self._problem = Outcome.protocol, str(error)
-        except NotACompletion as error:
-            self._problem = Outcome.protocol, str(error)
-
-    def _event(self, chunk: Chunk, read: Read, *, last: bool) -> None:
-        if self._first_event_ns < 0:
-            self._first_event_ns = read.at_ns
-        self._done |= chunk.done
-        self._finish = chunk.finish_reason or self._finish
-        self._prompt = max(self._prompt, chunk.prompt_tokens)
-        self._output = max(self._output, chunk.completion_tokens)
-        self._cached = max(self._cached, chunk.cached_tokens)
-        if chunk.error:
-            self._problem = Outcome.status, chunk.error
-        if not chunk.carries_token:
+        if self.status != OK_STATUS:
+            self._error_body += body[: MOST_ERROR_BYTES - len(self._error_body)]
             return
-        exact = last and read.exact
-        self._at.append(read.at_ns)
-        self._low.append(read.at_ns if exact else min(read.bound_ns, read.at_ns))
-        self._tokens.append(self._count(chunk))
-        if chunk.is_answer and self._answer < 0:
+        sse = self._sse
+        left = 0
+        try:
+            events = sse.feed(body)
+            left = len(events)
+            for data in events:
+                left -= 1
+                sharp = exact and not left and sse.last
+                self._event(read_event(data), at_ns, at_ns if sharp else bound_ns)
+        except NotACompletion as error:
+            self._problem = Outcome.protocol.value, str(error)
+
+    def _event(self, chunk: Chunk, at_ns: int, low_ns: int) -> None:
+        carries, answer, ids, completion, prompt, cached, finish, error, done = chunk
+        if self._first_event_ns < 0:
+            self._first_event_ns = at_ns
+        if finish:
+            self._finish = finish
+        if error:
+            self._problem = Outcome.status.value, error
+        self._done = self._done or done
+        if prompt > self._prompt:
+            self._prompt = prompt
+        if cached > self._cached:
+            self._cached = cached
+        if completion > self._output:
+            self._output = completion
+        if not carries:
+            return
+        tokens = ids if ids > 0 else 1
+        if completion > self._counted:
+            tokens = completion - self._counted
+            self._counted = completion
+        if answer and self._answer < 0:
             self._answer = self.events
         self.events += 1
-        self.exact_events += exact
-
-    def _count(self, chunk: Chunk) -> int:
-        """Tokens of this event: by running usage, by ids, else one."""
-        if chunk.completion_tokens > self._counted:
-            new = chunk.completion_tokens - self._counted
-            self._counted = chunk.completion_tokens
-            return new
-        return max(chunk.new_tokens, 1)
+        self.exact_events += low_ns == at_ns
+        self._at.append(at_ns)
+        self._low.append(low_ns)
+        self._tokens.append(tokens)
 
     def part(self, known_until_ns: int) -> RequestRecord:
         """What came since the part before, as an open record."""
-        record = self._record(Outcome.open, "", known_until_ns, max(self._given, self.skip))
-        self._given = self.events
+        record = self._record(Outcome.open, "", known_until_ns)
+        self._clear()
         return record
 
     def end(self, outcome: Outcome | None, error: str, done_ns: int) -> RequestRecord:
-        """The whole record. `outcome` None: the response is complete, judge it by its content."""
+        """The last of it. `outcome` None: the response is complete, judge it by its content."""
         if outcome is None or (outcome is Outcome.truncated and self._problem):
             outcome, error = self._verdict(error)
-            done_ns = self._last_ns if self._last_ns >= 0 else done_ns
-        return self._record(outcome, error, done_ns, 0)
+        return self._record(outcome, error, done_ns)
 
     def _verdict(self, error: str) -> tuple[Outcome, str]:
         if self._problem is not None:
-            return self._problem
-        status = self._http.status
-        if status not in (0, OK_STATUS):
-            return Outcome.status, f"HTTP {status}: {self._server_says()}".rstrip(": ")
-        if not self._done:
-            return Outcome.truncated, error or "the stream ended without [DONE]"
-        return Outcome.ok, ""
+            return Outcome(self._problem[0]), self._problem[1]
+        if self.status != OK_STATUS:
+            return Outcome.status, f"HTTP {self.status}: {self._server_says()}".rstrip(": ")
+        return verdict(self._type, error, done=self._done)
 
     def _server_says(self) -> str:
         try:
-            return read_event(self._error_body).error or error_message(
-                self._error_body.decode("utf-8", "replace")
-            )
+            said = read_event(self._error_body).error
         except NotACompletion:
-            return error_message(self._error_body.decode("utf-8", "replace"))
+            said = ""
+        return said or error_message(self._error_body.decode("utf-8", "replace"))
 
-    def _record(self, outcome: Outcome, error: str, done_ns: int, since: int) -> RequestRecord:
+    def _record(self, outcome: Outcome, error: str, done_ns: int) -> RequestRecord:
         a = self.asked
         return RequestRecord(
             worker=a.worker,
@@ -157,7 +160,7 @@ class StreamDecoder:
             connect_ns=a.connect_ns,
             head_ns=self._head_ns,
             first_event_ns=self._first_event_ns,
-            status=self._http.status,
+            status=self.status,
             error=error,
             finish_reason=self._finish,
             planned_tokens=a.planned_tokens,
@@ -165,7 +168,29 @@ class StreamDecoder:
             output_tokens=self._output,
             cached_tokens=self._cached,
             answer_index=self._answer,
-            at_ns=ns_array(self._at[since:]),
-            not_before_ns=ns_array(self._low[since:]),
-            tokens=ns_array(self._tokens[since:]),
+            at_ns=self._at,
+            not_before_ns=self._low,
+            tokens=self._tokens,
         )
+
+    def state(self) -> tuple[Any, ...]:
+        """Plain values from which `resumed` goes on; take it right after `part`."""
+        return self._sse.state(), tuple(getattr(self, name) for name in _SCALARS)
+
+    @classmethod
+    def resumed(cls, asked: Asked, state: tuple[Any, ...]) -> StreamDecoder:
+        """The decoder that `state` was taken from."""
+        decoder = cls(asked)
+        decoder._sse.resume(state[0])  # noqa: SLF001 - its own class
+        for name, value in zip(_SCALARS, state[1], strict=True):
+            setattr(decoder, name, value)
+        return decoder
+
+
+def verdict(content_type: str, error: str, *, done: bool) -> tuple[Outcome, str]:
+    """How a complete response with status 200 ended; `done`: [DONE] was seen."""
+    if done:
+        return Outcome.ok, ""
+    if content_type not in (EVENT_STREAM, ""):
+        return Outcome.protocol, f"the server answered {content_type}, not {EVENT_STREAM}"
+    return Outcome.truncated, error or "the stream ended without [DONE]"

@@ -5,45 +5,92 @@ Parsing is llhttp's (httptools), so chunked bodies, lengths and closing servers 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OK_STATUS: Final = 200
+EVENT_STREAM: Final = "text/event-stream"
+_SURE: Final = 8  # bytes; a shorter piece of body could be mistaken for framing
 
 
 class NotHttp(ValueError):  # noqa: N818 - says what it is
     """The bytes are no HTTP response."""
 
 
-def post(host: str, path: str, body: dict[str, Any], api_key: str = "") -> bytes:
-    """A POST of JSON that asks for a stream."""
+def post(
+    host: str,
+    path: str,
+    body: dict[str, Any],
+    api_key: str = "",
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """A POST of JSON that asks for a stream. Raises ValueError, without the value, on bad headers.
+
+    `host` as in a URL; an IPv6 address may come without its brackets when it has no port.
+    """
     content = orjson.dumps(body)
-    key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n{key}\r\n"
-    )
-    return head.encode("latin-1") + content
+    fields = {
+        "Host": host,
+        "Accept": EVENT_STREAM,
+        "Content-Type": "application/json",
+        "Content-Length": str(len(content)),
+        **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+        **(headers or {}),
+    }
+    for name, value in fields.items():
+        # what cannot be encoded would end in an exception that quotes the whole head, key too
+        if not (name + value).isascii() or not (name + value).isprintable():
+            raise ValueError(f"the header {name!r} must be printable ASCII")
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode("ascii") + content
 
 
-class Ending:
-    """Finds a response's end and nothing else: no callback for its body, so it costs little."""
+class Response:
+    """One response. `feed` gives the body's bytes; the rest are attributes.
 
-    __slots__ = ("_parser", "complete", "keep_alive", "status")
+    Only the parser's few callbacks run in Python, and a body's pieces go from C straight into a
+    list: this is on the path of every token.
+    """
+
+    __slots__ = ("_parser", "_pieces", "complete", "content_type", "keep_alive", "on_body", "status")
 
     def __init__(self) -> None:
         """Before the first byte."""
         self.status = 0
+        self.content_type = ""
         self.complete = False
         self.keep_alive = True
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
 
-    def feed(self, data: bytes) -> None:
-        """Raises NotHttp."""
+    def feed(self, data: bytes) -> bytes:
+        """The body's bytes in `data`, b"" if there are none. Raises NotHttp."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            raise NotHttp(f"the answer is not HTTP ({error})") from None
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self.complete:  # what follows a whole response is not ours to judge
+                raise NotHttp(f"the answer is not HTTP ({error})") from None
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        return body
+
+    def release(self) -> None:
+        """Break the cycle of parser and callbacks: nothing is left to the garbage collector."""
+        self._parser = self.on_body = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        if name.lower() == b"content-type":
+            self.content_type = value.decode("latin-1").partition(";")[0].strip().lower()
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
@@ -52,24 +99,15 @@ class Ending:
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
-        self.complete = self.status >= 200  # noqa: PLR2004 - 1xx is not the answer
+        self.complete = self.status >= OK_STATUS  # 1xx is not the answer
 
 
-class Body(Ending):
-    """The same with the body: `take` gives what came since the last call."""
+def ends_with_body(data: bytes, body: bytes) -> bool:
+    """Whether what `data` ends with is the end of its `body`, or of the chunk that the body ends.
 
-    __slots__ = ("_pieces",)
-
-    def __init__(self) -> None:
-        """Before the first byte."""
-        super().__init__()
-        self._pieces: list[bytes] = []
-
-    def on_body(self, data: bytes) -> None:
-        """Called by the parser."""
-        self._pieces.append(data)
-
-    def take(self) -> bytes:
-        """Body bytes since the last call."""
-        pieces, self._pieces = self._pieces, []
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    An event's last byte on the wire is the line end that closes its chunk: servers send it in one
+    piece with the event. After anything else (the head of the next chunk, the end of the response)
+    the read's stamp may be that of a later segment.
+    """
+    tail = body[-64:]
+    return len(tail) >= _SURE and data.endswith((tail + b"\r\n", tail))

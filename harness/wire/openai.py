@@ -7,17 +7,14 @@ it carries comes from the running usage (`continuous_usage_stats`) or the token 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 DONE: Final = b"[DONE]"
-REASONING: Final = ("reasoning", "reasoning_content")
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """One event. Counts are -1 where the server does not say."""
 
     carries_token: bool = False
@@ -31,6 +28,9 @@ class Chunk:
     done: bool = False
 
 
+_DONE_CHUNK: Final = Chunk(done=True)
+
+
 class NotACompletion(ValueError):  # noqa: N818 - says what it is
     """The event is not JSON of a completion stream."""
 
@@ -38,39 +38,44 @@ class NotACompletion(ValueError):  # noqa: N818 - says what it is
 def read_event(data: bytes) -> Chunk:
     """Read one event's data. Raises NotACompletion."""
     if data == DONE:
-        return Chunk(done=True)
+        return _DONE_CHUNK
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise NotACompletion(f"an event is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise NotACompletion("an event is JSON but no object")
+    try:
+        return _read(body)
+    except (AttributeError, TypeError, KeyError, IndexError):
+        raise NotACompletion("an event is JSON, but not that of a completion") from None
+
+
+def _read(body: Any) -> Chunk:
+    """Any shape may come: what does not fit raises one of Python's own errors."""
     if body.get("error"):
         return Chunk(error=error_message(body["error"]))
-    usage = body.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
-    choices = body.get("choices") or [{}]
-    choice: dict[str, Any] = choices[0]
-    answer, reasoning = _carried(choice)
-    ids = choice.get("token_ids")
-    return Chunk(
-        carries_token=answer or reasoning,
-        is_answer=answer,
-        new_tokens=len(ids) if isinstance(ids, list) else -1,
-        completion_tokens=_count(usage.get("completion_tokens")),
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")),
-        finish_reason=choice.get("finish_reason") or "",
-    )
-
-
-def _carried(choice: dict[str, Any]) -> tuple[bool, bool]:
-    """(answer token, reasoning token) in this choice."""
-    delta = choice.get("delta")
-    if delta is None:
-        return bool(choice.get("text")), False
-    answer = bool(delta.get("content") or delta.get("tool_calls"))
-    return answer, any(delta.get(name) for name in REASONING)
+    choices = body.get("choices")
+    usage = body.get("usage")
+    completion = prompt = cached = ids = -1
+    finish, carries, answer = "", False, False
+    if usage:
+        completion = _count(usage.get("completion_tokens"))
+        prompt = _count(usage.get("prompt_tokens"))
+        details = usage.get("prompt_tokens_details")
+        if details:
+            cached = _count(details.get("cached_tokens"))
+    if choices:
+        choice = choices[0]
+        delta = choice.get("delta")
+        if delta is None:
+            carries = answer = bool(choice.get("text"))
+        else:
+            carries = answer = bool(delta.get("content") or delta.get("tool_calls"))
+            if not answer:
+                carries = bool(delta.get("reasoning") or delta.get("reasoning_content"))
+        finish = choice.get("finish_reason") or ""
+        if "token_ids" in choice:
+            ids = len(choice["token_ids"] or ())
+    return Chunk(carries, answer, ids, completion, prompt, cached, str(finish))
 
 
 def _count(value: object) -> int:
@@ -78,6 +83,6 @@ def _count(value: object) -> int:
 
 
 def error_message(error: object, most: int = 200) -> str:
-    """The server's message, short."""
+    """The server's message, short. What it echoes of the prompt comes last and is cut off."""
     message = error.get("message", "") if isinstance(error, dict) else error
-    return str(message)[:most]
+    return " ".join(str(message).split())[:most]

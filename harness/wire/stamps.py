@@ -12,67 +12,68 @@ last segment coalesced into the queued data that it read from. Hence, for what a
   processor between stamp and queue): the event lies between the stamp and the read itself;
 - no stamp: the time of the read, and the same bound.
 
-Stamps of one socket never run backwards: a running maximum is kept.
+Stamps of one socket never run backwards: a running maximum is kept. A stamp of the future, or one
+taken while the clock was set, is found out after the fact: see `Reader`, which calls `forget`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 SO_TIMESTAMPNS: Final = 35  # 64-bit Linux; Python has no name for it
 NO_STAMP: Final = -1
 
+Arrival = tuple[int, int, bool]
+"""(at_ns, bound_ns, exact) of one read.
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """Of one read: when its last byte came, (not_before_ns, at_ns], and whether that is exact.
-
-    `bound_ns` holds for the events before the last byte: they lie in (bound_ns, at_ns].
-    """
-
-    at_ns: int
-    bound_ns: int
-    exact: bool
+Its last byte came at `at_ns` if `exact`, else in (bound_ns, at_ns]; so did the bytes before it.
+"""
 
 
 class SocketStamps:
     """The rules' memory for one socket. All times on the records' clock."""
 
-    __slots__ = ("_drained_ns", "_last_ns", "_round")
+    __slots__ = ("_last_ns", "_round", "drained_ns")
 
     def __init__(self, now_ns: int, round_number: int) -> None:
         """A socket that was connected, with nothing to read, in this round."""
-        self._drained_ns = now_ns
+        self.drained_ns = now_ns
         self._last_ns = now_ns
         self._round = round_number
 
+    def asked(self, sent_ns: int) -> None:
+        """A request is about to be sent on this idle connection: its answer comes after."""
+        self.drained_ns = max(self.drained_ns, sent_ns)
+
+    def forget(self, now_ns: int) -> None:
+        """What the last stamps said is void: nothing has arrived after now."""
+        self.drained_ns = min(self.drained_ns, now_ns)
+        self._last_ns = min(self._last_ns, now_ns)
+
     def arrival(
-        self,
-        stamp_ns: int,
-        read_ns: int,
-        *,
-        drained: bool,
-        round_number: int,
+        self, stamp_ns: int, polled_ns: int, read_ns: int, drained: bool, round_number: int,
         previous_poll_ns: int,
-    ) -> Arrival:
+    ) -> Arrival:  # fmt: skip
         """Account one read.
 
-        `read_ns` is the clock just before the reads of this round, `round_number` counts polls, and
-        `previous_poll_ns` is the clock just before the poll of the round before.
+        `round_number` counts polls; `polled_ns` and `previous_poll_ns` are the clock just before
+        this round's poll and the poll before it; `read_ns`, the clock just after the read, is
+        looked at only where the stamp cannot be believed: it is older than `drained_ns`.
         """
-        skipped = round_number - self._round > 1  # the poll before did not report this socket
-        bound = max(self._drained_ns, previous_poll_ns) if skipped else self._drained_ns
-        before = self._drained_ns
+        before = bound = self.drained_ns
+        # the round before polled everything and did not report this socket, else we had read it
+        if round_number - self._round > 1 and previous_poll_ns > bound:
+            bound = previous_poll_ns
         self._round = round_number
         if drained:
-            self._drained_ns = read_ns
-        if stamp_ns == NO_STAMP:
-            return self._at(max(read_ns, bound), bound, exact=False)
-        if stamp_ns < before:
-            return self._at(max(read_ns, stamp_ns), min(stamp_ns, bound), exact=False)
-        return self._at(stamp_ns, min(bound, stamp_ns), exact=drained)
-
-    def _at(self, at_ns: int, bound_ns: int, *, exact: bool) -> Arrival:
-        self._last_ns = max(at_ns, self._last_ns)
-        return Arrival(self._last_ns, bound_ns, exact)
+            self.drained_ns = polled_ns  # the read came later: a bound on the safe side
+        if stamp_ns >= before:
+            exact, at = drained, stamp_ns
+        else:
+            exact, at = False, read_ns
+            if stamp_ns != NO_STAMP:
+                bound = stamp_ns
+        if at < self._last_ns:
+            at = self._last_ns
+        self._last_ns = at
+        return at, bound if bound < at else at, exact

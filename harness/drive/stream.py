@@ -1,0 +1,86 @@
+"""One exchange under way, how long its phases may take, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gevent.event import Event
+
+from harness.measure.records import Outcome
+from harness.units import SECOND
+from harness.wire.decode import verdict
+from harness.wire.http import OK_STATUS, Response
+
+TAIL: Final = 64  # bytes kept to see [DONE] in
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each phase may take; connecting has its own (`Place`).
+
+    The first limit is for the first byte of the body, which comes with the first token: servers
+    may send the head long before.
+    """
+
+    first_byte_ns: int = 120 * SECOND  # from sent
+    idle_ns: int = 60 * SECOND  # between two reads of the body
+    total_ns: int = 600 * SECOND  # from sent
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """How a request ended, known at once; the record follows from the decoder."""
+
+    outcome: Outcome
+    e2e_ns: int
+    n_bytes: int
+    error: str
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One exchange under way on a connection."""
+
+    number: int
+    sent_ns: int = 0
+    head_ns: int = -1  # first byte
+    body_ns: int = -1  # latest read with body in it
+    n_bytes: int = 0
+    tail: bytes = b""  # the end of the body so far
+    response: Response = field(default_factory=Response)
+    stale: bool = False  # the kept connection had been closed: send again
+    over: Event = field(default_factory=Event)
+    outcome: Outcome | None = None  # None: the response is complete, its content decides
+    error: str = ""
+    done_ns: int = 0
+
+    def overdue(self, now_ns: int, limits: Limits) -> str:
+        """The sentence of a timeout; "" while there is time."""
+        age_ns = now_ns - self.sent_ns
+        if age_ns > limits.total_ns:
+            return f"the whole request took longer than {limits.total_ns / SECOND:g} s"
+        if self.body_ns < 0:
+            if age_ns > limits.first_byte_ns:
+                return f"no first token in {limits.first_byte_ns / SECOND:g} s"
+        elif now_ns - self.body_ns > limits.idle_ns:
+            return f"no further byte in {limits.idle_ns / SECOND:g} s"
+        return ""
+
+    def end(self, outcome: Outcome | None, error: str, done_ns: int) -> None:
+        """It is over: wake the user. Only the first end counts."""
+        if not self.over.is_set():
+            self.outcome, self.error, self.done_ns = outcome, error, done_ns
+            self.over.set()
+
+    def exchange(self) -> Exchange:
+        """What the user's greenlet is told. The decoder, which reads every event, has more to say."""
+        outcome, error = self.outcome, self.error
+        if outcome is None:
+            status = self.response.status
+            if status != OK_STATUS:
+                outcome, error = Outcome.status, f"HTTP {status}"
+            else:
+                done = b"[DONE]" in self.tail
+                outcome, error = verdict(self.response.content_type, error, done=done)
+        return Exchange(outcome, max(self.done_ns - self.sent_ns, 0), self.n_bytes, error)
