@@ -117,8 +117,9 @@ def smooth(users: Floats, z: Floats, weights: Floats, point: float) -> Floats:
     mx, my = w @ x, w @ y
     slope = (w * (x - mx)) @ (y - my) / (w @ (x - mx) ** 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        at = point * np.exp(np.clip(mx - my / slope, -1, 1))
-    return np.asarray(np.where(slope > 0, at, np.nan))
+        at = mx - my / slope
+    inside = (slope > 0) & (at >= x.min()) & (at <= x.max())  # beyond the levels it is a guess
+    return np.asarray(np.where(inside, point * np.exp(np.where(inside, at, 0)), np.nan))
 
 
 def crossing(

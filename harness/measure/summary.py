@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from harness.measure.slo import Slo
     from harness.measure.table import RecordTable
 
+    Ints = NDArray[np.int64]
+
 Json = dict[str, Any]
 
 
@@ -52,15 +55,31 @@ def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int
     return Observed(seen.ns[keep], seen.lo_ns[keep], seen.hi_ns[keep], at[keep], seen.row[keep])
 
 
-def block(seen: Observed, start_ns: int, block_ns: int) -> Json:
-    """n, n_failed, effective_n, mean, quantiles, max of one latency; ms.
+def pooled_block(table: RecordTable, key: str, windows: Sequence[tuple[int, int]]) -> Json:
+    """One latency over several windows of the same level: their blocks side by side."""
+    observe = METRICS[key].observe
+    assert observe is not None  # noqa: S101 - asked for latencies only
+    whole, seen, blocks, before = observe(table), [], [], 0
+    for start, end in windows:
+        part = in_window(whole, table, key, start, end)
+        own = block_of(part.at_ns, start, block_ns_of(table, start, end))
+        seen.append(part)
+        blocks.append(own + before)
+        before += MOST_BLOCKS + 1
+    joined = Observed(
+        *(np.concatenate([getattr(s, f.name) for s in seen]) for f in fields(Observed))
+    )
+    return block(joined, np.concatenate(blocks))
+
+
+def block(seen: Observed, blocks: Ints) -> Json:
+    """n, n_failed, effective_n, mean, quantiles, max of one latency; ms. `blocks`: of time.
 
     Each quantile has `..._ci95` (sampling) and `..._instrument` beside it, as [lo, hi].
     """
     n = len(seen.ns)
     fine = np.isfinite(seen.ns)
     ordered, low, high = np.sort(seen.ns), np.sort(seen.lo_ns), np.sort(seen.hi_ns)
-    blocks = block_of(seen.at_ns, start_ns, block_ns)
     p95 = quantile(ordered, 0.95)
     out: Json = {
         "n": n,
@@ -103,7 +122,8 @@ def window_summary(
     for metric in METRICS.values():
         if metric.observe is not None:
             seen = in_window(metric.observe(table), table, metric.key, start_ns, end_ns)
-            out[f"{metric.key}_ms"] = block(seen, start_ns, block_ns)
+            blocks = block_of(seen.at_ns, start_ns, block_ns)
+            out[f"{metric.key}_ms"] = block(seen, blocks)
     arrived = (table.at_ns >= start_ns) & (table.at_ns <= end_ns)
     ended = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
     sent = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)

@@ -88,7 +88,7 @@ def distribution(facts: Facts, metric: str) -> str:
                 axes.axvline(slo.limit_ns / MS, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
                 axes.annotate(f"SLO {limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
                               va="bottom", ha="right", fontsize=11)  # fmt: skip
-        axes.legend(loc="upper left", handlelength=2.4)
+        axes.legend(loc="best", handlelength=2.4)
         return to_svg(figure, f"spread-{metric}", title)
 
 

@@ -85,8 +85,8 @@ def table_row(step: StepRow) -> dict[str, str]:
         "Users": f"{step.users:,}",
         "Purpose": str(step.data.get("purpose") or ""),
         "s": f"{step.seconds:.0f}",
-        "n": step.figure("n").digits,
-        "Failed": step.figure("n_failed").digits,
+        "n": _count(step, "n"),
+        "Failed": _count(step, "n_failed"),
         "p95 TTFT, ms": _latency(step, "ttft"),
         "p95 ITL, ms": _latency(step, "itl"),
         "Tokens/s": step.figure("output_tokens_per_s").digits,
@@ -96,6 +96,11 @@ def table_row(step: StepRow) -> dict[str, str]:
         "Decision": step.decision,
         "Why": str(step.data.get("reason") or ""),
     }
+
+
+def _count(step: StepRow, key: str) -> str:
+    value = step.data.get(key)
+    return f"{value:,}" if isinstance(value, int) else ""
 
 
 def _latency(step: StepRow, metric: str) -> str:

@@ -1,8 +1,8 @@
 """Holds one level after another: ticked once a second, in real or simulated time alike.
 
 A step has three phases. *ramp*: until the level's users are all there and busy. *settle*: until
-nine in ten of the requests that were under way then have ended (one turnover), or
-two lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
+two requests per user have ended since (the old load and the burst of the ramp are gone), or
+three lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
 decides, or the step's cap. A judgement sees only what happened up to a horizon a little before now,
 by when every record has arrived, so that it can be repeated from the run folder.
 """
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 LAG_NS: Final = 2 * SECOND  # by then a record has come from its worker, a part at the latest
 FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
+SHORTEST: Final = 2  # lifetimes that any look needs
+GOOD_LIFETIMES: Final = 8  # and a level near the knee before it counts as good
 STEADY_LIFETIMES: Final = 6  # a throughput needs so many, with as many blocks
 CLEAR_N: Final = 3  # requests or gaps that a look needs on the way up: all under half the limit,
 QUICK_N: Final = 10  # the worst over twice the limit,
 LEAN_N: Final = 40  # or the quantile merely below the limit
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
-TURNED_OVER: Final = 0.9  # of the requests under way at the ramp's end have ended: settled
+TURNOVERS: Final = 2  # so many requests per user have ended since the ramp: settled
 BUSY_SHARE: Final = 0.9  # of the users have a request under way: the level is there
 
 
@@ -166,13 +168,12 @@ class KneeController:
             now.ramped_ns = horizon
 
     def _slow(self) -> float:
-        """How long a phase may wait for the load itself: two lifetimes as last measured."""
-        return 2 * self._life_ns if self._life_ns else 30.0 * SECOND
+        """How long a phase may wait for the load itself: three lifetimes as last measured."""
+        return 3 * self._life_ns if self._life_ns else 30.0 * SECOND
 
     def _settle(self, now: _Now, table: RecordTable, horizon: int) -> None:
-        before = (table.sent_ns <= now.ramped_ns) & (table.done_ns > now.ramped_ns)
-        left = int((before & (table.outcome == OPEN)).sum())
-        turned = left <= (1 - TURNED_OVER) * int(before.sum())
+        ended = int(((table.outcome != OPEN) & (table.done_ns > now.ramped_ns)).sum())
+        turned = ended >= TURNOVERS * now.hold.users
         if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
 
@@ -230,12 +231,18 @@ class KneeController:
                 length >= STEADY_LIFETIMES * evidence.lifetime_ns
                 and evidence.ended.sum() >= QUICK_N
             )
-        if length < 2 * evidence.lifetime_ns:
+        lifetimes = length / max(evidence.lifetime_ns, 1)
+        if lifetimes < SHORTEST:
             return False
-        decided = self.plan.judge(held).decision != UNDECIDED
+        decision = self.plan.judge(held).decision
+        decided = decision == BAD or (decision == GOOD and self._outlasted(now, lifetimes))
         if now.hold.purpose == "repeat":
             return decided and self.plan.judge(evidence).decision != UNDECIDED
         return decided or (now.hold.until == "lean" and self._far(evidence))
+
+    def _outlasted(self, now: _Now, lifetimes: float) -> bool:
+        """Long enough for a level to have shown how bad it gets: queues and full caches grow."""
+        return now.hold.until == "lean" or lifetimes >= GOOD_LIFETIMES
 
     def _far(self, evidence: Evidence) -> bool:
         z = float(worst_ratio(evidence, self.plan.slos)[0])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from harness.measure.audit import audit_tokens, little
 from harness.measure.fit import crossing, levels_of
-from harness.measure.judge import GOOD, UNDECIDED
+from harness.measure.judge import BAD, GOOD, UNDECIDED
 from harness.measure.power import plateau_knee, power_knee
 from harness.measure.search import bracket_of
-from harness.measure.summary import window_summary
+from harness.measure.summary import pooled_block, window_summary
 from harness.measure.verdict import conclude, facts
 
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
         return Found(done.status, None, levels[-1].users, plan.max_users)
     cross = crossing(levels, plan.slos, plan.seed, decided=ends_decided(plan, levels))
     users, lo, hi = _whole(cross, plan, levels[-1].users)
+    least, most = decided_range(plan, levels)
+    if least <= most:  # the sequential test vouches for these bounds
+        lo, hi = min(max(lo, least), users), max(min(hi, most), users)
     if users < plan.min_users or math.isinf(cross.users):
         return Found("undecided", None, lo, hi)
-    wide = hi - lo > max(2, WIDEST * users)
+    wide = not closed(plan, levels) and hi - lo > max(2, WIDEST * users)
     return Found("undecided" if wide else "found", None if wide else users, lo, hi)
 
 
@@ -73,6 +76,21 @@ def ends_decided(plan: SearchPlan, levels: Sequence[Level]) -> bool:
     bracket = bracket_of(levels)
     ends = (bracket.low, bracket.high)
     return all(x is not None and plan.judge(x.evidence).decision != UNDECIDED for x in ends)
+
+
+def closed(plan: SearchPlan, levels: Sequence[Level]) -> bool:
+    """Whether the levels on both sides of the crossing are as near as the plan asks."""
+    bracket = bracket_of(levels)
+    low, high = bracket.low, bracket.high
+    return low is not None and high is not None and high.users - low.users <= plan.width(low.users)
+
+
+def decided_range(plan: SearchPlan, levels: Sequence[Level]) -> tuple[int, int]:
+    """(highest level decided good, one below the lowest level decided bad)."""
+    decisions = [(x.users, plan.judge(x.evidence).decision) for x in levels]
+    good = [users for users, decision in decisions if decision == GOOD]
+    bad = [users for users, decision in decisions if decision == BAD]
+    return max(good, default=0), min(bad, default=plan.max_users + 1) - 1
 
 
 def _whole(cross: Crossing, plan: SearchPlan, top: int) -> tuple[int, int, int]:
@@ -147,6 +165,7 @@ def knee_json(
     ]
     used = [s.evidence for s in steps if not s.invalid]
     at = _entry_at(found, entries)
+    figures = _figures_at(at, entries, table)
     return {
         "status": found.status,
         "exit_code": EXIT_OF[found.status],
@@ -155,7 +174,7 @@ def knee_json(
             "users": found.users,
             "ci95": [found.lo, found.hi],
             "criterion": " and ".join(map(str, plan.slos)) or "power",
-            **_figures_at(at),
+            **figures,
         },
         "plateau": plateau_knee(used),
         "power": power_knee(used, plan.seed),
@@ -179,14 +198,20 @@ def _entry_at(found: Found, entries: Sequence[Json]) -> Json | None:
     return max((e for e in below if e["users"] == level), key=lambda e: e["n"])
 
 
-def _figures_at(entry: Json | None) -> Json:
-    """Figures of the knee's own step, each with its two intervals."""
-    names = [
-        f"{key}_p95_ms{part}" for key in ("ttft", "itl") for part in ("", "_ci95", "_instrument")
-    ]
-    names += ["output_tokens_per_s", "requests_per_s", "goodput_per_s"]
-    out: Json = {name: entry[name] if entry else None for name in names}
-    out["measured_at_users"] = entry["users"] if entry else None
+def _figures_at(entry: Json | None, entries: Sequence[Json], table: RecordTable) -> Json:
+    """Figures of the knee's level, all its steps together, each with its two intervals."""
+    level = entry["users"] if entry else None
+    same = [e for e in entries if e["users"] == level and e["decision"] != "invalid"]
+    windows = [(e["settled_ns"], e["end_ns"]) for e in same]
+    out: Json = {}
+    for key in ("ttft", "itl"):
+        block = pooled_block(table, key, windows) if windows else {}
+        for part in ("", "_ci95", "_instrument"):
+            out[f"{key}_p95_ms{part}"] = block.get(f"p95{part}")
+    for name in ("output_tokens_per_s", "requests_per_s", "goodput_per_s"):
+        rates = [e[name] for e in same]
+        out[name] = round(sum(rates) / len(rates), 4) if rates else None
+    out["measured_at_users"] = level
     return out
 
 

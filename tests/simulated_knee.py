@@ -1,0 +1,68 @@
+"""The whole search in simulated time: the product's controller against the engine's scheduler.
+
+`python tests/simulated_knee.py` writes data/true_knees.json again (20 minutes on two cores).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.engine.configurations import Configuration, configuration
+from harness.engine.simulate import ClosedLoop
+from harness.engine.truth import true_knee
+from harness.measure.search import SearchPlan
+from harness.study.controller import KneeController
+from harness.study.outcome import Found, locate
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from harness.study.controller import Step
+
+TRUTHS = Path(__file__).parent / "data" / "true_knees.json"
+SEEDS = range(240)
+LEAST, MOST = 4, 400  # knees that the default search range can see and halve
+
+
+def search(case: Configuration, seed: int) -> tuple[Found, SearchPlan, list[Step], ClosedLoop]:
+    """`knee` with its default budget, ticked once a simulated second."""
+    plan = SearchPlan(case.slos, seed=seed)
+    loop = ClosedLoop(case.engine, case.traffic, seed)
+    controller = KneeController(plan, loop)
+    tick_ns = 0
+    while True:
+        tick_ns += SECOND
+        loop.advance(tick_ns)
+        target = controller.tick(loop.now_ns, loop.running_users, loop.sample())
+        if target.done:
+            assert controller.result is not None
+            return locate(plan, controller.steps, controller.result), plan, controller.steps, loop
+        if target.users != loop.users:
+            loop.set_users(target.users)
+
+
+def found(seed: int) -> Found:
+    """The answer for one seed."""
+    return search(configuration(seed), seed)[0]
+
+
+def truth(seed: int) -> int:
+    """The true knee of one seed, from long runs on other draws."""
+    case = configuration(seed)
+    return true_knee(case.engine, case.traffic, case.slos).users
+
+
+def known_truths() -> dict[int, int]:
+    """Seed -> true knee, of those the default range can see."""
+    every = {int(seed): users for seed, users in json.loads(TRUTHS.read_text()).items()}
+    return {seed: users for seed, users in every.items() if LEAST <= users <= MOST}
+
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor() as pool:
+        users = dict(zip(map(str, SEEDS), pool.map(truth, SEEDS), strict=True))
+    TRUTHS.write_text(json.dumps(users, indent=0) + "\n")
+    sys.stdout.write(f"{TRUTHS}: {len(users)} configurations\n")

@@ -1,0 +1,56 @@
+"""The knee that `knee` finds against the true one, over 200 seeded engine configurations.
+
+Simulated time and fixed seeds: the same figures on every machine. The truths in data/ come from
+long runs on other seeds (simulated_knee.py writes them); three are computed again here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+from simulated_knee import found, known_truths, truth
+
+from harness.engine.configurations import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CASES = 200
+WORKERS = min(os.cpu_count() or 1, 4)
+
+
+def close(users: int | None, true: int) -> bool:
+    """Within 5 % or one user; undecided is a miss."""
+    return users is not None and abs(users - true) <= max(1, 0.05 * true)
+
+
+def test_the_knee_over_200_configurations(figure: Callable[[str], None]) -> None:
+    """Found within 5 % or one user in 95 %; the interval covers in 90 % and is narrow."""
+    truths = dict(list(known_truths().items())[:CASES])
+    assert len(truths) == CASES
+    with ProcessPoolExecutor(WORKERS) as pool:
+        answers = dict(zip(truths, pool.map(found, truths), strict=True))
+    hits = {s for s, f in answers.items() if close(f.users, truths[s])}
+    covers = {s for s, f in answers.items() if f.lo <= truths[s] <= f.hi}
+    widths = [(f.hi - f.lo) / truths[s] for s, f in answers.items()]
+    kinds = Counter(configuration(s).kind for s in truths)
+    by_kind = Counter(configuration(s).kind for s in hits)
+    figure(
+        f"knee within 5 % or one user of the truth: {len(hits) / CASES:.1%} of {CASES} "
+        f"({', '.join(f'{k} {by_kind[k]} of {n}' for k, n in sorted(kinds.items()))}); interval "
+        f"covers {len(covers) / CASES:.1%}, median width {median(widths):.1%} of the knee"
+    )
+    assert len(hits) >= 0.95 * CASES
+    assert len(covers) >= 0.90 * CASES
+    assert median(widths) <= 0.20
+
+
+@pytest.mark.parametrize("seed", [6, 29, 57])
+def test_the_stored_truths_are_those_of_this_engine(seed: int) -> None:
+    """A change of the engine that moves a true knee is noticed."""
+    assert truth(seed) == known_truths()[seed]
