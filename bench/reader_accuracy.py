@@ -58,7 +58,9 @@ def truth_of(url: str) -> dict[str, dict[str, list[int]]]:
 def cell(streams: int, tokens: int, rounds: int, gap_ms: float, continuous: bool) -> None:
     """One number of streams."""
     config = EngineConfig(max_num_seqs=4096, max_num_batched_tokens=8192)
-    with start_engine(config, serving=Serving(first_ns=FIRST_NS, pace_ns=int(gap_ms * MS))) as engine:
+    with start_engine(
+        config, serving=Serving(first_ns=FIRST_NS, pace_ns=int(gap_ms * MS))
+    ) as engine:
         port = int(engine.url.rpartition(":")[2])
         records = {}
 
@@ -73,7 +75,9 @@ def cell(streams: int, tokens: int, rounds: int, gap_ms: float, continuous: bool
         def user(index: int) -> None:
             for k in range(rounds):
                 number = index * rounds + k
-                data = post("x", "/v1/chat/completions", body, headers={"X-Request-Id": str(number)})
+                data = post(
+                    "x", "/v1/chat/completions", body, headers={"X-Request-Id": str(number)}
+                )
                 reader.request(data, number, index, tokens)
 
         gevent.sleep(0.5)
@@ -83,6 +87,17 @@ def cell(streams: int, tokens: int, rounds: int, gap_ms: float, continuous: bool
         gevent.joinall([gevent.spawn(user, i) for i in range(streams)])
         reader.flush(30)
         wall = time.monotonic() - begun
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        print(
+            "user",
+            used.ru_utime,
+            "sys",
+            used.ru_stime,
+            "rounds",
+            reader.poller._round,
+            "reads",
+            reader.poller.reads,
+        )
         mine = cpu(resource.RUSAGE_SELF) - before
         child = reader.link.cpu_s - child_before
         theirs = cpu_of(engine.pid) - engine_before

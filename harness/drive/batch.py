@@ -24,25 +24,27 @@ RESUMED: Final = "resumed"  # (asked, state)
 class Batch:
     """Rows in order: (stream, at_ns, bound_ns, exact or NOTICE)."""
 
-    __slots__ = ("bodies", "n_bytes", "notices", "rows")
+    __slots__ = ("bodies", "notices", "rows")
 
     def __init__(self) -> None:
         """Empty."""
-        self.rows: array[int] = array("q")
+        self.rows: list[int] = []  # flat, four to a row
         self.bodies: list[bytes] = []
         self.notices: list[tuple[Any, ...]] = []
-        self.n_bytes = 0
 
     def read(self, stream: int, at_ns: int, bound_ns: int, exact: bool, body: bytes) -> None:
         """Body bytes of one read."""
-        self.rows.extend((stream, at_ns, bound_ns, exact))
+        self.rows += (stream, at_ns, bound_ns, exact)
         self.bodies.append(body)
-        self.n_bytes += len(body)
 
     def notice(self, stream: int, *values: Any) -> None:
         """One of the notices above with its values."""
-        self.rows.extend((stream, 0, 0, NOTICE))
+        self.rows += (stream, 0, 0, NOTICE)
         self.notices.append(values)
+
+    def latest_ns(self, first_row: int) -> int:
+        """The latest arrival from row `first_row` on; 0: none."""
+        return max(self.rows[first_row * 4 + 1 :: 4], default=0)
 
     def unsure(self, first_row: int, now_ns: int, *, latest_ns: int) -> None:
         """From row `first_row` on, reads stamped after `latest_ns` came at some time up to now."""
@@ -59,7 +61,7 @@ class Batch:
 
     def values(self) -> tuple[Any, ...]:
         """For a message; the inverse of `rows_of`."""
-        return self.rows.tobytes(), self.bodies, self.notices
+        return array("q", self.rows).tobytes(), self.bodies, self.notices
 
 
 def rows_of(packed: bytes) -> Any:

@@ -66,6 +66,7 @@ class Connection:
 
     def _connect(self) -> socket.socket:
         place, code = self.place, 0
+        sock: socket.socket
         addresses = _addresses(place)
         for i, (family, kind, protocol, _, address) in enumerate(addresses):
             sock = Socket(family, kind, protocol)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.measure.records import Outcome, RequestRecord
 
 FLUSH_S: Final = 0.25
-FLUSH_BYTES: Final = 1 << 20
+FLUSH_ROWS: Final = 4096  # about a millisecond to pack
 PARTS_NS: Final = SECOND  # how often open streams report
 MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new requests wait too
 MOST_RESTARTS: Final = 3  # without an answer in between; then decode here
@@ -90,7 +90,7 @@ class DecoderLink:
 
     def round_is_over(self) -> None:
         """Ship early when much was read."""
-        if self.batch.n_bytes > FLUSH_BYTES:
+        if len(self.batch) > FLUSH_ROWS:
             self._wake.set()
 
     def wait_for_room(self) -> None:
@@ -211,7 +211,3 @@ class DecoderLink:
         self._closed = True
         gevent.killall(self._loops)
         self._decoder.close()
-
-
-
-

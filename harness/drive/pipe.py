@@ -112,7 +112,7 @@ class Here:
 
     def send(self, message: bytes) -> bool:
         """Decode it, with a pause after each answer."""
-        for answer in self._decoding.take(*marshal.loads(message[LENGTH.size :])):  # noqa: S302 - ours
+        for answer in self._decoding.take(marshal.loads(message[LENGTH.size :])):  # noqa: S302 - ours
             self._answers.append(answer)
             self._some.set()
             gevent.sleep(0)

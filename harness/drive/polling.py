@@ -24,14 +24,11 @@ if TYPE_CHECKING:
     from harness.drive.clock import Clock
     from harness.drive.connection import Connection
     from harness.drive.decoding import DecoderLink
-    from harness.wire.stamps import Arrival
 
 NAP_S: Final = 0.002
+END_OF_FILE: Final = "the server closed the connection"
 FEW: Final = 32  # sockets; below, waking up for each read is cheap enough
 _epoll: Final = monkey.get_original("select", "epoll")
-
-Deliver = "Callable[[Connection, bytes, Arrival], None]"
-Closed = "Callable[[Connection, str], None]"
 
 
 class Poller:
@@ -41,15 +38,14 @@ class Poller:
         self,
         clock: Clock,
         link: DecoderLink,
-        deliver: Callable[[Connection, bytes, Arrival], None],
+        deliver: Callable[[Connection, bytes, int, int, bool], None],
         closed: Callable[[Connection, str], None],
         *,
         stamped: bool,
         nap_s: float = NAP_S,
     ) -> None:
         """`stamped` False: the time of the read counts, and it never naps."""
-        self.reads = self.stamped_reads = self.undrained_reads = 0
-        self.n_bytes = 0
+        self.reads = self.stamped_reads = self.n_bytes = 0
         self._clock, self._link = clock, link
         self._deliver, self._closed = deliver, closed
         self._stamped = stamped
@@ -58,7 +54,7 @@ class Poller:
         self._poll = _epoll()
         self._round = 0
         self._polled_ns = self._before_ns = clock.sample()[0]
-        self._distrust = 0  # rounds during which no stamp is believed
+        self._distrust = False  # the next round's stamps are not believed
         self._loop = gevent.spawn(self._run)
 
     @property
@@ -87,71 +83,78 @@ class Poller:
         hub = get_hub()
         watcher = hub.loop.io(self._poll.fileno(), 1)
         try:
+            ready = 0
             while True:
-                hub.wait(watcher)
-                if self._nap_s and len(self._connections) >= FEW:
+                # while rounds find something to read, the nap alone is the wait
+                if not ready:
+                    hub.wait(watcher)
+                napping = self._nap_s > 0 and len(self._connections) >= FEW
+                if napping:
                     gevent.sleep(self._nap_s)
-                self._read_round()
+                ready = self._read_round() * napping
         finally:
             watcher.close()
 
-    def _read_round(self) -> None:
-        clock, connections = self._clock, self._connections
+    def _read_round(self) -> int:
+        """Sockets that were ready."""
+        clock, connections, batch = self._clock, self._connections, self._link.batch
         self._before_ns, self._polled_ns = self._polled_ns, clock.now_ns()
         ready = self._poll.poll(0, len(connections) + 1)  # never full: what is not listed is empty
         self._round += 1
-        first_row = len(self._link.batch)
-        offset_ns, believe = clock.offset_ns, self._stamped and not self._distrust
-        for fd, _ in ready:
-            connection = connections.get(fd)
-            if connection is not None:
-                self._read(connection, offset_ns, believe)
+        first_row = len(batch)
+        self._read_all(ready)
         now, stepped = clock.sample()
         if self._stamped:
             self._check_stamps(first_row, now, stepped=stepped)
         self._link.round_is_over()
-
-    def _read(self, connection: Connection, offset_ns: int, believe: bool) -> None:
-        """One read of one socket, and when it arrived."""
-        try:
-            data, ancillary, _, _ = connection.recvmsg(READ_BYTES, ANCILLARY)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._closed(connection, error.strerror or str(error))
-            return
-        if not data:
-            self._closed(connection, "the server closed the connection")
-            return
-        size = len(data)
-        drained = size < READ_BYTES
-        self.reads += 1
-        self.n_bytes += size
-        self.undrained_reads += not drained
-        stamps = connection.stamps
-        stamp = NO_STAMP
-        if believe and ancillary:
-            stamp = stamp_of(ancillary)
-            if stamp != NO_STAMP:
-                self.stamped_reads += 1
-                stamp -= offset_ns
-        read_ns = 0 if stamp >= stamps.drained_ns else self._clock.now_ns()
-        arrival = stamps.arrival(
-            stamp, self._polled_ns, read_ns, drained, self._round, self._before_ns
-        )
-        self._deliver(connection, data, arrival)
+        return len(ready)
 
     def _check_stamps(self, first_row: int, now: int, *, stepped: bool) -> None:
         """Take back what this round's stamps said if they cannot be true."""
+        batch = self._link.batch
         latest = now + SHARP_NS
-        rows = self._link.batch.rows
-        future = stepped or any(at > latest for at in rows[first_row * 4 + 1 :: 4])
-        if future:
-            self._link.batch.unsure(first_row, now, latest_ns=0 if stepped else latest)
+        if stepped or batch.latest_ns(first_row) > latest:
+            batch.unsure(first_row, now, latest_ns=0 if stepped else latest)
             for connection in self._connections.values():
                 connection.stamps.forget(now)
-        # what was queued before the step may be read in the next round
-        self._distrust = 1 if stepped else 0
+        self._distrust = stepped  # what was queued before the step may be read in the next round
+
+    def _read_all(self, ready: list[tuple[int, int]]) -> None:
+        """One read of each ready socket, and when it arrived: the path of every token, so flat."""
+        connections, deliver = self._connections, self._deliver
+        now_ns, offset_ns = self._clock.now_ns, self._clock.offset_ns
+        polled_ns, before_ns, number = self._polled_ns, self._before_ns, self._round
+        believe = self._stamped and not self._distrust
+        reads = stamped = n_bytes = 0
+        for fd, _ in ready:
+            connection = connections.get(fd)
+            if connection is None:
+                continue  # closed earlier in this round
+            try:
+                data, ancillary, _, _ = connection.recvmsg(READ_BYTES, ANCILLARY)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._closed(connection, error.strerror or str(error))
+                continue
+            if not data:
+                self._closed(connection, END_OF_FILE)
+                continue
+            size = len(data)
+            reads += 1
+            n_bytes += size
+            stamps = connection.stamps
+            stamp = NO_STAMP
+            if believe and ancillary and (real_ns := stamp_of(ancillary)) != NO_STAMP:
+                stamped += 1
+                stamp = real_ns - offset_ns
+            read_ns = 0 if stamp >= stamps.drained_ns else now_ns()
+            drained = size < READ_BYTES
+            arrival = stamps.arrival(stamp, polled_ns, read_ns, drained, number, before_ns)
+            deliver(connection, data, *arrival)
+        self.reads += reads
+        self.stamped_reads += stamped
+        self.n_bytes += n_bytes
 
     def close(self) -> None:
         """Close every connection."""

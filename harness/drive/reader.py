@@ -7,7 +7,6 @@ parsed here is HTTP: where a body begins and where the response ends.
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -17,7 +16,7 @@ from harness.drive.clock import CLOCK, Clock
 from harness.drive.collecting import Collecting
 from harness.drive.connection import ConnectFailed, Connection, Place
 from harness.drive.decoding import DecoderLink
-from harness.drive.polling import NAP_S, Poller
+from harness.drive.polling import END_OF_FILE, NAP_S, Poller
 from harness.drive.selfcheck import LoopLag, cpu_s, share
 from harness.drive.stamping import Stamping
 from harness.drive.stream import TAIL, Exchange, Limits, Stream
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.measure.records import RequestRecord
-    from harness.wire.stamps import Arrival
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STOPPED: Final = "the harness stopped it"
@@ -118,9 +116,7 @@ class Reader:
         self.poller.add(connection)
         return connection
 
-    def _send(
-        self, connection: Connection, stream: Stream, data: bytes, asked: list[int]
-    ) -> bool:
+    def _send(self, connection: Connection, stream: Stream, data: bytes, asked: list[int]) -> bool:
         """Put the request on its way; False when that failed, and the stream says how."""
         out = connection.tls.encrypt(data) if connection.tls else data
         stream.sent_ns = asked[6] = self.clock.now_ns()
@@ -161,45 +157,58 @@ class Reader:
 
     # reading, in the poller's greenlet
 
-    def _deliver(self, connection: Connection, data: bytes, arrival: Arrival) -> None:
+    def _deliver(
+        self, connection: Connection, data: bytes, at_ns: int, bound_ns: int, exact: bool
+    ) -> None:
         """Pass a read's body on to the decoder and see whether it ends the response."""
-        at_ns, bound_ns, exact = arrival
-        tls = connection.tls
-        if tls is not None:
-            try:
-                data = tls.decrypt(data)
-                if out := tls.outgoing():  # an answer to a change of keys
-                    connection.send_all(out)
-            except (ssl.SSLError, OSError) as error:
-                self._closed(connection, f"TLS: {getattr(error, 'reason', error)}")
+        if connection.tls is not None:
+            plain = self._decrypt(connection, data)
+            if not plain:
                 return
-            if not data:
-                return
-            exact = exact and tls.whole
+            data, exact = plain, exact and connection.tls.whole
         stream = connection.stream
         if stream is None or stream.over.is_set():
             self.poller.drop(connection)  # bytes that nobody asked for
             return
-        response = stream.response
         stream.n_bytes += len(data)
+        response = stream.response
         try:
             body = response.feed(data)
         except NotHttp as error:
             stream.end(Outcome.protocol, str(error), self.clock.now_ns())
             return
-        if stream.head_ns < 0:
-            stream.head_ns = at_ns
+        if stream.body_ns < 0:
+            self._begun(stream, body, at_ns)
         if body:
-            if stream.body_ns < 0:
-                self.link.batch.notice(
-                    stream.number, HEAD, response.status, stream.head_ns, response.content_type
-                )
             stream.body_ns = at_ns
             stream.tail = body if len(body) >= TAIL else (stream.tail + body)[-TAIL:]
-            exact = exact and ends_with_body(data, body)
+            if exact:
+                exact = ends_with_body(data, body)
             self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
         if response.complete:
             stream.end(None, "", at_ns)
+
+    def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
+        """The head is under way, or just read."""
+        if stream.head_ns < 0:
+            stream.head_ns = at_ns
+        response = stream.response
+        if body or response.complete:
+            self.link.batch.notice(
+                stream.number, HEAD, response.status, stream.head_ns, response.content_type
+            )
+
+    def _decrypt(self, connection: Connection, data: bytes) -> bytes:
+        tls = connection.tls
+        assert tls is not None  # noqa: S101 - the caller looked
+        try:
+            plain = tls.decrypt(data)
+            if out := tls.outgoing():  # an answer to a change of keys
+                connection.sock.send(out)
+        except OSError as error:  # ssl.SSLError too
+            self._closed(connection, f"TLS: {getattr(error, 'reason', None) or error}")
+            return b""
+        return plain
 
     def _closed(self, connection: Connection, why: str) -> None:
         """End of file or a broken connection."""
@@ -210,7 +219,7 @@ class Reader:
         if stream.n_bytes == 0 and connection.used:
             stream.stale = True
             stream.over.set()
-        elif stream.response.status and not stream.response.keep_alive and "closed" in why:
+        elif stream.response.status and not stream.response.keep_alive and why == END_OF_FILE:
             stream.end(None, "", max(stream.body_ns, stream.head_ns))  # its body ends here
         else:
             stream.end(Outcome.truncated, why, self.clock.now_ns())
@@ -255,7 +264,6 @@ class Reader:
             "exact_share": share(link.opened.exact_events, link.opened.events),
             "reads": poller.reads,
             "bytes": poller.n_bytes,
-            "undrained_reads": poller.undrained_reads,
             **self._lag.figures(),
             "clock_steps": self.clock.steps,
             "cpu_s": round(cpu_s(), 3),

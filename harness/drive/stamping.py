@@ -19,6 +19,9 @@ from harness.wire.stamps import NO_STAMP, SO_TIMESTAMPNS
 # Locust patches the socket module; the reader wants the kernel's own
 Socket: Final = monkey.get_original("socket", "socket")
 _TIMESPEC: Final = struct.Struct("qq")
+_unpack: Final = _TIMESPEC.unpack
+_SIZE: Final = _TIMESPEC.size
+_SOL_SOCKET: Final = int(socket.SOL_SOCKET)  # the enum is slow to compare, and this is a hot path
 ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 SELF_TEST_S: Final = 0.5
 
@@ -35,9 +38,9 @@ def ask_for_stamps(sock: socket.socket) -> bool:
 def stamp_of(ancillary: list[tuple[int, int, bytes]]) -> int:
     """CLOCK_REALTIME in ns of a recvmsg's ancillary data; NO_STAMP without one."""
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
-            seconds, ns = _TIMESPEC.unpack_from(data)
-            return int(seconds) * 1_000_000_000 + int(ns)
+        if kind == SO_TIMESTAMPNS and level == _SOL_SOCKET and len(data) == _SIZE:
+            seconds, ns = _unpack(data)
+            return seconds * 1_000_000_000 + ns  # type: ignore[no-any-return]
     return NO_STAMP
 
 

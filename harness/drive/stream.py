@@ -74,7 +74,7 @@ class Stream:
             self.over.set()
 
     def exchange(self) -> Exchange:
-        """What the user's greenlet is told. The decoder, which reads every event, has more to say."""
+        """What the user is told at once; the decoder, which reads every event, has more to say."""
         outcome, error = self.outcome, self.error
         if outcome is None:
             status = self.response.status

@@ -101,11 +101,11 @@ class StreamDecoder:
         if error:
             self._problem = Outcome.status.value, error
         self._done = self._done or done
-        if prompt > self._prompt:
+        if prompt >= 0:
             self._prompt = prompt
-        if cached > self._cached:
+        if cached >= 0:
             self._cached = cached
-        if completion > self._output:
+        if completion >= 0:
             self._output = completion
         if not carries:
             return
@@ -181,7 +181,7 @@ class StreamDecoder:
     def resumed(cls, asked: Asked, state: tuple[Any, ...]) -> StreamDecoder:
         """The decoder that `state` was taken from."""
         decoder = cls(asked)
-        decoder._sse.resume(state[0])  # noqa: SLF001 - its own class
+        decoder._sse.resume(state[0])
         for name, value in zip(_SCALARS, state[1], strict=True):
             setattr(decoder, name, value)
         return decoder

@@ -50,10 +50,15 @@ class SocketStamps:
         self.drained_ns = min(self.drained_ns, now_ns)
         self._last_ns = min(self._last_ns, now_ns)
 
-    def arrival(
-        self, stamp_ns: int, polled_ns: int, read_ns: int, drained: bool, round_number: int,
+    def arrival(  # noqa: PLR0917 - called for every token: keywords cost
+        self,
+        stamp_ns: int,
+        polled_ns: int,
+        read_ns: int,
+        drained: bool,
+        round_number: int,
         previous_poll_ns: int,
-    ) -> Arrival:  # fmt: skip
+    ) -> Arrival:
         """Account one read.
 
         `round_number` counts polls; `polled_ns` and `previous_poll_ns` are the clock just before
@@ -73,7 +78,7 @@ class SocketStamps:
             exact, at = False, read_ns
             if stamp_ns != NO_STAMP:
                 bound = stamp_ns
-        if at < self._last_ns:
-            at = self._last_ns
+        if at < self._last_ns:  # known already: what came later cannot have arrived before
+            bound, at, exact = min(bound, at), self._last_ns, False
         self._last_ns = at
-        return at, bound if bound < at else at, exact
+        return at, min(bound, at), exact
