@@ -1,0 +1,119 @@
+"""Bodies into records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from wire_examples import ASKED, EVENTS, cuts, delta, event
+
+from harness.measure.records import Outcome, RequestRecord, ns_array
+from harness.wire.decode import StreamDecoder
+from harness.wire.http import EVENT_STREAM
+
+BODY = b"".join(EVENTS)
+
+
+def decode(
+    pieces: list[bytes], status: int = 200, kind: str = EVENT_STREAM, *, exact: bool = True
+) -> RequestRecord:
+    """Piece i comes at 10 (i + 1), not before 10 i + 5."""
+    decoder = StreamDecoder(ASKED)
+    decoder.head(status, 9, kind)
+    for i, piece in enumerate(pieces):
+        decoder.feed(piece, 10 * i + 10, 10 * i + 5, exact)
+    return decoder.end(None, "", 99)
+
+
+def test_a_stream_event_by_event() -> None:
+    """The role, usage and [DONE] events are no tokens; the answer begins with the second token."""
+    got = decode(EVENTS)
+    assert got == RequestRecord(
+        worker=0, number=7, user=3, sent_ns=1_000, done_ns=99, outcome=Outcome.ok, head_ns=9,
+        first_event_ns=10, status=200, finish_reason="length", planned_tokens=4, prompt_tokens=9,
+        output_tokens=4, cached_tokens=5, answer_index=1, at_ns=ns_array([20, 30, 40]),
+        not_before_ns=ns_array([20, 30, 40]), tokens=ns_array([1, 1, 2]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pieces", "exact", "at", "low"),
+    [
+        ([BODY], True, [10, 10, 10], [5, 5, 5]),  # all in one read: none ends it
+        ([b"".join(EVENTS[:2]), b"".join(EVENTS[2:])], True, [10, 20, 20], [10, 15, 15]),
+        (EVENTS, False, [20, 30, 40], [15, 25, 35]),  # not drained
+        ([EVENTS[1][:9], EVENTS[1][9:]], True, [20], [20]),  # when its last byte came
+        ([EVENTS[1] + EVENTS[2]], True, [10, 10], [5, 10]),  # the first ended before the read
+    ],
+)
+def test_only_the_event_that_ends_a_drained_read_is_exact(
+    pieces: list[bytes], exact: bool, at: list[int], low: list[int]
+) -> None:
+    """All others lie between the read's bound and its stamp."""
+    got = decode(pieces, exact=exact)
+    assert (got.at_ns.tolist(), got.not_before_ns.tolist()) == (at, low)
+
+
+def test_tokens_at_every_cut() -> None:
+    """The same tokens, counts and outcome wherever the body is cut."""
+    for pieces in cuts(BODY):
+        got = decode(pieces)
+        assert (got.outcome, got.tokens.tolist(), got.answer_index) == (Outcome.ok, [1, 1, 2], 1)
+
+
+TOKEN = event(delta(content="a"))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status", "kind", "outcome", "error", "tokens"),
+    [
+        ([TOKEN], 200, EVENT_STREAM, "truncated", "the stream ended without [DONE]", 1),
+        ([TOKEN, event({"error": {"message": "died"}}), event(b"[DONE]")], 200, EVENT_STREAM,
+         "status", "died", 1),
+        ([TOKEN, event(b"{nonsense")], 200, EVENT_STREAM, "protocol", "an event is not JSON: ", 1),
+        ([TOKEN, event([1])], 200, EVENT_STREAM, "protocol",
+         "an event is JSON, but not that of a completion", 1),
+        ([b'{"choices":[]}'], 200, "application/json", "protocol",
+         "the server answered application/json, not text/event-stream", 0),
+        ([b'{"error":{"message":"full"}}'], 503, "application/json", "status", "HTTP 503: full", 0),
+        ([b"Bad ", b"Gateway"], 502, "text/plain", "status", "HTTP 502: Bad Gateway", 0),
+        ([], 401, "", "status", "HTTP 401", 0),
+        ([], 200, EVENT_STREAM, "truncated", "the stream ended without [DONE]", 0),
+    ],
+)  # fmt: skip
+def test_outcomes(
+    pieces: list[bytes], status: int, kind: str, outcome: str, error: str, tokens: int
+) -> None:
+    """How a response ended, by its content; what came before counts."""
+    got = decode(pieces, status, kind)
+    assert (got.outcome.value, got.error[: len(error)], len(got.at_ns)) == (outcome, error, tokens)
+
+
+def test_parts_join_to_the_whole_and_states_carry_on() -> None:
+    """Cut at every event, with a new decoder in between."""
+    want = decode(EVENTS)
+    for i in range(len(EVENTS) + 1):
+        first = StreamDecoder(ASKED)
+        first.head(200, 9, EVENT_STREAM)
+        for k in range(i):
+            first.feed(EVENTS[k], 10 * k + 10, 10 * k + 5, 1)
+        part = first.part(50)
+        second = StreamDecoder.resumed(ASKED, first.state())
+        for k in range(i, len(EVENTS)):
+            second.feed(EVENTS[k], 10 * k + 10, 10 * k + 5, 1)
+        rest = second.end(None, "", 99)
+        assert part.outcome is Outcome.open
+        joined = replace(
+            rest,
+            at_ns=part.at_ns + rest.at_ns,
+            not_before_ns=part.not_before_ns + rest.not_before_ns,
+            tokens=part.tokens + rest.tokens,
+        )
+        assert joined == want
+
+
+def test_token_counts_by_ids_and_else_one() -> None:
+    """Without usage the ids count; without either an event is one token."""
+    plain = event({"choices": [{"text": "ab"}]})
+    ids = event({"choices": [{"text": "ab", "token_ids": [1, 2]}]})
+    assert decode([plain, ids]).tokens.tolist() == [1, 2]

@@ -1,0 +1,66 @@
+"""What events say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from wire_examples import ROLE, USAGE, delta
+
+from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    """A chunk of /v1/completions."""
+    return {"choices": [{"index": 0, "text": words, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        (ROLE, Chunk()),
+        (delta(), Chunk()),
+        (delta(content="a"), Chunk(carries_token=True, is_answer=True)),
+        (delta(content=" "), Chunk(carries_token=True, is_answer=True)),
+        (delta(reasoning="a"), Chunk(carries_token=True)),
+        (delta(reasoning_content="a"), Chunk(carries_token=True)),
+        (delta(tool_calls=[{"index": 0}]), Chunk(carries_token=True, is_answer=True)),
+        (delta(tool_calls=[], content=None), Chunk()),
+        (delta(content="", finish="stop"), Chunk(finish_reason="stop")),
+        (delta(usage=3, content="a"), Chunk(True, True, -1, 3, 9)),
+        (text("a"), Chunk(carries_token=True, is_answer=True)),
+        (text(""), Chunk()),
+        (text("a", token_ids=[5, 6]), Chunk(True, True, 2)),
+        (text("a", token_ids=None), Chunk(True, True, 0)),
+        (text("", finish_reason="length"), Chunk(finish_reason="length")),
+        (USAGE, Chunk(completion_tokens=4, prompt_tokens=9, cached_tokens=5)),
+        ({"choices": [], "usage": None}, Chunk()),
+        ({"error": {"message": "no\n  room", "code": 500}}, Chunk(error="no room")),
+        ({"error": "no room"}, Chunk(error="no room")),
+    ],
+)
+def test_events(body: dict[str, Any], want: Chunk) -> None:
+    """Which carry a token, whether it is an answer's, and what is counted."""
+    assert read_event(orjson.dumps(body)) == want
+
+
+def test_done() -> None:
+    """The stream's end."""
+    assert read_event(b"[DONE]") == Chunk(done=True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"{", b"", b"1", b"[]", b"null", b'"x"', b'{"choices":[1]}', b'{"choices":{"a":1}}',
+     b'{"choices":[{"delta":1}]}', b'{"usage":[1]}', b'{"choices":1}', b"\xff"],
+)  # fmt: skip
+def test_other_json_is_no_completion(data: bytes) -> None:
+    """Whatever its shape, it ends in one kind of error."""
+    with pytest.raises(NotACompletion, match="an event is"):
+        read_event(data)
+
+
+def test_a_servers_message_is_short() -> None:
+    """At most 200 characters: it may quote the prompt."""
+    assert error_message({"message": "x" * 300}) == "x" * 200

@@ -1,0 +1,39 @@
+"""The Prometheus text format."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.wire.prometheus_text import Sample, by_name, parse
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("a 1", [Sample("a", 1.0)]),
+        ("vllm:x_total 1.5e3 1700000000", [Sample("vllm:x_total", 1500.0)]),  # with a time
+        ('a{b="c"} 2', [Sample("a", 2.0, {"b": "c"})]),
+        ('a{b="c",d="e",} 2', [Sample("a", 2.0, {"b": "c", "d": "e"})]),
+        ('a{b="x } y"} 2', [Sample("a", 2.0, {"b": "x } y"})]),
+        ('a{b="q\\"u\\\\o\\nt"} 2', [Sample("a", 2.0, {"b": 'q"u\\o\nt'})]),
+        ('h_bucket{le="+Inf"} 7', [Sample("h_bucket", 7.0, {"le": "+Inf"})]),
+        ("a +Inf", [Sample("a", math.inf)]),
+        ("a{} 3", [Sample("a", 3.0)]),
+        ("# HELP a b", []),
+        ("", []),
+        ("<html>", []),
+        ('a{b="c" 2', []),
+        ("a x", []),
+        ("a", []),
+    ],
+)
+def test_lines(line: str, want: list[Sample]) -> None:
+    """What is a sample, and what is left out."""
+    assert parse(line.encode()) == want
+
+
+def test_samples_by_name() -> None:
+    """One value per label set, in order."""
+    assert by_name(parse('a{e="0"} 1\nb 5\na{e="1"} 2\n')) == {"a": [1.0, 2.0], "b": [5.0]}

@@ -1,0 +1,94 @@
+"""SSE from bytes cut anywhere."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_examples import cuts
+
+from harness.wire.sse import SseDecoder
+
+SAMPLES = [
+    (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
+    (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
+    (b"data: a\r\rdata: b\r\r", [b"a", b"b"]),
+    (b"data: a\r\n\ndata: b\n\r\n", [b"a", b"b"]),  # mixed line ends
+    (b": a comment\n\n:\ndata: a\n\n", [b"a"]),
+    (b"event: x\nid: 1\ndata: a\nretry: 3\n\n", [b"a"]),
+    (b"data: a\ndata: b\n\n", [b"a\nb"]),
+    (b"data:a\n\ndata:  b\n\n", [b"a", b" b"]),  # one space goes, if there is one
+    (b"data\n\ndata:\n\n", [b"", b""]),
+    (
+        b"data: a\xe2\x80\xa8b\xc2\x85c\x0bd\n\n",
+        [b"a\xe2\x80\xa8b\xc2\x85c\x0bd"],
+    ),  # U+2028, NEL, VT
+    (b"data: \xe2\x82\xac\xf0\x9f\x98\x80\n\n", ["\u20ac\U0001f600".encode()]),
+    (b"\xef\xbb\xbfdata: a\n\n", [b"a"]),  # a byte order mark
+    (b"\xef\xbbdata: a\n\n", []),  # half of one is part of a field's name
+    (b"data: a\n\ndata: half", [b"a"]),
+    (b"data: a\n\ndata: b\n", [b"a"]),
+    (b"\n\n\ndata: a\n\n\n\n", [b"a"]),
+    (b"datax: a\n\n", []),
+    (b"", []),
+]
+
+
+@pytest.mark.parametrize(("data", "want"), SAMPLES)
+def test_events_at_every_cut(data: bytes, want: list[bytes]) -> None:
+    """The events are the same wherever the bytes are cut."""
+    for pieces in cuts(data):
+        sse = SseDecoder()
+        got = [event for piece in pieces for event in sse.feed(piece)]
+        assert got == want
+
+
+@given(st.data())
+def test_events_at_random_cuts(data: st.DataObject) -> None:
+    """All samples with one kind of line end in a row, cut into many pieces."""
+    whole = b"".join(sample for sample, _ in SAMPLES[:4] * 2)
+    places = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
+    bounds = [0, *places, len(whole)]
+    sse = SseDecoder()
+    got = [e for a, b in pairwise(bounds) for e in sse.feed(whole[a:b])]
+    assert got == [b"a", b"b"] * 8
+
+
+@pytest.mark.parametrize(
+    ("pieces", "want"),
+    [
+        ([b"data: a\n\n"], [True]),
+        ([b"data: a\n\n", b"data: b\n\n"], [True, True]),  # the short way
+        ([b"data: a\n\ndata: b\n\n"], [True]),
+        ([b"data: a\n\nda"], [False]),
+        ([b"data: a\n\n:"], [False]),
+        ([b"data: a\n\n\n"], [True]),  # one more line end: the server's, in one piece
+        ([b"data: a\n\ndata: b\n"], [False]),
+        ([b"data: a\n", b"\n"], [False, True]),
+        ([b"data: a\r\n\r\n"], [True]),
+        ([b"data: a\r\n\r", b"\n"], [True, False]),  # it had ended at the CR
+        ([b"da", b""], [False, False]),
+    ],
+)
+def test_last_says_whether_the_feed_ends_with_an_event(
+    pieces: list[bytes], want: list[bool]
+) -> None:
+    """Only then may the read's stamp be the event's."""
+    sse = SseDecoder()
+    got = []
+    for piece in pieces:
+        sse.feed(piece)
+        got.append(sse.last)
+    assert got == want
+
+
+@pytest.mark.parametrize(("data", "want"), SAMPLES)
+def test_another_decoder_goes_on_from_the_state(data: bytes, want: list[bytes]) -> None:
+    """At every cut."""
+    for i in range(len(data) + 1):
+        first, second = SseDecoder(), SseDecoder()
+        got = first.feed(data[:i])
+        second.resume(first.state())
+        assert got + second.feed(data[i:]) == want
