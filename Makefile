@@ -10,7 +10,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # What `make knee` measures: `make knee KNEE="http://127.0.0.1:8000 --slo ttft_p95=500ms"`.
-KNEE ?= --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s
+KNEE ?= --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-users 128 \
+	--max-num-seqs 16 --prompt-tokens 128 --output-tokens 32
 # What `make test` runs: `make test TESTS="tests/test_units.py -x"`.
 TESTS ?=
 

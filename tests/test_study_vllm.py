@@ -47,7 +47,9 @@ def test_the_planted_knee_of_a_real_vllm(
     )
     assert result["replay_differences"] == []
     assert result["client"]["stamp_source"] == "kernel"
-    assert done.returncode in (0, 6, 99), done.stderr  # a noisy machine may leave it undecided
-    # sanity only, wide: this machine's noise decides the rest, and the figure above says it
-    assert knee["ci95"][0] <= 2 * seats
-    assert knee["ci95"][1] >= seats // 2
+    # sanity only: what this machine's noise leaves undecided, the figure above says
+    assert done.returncode in (0, 5, 6, 99), done.stderr
+    assert len(result["steps"]) >= 1
+    if result["status"] == "found":
+        assert knee["ci95"][0] <= 2 * seats
+        assert knee["ci95"][1] >= seats // 2

@@ -14,7 +14,7 @@ class EngineConfig:
 
     model: str = "llama-3.1-8b"
     gpu: str = "h100"
-    max_num_seqs: int = 256
+    max_num_seqs: int = 32  # small enough for a laptop to load; vLLM's own default is larger
     max_num_batched_tokens: int = 8192
     max_model_len: int = 8192
     block_size: int = 16

@@ -33,7 +33,7 @@ def run_info(
     """
     return {
         "format": FORMAT,
-        "command": list(sys.argv if command is None else command),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]] if command is None else list(command),
         "config": dict(config),
         "seeds": dict(seeds),
         "server": dict(server or {}),
