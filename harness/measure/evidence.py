@@ -92,8 +92,8 @@ def lifetime_ns(table: RecordTable) -> float:
 def gather(table: RecordTable, window: Window, slos: Sequence[Slo]) -> Evidence:
     """Counts of a table that was cut at the window's end (`RecordTable.until`).
 
-    Requests whose latency cannot be known yet (sent within the limit before the end) are left out,
-    whatever became of them, so that no quick one is counted before a slow one.
+    Requests sent after the first one whose latency is still unknown are left out, whatever became
+    of them, so that no quick one is counted before a slow one.
     """
     life = lifetime_ns(table)
     length = max(window.end_ns - window.settled_ns, 1)
@@ -140,9 +140,9 @@ def _observed(
     if slo.metric == "itl":
         keep = (seen.at_ns >= window.settled_ns) & (seen.at_ns <= window.end_ns)
         return seen.ns[keep], seen.at_ns[keep]
-    ripe = sent_in[seen.row]
-    if slo.metric != "tpot":
-        ripe = ripe & (table.sent_ns[seen.row] <= window.end_ns - slo.limit_ns)
+    sent = table.sent_ns[seen.row]
+    unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)  # open, and not over it yet
+    ripe = sent_in[seen.row] & (sent < sent[unknown].min(initial=window.end_ns + 1))
     return seen.ns[ripe], table.sent_ns[seen.row][ripe]
 
 

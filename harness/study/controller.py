@@ -202,7 +202,10 @@ class KneeController:
             [s.evidence for s in self.steps if s.window.users == window.users and not s.invalid]
             + [evidence]
         )
-        if capped or self._enough(now, evidence, held):
+        failing = evidence.errors.sum() > HARD_FAIL_SHARE * evidence.ended.sum()
+        if failing and self.plan.judge(evidence).decision == BAD:
+            self._hard_failed(now, table, now_ns, horizon)
+        elif capped or self._enough(now, evidence, held):
             self._finish(window, table, evidence, self.plan.judge(held))
             self._advance(now_ns)
 
@@ -287,7 +290,7 @@ class KneeController:
         """End the step as bad and go down to the last good level; there again: invalid."""
         now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
         window = self._window(now, horizon)
-        judgement = Judgement(BAD, "more than half of the requests failed for 10 s", leans_bad=True)
+        judgement = Judgement(BAD, "more than half of the requests failed", leans_bad=True)
         self._finish(window, table, gather(table, window, self.plan.slos), judgement)
         good = [s.window.users for s in self.steps if s.judgement.decision == GOOD]
         lower = [g for g in good if g < window.users]

@@ -1,0 +1,120 @@
+"""The controller in simulated time: searches without an SLO, targets that fail hard, bad bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulated_knee import search
+
+from harness.engine.config import EngineConfig
+from harness.engine.configurations import Configuration
+from harness.engine.simulate import ClosedLoop
+from harness.engine.traffic import Traffic
+from harness.measure.power import plateau_knee, power_knee
+from harness.measure.search import Hold, SearchPlan, next_action
+from harness.measure.slo import Slo
+from harness.measure.table import OUTCOME_CODE, RecordTable
+from harness.study.controller import KneeController
+from harness.units import SECOND
+
+SEATS = Configuration(
+    "slots", EngineConfig(max_num_seqs=24), Traffic(128, 64, 0.3), (Slo.parse("ttft_p95=300ms"),)
+)
+
+
+def drive(plan: SearchPlan, loop: ClosedLoop, records: object = None) -> KneeController:
+    """Tick a controller to its end."""
+    controller = KneeController(plan, records or loop)
+    tick_ns = 0
+    while True:
+        tick_ns += SECOND
+        loop.advance(tick_ns)
+        target = controller.tick(loop.now_ns, loop.running_users, loop.sample())
+        if target.done:
+            return controller
+        if target.users != loop.users:
+            loop.set_users(target.users)
+
+
+def test_the_power_knee_of_a_slot_bound_engine_is_its_seats() -> None:
+    """X^2 / N peaks where the seats are full: more users add waiting and no throughput."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 3)
+    controller = drive(SearchPlan((), max_users=128, budget_ns=300 * SECOND), loop)
+    assert controller.result is not None
+    used = [step.evidence for step in controller.steps]
+    power, plateau = power_knee(used), plateau_knee(used)
+    assert power is not None
+    assert plateau is not None
+    assert controller.result.status == "found"
+    assert power["users"] == pytest.approx(24, abs=3)
+    assert plateau["users"] == pytest.approx(24, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("slo", "max_users", "want_status"),
+    [
+        ("ttft_p95=1ms", 64, "slo_failed_at_min"),
+        ("ttft_p95=100s", 16, "not_reached"),
+        ("ttft_p95=300ms", 128, "found"),
+    ],
+)
+def test_statuses(slo: str, max_users: int, want_status: str) -> None:
+    """An SLO that nothing meets, one that everything meets, and one in between."""
+    plan = SearchPlan((Slo.parse(slo),), max_users=max_users, budget_ns=300 * SECOND)
+    controller = drive(plan, ClosedLoop(SEATS.engine, SEATS.traffic, 5))
+    assert controller.result is not None
+    assert controller.result.status == want_status
+
+
+class Failing:
+    """Records of a loop in which every request fails while more than `limit` users run."""
+
+    def __init__(self, loop: ClosedLoop, limit: int) -> None:
+        """`limit` 0: everything fails."""
+        self.loop = loop
+        self.limit = limit
+
+    def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
+        """The loop's, with ended requests as failures."""
+        table = self.loop.table(from_ns, horizon_ns)
+        if self.loop.running_users <= self.limit:
+            return table
+        ended = table.outcome == OUTCOME_CODE["ok"]
+        return replace(table, outcome=np.where(ended, OUTCOME_CODE["status"], table.outcome))
+
+
+def test_a_target_that_always_fails_hard_ends_the_run_as_invalid() -> None:
+    """Errors at the lowest level: within half a minute, not after the whole budget."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
+    plan = SearchPlan(SEATS.slos, budget_ns=600 * SECOND)
+    controller = drive(plan, loop, Failing(loop, 0))
+    assert controller.result is not None
+    assert controller.result.status == "invalid"
+    assert loop.now_ns < 30 * SECOND
+
+
+def test_a_level_that_fails_hard_is_bad_at_once_and_the_load_goes_down() -> None:
+    """Above eight users everything fails: the step ends as bad and a lower level follows."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 9)
+    plan = SearchPlan(SEATS.slos, budget_ns=200 * SECOND)
+    controller = drive(plan, loop, Failing(loop, 8))
+    hard = [s for s in controller.steps if "more than half" in s.judgement.reason]
+    assert hard
+    after = controller.steps[controller.steps.index(hard[0]) + 1]
+    assert (hard[0].judgement.decision, after.window.purpose) == ("bad", "down")
+    assert after.window.users < hard[0].window.users
+
+
+def test_the_search_is_a_function_of_what_it_saw() -> None:
+    """The same plan and evidence give the same next level, and the same run the same steps."""
+    first, plan, steps, _ = search(SEATS, 11)
+    again, _, _, _ = search(SEATS, 11)
+    assert first == again
+    used = [step.evidence for step in steps]
+    for n in range(len(used)):
+        spent = steps[n].window.chosen_ns - steps[0].window.chosen_ns
+        action = next_action(plan, used[:n], spent)
+        assert isinstance(action, Hold)
+        assert action.users == steps[n].window.users
