@@ -3,7 +3,7 @@
     python bench/reader_accuracy.py --streams 16,128,512 --tokens 128 --rounds 2
 
 One paced engine (first token after 100 ms, one per 20 ms), one reader process, plain greenlets for
-users (no Locust). Prints, per number of streams, the quantiles read and sent, whether every interval
+users (no Locust). Prints, per number of streams, quantiles read and sent, whether every interval
 meets [clock before the send, clock after it], and where the CPU went.
 """
 
@@ -70,7 +70,8 @@ def cell(streams: int, tokens: int, rounds: int, gap_ms: float, continuous: bool
         reader = Reader(0, put, Place("127.0.0.1", port))
         options = {"include_usage": True, "continuous_usage_stats": continuous}
         body = {"model": "llama-3.1-8b", "stream": True, "max_tokens": tokens,
-                "messages": [{"role": "user", "content": "hi"}], "stream_options": options}  # fmt: skip
+                "messages": [{"role": "user", "content": "x"}],
+                "stream_options": options}  # fmt: skip
 
         def user(index: int) -> None:
             for k in range(rounds):
