@@ -12,7 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SHAPES = {  # hidden size, layers, heads, KV heads, intermediate size
-    "tiny": (128, 2, 2, 1, 512),
+    "tiny": (512, 8, 8, 2, 2048),
     "0.5b": (896, 24, 14, 2, 4864),
     "1.5b": (1536, 28, 12, 2, 8960),
     "7b": (3584, 28, 28, 4, 18944),

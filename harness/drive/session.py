@@ -76,6 +76,7 @@ class Session:
         self.ui_port = ui_port
         self.scraper = Scraper(options.access(), on_sample)
         self.interrupted = False
+        self.over_ns = 0  # when the load was to end: what is open then is let go or cut off
         self._over = Event()
         self.shape = ControllerShape(controller, CLOCK.now_ns, self.scraper.latest, self._over.set)
         self.environment = Environment(
@@ -112,6 +113,7 @@ class Session:
                 if runner is not None:
                     runner.start_shape()
                 invalid = self._watch()
+                self.over_ns = CLOCK.now_ns()
                 self.crew.finish(0.0 if self.interrupted or invalid else self.drain_s)
                 if self.shape.error is not None:
                     raise self.shape.error

@@ -98,9 +98,10 @@ class Experiment:
         ledger = Ledger()
         samples: list[ServerSample] = []
         lines = folder.lines(names.STEPS)
+        shared = options.calibration.overhead + options.workload.system_tokens
 
         def audit(window: Window, table: RecordTable) -> str:
-            return audit_sentence(table, window, samples)
+            return audit_sentence(table, window, samples, shared)
 
         def on_step(step: Step) -> None:
             lines.append(step_line(step))
@@ -154,9 +155,27 @@ class Experiment:
         try:
             ended = session.run()
         finally:
-            self.controller.close(CLOCK.now_ns())
+            self._close(session.over_ns or CLOCK.now_ns())
             scrapes.close()
         return ended
+
+    def _close(self, over_ns: int) -> None:
+        """End the step under way: at `over_ns`, or where its last request was sent.
+
+        After that one users become fewer. A run of so few requests that it never settled is
+        measured as a whole; Little's law does not hold there.
+        """
+        now = self.controller.now
+        if now is not None and now.hold.until == "requests":
+            table = self.ledger.table(now.began_ns, over_ns)
+            last_ns = int(table.sent_ns.max(initial=now.began_ns))
+            if 0 <= now.settled_ns < last_ns:
+                over_ns = last_ns
+            else:
+                now.settled_ns = int(table.sent_ns.min(initial=over_ns)) - 1
+                over_ns = int(table.done_ns.max(initial=now.settled_ns))
+                self.controller.audit = lambda _window, _table: ""
+        self.controller.close(over_ns)
 
 
 class Viewer(Protocol):
@@ -187,6 +206,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         model=known.model,
         workload=load.workload,
         seed=load.seed,
+        run_id=f"{CLOCK.now_ns():x}",
         key_source=target.key_source,
         ca_file=str(target.ca_file or ""),
         insecure=target.insecure,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from harness.errors import EXIT_OK
 from harness.measure.search import SearchPlan
 from harness.study.experiment import Wanted, ready
-from harness.study.session import conduct
+from harness.study.session import conduct, said_to
 from harness.units import say_ns
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def run_knee(options: KneeOptions, front: Front) -> int:
     wanted = Wanted("knee", options.target, options.load, options.output, plan, options.max_users)
     with ready(wanted) as (url, known):
         if options.dry_run:
-            sys.stdout.write(dry_run(options, plan, known.model))
+            said_to(options.output).write(dry_run(options, plan, known.model))
             return EXIT_OK
         return conduct(wanted, url, known, front, plan_users=options.plan_users)
 

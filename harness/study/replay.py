@@ -35,18 +35,23 @@ class Replay:
     differences: list[str]
 
 
-def replay(plan: SearchPlan, logged: Sequence[Logged], table: RecordTable) -> Replay:
-    """Gather and judge each window again and ask the search at each turn."""
+def replay(
+    plan: SearchPlan, logged: Sequence[Logged], table: RecordTable, *, searched: bool = True
+) -> Replay:
+    """Gather and judge each window again and ask the search at each turn.
+
+    `searched` False: the levels were given (`run`, `sweep`), so no search is asked.
+    """
     steps: list[Step] = []
     differences: list[str] = []
     began = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
-        used = [s.evidence for s in steps if not s.invalid]
-        action = search(plan, used, window.chosen_ns - began)
-        strayed = isinstance(action, Done) or action.users != window.users
-        if strayed and window.purpose != "down":  # "down" follows a hard failure, not the search
-            differences.append(f"step {window.index} held {window.users}, now {action}")
+        if searched and window.purpose != "down":  # "down" follows a hard failure, not the search
+            used = [s.evidence for s in steps if not s.invalid]
+            action = search(plan, used, window.chosen_ns - began)
+            if isinstance(action, Done) or action.users != window.users:
+                differences.append(f"step {window.index} held {window.users}, now {action}")
         step = Step(window, *_judged(plan, steps, window, table), entry.invalid)
         if step.judgement.decision != entry.decision and not entry.invalid:
             differences.append(
@@ -54,6 +59,8 @@ def replay(plan: SearchPlan, logged: Sequence[Logged], table: RecordTable) -> Re
             )
         steps.append(step)
     spent = logged[-1].window.judged_ns - began if logged else 0
+    if not searched:
+        return Replay(steps, Done("held", None), differences)
     end = search(plan, [s.evidence for s in steps if not s.invalid], spent)
     done = end if isinstance(end, Done) else Done("undecided", None)
     return Replay(steps, done, differences)

@@ -63,11 +63,9 @@ def compute(run: Run) -> tuple[Json, Json, int]:
     plan, logged = plan_of(run), logged_steps(run)
     config = run.info["config"]
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
-    replayed = replay(plan, logged, run.table)
-    if config.get("kind") == "knee":
-        result = _knee(plan, replayed, run, ended)
-    else:
-        result = _held(plan, replayed, run, ended)
+    searched = config.get("kind") == "knee"
+    replayed = replay(plan, logged, run.table, searched=searched)
+    result = _knee(plan, replayed, run, ended) if searched else _held(plan, replayed, run, ended)
     result["client"] = ended.get("figures") or {}
     result["interrupted"] = bool(ended.get("interrupted"))
     result["damage"] = run.damage.sentences()
@@ -107,7 +105,9 @@ def _held(plan: SearchPlan, replayed: Replay, run: Run, ended: Json) -> Json:
     code = EXIT_OK
     if any(s.judgement.decision == BAD for s in replayed.steps):
         code = EXIT_SLO_MISSED
-    if ended.get("invalid") or any(s.invalid for s in replayed.steps):
+    if ended.get("invalid") or ended.get("status") == "invalid":
+        code = INVALID
+    if any(s.invalid for s in replayed.steps):
         code = INVALID
     if ended.get("interrupted"):
         code = EXIT_INTERRUPTED

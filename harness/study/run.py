@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from harness.errors import EXIT_OK
 from harness.measure.search import Done, Hold, SearchPlan
 from harness.study.experiment import Wanted, ready
-from harness.study.session import conduct
+from harness.study.session import conduct, said_to
 from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:
@@ -23,14 +22,16 @@ SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget
 
 
 def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) -> Choice:
-    """Hold each of `users` in turn."""
+    """Hold each of `users` in turn, once: a level that proves invalid is not held again."""
+    left = iter(users)
 
-    def choose(_plan: SearchPlan, evidences: Sequence[Evidence], _spent_ns: int) -> Hold | Done:
-        if len(evidences) >= len(users):
+    def choose(_plan: SearchPlan, _evidences: Sequence[Evidence], _spent_ns: int) -> Hold | Done:
+        level = next(left, None)
+        if level is None:
             return Done("held", None)
         if duration_ns is not None:
-            return Hold(users[len(evidences)], "hold", "time", duration_ns)
-        return Hold(users[len(evidences)], "hold", "requests", requests or 1)
+            return Hold(level, "hold", "time", duration_ns)
+        return Hold(level, "hold", "requests", requests or 1)
 
     return choose
 
@@ -57,11 +58,13 @@ def _hold(
         max_errors=options.max_errors,
         seed=options.load.seed,
     )
-    wanted = Wanted(kind, options.target, options.load, options.output, plan, max(users))
+    # one level's requests are those of the run; a sweep's levels share no count
+    total = options.requests if options.requests and len(users) == 1 else -1
+    wanted = Wanted(kind, options.target, options.load, options.output, plan, max(users), total)
     with ready(wanted) as (url, known):
         if options.dry_run:
             each = say_ns(length) if length else f"{options.requests} requests"
-            sys.stdout.write(
+            said_to(options.output).write(
                 f"Would hold {', '.join(map(str, users))} users of {known.model} for {each} each "
                 f"and write {options.output.out_dir}. Nothing was sent but the probe.\n"
             )
