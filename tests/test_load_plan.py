@@ -21,6 +21,9 @@ def test_a_plan_is_a_function_of_its_key(name: str) -> None:
     row = WORKLOADS[name]
     spec = plan(row, 1, 0, 7)
     assert plan(row, 1, 0, 7) == spec
+    again = plan(row, 1, 0, 7, run_id="another run")
+    assert (again.prompt_tokens, again.output_tokens) == (spec.prompt_tokens, spec.output_tokens)
+    assert (again.text, again.token_ids) != (spec.text, spec.token_ids)
     assert (spec.prompt_tokens, spec.output_tokens) == plan_lengths(row, 1, 0, 7)
     others = [plan(row, *key) for key in ((2, 0, 7), (1, 1, 7), (1, 0, 8))]
     assert all(other.text + str(other.token_ids) != spec.text + str(spec.token_ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.drive.clock import now_ns
 from harness.drive.options import DriveOptions
 from harness.errors import ConfigError
 from harness.load.workloads import WORKLOADS, workload
@@ -59,6 +60,7 @@ def drive_options(environment: Environment) -> DriveOptions:
         model=given.model,
         workload=row.through(api),
         seed=given.seed,
+        run_id=f"{now_ns():x}",
         key_source=given.api_key_env,
         ca_file=given.ca_file,
         insecure=given.insecure,

@@ -67,7 +67,7 @@ class Driver:
         if 0 <= quota <= self.issued:
             return None
         o = self.options
-        return plan(o.workload, o.seed, self.worker, self.issued, o.calibration)
+        return plan(o.workload, o.seed, self.worker, self.issued, o.calibration, run_id=o.run_id)
 
     def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""

@@ -40,6 +40,7 @@ class DriveOptions:
     requests: int = -1  # send so many in all, over all processes; -1: no limit
     processes: int = 1
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
+    run_id: str = ""  # makes this run's prompts its own; "": those of the seed
 
     @property
     def api_key(self) -> str:

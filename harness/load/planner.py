@@ -40,10 +40,17 @@ def plan(
     worker: int,
     number: int,
     calibration: Calibration = UNCALIBRATED,
+    *,
+    run_id: str = "",
 ) -> RequestSpec:
-    """What request `number` of worker `worker` asks for: a pure function of its arguments."""
+    """What request `number` of worker `worker` asks for: a pure function of its arguments.
+
+    Lengths depend on the seed alone. `run_id` changes the words: the same prompts sent to the same
+    server again would be found in its prefix cache, and the second run would look faster.
+    """
     rng = randomness(seed, worker, number)
     prompt_tokens, output_tokens = draw_lengths(workload, rng)
+    rng = randomness(run_id, seed, worker, number) if run_id else rng
     if workload.token_ids:
         ids = prompt_ids(prompt_tokens, rng)
         return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from harness.measure.table import RecordTable
 
 TOLERANCE: Final = 0.03  # of the tokens, beside what may be under way at the edges
+WARM: Final = 0.02  # of the prompt tokens: more hits than this make a level too fast
+BLOCK: Final = 16  # vLLM's default tokens in a KV block
 EDGE_NS: Final = 250 * MS  # a scrape's counters are this uncertain in time
 
 
@@ -77,8 +79,41 @@ def audit_tokens(table: RecordTable, window: Window, samples: Sequence[ServerSam
     return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
 
 
-def audit_sentence(table: RecordTable, window: Window, samples: Sequence[ServerSample]) -> str:
+def prefix_surplus(
+    table: RecordTable, window: Window, samples: Sequence[ServerSample], shared_tokens: int
+) -> float:
+    """Share of the window's prompt tokens found in the prefix cache beyond what prompts may share.
+
+    `shared_tokens` is what every prompt begins with (chat template, the workload's system message);
+    blocks are shared whole, so a block more is allowed. 0 where the server does not say.
+    """
+    inside = [s for s in samples if window.settled_ns <= s.at_ns <= window.end_ns]
+    if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
+        return 0.0
+    first, last = inside[0], inside[-1]
+    queries = last.prefix_queries_total - first.prefix_queries_total
+    hits = last.prefix_hits_total - first.prefix_hits_total
+    if np.isnan(queries) or np.isnan(hits) or queries <= 0:
+        return 0.0
+    sent = int(((table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)).sum())
+    allowed = (shared_tokens + BLOCK) * (sent + window.users)
+    return float(max(hits - allowed, 0) / queries)
+
+
+def audit_sentence(
+    table: RecordTable,
+    window: Window,
+    samples: Sequence[ServerSample],
+    shared_tokens: int = 0,
+) -> str:
     """Why the step must not be used, or ''."""
+    warm = prefix_surplus(table, window, samples, shared_tokens)
+    if warm > WARM:
+        return (
+            f"{warm:.0%} of the prompt tokens came from the server's prefix cache although every "
+            "prompt is new: somebody repeats them, or a run with the same seed came before; try "
+            "another --seed, or restart the server"
+        )
     tokens = audit_tokens(table, window, samples)
     if not tokens.ok:
         return (

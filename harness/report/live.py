@@ -102,7 +102,7 @@ def panel(view: LiveView) -> RenderableType:
         if value:
             now.add_row(name, value)
     past = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("users", "decision", "p95"):
+    for column in ("users", "decision", "why"):
         past.add_column(column, justify="right" if column == "users" else "left")
     for users, decision, figures in view.past[-8:]:
         color = COLORS.get(decision.split(" ")[0], "")
