@@ -56,7 +56,8 @@ class StreamingUser(User):
     def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Exchange:
         """Send one request and wait for its end; without a prompt, the workload's next.
 
-        Raises StopUser when the run's requests are used up, or its target was refused.
+        Raises StopUser when the run's requests are used up, its target was refused or the run is
+        over.
         """
         spec = self.driver.next_spec() if self.driver is not None else None
         if self.driver is None or spec is None:
@@ -71,6 +72,8 @@ class StreamingUser(User):
             self._report(Outcome.cancelled, 0, 0, "the harness stopped it")
             raise
         self._report(sent.outcome, sent.e2e_ns, sent.n_bytes, sent.error)
+        if sent.outcome is Outcome.cancelled:  # the reader was closed: there is none to go on with
+            raise StopUser
         return sent
 
     def _report(self, outcome: Outcome, e2e_ns: int, n_bytes: int, error: str) -> None:
