@@ -16,8 +16,6 @@ from little_servers import Reply, http, little_server, models, vllm_like
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("harness.study.knee")
-
 LOAD = ("/v1/chat/completions", "/v1/completions")
 
 
