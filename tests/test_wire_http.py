@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from wire_examples import EVENTS, HEAD, STREAM, chunk, cuts
 
-from harness.wire.http import NotHttp, Response, ends_with_body, post
+from harness.wire.http import Response, ends_with_body, post
 
 BODY = b"".join(EVENTS)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -44,15 +44,23 @@ def test_a_response_without_a_length_ends_with_the_connection() -> None:
 )
 def test_other_protocols_are_noticed(data: bytes) -> None:
     """SSH, a TLS alert, SMTP."""
-    with pytest.raises(NotHttp, match="not HTTP"):
-        Response().feed(data)
+    response = Response()
+    assert response.feed(data) == b""
+    assert response.problem.startswith("the answer is not HTTP (")
+
+
+def test_what_came_before_nonsense_counts() -> None:
+    """Body in the same bytes."""
+    response = Response()
+    assert response.feed(HEAD + b"1\r\nx\r\nzz\r\n") == b"x"
+    assert response.problem
 
 
 def test_what_follows_a_whole_response_does_not_spoil_it() -> None:
     """A server that sends more than it should."""
     response = Response()
     assert response.feed(OK + b"Content-Length: 1\r\n\r\nxgarbage\r\n\r\n") == b"x"
-    assert response.complete
+    assert (response.complete, response.problem) == (True, "")
 
 
 EVENT = b'data: {"a":1}\n\n'

@@ -21,7 +21,7 @@ from harness.drive.selfcheck import LoopLag, cpu_s, share
 from harness.drive.stamping import Stamping
 from harness.drive.stream import TAIL, Exchange, Limits, Stream
 from harness.measure.records import Outcome
-from harness.wire.http import NotHttp, ends_with_body
+from harness.wire.http import ends_with_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,11 +172,7 @@ class Reader:
             return
         stream.n_bytes += len(data)
         response = stream.response
-        try:
-            body = response.feed(data)
-        except NotHttp as error:
-            stream.end(Outcome.protocol, str(error), self.clock.now_ns())
-            return
+        body = response.feed(data)
         if stream.body_ns < 0:
             self._begun(stream, body, at_ns)
         if body:
@@ -187,6 +183,8 @@ class Reader:
             self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
         if response.complete:
             stream.end(None, "", at_ns)
+        elif response.problem:
+            stream.end(Outcome.protocol, response.problem, self.clock.now_ns())
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
         """The head is under way, or just read."""

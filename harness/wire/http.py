@@ -19,10 +19,6 @@ _PLAIN: Final = (b"}\n\n\r\n", b"}\n\n")  # how nearly every read ends: in a chu
 _SURE: Final = 8  # bytes; a shorter piece of body could be mistaken for framing
 
 
-class NotHttp(ValueError):  # noqa: N818 - says what it is
-    """The bytes are no HTTP response."""
-
-
 def post(
     host: str,
     path: str,
@@ -59,13 +55,14 @@ class Response:
     """
 
     __slots__ = ("_feed", "_parser", "_pieces", "complete", "content_type", "keep_alive", "on_body",
-                 "status")  # fmt: skip
+                 "problem", "status")  # fmt: skip
 
     def __init__(self) -> None:
         """Before the first byte."""
         self.status = 0
         self.content_type = ""
         self.complete = False
+        self.problem = ""  # why the bytes are no HTTP response; what came before them counts
         self.keep_alive = True
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
@@ -73,12 +70,12 @@ class Response:
         self._feed = self._parser.feed_data
 
     def feed(self, data: bytes) -> bytes:
-        """The body's bytes in `data`, b"" if there are none. Raises NotHttp."""
+        """The body's bytes in `data`, b"" if there are none; look at `problem` after it."""
         try:
             self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.complete:  # what follows a whole response is not ours to judge
-                raise NotHttp(f"the answer is not HTTP ({error})") from None
+                self.problem = f"the answer is not HTTP ({error})"
         pieces = self._pieces
         if len(pieces) == 1:
             return pieces.pop()

@@ -1,0 +1,189 @@
+"""The interval is honest: it always meets [clock before send, clock after it], on real sockets."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import gevent
+import pytest
+from reader_cases import LAST, Case, Step, case, send, wire_server
+from wire_examples import HEAD, chunk, delta, event
+
+from harness.drive.clock import CLOCK, Clock
+from harness.measure.records import Outcome
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DONE = chunk(event(b"[DONE]")) + LAST
+SLACK_NS = 20_000  # two clocks are compared, each read on its own
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server that does as it is told."""
+    with wire_server() as port:
+        yield port
+
+
+def token(size: int = 1) -> bytes:
+    """An event with a token of so many characters."""
+    return chunk(event(delta(content="x" * size)))
+
+
+def script_of(rng: random.Random) -> tuple[list[Step], list[tuple[int, int]]]:
+    """A stream, and for each token the sends with the first and the last byte of its end.
+
+    An event ends with the two line feeds, and its chunk with two bytes more: a cut between them
+    leaves open which of the two sends counts.
+    """
+    events = [token(rng.choice((1, 1, 1, 40, 900))) for _ in range(rng.randint(1, 6))]
+    whole = HEAD + b"".join(events) + DONE
+    ends, at = [], len(HEAD)
+    for one in events:
+        at += len(one)
+        ends.append((at - 3, at - 1))
+    boundary = [len(HEAD)] + [last + 1 for _, last in ends]
+    places = {rng.choice((rng.randrange(1, len(whole)), rng.choice(boundary))) for _ in range(6)}
+    cuts = [0, *sorted(places), len(whole)]
+    script: list[Step] = []
+    for a, b in pairwise(cuts):
+        script += [["sleep", rng.choice((0, 0, 0.3, 2, 8))], *send(whole[a:b])]
+
+    def sends(byte: int) -> int:
+        return next(i for i, cut in enumerate(cuts[1:]) if byte < cut)
+
+    return script, [(sends(first), sends(last)) for first, last in ends]
+
+
+def misses(it: Case, truth: dict[int, list[tuple[int, int]]]) -> list[Any]:
+    """Tokens whose interval does not meet that of their send."""
+    log = it.log()["sends"]
+    to_records = CLOCK.now_ns() - time.time_ns()
+    found = []
+    for number, ends in truth.items():
+        record, sends = it.records[number], log[f"{it.name}-{number}"]
+        assert (record.outcome, len(record.at_ns)) == (Outcome.ok, len(ends))
+        for i, (first, last) in enumerate(ends):
+            before = sends[first][0] + to_records
+            after = sends[last][1] + to_records
+            low, at = record.not_before_ns[i], record.at_ns[i]
+            if at < before - SLACK_NS or low > after + SLACK_NS:
+                found.append((number, i, low - before, at - after))
+    return found
+
+
+def stall(rng: random.Random) -> None:
+    """The loop stands still now and then, as it does under load."""
+    while True:
+        gevent.sleep(rng.random() * 0.02)
+        time.sleep(rng.choice((0.0, 0.001, 0.01, 0.03)))
+
+
+@pytest.mark.parametrize("stamps", [True, False])
+@pytest.mark.parametrize("read_bytes", [65_536, 300])
+def test_a_thousand_streams(
+    port: int, stamps: bool, read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coalesced, split, undrained and delayed reads, with kernel stamps and without any."""
+    monkeypatch.setattr(
+        "harness.drive.polling.READ_BYTES", read_bytes
+    )  # small: leaves bytes behind
+    rng = random.Random(read_bytes + stamps)  # noqa: S311 - a test's dice
+    with case(port, stamps=stamps) as it:
+        stalling = gevent.spawn(stall, rng)
+        scripts = {n: script_of(rng) for n in range(500)}
+        todo = iter(scripts.items())
+
+        def user() -> None:
+            for number, (script, _) in todo:
+                it.ask(number, script)
+
+        gevent.joinall([gevent.spawn(user) for _ in range(48)])
+        stalling.kill()
+        assert it.reader.flush(20)
+        assert misses(it, {number: ends for number, (_, ends) in scripts.items()}) == []
+        figures = it.reader.figures()
+    assert figures["stamp_source"] == ("kernel" if stamps else "read")
+    assert (figures["exact_share"] > 0) == stamps
+    assert figures["loop_lag_max_ms"] > 1
+
+
+def test_two_tokens_30_ms_apart_read_late(port: int) -> None:
+    """One read brings both: the second is exact, the first lies in between, and the gap says so."""
+    with case(port) as it:
+        script = [*send(HEAD), ["sleep", 50], *send(token()), ["sleep", 30], *send(token()),
+                  ["sleep", 200], *send(DONE)]  # fmt: skip
+        user = it.start(0, script)
+        gevent.sleep(0.025)  # the head has been read
+        time.sleep(0.15)  # both tokens come while the loop stands still
+        user.join()
+        assert it.reader.flush(10)
+        sends = it.sends(0)
+    record = it.records[0]
+    low, at = record.not_before_ns, record.at_ns
+    first, second = sends[1][1], sends[2][1]
+    assert low[1] == at[1] == at[0]
+    assert low[0] < first < at[0]
+    assert abs(at[1] - second) < 5 * MS  # not the 70 ms by which it was read late
+
+
+class SetClock:
+    """CLOCK_REALTIME as if somebody had set it: `by_ns` ahead."""
+
+    def __init__(self) -> None:
+        """Not yet."""
+        self.by_ns = 0
+
+    def __call__(self) -> int:
+        """The time."""
+        return time.time_ns() + self.by_ns
+
+
+@pytest.mark.parametrize("by_ns", [SECOND, -SECOND, 5 * MS, -5 * MS])
+def test_a_clock_that_is_set_in_the_middle_of_a_stream(port: int, by_ns: int) -> None:
+    """The step is counted, no token jumps, and stamps are believed again after it.
+
+    The kernel's stamps do not follow the injected clock: after the step they look wrong by as much,
+    as stamps taken before a real step do.
+    """
+    realtime = SetClock()
+    script = [*send(HEAD), *[s for _ in range(20) for s in (["sleep", 10], *send(token()))],
+              ["sleep", 30], *send(DONE)]  # fmt: skip
+    with case(port, clock=Clock(realtime_ns=realtime)) as it:
+        user = it.start(0, script)
+        gevent.sleep(0.1)
+        realtime.by_ns = by_ns
+        gevent.sleep(0.02)
+        realtime.by_ns = 0
+        user.join()
+        assert it.reader.flush(10)
+        sends = it.sends(0)
+        steps = it.reader.figures()["clock_steps"]
+    record = it.records[0]
+    assert steps == 2  # there and back
+    for i, (low, at) in enumerate(zip(record.not_before_ns, record.at_ns, strict=True)):
+        before, after = sends[i + 1]
+        assert at >= before - SLACK_NS
+        assert low <= after + SLACK_NS
+        assert at - before < SECOND // 2
+    assert record.not_before_ns[-1] == record.at_ns[-1]
+
+
+def lone(clock: Callable[[], int]) -> Clock:
+    """A clock on which only realtime is replaced."""
+    return Clock(realtime_ns=clock)
+
+
+def test_small_corrections_are_followed_without_a_step() -> None:
+    """Below a tenth of a millisecond the offset just moves."""
+    realtime = SetClock()
+    clock = lone(realtime)
+    clock.sample()
+    realtime.by_ns = 90_000
+    assert (clock.sample()[1], clock.steps) == (False, 0)
+    assert abs(clock.offset_ns - 90_000) < SLACK_NS

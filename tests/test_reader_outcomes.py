@@ -1,0 +1,236 @@
+"""How requests end, on real sockets."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import gevent
+import pytest
+import trustme
+from reader_cases import LAST, WHOLE, Step, case, send, wire_server
+from wire_examples import EVENTS, HEAD, STREAM, chunk
+
+from harness.measure.records import Outcome
+from harness.units import MS
+from harness.wire.tls import client_context
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TOKEN = chunk(EVENTS[1])
+ERROR = b'{"error":{"message":"out of room"}}'
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server that does as it is told."""
+    with wire_server() as port:
+        yield port
+
+
+def plain(status: int, body: bytes, kind: str = "application/json") -> bytes:
+    """A whole response with a length."""
+    head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "error", "tokens"),
+    [
+        (WHOLE, "ok", "", 3),
+        (send(STREAM), "ok", "", 3),
+        # without chunks or a length the connection's end is the body's
+        ([*send(HEAD.replace(b"Transfer-Encoding: chunked\r\n", b""), *EVENTS), ["close"]],
+         "ok", "", 3),
+        ([*send(HEAD + TOKEN), ["close"]], "truncated", "the server closed the connection", 1),
+        ([*send(HEAD + TOKEN), ["sleep", 30], ["reset"]],
+         "truncated", "Connection reset by peer", 1),
+        (send(HEAD + TOKEN + LAST), "truncated", "the stream ended without [DONE]", 1),
+        ([["close"]], "truncated", "the server closed the connection", 0),
+        (send(plain(500, ERROR)), "status", "HTTP 500: out of room", 0),
+        (send(plain(429, b"slow down", "text/plain")), "status", "HTTP 429: slow down", 0),
+        (send(plain(200, b'{"choices":[]}')), "protocol",
+         "the server answered application/json, not text/event-stream", 0),
+        (send(b"SSH-2.0-OpenSSH_9.6\r\n"), "protocol", "the answer is not HTTP", 0),
+        (send(HEAD + TOKEN + b"zz\r\n"), "protocol", "the answer is not HTTP", 1),
+    ],
+)  # fmt: skip
+def test_what_a_server_can_do(
+    port: int, script: list[Step], outcome: str, error: str, tokens: int
+) -> None:
+    """The user hears the same outcome as the record says; what came before the end is kept."""
+    with case(port) as it:
+        exchange, record = it.one(script)
+    assert (record.outcome.value, record.error[: len(error)]) == (outcome, error)
+    assert exchange.outcome is record.outcome
+    assert (len(record.at_ns), record.connect_ns > 0) == (tokens, True)
+    assert record.sent_ns <= record.done_ns
+
+
+@pytest.mark.parametrize(
+    ("script", "limit", "error", "tokens"),
+    [
+        ([["hang"]], "first_byte_ns", "no first token in 0.3 s", 0),
+        # vLLM sends the head at once and the first token when its turn comes
+        ([*send(HEAD), ["hang"]], "first_byte_ns", "no first token in 0.3 s", 0),
+        ([*send(HEAD + TOKEN), ["hang"]], "idle_ns", "no further byte in 0.3 s", 1),
+        ([*send(HEAD + TOKEN), ["hang"]],
+         "total_ns", "the whole request took longer than 0.3 s", 1),
+    ],
+)  # fmt: skip
+def test_timeouts_name_their_phase(
+    port: int, script: list[Step], limit: str, error: str, tokens: int
+) -> None:
+    """Only the phase that took too long is cut off, and the tokens so far are kept."""
+    with case(port, **{limit: 300 * MS}) as it:
+        exchange, record = it.one(script)
+    got = record.outcome, record.error, len(record.at_ns)
+    assert got == (Outcome.timeout, error, tokens)
+    assert exchange.outcome is Outcome.timeout
+    assert record.done_ns - record.sent_ns >= 300 * MS
+
+
+def test_a_slow_queue_is_not_an_idle_stream(port: int) -> None:
+    """The idle limit counts from the first byte of the body."""
+    with case(port, idle_ns=300 * MS) as it:
+        _, record = it.one([*WHOLE[:1], ["sleep", 800], *WHOLE[1:]])
+    assert record.outcome is Outcome.ok
+
+
+def test_nobody_listens() -> None:
+    """The sentence says where."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = listener.getsockname()[1]
+    with case(closed) as it:
+        exchange, record = it.one([])
+    assert record.outcome is exchange.outcome is Outcome.connect
+    assert record.error == f"cannot connect to 127.0.0.1:{closed} (Connection refused)"
+
+
+def test_a_name_without_an_address() -> None:
+    """No lookup leaves the machine for it."""
+    with case(1, host="no such host") as it:
+        _, record = it.one([])
+    assert (record.outcome, record.error[:28]) == (Outcome.connect, "no such host has no address ")
+
+
+def test_a_server_that_never_accepts() -> None:
+    """Its backlog is full: connecting is a phase with its limit too."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        fillers = [socket.socket() for _ in range(2)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        with case(listener.getsockname()[1]) as it:
+            _, record = it.one([])
+        for filler in fillers:
+            filler.close()
+    got = record.outcome, record.error
+    assert got == (Outcome.timeout, "connecting took longer than 2 s")
+
+
+def test_connections_are_kept_alive() -> None:
+    """Ten requests in a row use one connection; only the first had to connect."""
+    with wire_server() as port, case(port) as it:
+        for number in range(10):
+            it.ask(number, WHOLE)
+        assert it.reader.flush(10)
+        assert [it.records[n].connect_ns > 0 for n in range(10)] == [True] + [False] * 9
+        assert it.log()["connections"] == 1 + 1  # and the one that asks
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.1])
+def test_a_server_that_closes_after_each_answer(pause_s: float) -> None:
+    """Without saying so: the next request is sent on a new connection, whenever that is noticed."""
+    with wire_server() as port, case(port) as it:
+        for number in range(5):
+            it.ask(number, [*WHOLE, ["close"]], [*WHOLE, ["close"]])
+            gevent.sleep(pause_s)
+        assert it.reader.flush(10)
+        assert [it.records[n].outcome.value for n in range(5)] == ["ok"] * 5
+
+
+def test_closed_just_as_the_request_came() -> None:
+    """No byte was answered on the kept connection: sent again, once, and timed from there."""
+    with wire_server() as port, case(port) as it:
+        it.ask(0, WHOLE)
+        begun = it.reader.clock.now_ns()
+        it.ask(1, [["sleep", 50], ["close"]], WHOLE)
+        assert it.reader.flush(10)
+        record, log = it.records[1], it.log()
+        # the third connection asks for the log
+        got = record.outcome, log["requests"], log["connections"]
+        assert got == (Outcome.ok, 3, 3)
+        assert record.sent_ns - begun >= 50 * MS
+
+
+def test_killed_users_and_a_closed_reader_leave_records(port: int) -> None:
+    """One is killed, one is open at the end, one is asked for after it: all are cancelled."""
+    script = [*send(HEAD + TOKEN), ["hang"]]
+    with case(port) as it:
+        users = [it.start(number, script) for number in (0, 1)]
+        gevent.sleep(0.3)
+        users[0].kill()
+        it.reader.close()
+        assert it.ask(2, script).outcome is Outcome.cancelled
+    got = [(it.records[n].outcome.value, len(it.records[n].at_ns)) for n in (0, 1)]
+    assert got == [("cancelled", 1)] * 2
+    assert users[1].get().outcome is Outcome.cancelled
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """A certificate authority."""
+    return trustme.CA()
+
+
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    """A client's context."""
+    context = client_context()
+    authority.configure_trust(context)
+    return context
+
+
+def certificate(authority: trustme.CA, name: str, folder: Path) -> Path:
+    """For `name`, in a file."""
+    file = folder / "certificate.pem"
+    authority.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(str(file))
+    return file
+
+
+def test_tls(authority: trustme.CA, tmp_path: Path) -> None:
+    """Streams over TLS are read like others, stamps included; connections are kept."""
+    file = certificate(authority, "localhost", tmp_path)
+    with (
+        wire_server(file) as port,
+        case(port, host="localhost", tls=trusting(authority)) as it,
+    ):
+        for number in range(3):
+            it.ask(number, [[*step] for step in WHOLE])
+        assert it.reader.flush(10)
+        records = [it.records[n] for n in range(3)]
+    assert [(r.outcome.value, len(r.at_ns), r.connect_ns > 0) for r in records] == [
+        ("ok", 3, True), ("ok", 3, False), ("ok", 3, False),
+    ]  # fmt: skip
+
+
+def test_a_certificate_for_another_name(authority: trustme.CA, tmp_path: Path) -> None:
+    """No connection, in clear words."""
+    file = certificate(authority, "example.org", tmp_path)
+    with (
+        wire_server(file) as port,
+        case(port, host="localhost", tls=trusting(authority)) as it,
+    ):
+        exchange, record = it.one(WHOLE)
+    assert record.outcome is exchange.outcome is Outcome.connect
+    assert record.error == ("TLS: Hostname mismatch, certificate is not valid for 'localhost'.")
+
+
+def test_tls_to_a_server_without_it(port: int) -> None:
+    """It hangs or answers something else: an outcome, not an exception."""
+    with case(port, tls=client_context(insecure=True)) as it:
+        _, record = it.one(WHOLE)
+    assert record.outcome in {Outcome.connect, Outcome.timeout}
