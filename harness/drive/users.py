@@ -13,7 +13,7 @@ those of requests. Token latencies go to the records.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import gevent
 from locust import User, constant, task
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from locust.env import Environment
 
     from harness.drive.reader import Exchange
+
+
+REFUSED_S: Final = 0.1
 
 
 class RequestFailed(Exception):  # noqa: N818 - Locust shows the name in its failures table
@@ -72,6 +75,8 @@ class StreamingUser(User):
             self._report(Outcome.cancelled, 0, 0, "the harness stopped it")
             raise
         self._report(sent.outcome, sent.e2e_ns, sent.n_bytes, sent.error)
+        if sent.outcome is Outcome.connect:  # nobody there: asking a thousand times a second helps
+            gevent.sleep(REFUSED_S)  # neither side, and fills the run folder
         if sent.outcome is Outcome.cancelled:  # the reader was closed: there is none to go on with
             raise StopUser
         return sent

@@ -89,7 +89,7 @@ def _undecided(facts: Facts) -> Answer:
 
 def _invalid(facts: Facts) -> Answer:
     reasons = {str(s.data.get("reason") or "") for s in facts.steps if s.decision == "invalid"}
-    given = (facts.run.knee or {}).get("reason")
+    given = (facts.run.knee or {}).get("invalid_reason")
     why = [str(given)] if given else sorted(reasons - {""})
     headline = "These figures must not be believed: the measurement contradicts itself."
     return Answer("invalid", "bad", headline, [sentence(text) for text in why])

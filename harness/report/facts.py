@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.errors import ConfigError
+from harness.errors import ConfigError, MeasurementInvalid
 from harness.measure.slo import Slo
 from harness.measure.summary import window_summary
 from harness.report.say import as_float, bounds
@@ -111,6 +111,10 @@ def gather(run: Run) -> Facts:
 
 
 def _status(run: Run) -> str:
+    if run.knee and run.knee.get(INTERRUPTED):
+        return INTERRUPTED
+    if run.knee and run.knee.get("exit_code") == MeasurementInvalid.exit_code:
+        return "invalid"  # a held level's too
     if run.knee and run.knee.get("status"):
         return str(run.knee["status"])
     if run.summary is not None and not run.summary.get(INTERRUPTED):

@@ -27,18 +27,22 @@ _SHAPES: Final = (
 
 def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """A copy of JSON-like data without secrets; `secrets` are values known to be one."""
-    known = sorted({s for s in secrets if len(s) >= MIN_SECRET}, key=len, reverse=True)
-    return _walk(value, known)
+    return _walk(value, _worth_hiding(secrets))
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     """One text without secrets: known values, bearer tokens, URLs' user, password and query."""
-    for secret in secrets:
+    for secret in _worth_hiding(secrets):
         text = text.replace(secret, HIDDEN)
     text = _URL.sub(lambda match: _url(match[0]), text)
     for shape, instead in _SHAPES:
         text = shape.sub(instead, text)
     return text
+
+
+def _worth_hiding(secrets: Iterable[str]) -> list[str]:
+    """The longest first; no key at all is an empty one, which is in every text."""
+    return sorted({s for s in secrets if len(s) >= MIN_SECRET}, key=len, reverse=True)
 
 
 def _walk(value: Any, known: list[str]) -> Any:

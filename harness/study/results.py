@@ -6,15 +6,18 @@ says is what the records say.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, RunFolderError
 from harness.measure.evidence import Window
 from harness.measure.judge import BAD
+from harness.measure.metrics import failed
 from harness.measure.search import Done, SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.summary import window_summary
+from harness.measure.table import OUTCOMES
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import read_json
 from harness.runfolder.parquet import write_parquet
@@ -66,6 +69,7 @@ def compute(run: Run) -> tuple[Json, Json, int]:
     searched = config.get("kind") == "knee"
     replayed = replay(plan, logged, run.table, searched=searched)
     result = _knee(plan, replayed, run, ended) if searched else _held(plan, replayed, run, ended)
+    result["invalid_reason"] = ended.get("invalid") or why_failed(run, ended, replayed)
     result["client"] = ended.get("figures") or {}
     result["interrupted"] = bool(ended.get("interrupted"))
     result["damage"] = run.damage.sentences()
@@ -77,6 +81,21 @@ def compute(run: Run) -> tuple[Json, Json, int]:
         "exit_code": result["exit_code"],
     }
     return summary, result, int(result["exit_code"])
+
+
+def why_failed(run: Run, ended: Json, replayed: Replay) -> str:
+    """Why a target that failed hard did: its commonest error since the last step began."""
+    if ended.get("status") != "invalid" or not replayed.steps:
+        return ""
+    last = replayed.steps[-1].window
+    bad = failed(run.table) & (run.table.done_ns >= last.chosen_ns)
+    said = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in bad.nonzero()[0])
+    told, count = said.most_common(1)[0] if said else ("no request ended", 0)
+    return (
+        f"the target failed hard, at {last.users} users too: {count} times {told!r}; see whether "
+        "the server still runs and what its log says, then run again; what was measured before "
+        "is kept."
+    )
 
 
 def _span(run: Run, logged: list[Logged]) -> tuple[int, int]:
@@ -96,7 +115,6 @@ def _knee(plan: SearchPlan, replayed: Replay, run: Run, ended: Json) -> Json:
     if ended.get("interrupted"):
         result["status"], result["exit_code"] = "undecided", EXIT_INTERRUPTED
         result["knee"]["users"] = None
-    result["invalid_reason"] = ended.get("invalid") or ""
     return result
 
 
@@ -116,7 +134,6 @@ def _held(plan: SearchPlan, replayed: Replay, run: Run, ended: Json) -> Json:
         "exit_code": code,
         "slos": [str(slo) for slo in plan.slos],
         "steps": steps,
-        "invalid_reason": ended.get("invalid") or "",
     }
 
 
