@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.measure.records import Outcome, RequestRecord, ns_array
+from harness.wire.alike import UNLIKE, Alike
 from harness.wire.http import EVENT_STREAM, OK_STATUS
 from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
 from harness.wire.sse import SseDecoder
@@ -43,7 +44,7 @@ class StreamDecoder:
     records joins them (see `drive.decoding`). Memory does not grow with the stream's length.
     """
 
-    __slots__ = (*_SCALARS, "_at", "_low", "_sse", "_tokens", "asked", "exact_events")
+    __slots__ = (*_SCALARS, "_alike", "_at", "_low", "_sse", "_tokens", "asked", "exact_events")
 
     def __init__(self, asked: Asked) -> None:
         """A request was sent."""
@@ -60,6 +61,7 @@ class StreamDecoder:
         self._problem: tuple[str, str] | None = None  # (outcome, sentence)
         self._error_body = b""
         self._sse = SseDecoder()
+        self._alike = Alike()
         self._clear()
 
     def _clear(self) -> None:
@@ -80,15 +82,20 @@ class StreamDecoder:
         if self.status != OK_STATUS:
             self._error_body += body[: MOST_ERROR_BYTES - len(self._error_body)]
             return
-        sse = self._sse
-        left = 0
+        sse, count = self._sse, self._alike.count
         try:
             events = sse.feed(body)
             left = len(events)
             for data in events:
                 left -= 1
-                sharp = exact and not left and sse.last
-                self._event(read_event(data), at_ns, at_ns if sharp else bound_ns)
+                low_ns = at_ns if exact and not left and sse.last else bound_ns
+                running = count(data)
+                if running != UNLIKE:
+                    self._token(at_ns, low_ns, running, 1)
+                    continue
+                chunk = read_event(data)
+                self._alike.learn(data, chunk)
+                self._event(chunk, at_ns, low_ns)
         except NotACompletion as error:
             self._problem = Outcome.protocol.value, str(error)
 
@@ -109,12 +116,15 @@ class StreamDecoder:
             self._output = completion
         if not carries:
             return
-        tokens = ids if ids > 0 else 1
-        if completion > self._counted:
-            tokens = completion - self._counted
-            self._counted = completion
         if answer and self._answer < 0:
             self._answer = self.events
+        self._token(at_ns, low_ns, completion, ids if ids > 0 else 1)
+
+    def _token(self, at_ns: int, low_ns: int, running: int, tokens: int) -> None:
+        """An event with `tokens` tokens, or as many as the running count has grown."""
+        if running > self._counted:
+            tokens = running - self._counted
+            self._counted = self._output = running
         self.events += 1
         self.exact_events += low_ns == at_ns
         self._at.append(at_ns)

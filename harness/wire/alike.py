@@ -1,0 +1,77 @@
+"""The next token of a stream, known by its likeness to one that was read as JSON before."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.wire.openai import Chunk
+
+UNLIKE: Final = -2
+_KEYS: Final = (b'"content":"', b'"text":"')
+_COUNTS: Final = re.compile(rb'("(?:prompt|total)_tokens":)\d+')
+_RUNNING: Final = re.compile(rb'("completion_tokens":)\d+')
+_QUOTE, _BACKSLASH = b'"', 92
+_patterns: dict[bytes, Callable[[bytes, int], re.Match[bytes] | None]] = {}
+_MOST_PATTERNS: Final = 256  # of a process; a pattern takes as long to make as 100 events to read
+_MOST_LESSONS: Final = 4  # of a stream: its events may all be different
+
+
+class Alike:
+    """Of one stream: `learn` from events that were read, `count` those that are like them.
+
+    The events of a stream differ in the token's text and in the running count, and in nothing else.
+    An event that begins and goes on like a known one therefore needs no parsing, which is what
+    reading a token costs most. Whatever differs, by one byte, is left to `read_event`.
+    """
+
+    __slots__ = ("_before", "_lessons", "_rest", "_size")
+
+    def __init__(self) -> None:
+        """Nothing was seen."""
+        self._before = b""
+        self._size = self._lessons = 0
+        self._rest: Callable[[bytes, int], re.Match[bytes] | None]
+
+    def count(self, data: bytes) -> int:
+        """The running count of the token in `data`, -1 if it has none; or UNLIKE."""
+        size = self._size
+        if not size or not data.startswith(self._before):
+            return UNLIKE
+        end = data.find(_QUOTE, size)
+        if end <= size or data[end - 1] == _BACKSLASH:  # no text; or perhaps not its end
+            return UNLIKE
+        match = self._rest(data, end)
+        if match is None:
+            return UNLIKE
+        return int(match[1]) if match.lastindex else -1
+
+    def learn(self, data: bytes, chunk: Chunk) -> None:
+        """An event that was read: if it is a plain token, what comes may be like it."""
+        if chunk[:3] != (True, True, -1) or chunk.finish_reason or chunk.cached_tokens >= 0:
+            return
+        if self._lessons >= _MOST_LESSONS:
+            return
+        self._lessons += 1
+        keys = [key for key in _KEYS if data.count(key) == 1]
+        if len(keys) != 1:
+            return
+        size = data.index(keys[0]) + len(keys[0])
+        end = data.find(_QUOTE, size)
+        while data[end - 1] == _BACKSLASH:
+            end = data.find(_QUOTE, end + 1)
+        rest = _pattern(data[end:])
+        if rest is not None:
+            self._size, self._before, self._rest = size, data[:size], rest
+
+
+def _pattern(rest: bytes) -> Callable[[bytes, int], re.Match[bytes] | None] | None:
+    """Matches what follows a token's text, whatever the counts in it; one for all streams."""
+    plain = _RUNNING.sub(rb"\1#", _COUNTS.sub(rb"\1#", rest))
+    if plain not in _patterns and len(_patterns) < _MOST_PATTERNS:
+        pattern = _COUNTS.sub(rb"\1\\d+", _RUNNING.sub(rb"\1(\\d+)", re.escape(rest)))
+        _patterns[plain] = re.compile(pattern).fullmatch
+    return _patterns.get(plain)
