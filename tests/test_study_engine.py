@@ -3,80 +3,71 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from study_process import harness, load
 
 from harness.engine.config import EngineConfig
+from harness.engine.process import start_engine
+from harness.engine.server import Serving
 from harness.engine.traffic import Traffic
 from harness.engine.truth import true_knee
 from harness.measure.slo import Slo
+from harness.runfolder.reader import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.realtime
-ENGINE = ["--max-num-seqs", "8", "--prompt-tokens", "64", "--output-tokens", "32"]
+LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32", "--quiet")
+ENGINE = ("--max-num-seqs", "8", *LENGTHS)
+SLO = "ttft_p95=200ms"
 BLOCK = {
     "n", "n_failed", "effective_n", "mean", "p50", "p90", "p95", "p99", "p999", "max",
 }  # fmt: skip
+BLOCKS = {"ttft_ms", "ttfot_ms", "itl_ms", "tpot_ms", "e2e_ms"}
+RATES = {"output_tokens_per_s", "requests_per_s", "goodput_per_s", "outcomes"}
+KNEE = {"users", "ci95", "criterion", "output_tokens_per_s"} | {
+    f"{key}_p95_ms{part}" for key in ("ttft", "itl") for part in ("", "_ci95", "_instrument")
+}
 
 
-def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One command to its end."""
-    command = [sys.executable, "-m", "harness", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def load(path: Path) -> dict[str, Any]:
-    """A JSON file."""
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
-def test_knee_of_the_embedded_engine(tmp_path: Path, figure: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("seats", [8, 16])
+def test_knee_of_the_embedded_engine(
+    seats: int, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
     """`knee` finds about the true knee, explains it, and its folder replays to the same answer."""
     out = tmp_path / "run"
     done = harness(
-        "knee", *ENGINE, "--slo", "ttft_p95=200ms", "--budget", "60s", "--max-users", "64",
-        "--out", str(out), "--json", "-",
+        "knee", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO, "--budget", "75s",
+        "--max-users", str(4 * seats), "--out", str(out), "--json", "-",
     )  # fmt: skip
     assert done.returncode in (0, 6), done.stderr
     result = json.loads(done.stdout)
     truth = true_knee(
-        EngineConfig(max_num_seqs=8), Traffic(64, 32, 0.4), (Slo.parse("ttft_p95=200ms"),),
+        EngineConfig(max_num_seqs=seats), Traffic(64, 32, 0.4), (Slo.parse(SLO),),
         longest_ns=300_000_000_000,
     ).users  # fmt: skip
     knee = result["knee"]
     figure(
-        f"embedded engine in real time: {result['status']}, knee {knee['users']} "
+        f"embedded engine in real time, {seats} seats: {result['status']}, knee {knee['users']} "
         f"({knee['ci95'][0]} to {knee['ci95'][1]}), true knee in simulated time {truth}"
     )
     assert result["verdict"]["bound_by"] == "batch slots"
     assert knee["ci95"][0] <= 2 * truth
     assert knee["ci95"][1] >= truth // 2
+    assert knee.keys() >= KNEE
+    assert result.keys() >= {"status", "plateau", "power", "steps", "verdict", "client"}
+    summary = load(out / "summary.json")
+    assert summary.keys() >= BLOCKS | RATES
+    assert [name for name in BLOCKS if not summary[name].keys() >= BLOCK] == []
     assert load(out / "knee.json") == result
-    assert load(out / "summary.json")["ttft_ms"].keys() >= BLOCK
-    wanted = {
-        "users",
-        "ci95",
-        "criterion",
-        "ttft_p95_ms",
-        "ttft_p95_ms_ci95",
-        "output_tokens_per_s",
-    }
-    assert wanted <= knee.keys()
     again = harness("report", str(out))
     assert again.returncode == done.returncode
-    after = load(out / "knee.json")
-    assert after["replay_differences"] == []
-    assert after == result
+    assert load(out / "knee.json") == result
+    assert (result["replay_differences"], result["damage"]) == ([], [])
     first = (out / "steps.csv").read_text().splitlines()[0]
     assert first.startswith("concurrency,mean_e2e_s,p95_e2e_s,qps,tok_s,gpu_util_pct,notes,")
 
@@ -85,7 +76,6 @@ def test_knee_of_the_embedded_engine(tmp_path: Path, figure: Callable[[str], Non
     ("command", "want_code", "want_steps"),
     [
         (("run", "--users", "4", "--duration", "4s"), 0, [4]),
-        (("run", "--users", "4", "--requests", "30"), 0, [4]),
         (("sweep", "--users", "1,2,4", "--duration", "3s"), 0, [1, 2, 4]),
         (("run", "--users", "4", "--duration", "4s", "--slo", "ttft_p95=1ms"), 99, [4]),
     ],
@@ -93,34 +83,62 @@ def test_knee_of_the_embedded_engine(tmp_path: Path, figure: Callable[[str], Non
 def test_held_levels(
     command: tuple[str, ...], want_code: int, want_steps: list[int], tmp_path: Path
 ) -> None:
-    """`run` and `sweep` hold what they are told; a missed SLO is exit 99."""
+    """`run` and `sweep` hold what they are told, once; a missed SLO is exit 99."""
     done = harness(*command, *ENGINE, "--out", str(tmp_path / "run"))
     assert done.returncode == want_code, done.stderr
     result = load(tmp_path / "run" / "knee.json")
     assert [step["users"] for step in result["steps"]] == want_steps
     assert load(tmp_path / "run" / "summary.json")["outcomes"].keys() == {"ok"}
+    again = harness("report", str(tmp_path / "run"))
+    assert again.returncode == want_code
+    assert load(tmp_path / "run" / "knee.json") == result
+    assert result["replay_differences"] == []
 
 
-@pytest.mark.parametrize("after_s", [1.0, 8.0, 15.0])
-def test_ctrl_c_leaves_a_readable_folder(after_s: float, tmp_path: Path) -> None:
-    """Interrupted at any moment: exit 130, and a report of what was measured, if there was any."""
+@pytest.mark.parametrize("requests", [6, 60])
+def test_a_number_of_requests(requests: int, tmp_path: Path) -> None:
+    """Exactly so many are sent, and stdout is one JSON document."""
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "harness", "knee", *ENGINE, "--slo", "ttft_p95=200ms"]
-    with subprocess.Popen(
-        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        time.sleep(after_s)
-        os.kill(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    if (out / "run.json").exists():
-        assert (out / "report.md").exists()
-        assert load(out / "knee.json")["interrupted"] is True
+    done = harness(
+        "run", "--users", "4", "--requests", str(requests), *ENGINE, "--out", str(out),
+        "--json", "-",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outcomes"].keys() == {"ok"}
+    assert "4 concurrent requests" in done.stderr
+    assert len(read_run(out).table) == requests
+    assert [step["users"] for step in load(out / "knee.json")["steps"]] == [4]
 
 
-def test_dry_run_sends_nothing(tmp_path: Path) -> None:
-    """The plan in words, no folder."""
-    done = harness("knee", *ENGINE, "--dry-run", "--out", str(tmp_path / "run"))
+@pytest.mark.parametrize("to", ["stdout", "stderr"])
+def test_dry_run_sends_nothing(to: str, tmp_path: Path) -> None:
+    """The plan in words, no folder; the words leave stdout to `--json -`."""
+    more = ("--json", "-") if to == "stderr" else ()
+    done = harness("knee", *ENGINE, "--dry-run", "--out", str(tmp_path / "run"), *more)
     assert done.returncode == 0
-    assert "Levels on the way up: 1, 2, 4" in done.stdout
+    assert "Levels on the way up: 1, 2, 4" in getattr(done, to)
+    assert {"stdout": done.stderr, "stderr": done.stdout}[to] == ""
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("knee", "--slo", SLO, "--budget", "60s"),
+        ("run", "--users", "4", "--duration", "60s"),
+    ],
+)
+def test_a_server_that_fails_hard(command: tuple[str, ...], tmp_path: Path) -> None:
+    """From its 60th request on every one is a 500: the run ends, invalid, and says what it saw."""
+    out = tmp_path / "run"
+    serving = Serving(fail_after=60)
+    with start_engine(EngineConfig(max_num_seqs=8), serving=serving) as engine:
+        done = harness(command[0], engine.url, *command[1:], *LENGTHS, "--out", str(out))
+    result = load(out / "knee.json")
+    assert done.returncode == 5
+    assert "HTTP 500" in result["invalid_reason"]
+    assert "The target failed hard" in done.stdout
+    assert result["steps"][-1]["decision"] == "bad"
+    # after the failure it went down, not up
+    users = [step["users"] for step in result["steps"]]
+    assert users[-1] <= max(users)

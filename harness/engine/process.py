@@ -76,9 +76,15 @@ def start_engine(
     )
     assert process.stdin is not None  # noqa: S101 - asked for above
     assert process.stdout is not None  # noqa: S101 - as above
-    process.stdin.write(json.dumps([asdict(config), asdict(serving or Serving())]).encode() + b"\n")
-    process.stdin.flush()
-    line = process.stdout.readline()
+    options = json.dumps([asdict(config), asdict(serving or Serving())]).encode()
+    try:
+        process.stdin.write(options + b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except BaseException:  # Ctrl-C while it starts: nobody else would know of it
+        process.kill()
+        process.wait()
+        raise
     if not line:
         process.wait()
         raise ServerUnreachable(

@@ -1,0 +1,84 @@
+"""The command as a process of its own, and what it started: for tests that interrupt and kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S = 60.0
+
+
+def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """One command to its end."""
+    command = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """One command under way."""
+    command = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds; fails after PATIENCE_S."""
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, "this did not happen"
+        time.sleep(0.05)
+
+
+def lines(path: Path) -> int:
+    """Whole lines of a file, 0 where there is none."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A JSON file."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _states() -> dict[int, tuple[int, str]]:
+    """(parent, state) of every process, by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                found[int(entry.name)] = (int(fields[1]), fields[0])
+    return found
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Command lines of everything that it started, however far down, by pid."""
+    states = _states()
+    found: dict[int, str] = {}
+    wanted = [pid]
+    while wanted:
+        parent = wanted.pop()
+        for child in [c for c, (p, _) in states.items() if p == parent]:
+            with contextlib.suppress(OSError):
+                found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+            wanted.append(child)
+    return found
+
+
+def alive(pids: dict[int, str]) -> list[str]:
+    """Which of these still run (a zombie does not)."""
+    states = _states()
+    return [what for pid, what in pids.items() if states.get(pid, (0, "Z"))[1] != "Z"]
+
+
+def send(pid: int, number: int) -> None:
+    """A signal to one process."""
+    os.kill(pid, number)

@@ -1,0 +1,76 @@
+"""How a run ends when somebody ends it: Ctrl-C, a kill, a server that dies."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from study_process import alive, descendants, harness, lines, load, send, started, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.realtime
+KNEE = (
+    "knee", "--max-num-seqs", "8", "--prompt-tokens", "64", "--output-tokens", "32", "--quiet",
+    "--slo", "ttft_p95=200ms",
+)  # fmt: skip
+
+MOMENTS: dict[str, Callable[[int, Path], bool]] = {
+    "the engine starts": lambda pid, _: len(descendants(pid)) == 1,
+    "the folder is there": lambda _, out: (out / "run.json").exists(),
+    "the load starts": lambda _, out: lines(out / "server.jsonl") > 0,
+    "the second step": lambda _, out: lines(out / "steps.jsonl") > 0,
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c(moment: str, tmp_path: Path) -> None:
+    """Exit 130, nothing left running, and a report of what was measured, if there was any."""
+    out = tmp_path / "run"
+    with started(*KNEE, "--out", str(out)) as process:
+        wait_for(lambda: MOMENTS[moment](process.pid, out))
+        family = descendants(process.pid)
+        send(process.pid, signal.SIGINT)
+        said, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert alive(family) == []
+    if (out / "run.json").exists():
+        assert "Interrupted" in said
+        assert (out / "report.md").exists()
+        assert load(out / "knee.json")["interrupted"] is True
+
+
+def test_kill(tmp_path: Path) -> None:
+    """`kill -9` takes its load process, decoder and engine along; the folder is readable."""
+    out = tmp_path / "run"
+    with started(*KNEE, "--out", str(out)) as process:
+        wait_for(lambda: lines(out / "steps.jsonl") > 0)
+        family = descendants(process.pid)
+        process.kill()
+    assert sorted(w.rpartition("harness.")[2].split()[0] for w in family.values()) == [
+        "drive.decoder", "drive.worker", "engine.process",
+    ]  # fmt: skip
+    wait_for(lambda: alive(family) == [])
+    done = harness("report", str(out))
+    assert done.returncode == 130
+    assert "Interrupted" in done.stdout
+    assert load(out / "summary.json")["outcomes"]["ok"] > 0
+
+
+def test_the_server_dies(tmp_path: Path) -> None:
+    """The run ends as invalid with what it saw; what was measured before is kept."""
+    out = tmp_path / "run"
+    with started(*KNEE, "--out", str(out)) as process:
+        wait_for(lambda: lines(out / "steps.jsonl") > 0)
+        family = descendants(process.pid)
+        send(next(p for p, what in family.items() if "engine.process" in what), signal.SIGKILL)
+        said, err = process.communicate(timeout=120)
+    assert process.returncode == 5, err
+    assert "The target failed hard" in said
+    assert "refused" in said
+    result = load(out / "knee.json")
+    assert (result["status"], result["steps"][0]["outcomes"].keys()) == ("invalid", {"ok"})
+    assert alive(family) == []
