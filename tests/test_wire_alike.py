@@ -9,7 +9,6 @@ from wire_examples import ROLE, delta
 from harness.wire.alike import UNLIKE, Alike
 from harness.wire.openai import read_event
 
-
 WORDS = [
     "a",
     " ",
