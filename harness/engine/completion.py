@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from harness.engine.framing import Frames, error_object
 from harness.engine.tokenizer import Tokens, block_hashes, tokenize, tokenize_messages
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
     from harness.engine.connection import Client
+    from harness.engine.framing import Frames
     from harness.engine.oracle import Sends
 
 DEFAULT_TOKENS: Final = 16  # /v1/completions without max_tokens
@@ -55,14 +55,14 @@ def read_wish(asked: dict[str, Any], *, chat: bool, model: str, config: EngineCo
     """Check a request. Raises BadRequest in vLLM's words."""
     if asked.get("model") not in (None, model):
         raise BadRequest(404, f"The model `{asked['model']}` does not exist.")
-    if asked.get("n", 1) != 1:
+    if asked.get("n") not in (None, 1):
         raise BadRequest(400, "only n=1 is supported")
     tokens = prompt_of(asked, chat=chat)
     limit = config.max_model_len
     output = asked.get("max_completion_tokens") or asked.get("max_tokens")
     if output is None:
         output = limit - len(tokens) if chat else DEFAULT_TOKENS
-    if not isinstance(output, int) or output < 1:
+    if type(output) is not int or output < 1:
         raise BadRequest(400, f"max_tokens must be at least 1, got {output}.")
     if not tokens:
         raise BadRequest(400, "The prompt is empty")
@@ -74,6 +74,8 @@ def read_wish(asked: dict[str, Any], *, chat: bool, model: str, config: EngineCo
             "reduce the length of the input prompt or the number of requested output tokens.",
         )
     options = asked.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise BadRequest(400, "stream_options must be an object")
     continuous = bool(options.get("continuous_usage_stats"))
     hashes = block_hashes(tokens, config.block_size) if config.enable_prefix_caching else []
     return Wish(
@@ -92,11 +94,11 @@ def prompt_of(asked: dict[str, Any], *, chat: bool) -> Tokens:
         messages = asked.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise BadRequest(400, "Field required: messages")
-        return tokenize_messages(messages)
+        return tokenize_messages(messages)  # any content has a text, a number's is its digits
     prompt = asked.get("prompt")
     if isinstance(prompt, str):
         return tokenize(prompt)
-    if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+    if isinstance(prompt, list) and all(type(token) is int for token in prompt):
         return prompt
     raise BadRequest(400, "Field required: prompt")
 
@@ -123,6 +125,10 @@ class Answering:
         self.count = 0
         self.finished = False
 
+    def begun(self, cached_tokens: int) -> None:
+        """The prompt is done; so many of its tokens came from the prefix cache."""
+        self.frames.cached_tokens = cached_tokens
+
     def emitted(self, tokens: int, *, finished: bool) -> None:
         """Tokens came out: send at the interval, the first and the last at once."""
         self.new += tokens
@@ -147,8 +153,3 @@ class Answering:
         alive = self.client.send(data)
         sends.after_ns.append(time.time_ns())
         return alive
-
-    def fail(self) -> bool:
-        """An error inside the stream, as vLLM frames it (faults of tests)."""
-        body = orjson.dumps(error_object(500, "EngineCore encountered an issue."))
-        return self.client.send(b"%x\r\ndata: %b\n\n\r\n" % (len(body) + 8, body))

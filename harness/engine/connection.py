@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
+from harness.engine.framing import NONSENSE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -69,7 +71,10 @@ class Client:
                 self._stamp_ns = seconds * 1_000_000_000 + ns
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # no other protocol here: answered as it is
+            self._parser = httptools.HttpRequestParser(self)
         except httptools.HttpParserError:
+            self.send(NONSENSE)
             return False
         return True
 
@@ -113,6 +118,11 @@ class Client:
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """A client with a large body may wait to be told to go on."""
+        if self._headers.get("expect", "").lower() == "100-continue" and not self.busy:
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""

@@ -53,7 +53,9 @@ class Figures:
         self.config = config
         self.labels = f'engine="0",model_name="{model}"'
         self.finished = {"length": 0, "abort": 0}
-        self.late_ns = 0
+        self.late_max_ns = 0  # and these two: since the start or the oracle's reset
+        self.lost_ns = 0  # given up: the engine's time stood still
+        self.running = 0  # of streams that no engine runs (paced)
         self.ttft = Histogram("vllm:time_to_first_token_seconds", TTFT_S)
         self.gap = Histogram("vllm:inter_token_latency_seconds", GAP_S)
         self.queue = Histogram("vllm:request_queue_time_seconds", REQUEST_S)
@@ -61,11 +63,12 @@ class Figures:
         self.decode = Histogram("vllm:request_decode_time_seconds", REQUEST_S)
         self.inference = Histogram("vllm:request_inference_time_seconds", REQUEST_S)
         self.e2e = Histogram("vllm:e2e_request_latency_seconds", REQUEST_S)
+        self.late = Histogram("harness_engine_late_seconds", GAP_S)
 
-    def first_token(self, sequence: Sequence, received_ns: int, end_ns: int) -> None:
-        """Its first token came out."""
-        if sequence.first_token_ns == end_ns:
-            self.ttft.observe_ns(end_ns - received_ns)
+    def woke(self, late_ns: int) -> None:
+        """Tokens that were due so long ago are only now handed on."""
+        self.late.observe_ns(late_ns)
+        self.late_max_ns = max(self.late_max_ns, late_ns)
 
     def finish(self, sequence: Sequence, received_ns: int) -> None:
         """Its last token came out."""
@@ -81,7 +84,7 @@ class Figures:
         """GET /metrics."""
         c, labels = self.config, self.labels
         rows = [
-            ("gauge", "vllm:num_requests_running", len(engine.running)),
+            ("gauge", "vllm:num_requests_running", len(engine.running) + self.running),
             ("gauge", "vllm:num_requests_waiting", len(engine.waiting)),
             ("gauge", "vllm:kv_cache_usage_perc", engine.kv_usage),
             ("counter", "vllm:num_preemptions_total", engine.preemptions_total),
@@ -89,7 +92,7 @@ class Figures:
             ("counter", "vllm:generation_tokens_total", engine.generation_tokens_total),
             ("counter", "vllm:prefix_cache_queries_total", engine.prefix_queries_total),
             ("counter", "vllm:prefix_cache_hits_total", engine.prefix_hits_total),
-            ("gauge", "harness_engine_late_seconds", self.late_ns / 1e9),
+            ("gauge", "harness_engine_lost_seconds", self.lost_ns / 1e9),
         ]
         out: list[str] = []
         for kind, name, value in rows:
@@ -112,6 +115,7 @@ class Figures:
             self.decode,
             self.inference,
             self.e2e,
+            self.late,
         )
         for histogram in each:
             out += histogram.lines(labels)

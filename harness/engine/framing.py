@@ -15,8 +15,12 @@ HEAD: Final = (
 END: Final = b"0\r\n\r\n"
 REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
                   405: "Method Not Allowed", 500: "Internal Server Error"}  # fmt: skip
-TYPES: Final = {400: "BadRequestError", 401: "Unauthorized", 404: "NotFoundError",
-                405: "MethodNotAllowed", 500: "InternalServerError"}  # fmt: skip
+TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
+UNAUTHORIZED: Final = 401
+NONSENSE: Final = (  # to what is no HTTP, before hanging up
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
+    b"content-length: 30\r\n\r\nInvalid HTTP request received."
+)
 
 
 def event(data: bytes) -> bytes:
@@ -39,8 +43,14 @@ def error_object(status: int, message: str) -> dict[str, Any]:
 
 
 def error(status: int, message: str) -> bytes:
-    """An error response."""
+    """An error response: 400 and 500 are vLLM's own, 404 only where a model is not found."""
     return answer(status, orjson.dumps(error_object(status, message)))
+
+
+def refusal(status: int) -> bytes:
+    """What the web framework around vLLM says by itself: no such path, wrong method, no key."""
+    body = {"error": "Unauthorized"} if status == UNAUTHORIZED else {"detail": REASONS[status]}
+    return answer(status, orjson.dumps(body))
 
 
 @dataclass(slots=True)

@@ -25,6 +25,9 @@ class Listener(Protocol):
 
     received_ns: int
 
+    def begun(self, cached_tokens: int) -> None:
+        """The first token comes next; so many of the prompt's were cached."""
+
     def emitted(self, tokens: int, *, finished: bool) -> None:
         """So many tokens more came out."""
 
@@ -78,12 +81,13 @@ class Player:
     def play(self, now_ns: int) -> None:
         """Catch up with the clock; tokens are handed to their listeners."""
         if self._plan is not None and now_ns - self._end_ns > BEHIND_NS:
-            self.figures.late_ns += now_ns - self._end_ns
+            self.figures.lost_ns += now_ns - self._end_ns
             self._end_ns = now_ns
         while True:
             if self._plan is not None:
                 if self._end_ns > now_ns:
                     return
+                self.figures.woke(now_ns - self._end_ns)
                 self._finish_step(self._plan)
                 start = self._end_ns
                 self._admit(start)
@@ -110,8 +114,12 @@ class Player:
         self._previous_end_ns = end
         for sequence in plan.first:
             listener = listeners.get(sequence.request_id)
-            if listener is not None:
-                figures.first_token(sequence, listener.received_ns, end)
+            if len(sequence.spans) > 1:  # it had been preempted: one more gap
+                last = sequence.spans[-2][1] - 1
+                figures.gap.observe_ns(end - self.engine.step_ends[last])
+            elif listener is not None:
+                figures.ttft.observe_ns(end - listener.received_ns)
+                listener.begun(sequence.cached_tokens)
         over = {sequence.request_id for sequence in plan.finished}
         for sequence in plan.emitting or ():
             number = sequence.request_id
@@ -142,20 +150,27 @@ class PacedPlayer(Player):
     def submit(
         self,
         listener: Listener,
-        prompt_tokens: int,  # noqa: ARG002 - Player's signature
+        prompt_tokens: int,
         output_tokens: int,
-        hashes: list[int],  # noqa: ARG002 - as above
+        hashes: list[int],  # noqa: ARG002 - Player's signature
     ) -> int:
         """Plan its first token."""
         self._count += 1
         self._listeners[self._count] = listener
+        self.engine.prompt_tokens_total += prompt_tokens
+        self.figures.running += 1
         due = listener.received_ns + self._first_ns
         heapq.heappush(self._due, (due, self._count, output_tokens))
         return self._count
 
     def abort(self, number: int) -> None:
         """Its tokens are dropped as they come due."""
-        self._listeners.pop(number, None)
+        if self._listeners.pop(number, None) is not None:
+            self._over("abort")
+
+    def _over(self, reason: str) -> None:
+        self.figures.running -= 1
+        self.figures.finished[reason] += 1
 
     def due_ns(self) -> int:
         """When the next token is due."""
@@ -163,6 +178,8 @@ class PacedPlayer(Player):
 
     def play(self, now_ns: int) -> None:
         """Hand out what is due; what is late stays late, the phase is kept."""
+        if self._due and self._due[0][0] <= now_ns:
+            self.figures.woke(now_ns - self._due[0][0])
         while self._due and self._due[0][0] <= now_ns:
             due, number, left = self._due[0]
             listener = self._listeners.get(number)
@@ -175,4 +192,5 @@ class PacedPlayer(Player):
             else:
                 heapq.heappop(self._due)
                 del self._listeners[number]
+                self._over("length")
             listener.emitted(1, finished=left <= 1)

@@ -20,7 +20,7 @@ from harness import __version__
 from harness.engine.completion import Answering, BadRequest, parse_json, prompt_of, read_wish
 from harness.engine.connection import SO_TIMESTAMPNS, Client, Request
 from harness.engine.figures import Figures
-from harness.engine.framing import Frames, answer, error
+from harness.engine.framing import UNAUTHORIZED, Frames, answer, error, refusal
 from harness.engine.oracle import Oracle
 from harness.engine.player import PacedPlayer, Player
 from harness.errors import ConfigError
@@ -34,6 +34,9 @@ BACKLOG: Final = 4096
 LONGEST_WAIT_S: Final = 0.5
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+METHODS: Final = dict.fromkeys(  # everything else is only read
+    (CHAT, COMPLETIONS, "/tokenize", "/reset_prefix_cache", "/oracle/reset"), ("POST",)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Server:
             "/metrics": self._metrics,
             "/tokenize": self._tokenize,
             "/reset_prefix_cache": self._reset_prefix_cache,
-            "/oracle": lambda _: answer(200, orjson.dumps(self.oracle.to_json())),
+            "/oracle": self._oracle,
             "/oracle/reset": self._reset_oracle,
         }
 
@@ -179,21 +182,22 @@ class Server:
 
     def _respond(self, client: Client, request: Request) -> bytes | None:
         """The whole response; None when it comes as tokens do. Raises BadRequest."""
-        self._check_key(request)
-        if request.path in (CHAT, COMPLETIONS):
-            if request.method != "POST":
-                raise BadRequest(405, "Method Not Allowed")
-            self._complete(client, request)
-            return None
-        if request.path not in self._routes:
-            raise BadRequest(404, "Not Found")
-        return self._routes[request.path](request)
+        if not self._may(request):
+            return refusal(UNAUTHORIZED)
+        route = self._routes.get(request.path)
+        if route is None and request.path not in (CHAT, COMPLETIONS):
+            return refusal(404)
+        if request.method not in METHODS.get(request.path, ("GET", "HEAD")):
+            return refusal(405)
+        if route is not None:
+            return route(request)
+        self._complete(client, request)
+        return None
 
-    def _check_key(self, request: Request) -> None:
+    def _may(self, request: Request) -> bool:
         key = self.serving.api_key
-        guarded = request.path.startswith("/v1")
-        if key and guarded and request.headers.get("authorization") != f"Bearer {key}":
-            raise BadRequest(401, "Unauthorized")
+        guarded = bool(key) and request.path.startswith("/v1")
+        return not guarded or request.headers.get("authorization") == f"Bearer {key}"
 
     def _complete(self, client: Client, request: Request) -> None:
         received_ns = time.monotonic_ns()
@@ -244,8 +248,14 @@ class Server:
         self.player.engine.kv.reset()
         return answer(200, b"")
 
+    def _oracle(self, _: Request) -> bytes:
+        figures = self.figures
+        own = {"late_max_ns": figures.late_max_ns, "lost_ns": figures.lost_ns}
+        return answer(200, orjson.dumps(self.oracle.to_json() | own))
+
     def _reset_oracle(self, _: Request) -> bytes:
         self.oracle.requests.clear()
+        self.figures.late_max_ns = self.figures.lost_ns = 0
         return answer(200, b"")
 
 

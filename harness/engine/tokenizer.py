@@ -33,8 +33,8 @@ def tokenize_messages(messages: list[dict[str, Any]]) -> list[str]:
     for message in messages:
         content = message.get("content") or ""
         if isinstance(content, list):
-            content = " ".join(str(part.get("text", "")) for part in content)
-        tokens += [TEMPLATE[0], str(message.get("role")), *tokenize(content), TEMPLATE[2]]
+            content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+        tokens += [TEMPLATE[0], str(message.get("role")), *tokenize(str(content)), TEMPLATE[2]]
     return [*tokens, *OPENING]
 
 
