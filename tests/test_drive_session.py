@@ -77,12 +77,17 @@ def fetch(url: str) -> bytes:
 
 
 def nothing_lost(got: dict[str, Any], processes: int) -> bool:
-    """Locust counted every record, and each worker's numbers are 0 .. n - 1, each once."""
+    """Locust counted every record, and each worker's numbers are 0 .. n - 1, each once.
+
+    Locust's own counts come from its workers without acknowledgement: after Ctrl-C the last ones
+    may not arrive, the records do.
+    """
     for worker in range(processes):
         numbers = [number for w, number in got["keys"] if w == worker]
         assert numbers == list(range(len(numbers)))
         assert numbers
-    return bool(got["locust_requests"] == len(got["keys"])) and got["missing"] == {}
+    counted = got["locust_requests"] == len(got["keys"])
+    return (counted or (processes > 1 and got["interrupted"])) and got["missing"] == {}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
