@@ -11,21 +11,20 @@ from array import array
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.audit import audit_tokens, little
 from harness.measure.evidence import Window, gather
-from harness.measure.judge import judge
-from harness.measure.power import plateau_knee, power_knee
 from harness.measure.records import Outcome, RequestRecord
 from harness.measure.samples import ServerSample
+from harness.measure.search import Done, SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.summary import window_summary
 from harness.measure.table import RecordTable
-from harness.measure.verdict import conclude, facts
 from harness.runfolder import names
 from harness.runfolder.parquet import write_parquet
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
 from harness.runfolder.writer import RunFolder
+from harness.study.controller import Step
+from harness.study.outcome import knee_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +34,8 @@ T0 = 1_790_000_000_000_000_000
 MS, S = 10**6, 10**9
 SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 48, 56, 52, 50, 51, 50, 51)
+PLAN = SearchPlan(SLOS)
+CLIENT = {"stamp_source": "kernel", "exact_share": 0.98, "loop_lag_p99_ms": 1.42, "cpu_s": 12.4}
 PURPOSES = ("up",) * 7 + ("bisect",) * 5 + ("repeat",) * 2
 
 
@@ -135,47 +136,32 @@ class Server:
         )  # fmt: skip
 
 
-def step_of(window: Window, table: RecordTable, samples: list[ServerSample]) -> dict[str, Any]:
-    """A step as knee.json holds it."""
-    until = table.until(window.end_ns)
-    out = window_summary(until, window.settled_ns, window.end_ns, SLOS)
-    evidence = gather(until, window, SLOS)
-    verdict = judge(evidence, SLOS, 0.05 / 8)
-    inside = [s for s in samples if window.settled_ns <= s.at_ns <= window.end_ns]
-    shown = facts(inside, window.users, "ttft")
-    for key in ("ttft", "itl"):
-        for tail in ("", "_ci95", "_instrument"):
-            out[f"{key}_p95_ms{tail}"] = out[f"{key}_ms"][f"p95{tail}"]
-    over = {slo.name: evidence.over(i) for i, slo in enumerate(SLOS)}
-    return {
-        **asdict(window), **out,
-        "decision": verdict.decision, "reason": verdict.reason, "n": out["ttft_ms"]["n"],
-        "n_open": int((until.outcome == 8).sum()),
-        "over_share": {k: hits.sum() / max(n.sum(), 1) for k, (n, hits) in over.items()},
-        "little": little(until, window), "audit": audit_tokens(until, window, samples),
-        "server": {"running_mean": shown.running, "waiting_mean": shown.waiting,
-                   "kv_usage_max": shown.kv_usage_max, "preemptions": shown.preemptions},
-    }  # fmt: skip
+def steps_of(windows: list[Window], table: RecordTable) -> list[Step]:
+    """Each window judged on its own, as what was known at its end."""
+    evidences = [gather(table.until(window.end_ns), window, SLOS) for window in windows]
+    return [Step(e.window, e, PLAN.judge(e)) for e in evidences]
 
 
-def make(path: Path, *, seconds: float = 8.0, fail_above: int = 10**9) -> dict[str, Any]:
-    """Write a finished folder of a found knee; its knee.json as a dict."""
+def make(
+    path: Path, *, seconds: float = 8.0, fail_above: int = 10**9, finished: bool = True
+) -> dict[str, Any]:
+    """Write a folder of a found knee, or one that ends with the load; its knee.json."""
     server, windows = Server(fail_above=fail_above), []
     for index, (users, purpose) in enumerate(zip(LEVELS, PURPOSES, strict=True)):
         began = server.now
         server.hold(users, seconds / 2)
         settled = server.now
         server.hold(users, seconds)
-        windows.append(Window(index, users, purpose, began, settled, server.now))
+        end = server.now
+        windows.append(Window(index, users, purpose, began, began + S, settled, end, end))
     server.users = 0
     while server.running or server.waiting:
         server.step()
     table = RecordTable.from_records(server.records)
     folder = RunFolder.create(path)
-    config = {"target": {"url": "http://127.0.0.1:8000", "model": None}, "slos": SLOS,
-              "load": {"workload": {"name": "chat"}, "seed": 1, "processes": 1}, "min_users": 1,
-              "max_users": 512, "budget_ns": 120 * S, "max_errors": 0.01,
-              "plan_users": 2000}  # fmt: skip
+    config = {"kind": "knee", "slos": [str(slo) for slo in SLOS], "plan_users": 2000,
+              "drive": {"workload": {"name": "chat", "prompt": {"mean": 256, "shape": "fixed"},
+                                     "output": {"mean": 48, "shape": "normal"}}}}  # fmt: skip
     command = ["vllm-harness", "knee", "http://127.0.0.1:8000", "--slo", "ttft_p95=500ms", "--slo",
                "itl_p95=50ms", "--plan-users", "2000"]  # fmt: skip
     target = {"url": "http://127.0.0.1:8000", "model": "example-1.5b", "version": "0.26.0",
@@ -190,38 +176,17 @@ def make(path: Path, *, seconds: float = 8.0, fail_above: int = 10**9) -> dict[s
     samples, steps = folder.lines(names.SERVER), folder.lines(names.STEPS)
     for sample in server.samples:
         samples.append(sample)
-    made = [step_of(window, table, server.samples) for window in windows]
+    made = steps_of(windows, table)
     for step in made:
-        steps.append(step)
-    knee = knee_of(made, windows, table, server.samples)
-    folder.write_json(names.KNEE, knee)
-    last = windows[-1].end_ns
-    folder.write_json(names.SUMMARY, window_summary(table, windows[0].start_ns, last, SLOS))
-    write_parquet(folder, names.PARQUET, table)
+        row = asdict(step.window) | {"decision": step.judgement.decision, "invalid": step.invalid}
+        steps.append(row)
+    for lines in (samples, steps):
+        lines.close()
+    done = Done("found", (50, 51))
+    knee = {**knee_json(PLAN, made, done, table, server.samples), "client": CLIENT}
+    if finished:
+        folder.write_json(names.KNEE, knee)
+        start, end = windows[0].settled_ns, windows[-1].end_ns
+        folder.write_json(names.SUMMARY, window_summary(table, start, end, SLOS))
+        write_parquet(folder, names.PARQUET, table)
     return knee
-
-
-def knee_of(
-    steps: list[dict[str, Any]],
-    windows: list[Window],
-    table: RecordTable,
-    samples: list[ServerSample],
-) -> dict[str, Any]:
-    """knee.json of these steps: the knee is the highest good level."""
-    good = max((s for s in steps if s["decision"] == "good"), key=lambda s: s["users"])
-    worst = max(windows[-2:], key=lambda w: w.users)
-    inside = [s for s in samples if worst.settled_ns <= s.at_ns <= worst.end_ns]
-    evidences = [gather(table.until(w.end_ns), w, SLOS) for w in windows]
-    return {
-        "status": "found",
-        "knee": {
-            "users": good["users"], "ci95": [good["users"] - 1, good["users"] + 1],
-            "criterion": "ttft_p95=500ms, itl_p95=50ms",
-            **{k: good[k] for k in good if k.startswith(("ttft_p95_ms", "itl_p95_ms"))},
-            "output_tokens_per_s": good["output_tokens_per_s"],
-        },
-        "plateau": plateau_knee(evidences), "power": power_knee(evidences), "steps": steps,
-        "verdict": asdict(conclude(facts(inside, worst.users, "ttft"))),
-        "client": {"stamp_source": "kernel", "exact_share": 0.98, "loop_lag_p99_ms": 1.42,
-                   "cpu_s": 12.4},
-    }  # fmt: skip

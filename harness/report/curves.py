@@ -28,8 +28,8 @@ MARKS: Final = {
 }
 PANELS: Final = {
     "throughput": ("Output tokens/s", ""),
-    "ttft": ("p95 TTFT, ms", "ttft"),
-    "itl": ("p95 ITL, ms", "itl"),
+    "ttft": ("TTFT, ms: p95 and median", "ttft"),
+    "itl": ("ITL, ms: p95 and median", "itl"),
 }
 
 
@@ -45,15 +45,22 @@ def panel(facts: Facts, name: str) -> str:
     def figure_of(step: StepRow) -> Figure:
         return step.latency(metric) if metric else step.figure("output_tokens_per_s")
 
+    medians = _means(facts, lambda step: step.latency(metric, "p50")) if metric else []
     shown = [step for step in facts.steps if figure_of(step).known]
-    if not shown:
+    if not shown and not medians:
         return ""
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         axes.set_xlabel("concurrent requests")
         _x_axis(axes, [step.users for step in facts.steps])
-        _y_axis(axes, facts, metric, [figure_of(step).value for step in shown])
-        _levels(axes, facts, figure_of)
+        _y_axis(
+            axes,
+            facts,
+            metric,
+            [*(figure_of(step).value for step in shown), *(y for _, y in medians)],
+        )
+        axes.plot(*_columns(medians), color=MUTED, linestyle=":", marker=".", zorder=2)
+        axes.plot(*_columns(_means(facts, figure_of)), color=MUTED, linewidth=1, zorder=2)
         for step in shown:
             _point(axes, step, figure_of(step))
         _knee(axes, facts)
@@ -97,15 +104,19 @@ def log_ticks(axis: object) -> None:
     axis.set_minor_locator(NullLocator())  # type: ignore[attr-defined]
 
 
-def _levels(axes: Axes, facts: Facts, figure_of: Callable[[StepRow], Figure]) -> None:
-    """A thin line through the levels' means."""
-    means = []
+def _means(facts: Facts, figure_of: Callable[[StepRow], Figure]) -> list[tuple[float, float]]:
+    """(users, mean over the level's steps) of each level with a finite figure."""
+    means: list[tuple[float, float]] = []
     for steps in facts.levels:
         values = [figure_of(step).value for step in steps]
         finite = [v for v in values if math.isfinite(v)]
         if finite:
             means.append((steps[0].users, sum(finite) / len(finite)))
-    axes.plot([u for u, _ in means], [v for _, v in means], color=MUTED, linewidth=1, zorder=2)
+    return means
+
+
+def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def _point(axes: Axes, step: StepRow, figure: Figure) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from harness.measure.metrics import METRICS
 from harness.measure.summary import in_window
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.svg import BLUE, GREEN, INK, MUTED, RED, drawing, to_svg
+from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.report.words import limit, metric_name
 from harness.units import MS
 
@@ -87,7 +87,8 @@ def distribution(facts: Facts, metric: str) -> str:
             if slo.metric == metric:
                 axes.axvline(slo.limit_ns / MS, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
                 axes.annotate(f"SLO {limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
-                              va="bottom", ha="right", fontsize=11)  # fmt: skip
+                              va="bottom", ha="center", fontsize=11,
+                              bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
         axes.legend(loc="best", handlelength=2.4)
         return to_svg(figure, f"spread-{metric}", title)
 

@@ -24,11 +24,17 @@ def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
 
 def at_knee(facts: Facts) -> list[str]:
     """`At the knee: p95 TTFT 434 ms (397 to 459), ...`; empty when nothing was measured."""
-    step = facts.at_knee()
     figures = [figure for figure in knee_figures(facts).items() if figure[1].known]
     if not figures:
         return []
-    where = "At the knee" if facts.status == "found" else f"At {step.users:,}" if step else "There"
+    at = facts.measured_at
+    where = (
+        "At the knee"
+        if facts.status == "found" and at == facts.users[0]
+        else f"At {at:,}"
+        if at
+        else "Measured"
+    )
     told = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
     return [f"{where}: {', '.join(told)}."]
 

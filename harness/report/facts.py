@@ -36,28 +36,28 @@ class Facts:
     @property
     def knee(self) -> dict[str, Any]:
         """knee.json's `knee`; {} when there is none."""
-        return _object((self.run.knee or {}).get("knee"))
+        return mapping((self.run.knee or {}).get("knee"))
 
     @property
     def verdict(self) -> dict[str, Any]:
         """knee.json's `verdict`."""
-        return _object((self.run.knee or {}).get("verdict"))
+        return mapping((self.run.knee or {}).get("verdict"))
 
     @property
     def client(self) -> dict[str, Any]:
         """What the load generator says of itself."""
         found = (self.run.knee or {}).get("client") or (self.run.summary or {}).get("client")
-        return _object(found)
+        return mapping(found)
 
     @property
     def config(self) -> dict[str, Any]:
         """The plan as it ran."""
-        return _object(self.run.info.get("config"))
+        return mapping(self.run.info.get("config"))
 
     @property
     def server(self) -> dict[str, Any]:
         """What is known of the target."""
-        return _object(self.run.info.get("server"))
+        return mapping(self.run.info.get("server"))
 
     @property
     def users(self) -> tuple[float, float, float]:
@@ -91,10 +91,16 @@ class Facts:
         start, end = int(table.sent_ns.min()), int(table.done_ns.max())
         return window_summary(table, start, end, self.slos)
 
+    @property
+    def measured_at(self) -> int:
+        """The level whose figures stand for the knee; 0 when there is none."""
+        step = self.at_knee()
+        return step.users if step else 0
+
     def at_knee(self) -> StepRow | None:
         """The longest step at the knee's level, else at the highest good one."""
         good = [step for step in self.used if step.decision == "good"]
-        at = self.users[0]
+        at = as_float(self.knee.get("measured_at_users", self.knee.get("users")))
         there = [step for step in self.used if step.users == at]
         if not there and good:
             top = max(step.users for step in good)
@@ -124,8 +130,8 @@ def _status(run: Run) -> str:
 
 def _slos(run: Run) -> tuple[Slo, ...]:
     """From the plan, as objects or as written; else from the knee's criterion."""
-    given = _object(run.info.get("config")).get("slos")
-    criterion = str(_object((run.knee or {}).get("knee")).get("criterion") or "")
+    given = mapping(run.info.get("config")).get("slos")
+    criterion = str(mapping((run.knee or {}).get("knee")).get("criterion") or "")
     found = given if isinstance(given, list) and given else _SLO_TEXT.findall(criterion)
     return tuple(slo for slo in map(_slo, found) if slo is not None)
 
@@ -148,7 +154,8 @@ def broken(facts: Facts, step: StepRow) -> list[Slo]:
     ]
 
 
-def _object(value: Any) -> dict[str, Any]:
+def mapping(value: Any) -> dict[str, Any]:
+    """The value when it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 

@@ -43,6 +43,11 @@ class StepRow:
         return start, settled, end
 
     @property
+    def chosen_ns(self) -> int:
+        """When its level was asked for; the load gets there by the window's start."""
+        return as_int(self.data.get("chosen_ns")) or self.window[0]
+
+    @property
     def seconds(self) -> float:
         """Measured, after the warm-up."""
         return (self.window[2] - self.window[1]) / SECOND

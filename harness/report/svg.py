@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, RULE, PAPER = "#111111", "#777777", "#dddddd", "#fefefe"
-BLUE, RED, GREEN, AMBER = "#0072b2", "#d55e00", "#009e73", "#e69f00"
+BLUE, RED, GREEN, GOLD = "#0072b2", "#d55e00", "#009e73", "#e69f00"
 VARIABLES: Final = {
-    INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper",
-    BLUE: "--blue", RED: "--red", GREEN: "--green", AMBER: "--amber",
+    INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--card",
+    BLUE: "--blue", RED: "--red", GREEN: "--green", GOLD: "--gold",
 }  # fmt: skip
 PX: Final = 1 / 72  # matplotlib's SVG unit is the point; the page takes it as a pixel
 
@@ -40,15 +40,17 @@ STYLE: Final[dict[str, Any]] = {
 
 
 @contextmanager
-def drawing(width: int, height: int, rows: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure of so many pixels, with axes below one another that share x."""
+def drawing(
+    width: int, height: int, ratios: tuple[int, ...] = (1,)
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of so many pixels, with axes of these relative heights that share x."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it announces its font cache
     import matplotlib as mpl  # noqa: PLC0415 - 0.4 s, and only reports draw
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     with mpl.rc_context(cast("Any", {**mpl.rcParamsDefault, **STYLE})):
         figure = Figure((width * PX, height * PX))
-        axes = figure.subplots(rows, 1, sharex=True, squeeze=False)
+        axes = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)
         yield figure, list(axes[:, 0])
 
 
@@ -72,7 +74,8 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
     text = re.sub(r"font: ((?:\w+ )?)([\d.]+)px [^;\"]*", _font, text)
     head, rest = text.split(">", 1)
     box = re.search(r'viewBox="[^"]+"', head)
-    start = f'<svg class="plot" role="img" {box[0] if box else ""} xmlns:xlink="http://www.w3.org/1999/xlink">'
+    space = 'xmlns:xlink="http://www.w3.org/1999/xlink"'
+    start = f'<svg class="plot" role="img" {box[0] if box else ""} {space}>'
     return f"{start}<title>{_escaped(label)}</title>{rest}".strip()
 
 

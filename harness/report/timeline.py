@@ -29,7 +29,7 @@ def timeline(facts: Facts) -> str:
     zero = min(begins)
     kv = [sample.kv_usage for sample in samples]
     with_kv = any(value == value for value in kv)  # noqa: PLR0124 - NaN test
-    with drawing(WIDTH, HEIGHT, 2 if with_kv else 1) as (figure, axes):
+    with drawing(WIDTH, HEIGHT, (5, 2) if with_kv else (1,)) as (figure, axes):
         top = axes[0]
         top.set_title("Requests under way")
         _windows(axes, facts, zero)
@@ -59,10 +59,17 @@ def _windows(axes: list[Axes], facts: Facts, zero: int) -> None:
 def _users(axes: Axes, facts: Facts, zero: int) -> None:
     """Users asked for by the steps, and requests under way by the records."""
     if facts.steps:
-        edges = [x for s in facts.steps for x in (s.window[0], s.window[2])]
-        users = [s.users for s in facts.steps for _ in (0, 1)]
-        x = [(at - zero) / SECOND for at in edges]
-        axes.plot(x, users, color=MUTED, linewidth=3, alpha=0.6, label="users held")
+        edges = [*(step.chosen_ns for step in facts.steps), facts.steps[-1].window[2]]
+        users = [step.users for step in facts.steps]
+        axes.plot(
+            [(at - zero) / SECOND for at in edges],
+            [*users, users[-1]],
+            color=MUTED,
+            linewidth=3,
+            alpha=0.5,
+            drawstyle="steps-post",
+            label="users wanted",
+        )
     table = facts.run.table
     if len(table):
         ends = np.sort(table.done_ns)

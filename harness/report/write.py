@@ -7,8 +7,9 @@ import io
 from typing import TYPE_CHECKING, Final
 
 from harness.report.answer import answer
+from harness.report.cells import table_row
 from harness.report.facts import gather
-from harness.report.page import html, table_row
+from harness.report.page import html
 from harness.runfolder import names
 from harness.runfolder.reader import read_run
 from harness.runfolder.writer import RunFolder

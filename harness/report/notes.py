@@ -1,0 +1,119 @@
+"""The report's small print: how well it was measured, with what, and what is not known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.report.explain import knee_figures
+from harness.report.facts import mapping
+from harness.report.say import bounds, count
+from harness.report.words import limit, sentence, slo_name
+
+if TYPE_CHECKING:
+    from harness.report.facts import Facts
+
+
+def instrument(facts: Facts) -> list[tuple[str, str]]:
+    """What the client says of its own measuring."""
+    client, rows = facts.client, []
+    names = {
+        "stamp_source": "Time stamps",
+        "exact_share": "Events with an exact stamp",
+        "loop_lag_p99_ms": "Reader's loop lag, p99 in ms",
+        "clock_steps": "Steps of the machine's clock",
+        "cpu_s": "CPU of the load processes, s",
+        "decoder_cpu_s": "of that, decoding, s",
+        "processes": "Load processes",
+        "missing": "Missing records",
+    }
+    for key, name in names.items():
+        if client.get(key) not in (None, ""):
+            value = client[key]
+            told = f"{value:.2%}" if key == "exact_share" else str(value)
+            rows.append((name, told.replace("kernel", "the kernel's (SO_TIMESTAMPNS)")))
+    step = facts.at_knee()
+    for metric in ("ttft", "itl"):
+        lo, hi = bounds((step.data if step else {}).get(f"{metric}_p95_ms_instrument"))
+        if lo == lo:  # noqa: PLR0124 - not NaN
+            rows.append(
+                (f"Instrument's interval of p95 {metric.upper()}", f"{lo:.3f} to {hi:.3f} ms")
+            )
+    rows.append(("Accuracy", "against the arrival of segments at this host"))
+    return rows
+
+
+def unknown(facts: Facts) -> list[str]:
+    """What is lost, what was not measured, and what a reader should not take for granted."""
+    knee = facts.run.knee or {}
+    out = facts.run.damage.sentences()
+    out += [str(knee["invalid_reason"])] if knee.get("invalid_reason") else []
+    out += [f"the replay differs: {text}" for text in knee.get("replay_differences") or []]
+    thrown = sum(step.decision == "invalid" for step in facts.steps)
+    out += [f"{count(thrown, 'step')} thrown out, for the reason in the table"] * bool(thrown)
+    out += _silent(facts)
+    if facts.status == "found":
+        out.append(
+            "the knee is one of concurrent requests: each user sends its next request when the "
+            "last one has ended; a rate of independent arrivals holds less before it queues"
+        )
+    if facts.steps:
+        out.append("other prompts, lengths, flags or hardware move these figures; this is one run")
+    return [sentence(text) for text in out]
+
+
+def _silent(facts: Facts) -> list[str]:
+    """Sources that said nothing."""
+    out = []
+    if not facts.run.server:
+        out.append("the server showed no metrics: its side of the figures is missing")
+    if not facts.run.gpu:
+        out.append("no GPU was read: clocks, power and utilisation are not known")
+    short = [name for name, figure in knee_figures(facts).items() if not figure.known]
+    if short and facts.steps:
+        told = " and ".join(short)
+        out.append(f"{told}: too few samples at {facts.measured_at:,} users to name it")
+    if facts.client.get("stamp_source") not in (None, "", "kernel"):
+        out.append("no kernel stamps here: the client's own delay is part of each latency")
+    return out
+
+
+def target(facts: Facts) -> str:
+    """`llama-3.1-8b at http://127.0.0.1:8000`, as far as it is known."""
+    server = facts.server
+    url = "the embedded engine" if server.get("embedded") else str(server.get("url") or "")
+    return " at ".join(filter(None, [str(server.get("model") or ""), url]))
+
+
+def settings(facts: Facts) -> list[tuple[str, str]]:
+    """Target, load, versions, machine."""
+    info, config, server = facts.run.info, facts.config, facts.server
+    work = mapping(mapping(config.get("drive")).get("workload"))
+    rows = [
+        (
+            "Server",
+            f"{server.get('url', '')} {'(embedded engine)' if server.get('embedded') else ''}",
+        ),
+        ("Model", str(server.get("model", ""))),
+        ("Server's version", str(server.get("version") or "")),
+        ("Flags", _pairs(server.get("flags"))),
+        ("SLOs", ", ".join(f"{slo_name(slo)} under {limit(slo)}" for slo in facts.slos)),
+        ("Workload", f"{work.get('name', '')}: {_lengths(work)}"),
+        ("Seeds", _pairs(info.get("seeds"))),
+        ("Versions", _pairs(info.get("versions"))),
+        ("Client's machine", _pairs(info.get("hardware"))),
+        ("Started", str(mapping(info.get("clock")).get("started", ""))),
+    ]
+    return [(name, value) for name, value in rows if value.strip(" :")]
+
+
+def _lengths(work: dict[str, Any]) -> str:
+    parts = [
+        f"{kind} {part.get('mean')} tokens ({part.get('shape')})"
+        for kind in ("prompt", "output")
+        if (part := mapping(work.get(kind)))
+    ]
+    return ", ".join(parts)
+
+
+def _pairs(values: Any) -> str:
+    return ", ".join(f"{key} {value}" for key, value in mapping(values).items())
