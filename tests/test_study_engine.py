@@ -41,7 +41,7 @@ def test_knee_of_the_embedded_engine(
     """`knee` finds about the true knee, explains it, and its folder replays to the same answer."""
     out = tmp_path / "run"
     done = harness(
-        "knee", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO, "--budget", "75s",
+        "knee", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO, "--budget", "60s",
         "--max-users", str(4 * seats), "--out", str(out), "--json", "-",
     )  # fmt: skip
     assert done.returncode in (0, 6), done.stderr
@@ -141,7 +141,7 @@ def test_a_server_that_fails_hard(command: tuple[str, ...], tmp_path: Path) -> N
     assert done.returncode == 5
     assert "HTTP 500" in result["invalid_reason"]
     assert "The target failed hard" in done.stdout
-    assert result["steps"][-1]["decision"] == "bad"
-    # after the failure it went down, not up
+    # users who fail at once are hardly ever under way: Little's law may say so first
+    assert result["steps"][-1]["decision"] in {"bad", "invalid"}
     users = [step["users"] for step in result["steps"]]
-    assert users[-1] <= max(users)
+    assert users[-1] == min(users)  # after the failure it went down

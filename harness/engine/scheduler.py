@@ -2,8 +2,9 @@
 
 A step first serves what runs (one token for each decoding sequence, more of each unfinished
 prompt), then admits from the queue in order of arrival while seats, token budget and KV blocks
-last. When a decoding sequence needs a block and none is free, the one admitted last is preempted:
-its blocks go, its tokens are computed again later.
+last; a prompt enters only when all of it fits, though it is computed in chunks. When a decoding
+sequence needs a block and none is free, the one admitted last is preempted: its blocks go, its
+tokens are computed again later.
 
 Decoding sequences advance by one token per step without being touched: what will happen to them is
 kept by step number (`_finish`, `_need`), so a step in which nobody comes, goes or crosses a block's
@@ -147,7 +148,6 @@ class Scheduler:
         emitting = self._emitting(first) if self._list_emitting else None
         self.kv_tokens += decoded
         finished = self._close(number, end, first)
-        self.prompt_tokens_total += tokens - decoded
         return StepPlan(
             number,
             duration,
@@ -242,7 +242,7 @@ class Scheduler:
             self.kv.share(prefix)
             sequence.shared = prefix
             sequence.computed = hits * self.config.block_size
-            if not self._reserve(sequence, chunk):
+            if not (self._fits(sequence) and self._reserve(sequence, chunk)):
                 self.kv.release(prefix)
                 sequence.shared, sequence.computed = [], 0
                 break
@@ -250,9 +250,9 @@ class Scheduler:
             if sequence.scheduled_ns < 0:
                 sequence.scheduled_ns = now_ns
                 sequence.cached_tokens = sequence.computed
-            if self.config.enable_prefix_caching:
-                self.prefix_queries_total += sequence.to_compute
-                self.prefix_hits_total += sequence.computed
+                if self.config.enable_prefix_caching:  # vLLM keeps preempted requests out of these
+                    self.prefix_queries_total += sequence.prompt_tokens
+                    self.prefix_hits_total += sequence.computed
             self.running[sequence.request_id] = sequence
             self.prefilling[sequence.request_id] = sequence
             admitted.append(sequence)
@@ -267,10 +267,18 @@ class Scheduler:
         most = (sequence.to_compute - 1) // self.config.block_size
         return min(self.kv.find(sequence.block_hashes), most)
 
+    def _fits(self, sequence: Sequence) -> bool:
+        """Room for all that is to compute now: vLLM's `scheduler_reserve_full_isl`, its default."""
+        return self._missing(sequence, sequence.to_compute) <= self.kv.available
+
+    def _missing(self, sequence: Sequence, tokens: int) -> int:
+        """Blocks that it lacks to hold so many tokens."""
+        need = -(-tokens // self.config.block_size)
+        return need - sequence.blocks - len(sequence.shared)
+
     def _reserve(self, sequence: Sequence, chunk: int) -> bool:
         """Blocks for `chunk` more tokens of the prompt."""
-        need = -(-(sequence.computed + chunk) // self.config.block_size)
-        more = need - sequence.blocks - len(sequence.shared)
+        more = self._missing(sequence, sequence.computed + chunk)
         if more > 0:
             if not self.kv.take(more):
                 return False
@@ -294,6 +302,7 @@ class Scheduler:
         for sequence in first:
             if sequence.first_token_ns < 0:
                 sequence.first_token_ns = end
+                self.prompt_tokens_total += sequence.prompt_tokens  # cached ones too, as vLLM
             self._share_prompt(sequence)
             left = sequence.output_tokens - sequence.emitted
             sequence.spans.append([number, number + left])
