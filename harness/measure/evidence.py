@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.metrics import METRICS, failed
-from harness.measure.stats import design_effect
 from harness.measure.table import OPEN
 from harness.units import SECOND
 
@@ -193,12 +192,3 @@ def worst_ratio(evidence: Evidence, slos: Sequence[Slo], weights: Floats | None 
     known = np.where(np.isnan(each), -np.inf, each)
     worst = np.asarray(known.max(axis=0), np.float64)
     return np.where(np.isinf(worst), np.nan, worst)
-
-
-def effective_count(evidence: Evidence, slos: Sequence[Slo]) -> float:
-    """Independent observations behind the scarcest SLO of this step."""
-    counts = []
-    for i in range(len(slos)):
-        sizes, hits = evidence.over(i)
-        counts.append(sizes.sum() / design_effect(sizes, hits))
-    return float(min(counts, default=0.0))

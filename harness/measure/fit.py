@@ -1,10 +1,10 @@
 """The knee from all steps at once: isotonic fit of the criterion over load, inverted.
 
-The criterion of a level is z = max over SLOs of log(quantile / limit); latency does not fall with
-load, so z is fitted by a non-decreasing function (pool adjacent violators, weighted by effective
-observations), joined by straight lines, and read where it crosses 0. For the interval each level's
-blocks of time are resampled; it holds at least the levels on both sides of the crossing: between
-them nothing was measured, so a straight line is a guess there, not evidence.
+The criterion of a level is its excess (excess.py), in log-odds; latency does not fall with load, so
+it is fitted by a non-decreasing function (pool adjacent violators, weighted by information), joined
+by straight lines, and read where it crosses 0. For the interval each level's blocks of time are
+resampled; it holds at least the levels on both sides of the crossing: between them nothing was
+measured, so a straight line is a guess there, not evidence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.evidence import effective_count, pool, worst_ratio
+from harness.measure.evidence import pool
+from harness.measure.excess import excess
 from harness.measure.stats import percentile_levels, resample_weights
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-NEAR: Final = (
-    0.35  # levels within so much of the limit and of the crossing (logs) join a smooth fit
-)
+# what joins a smooth fit: levels so near the crossing (log of users) and the limit (log-odds)
+NEAR_USERS: Final = 0.5
+NEAR_EXCESS: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Level:
     users: int
     evidence: Evidence
     steps: int
-    z: float  # log(quantile / limit) of the worst SLO
-    weight: float  # effective observations
+    excess: float  # log-odds of the share over the worst SLO, less those allowed
+    weight: float  # information about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,9 @@ def levels_of(evidences: Sequence[Evidence], slos: Sequence[Slo]) -> list[Level]
     levels = []
     for users, several in sorted(by_users.items()):
         joined = pool(several)
-        z = float(worst_ratio(joined, slos)[0])
-        if not np.isnan(z):
-            weight = max(effective_count(joined, slos), 1.0)
-            levels.append(Level(users, joined, len(several), z, weight))
+        values, weight = excess(joined, slos)
+        if not np.isnan(values[0]):
+            levels.append(Level(users, joined, len(several), float(values[0]), max(weight, 0.01)))
     return levels
 
 
@@ -101,19 +101,19 @@ def invert(users: Floats, fitted: Floats) -> float:
     return float(users[i - 1] + (users[i] - users[i - 1]) * -low / (high - low))
 
 
-def smooth(users: Floats, z: Floats, weights: Floats, point: float) -> Floats:
-    """Crossing of a straight line in log(users) through the levels near `point`, per column of z.
+def smooth(users: Floats, values: Floats, weights: Floats, point: float) -> Floats:
+    """Crossing of a straight line in log(users) through the levels near `point`, per column.
 
     For ends that stay undecided: there the noise of a level exceeds its distance to the next, and
-    neighbours know about each other. `z` is (levels, columns), its first column the data. NaN where
-    fewer than four levels are near or the line does not rise.
+    neighbours know about each other. `values` is (levels, columns), its first column the data.
+    NaN where fewer than four levels are near or the line does not rise.
     """
     with np.errstate(divide="ignore"):
         x = np.log(users / max(point, 1e-9))
-    near = (np.abs(x) < NEAR) & (np.abs(z[:, 0]) < NEAR)
+    near = (np.abs(x) < NEAR_USERS) & (np.abs(values[:, 0]) < NEAR_EXCESS)
     if near.sum() < 4:  # noqa: PLR2004 - two parameters and something left over
-        return np.full(z.shape[1], np.nan)
-    w, x, y = weights[near] / weights[near].sum(), x[near], z[near]
+        return np.full(values.shape[1], np.nan)
+    w, x, y = weights[near] / weights[near].sum(), x[near], values[near]
     mx, my = w @ x, w @ y
     slope = (w * (x - mx)) @ (y - my) / (w @ (x - mx) ** 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -128,15 +128,15 @@ def crossing(
     """Point and interval of the knee; `decided`: both ends of the bracket are, no smoothing."""
     users = np.array([level.users for level in levels], float)
     weights = np.array([level.weight for level in levels])
-    z = np.array([level.z for level in levels])
-    fitted = isotonic(z, weights)
+    values = np.array([level.excess for level in levels])
+    fitted = isotonic(values, weights)
     draws = np.array(
         [
-            worst_ratio(x.evidence, slos, resample_weights(x.evidence.blocks, seed + x.users))
+            excess(x.evidence, slos, resample_weights(x.evidence.blocks, seed + x.users))[0]
             for x in levels
         ]
     )
-    columns = np.column_stack([z, np.where(np.isnan(draws), z[:, None], draws)])
+    columns = np.column_stack([values, np.where(np.isnan(draws), values[:, None], draws)])
     found = np.array([invert(users, isotonic(column, weights)) for column in columns.T])
     if not decided and 0 < found[0] < np.inf:
         line = smooth(users, columns, weights, found[0])

@@ -92,7 +92,7 @@ def bracket_of(levels: Sequence[Level]) -> Bracket:
     """Levels on both sides of the isotonic fit's crossing."""
     if not levels:
         return Bracket(None, None)
-    fitted = isotonic(np.array([x.z for x in levels]), np.array([x.weight for x in levels]))
+    fitted = isotonic(np.array([x.excess for x in levels]), np.array([x.weight for x in levels]))
     good = int((fitted <= 0).sum())  # the fit does not decrease: the good ones come first
     return Bracket(
         levels[good - 1] if good else None,

@@ -1,8 +1,9 @@
 """Holds one level after another: ticked once a second, in real or simulated time alike.
 
 A step has three phases. *ramp*: until the level's users are all there and busy. *settle*: until
-two requests per user have ended since (the old load and the burst of the ramp are gone), or
-three lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
+two requests per user have ended since (the old load and the burst of the ramp are gone; one is
+enough where the load has hardly changed and where the look only says whether to climb on), or three
+lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
 decides, or the step's cap. A judgement sees only what happened up to a horizon a little before now,
 by when every record has arrived, so that it can be repeated from the run folder.
 """
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 LAG_NS: Final = 2 * SECOND  # by then a record has come from its worker, a part at the latest
 FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
-SHORTEST: Final = 2  # lifetimes that any look needs
+SHORTEST: Final = 2  # lifetimes that any look needs,
+SHORTEST_LEAN: Final = 1  # one that says only whether to climb on
 GOOD_LIFETIMES: Final = 8  # and a level near the knee before it counts as good
 STEADY_LIFETIMES: Final = 6  # a throughput needs so many, with as many blocks
 CLEAR_N: Final = 3  # requests or gaps that a look needs on the way up: all under half the limit,
@@ -38,7 +40,9 @@ QUICK_N: Final = 10  # the worst over twice the limit,
 LEAN_N: Final = 40  # or the quantile merely below the limit
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
-TURNOVERS: Final = 2  # so many requests per user have ended since the ramp: settled
+TURNOVERS: Final = 2  # so many requests per user have ended since the ramp: settled;
+TURNOVERS_LEAN: Final = 1  # on the way up, or
+NEARBY: Final = 0.1  # when users change by this share at most
 BUSY_SHARE: Final = 0.9  # of the users have a request under way: the level is there
 
 
@@ -91,6 +95,10 @@ class _Now:
 def search(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
     """The next action: by the SLOs, or by power where there are none."""
     return (next_action if plan.slos else next_power_action)(plan, evidences, spent_ns)
+
+
+def _shortest(hold: Hold) -> int:
+    return SHORTEST_LEAN if hold.until == "lean" else SHORTEST
 
 
 class KneeController:
@@ -173,9 +181,14 @@ class KneeController:
 
     def _settle(self, now: _Now, table: RecordTable, horizon: int) -> None:
         ended = int(((table.outcome != OPEN) & (table.done_ns > now.ramped_ns)).sum())
-        turned = ended >= TURNOVERS * now.hold.users
+        turned = ended >= self._turnovers(now.hold) * now.hold.users
         if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
+
+    def _turnovers(self, hold: Hold) -> int:
+        before = self.steps[-1].window.users if self.steps else 0
+        nearby = abs(before - hold.users) <= NEARBY * hold.users
+        return TURNOVERS_LEAN if nearby or hold.until == "lean" else TURNOVERS
 
     def _window(self, now: _Now, horizon: int) -> Window:
         settled = now.settled_ns if now.settled_ns >= 0 else now.began_ns
@@ -214,7 +227,8 @@ class KneeController:
         length = horizon - now.settled_ns
         few = self.peek is None or self.peek.window.index != len(self.steps)
         if not few and self.peek is not None:
-            few = self._least(self.peek) < QUICK_N or length < 2 * self.peek.lifetime_ns
+            short = length < _shortest(now.hold) * self.peek.lifetime_ns
+            few = short or self._least(self.peek) < QUICK_N
         if now.hold.until == "requests":
             return False
         if now.hold.until == "time":
@@ -235,7 +249,7 @@ class KneeController:
                 and evidence.ended.sum() >= QUICK_N
             )
         lifetimes = length / max(evidence.lifetime_ns, 1)
-        if lifetimes < SHORTEST:
+        if lifetimes < _shortest(now.hold):
             return False
         decision = self.plan.judge(held).decision
         decided = decision == BAD or (decision == GOOD and self._outlasted(now, lifetimes))
