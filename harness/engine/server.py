@@ -18,7 +18,7 @@ import orjson
 
 from harness import __version__
 from harness.engine.completion import Answering, BadRequest, parse_json, prompt_of, read_wish
-from harness.engine.connection import SO_TIMESTAMPNS, Client, Request
+from harness.engine.connection import SO_TIMESTAMPNS, Client
 from harness.engine.figures import Figures
 from harness.engine.framing import UNAUTHORIZED, Frames, answer, error, refusal
 from harness.engine.oracle import Oracle
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.engine.config import EngineConfig
+    from harness.engine.request import Request
 
 BACKLOG: Final = 4096
 LONGEST_WAIT_S: Final = 0.5
