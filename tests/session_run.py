@@ -2,8 +2,9 @@
 
     python session_run.py URL PROCESSES LEVELS [OPTIONS-JSON]
 
-LEVELS is a JSON list of users, one per tick; the run is done after the last one. The first line
-printed is `ready` and the pids of the load processes.
+LEVELS is a JSON list of users, one per tick; the run is done after the last one. With the option
+`patient` each level is kept until it is seen, so nothing depends on how fast this machine is. The
+first line printed is `ready` and the pids of the load processes.
 """
 
 from __future__ import annotations
@@ -54,6 +55,26 @@ class Script:
         return Target(users, float(max(users, 1)), done)
 
 
+class Patient(Script):
+    """Each level is kept until as many users run here and as many requests at the server."""
+
+    MOST = 60  # ticks; then what was not reached is missing in `reached`
+
+    def __init__(self, levels: list[int]) -> None:
+        """One entry per level."""
+        super().__init__(levels)
+        self.reached: list[int] = []
+
+    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
+        """The same level until it is seen."""
+        super().tick(now_ns, running_users, server)
+        left = self.levels[len(self.reached) :]
+        if left and server is not None and running_users == server.running == left[0]:
+            self.reached.append(left.pop(0))
+        users = (left or self.levels[-1:])[0]
+        return Target(users, float(max(users, 1)), not left or len(self.running) > self.MOST)
+
+
 class Keep:
     """A sink that keeps whole records, and says once that the load is under way."""
 
@@ -96,6 +117,7 @@ def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
         "missing": ended.missing,
         "figures": ended.figures,
         "running": script.running,
+        "reached": script.reached if isinstance(script, Patient) else [],
         "samples": sum(sample is not None for sample in script.samples),
         "outcomes": Counter(record.outcome.value for record in keep.records),
         "keys": sorted(record.key for record in keep.records),
@@ -113,10 +135,10 @@ def main() -> None:
     url, processes, levels = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     more = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     drain_ns = more.pop("drain_ns", 20_000_000_000)
-    ui_port = more.pop("ui_port", None)
+    ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
     options = prepare(DriveOptions(url, "", work, processes=processes)).options
-    script, keep = Script(levels), Keep()
+    script, keep = Patient(levels) if patient else Script(levels), Keep()
     session = Session(replace(options, **more), script, [keep], ui_port=ui_port, drain_ns=drain_ns)
     keep.session = session
     sys.stdout.write(json.dumps(summary(session, script, keep)) + "\n")

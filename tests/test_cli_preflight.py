@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from harness.study.preflight import (
     check_folder,
     check_lengths,
     check_machine,
+    check_port,
     raise_file_limit,
 )
 
@@ -68,6 +70,29 @@ def test_too_few_files(tmp_path: Path, limits: tuple[int, int]) -> None:
     fit = hard - FILES_BESIDE_USERS
     with pytest.raises(ConfigError, match=f"may open {hard} files.*try --max-users {fit}"):
         check_machine(OutputOptions(tmp_path / "new"), users=hard)
+
+
+def test_busy_port(tmp_path: Path) -> None:
+    """A web UI whose port is taken is refused, and a free one is named."""
+    said = (
+        r"--ui-port is \d+ \(Address already in use\): expected a free port.*try --ui-port \d+\.$"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ConfigError, match=said):
+        check_machine(OutputOptions(tmp_path / "new", ui_port=other.getsockname()[1]), users=1)
+
+
+def test_free_port() -> None:
+    """A port that nobody listens at passes, and is left free."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    check_port(port)
+    check_port(port)
+
+
+def test_no_such_port() -> None:
+    """What is no port is said so."""
+    with pytest.raises(ConfigError, match=r"--ui-port is 70000 \(no such port\)"):
+        check_port(70_000)
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,13 @@ def test_too_few_files(tmp_path: Path) -> None:
         done = knee(url, "--max-users", str(hard), "--out", str(tmp_path / "out"))
     refused(done, 2, f"may open {hard} files", "--max-users")
     assert server.asked == []
+
+
+def test_busy_ui_port(tmp_path: Path) -> None:
+    """A port for the web UI that is taken; the server is not even asked."""
+    with little_server(vllm_like()) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        url = f"http://127.0.0.1:{server.port}"
+        done = knee(url, "--ui", "--ui-port", port, "--out", str(tmp_path / "out"))
+    refused(done, 2, f"--ui-port is {port} (Address already in use)", "try --ui-port")
+    assert (server.asked, (tmp_path / "out").exists()) == ([], False)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.drive.body import request_body
+from harness.drive.body import request_body, request_bytes
 from harness.drive.options import DriveOptions
 from harness.load.plan import RequestSpec
 from harness.load.tokens import Calibration
@@ -81,3 +81,20 @@ def test_what_a_server_refuses_is_left_out(
     options = DriveOptions("http://h:1", "m", WORKLOADS["chat"], **refused)  # type: ignore[arg-type]
     got = request_body(options, "completions", SPEC)
     assert got == {"model": "m", "stream": True, "prompt": "hello there"} | left
+
+
+@pytest.mark.parametrize(
+    ("url", "line", "host"),
+    [
+        ("http://h:1", "/v1/chat/completions", "h:1"),
+        ("http://h", "/v1/chat/completions", "h:80"),
+        ("https://10.0.0.1/llm/v1", "/llm/v1/chat/completions", "10.0.0.1:443"),
+        ("http://[::1]:8000", "/v1/chat/completions", "[::1]:8000"),
+        ("https://[2001:db8::7]", "/v1/chat/completions", "[2001:db8::7]:443"),
+    ],
+)
+def test_where_a_request_goes(url: str, line: str, host: str) -> None:
+    """Path and Host header; an IPv6 address is in brackets there too, or servers refuse it."""
+    options = DriveOptions(url, "m", WORKLOADS["chat"])
+    first, second = request_bytes(options, options.access(), "chat", SPEC).split(b"\r\n")[:2]
+    assert (first.decode(), second.decode()) == (f"POST {line} HTTP/1.1", f"Host: {host}")

@@ -92,15 +92,17 @@ def nothing_lost(got: dict[str, Any], processes: int) -> bool:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_users_follow_the_controller(url: str, processes: int) -> None:
-    """Levels 1, 4, 2 are reached; going down and at the end no request is cut off."""
-    levels = [1] * 3 + [4] * 3 + [2] * 4
-    got = end(start(url, processes, levels, output_tokens=60))
-    assert [got["running"][i] for i in (2, 5, 9)] == [1, 4, 2]
+    """Levels 1, 4, 2 are reached; going down and at the end no request is cut off.
+
+    However long each takes: the next level begins when one has been seen here and at the server.
+    """
+    got = end(start(url, processes, [1, 4, 2], output_tokens=60, patient=True))
+    assert got["reached"] == [1, 4, 2]
     assert got["outcomes"].keys() == {"ok"}
-    assert got["most_in_flight"] == 4
+    assert (max(got["running"]), got["most_in_flight"]) == (4, 4)
     assert nothing_lost(got, processes)
     assert (got["invalid"], got["interrupted"], got["closed"]) == ("", False, 1)
-    assert got["samples"] >= 6
+    assert got["samples"] >= 3  # one a level at least
 
 
 def test_new_users_do_not_start_in_lockstep(url: str) -> None:

@@ -9,7 +9,7 @@ import gevent
 import pytest
 import trustme
 from reader_cases import LAST, WHOLE, Step, case, send, wire_server
-from wire_examples import EVENTS, HEAD, STREAM, chunk
+from wire_examples import EVENTS, HEAD, STREAM, chunk, event
 
 from harness.measure.records import Outcome
 from harness.units import MS
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TOKEN = chunk(EVENTS[1])
 ERROR = b'{"error":{"message":"out of room"}}'
+SAID = chunk(event(ERROR))
+DONE = EVENTS[-1]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,10 @@ def plain(status: int, body: bytes, kind: str = "application/json") -> bytes:
         ([*send(HEAD + TOKEN), ["sleep", 30], ["reset"]],
          "truncated", "Connection reset by peer", 1),
         (send(HEAD + TOKEN + LAST), "truncated", "the stream ended without [DONE]", 1),
+        # a failure amid a stream is an event, and the stream may end as if all were well
+        (send(HEAD + TOKEN, SAID, chunk(DONE) + LAST), "status", "out of room", 1),
+        (send(HEAD + TOKEN + SAID + chunk(DONE) + LAST), "status", "out of room", 1),
+        ([*send(HEAD + TOKEN + SAID), ["close"]], "status", "out of room", 1),
         ([["close"]], "truncated", "the server closed the connection", 0),
         (send(plain(500, ERROR)), "status", "HTTP 500: out of room", 0),
         (send(plain(429, b"slow down", "text/plain")), "status", "HTTP 429: slow down", 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +82,49 @@ def test_connection_close(body: dict[str, Any], url: str) -> None:
             connection.answer()
 
 
-@pytest.mark.parametrize(
-    ("headers", "method"),
-    [({"expect": "100-continue"}, "POST")],
-)
-def test_other_clients(headers: dict[str, str], method: str, url: str) -> None:
-    """A client that waits to be told to go on, or would rather speak HTTP/2, is answered."""
-    assert ask(url, COMPLETIONS, SHORT, method=method, headers=headers).status == 200
+H2C = {
+    "connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAoAAA",
+}  # fmt: skip
+SOCKET = {"connection": "Upgrade", "upgrade": "websocket"}
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/health"])
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize("headers", [H2C, SOCKET, H2C | {"expect": "100-continue"}])
+def test_another_protocol_is_ignored(
+    headers: dict[str, str], size: int, path: str, url: str
+) -> None:
+    """A client that would rather speak HTTP/2 is answered in HTTP/1.1, its body read.
+
+    In segments of any size, and whatever follows on the same connection.
+    """
+    asked = [(path, SHORT if path == COMPLETIONS else None, headers), (COMPLETIONS, STREAM, {})]
+    data = b"".join(
+        request(where, body, method="POST" if body else "GET", headers=more)
+        for where, body, more in asked * 2
+    )
+    with Connection(url) as connection:
+        for start in range(0, len(data), size):
+            connection.sock.sendall(data[start : start + size])
+        assert [connection.answer().status for _ in asked * 2] == [200] * 4
+
+
+def test_another_protocol_in_chunks(url: str) -> None:
+    """The body of such a client may come in chunks, as Java's does."""
+    body = json.dumps(SHORT).encode()
+    head = "".join(f"{name}: {value}\r\n" for name, value in H2C.items())
+    data = f"POST {COMPLETIONS} HTTP/1.1\r\n{head}transfer-encoding: chunked\r\n\r\n".encode()
+    with Connection(url) as connection:
+        connection.sock.sendall(data + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+        assert connection.answer().json["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize(("method", "status"), [("CONNECT", 405), ("OPTIONS", 405)])
+def test_other_methods(method: str, status: int, url: str) -> None:
+    """They are refused, and the connection goes on."""
+    with Connection(url) as connection:
+        assert connection.ask(COMPLETIONS, method=method).status == status
+        assert connection.ask(COMPLETIONS, SHORT).status == 200
 
 
 def test_told_to_go_on(url: str) -> None:

@@ -1,12 +1,22 @@
-"""The JSON that asks for one planned completion, streamed and of the wanted length."""
+"""The bytes that ask for one planned completion, streamed and of the wanted length."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from harness.load.workloads import API_PATHS
+from harness.wire.http import post
+
 if TYPE_CHECKING:
     from harness.drive.options import DriveOptions
     from harness.load.plan import RequestSpec
+    from harness.server.access import Access
+
+
+def request_bytes(options: DriveOptions, access: Access, api: str, spec: RequestSpec) -> bytes:
+    """The whole request, head and body."""
+    address, body = access.address, request_body(options, api, spec)
+    return post(address.authority, address.path + API_PATHS[api], body, access.api_key)
 
 
 def request_body(options: DriveOptions, api: str, spec: RequestSpec) -> dict[str, Any]:

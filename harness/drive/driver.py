@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
-from harness.drive.body import request_body
+from harness.drive.body import request_bytes
 from harness.drive.connection import Place
 from harness.drive.reader import Exchange, Limits, Reader
 from harness.drive.sinks import Fanout
 from harness.load.planner import plan, randomness
-from harness.load.workloads import API_PATHS
 from harness.measure.records import Outcome
 from harness.units import SECOND
-from harness.wire.http import post
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,10 +71,7 @@ class Driver:
         """Send one request and block this greenlet until it has ended; its record follows."""
         reader = self.start()
         number, self.issued = self.issued, self.issued + 1
-        address = self._access.address
-        body = request_body(self.options, api, spec)
-        host = f"{address.host}:{address.port}"
-        data = post(host, address.path + API_PATHS[api], body, self._access.api_key)
+        data = request_bytes(self.options, self._access, api, spec)
         sent = reader.request(data, number, user, spec.output_tokens)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0

@@ -19,7 +19,7 @@ from harness.drive.decoding import DecoderLink
 from harness.drive.polling import END_OF_FILE, NAP_S, Poller
 from harness.drive.selfcheck import LoopLag, cpu_s, share
 from harness.drive.stamping import Stamping
-from harness.drive.stream import TAIL, Exchange, Limits, Stream
+from harness.drive.stream import Exchange, Limits, Stream
 from harness.measure.records import Outcome
 from harness.wire.http import ends_with_body
 
@@ -177,7 +177,7 @@ class Reader:
             self._begun(stream, body, at_ns)
         if body:
             stream.body_ns = at_ns
-            stream.tail = body if len(body) >= TAIL else (stream.tail + body)[-TAIL:]
+            stream.keep(body)
             if exact:
                 exact = ends_with_body(data, body)
             self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)

@@ -8,7 +8,7 @@ import gevent
 
 from harness.drive.clock import CLOCK
 from harness.errors import ServerUnreachable
-from harness.server.exchange import ask
+from harness.server.exchange import Line
 from harness.wire.prometheus_text import parse
 from harness.wire.vllm_series import server_sample, wanted_names
 
@@ -29,7 +29,7 @@ class Scraper:
         self, access: Access, on_sample: Callable[[ServerSample], None] | None = None
     ) -> None:
         """`on_sample` is given each sample as it comes."""
-        self._access = access
+        self._line = Line(access)  # kept open: a connection a second would cost the server more
         self._on_sample = on_sample
         self._latest: ServerSample | None = None
         self._greenlet: gevent.Greenlet | None = None
@@ -47,25 +47,30 @@ class Scraper:
         """End; harmless when it did not start."""
         if self._greenlet is not None:
             self._greenlet.kill()
+        self._line.close()
 
     def _loop(self) -> None:
         empty = 0
         due = CLOCK.now_ns()
         while self._latest is not None or empty < GIVE_UP:
-            sample = self._scrape()
-            empty = 0 if sample else empty + 1
-            if sample is not None:
-                self._latest = sample
-                if self._on_sample is not None:
-                    self._on_sample(sample)
+            empty = 0 if self.once() else empty + 1
             due += round(PERIOD_S * 1e9)
             gevent.sleep(max((due - CLOCK.now_ns()) / 1e9, 0.05))
+
+    def once(self) -> bool:
+        """Scrape now; whether there was a sample."""
+        sample = self._scrape()
+        if sample is not None:
+            self._latest = sample
+            if self._on_sample is not None:
+                self._on_sample(sample)
+        return sample is not None
 
     def _scrape(self) -> ServerSample | None:
         """One reading, stamped with the middle of the exchange."""
         begun = CLOCK.now_ns()
         try:
-            answer = ask(self._access, "/metrics")
+            answer = self._line.ask("/metrics")
         except ServerUnreachable:
             self.failed += 1
             return None

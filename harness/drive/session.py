@@ -20,6 +20,7 @@ from harness.drive import webui
 from harness.drive.clock import CLOCK
 from harness.drive.crew import Alone, Crew, Together
 from harness.drive.guest import quiet, signals
+from harness.drive.options import UI_HOST
 from harness.drive.scrape import Scraper
 from harness.drive.shape import Controller, ControllerShape
 from harness.drive.sinks import Fanout
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
 
 WATCH_S: Final = 0.2
-UI_HOST: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)

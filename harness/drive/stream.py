@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gevent.event import Event
 
@@ -11,8 +13,15 @@ from harness.measure.records import Outcome
 from harness.units import SECOND
 from harness.wire.decode import verdict
 from harness.wire.http import OK_STATUS, Response
+from harness.wire.openai import DONE, NotACompletion, read_event
+from harness.wire.sse import SseDecoder
 
-TAIL: Final = 64  # bytes kept to see [DONE] in
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
+SHORT: Final = 64  # bytes; a shorter read counts as one with the next
+ERROR: Final = b'"error"'  # only a key is written so: inside a string the quotes are escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class Stream:
     head_ns: int = -1  # first byte
     body_ns: int = -1  # latest read with body in it
     n_bytes: int = 0
-    tail: bytes = b""  # the end of the body so far
+    latest: deque[bytes] = field(default_factory=lambda: deque(maxlen=KEPT))
     response: Response = field(default_factory=Response)
     stale: bool = False  # the kept connection had been closed: send again
     over: Event = field(default_factory=Event)
@@ -73,14 +82,37 @@ class Stream:
             self.outcome, self.error, self.done_ns = outcome, error, done_ns
             self.over.set()
 
+    def keep(self, body: bytes) -> None:
+        """The end of the body so far; no more than this is done on the path of every token."""
+        latest = self.latest
+        if latest and len(latest[-1]) < SHORT:
+            latest[-1] += body
+        else:
+            latest.append(body)
+
     def exchange(self) -> Exchange:
         """What the user is told at once; the decoder, which reads every event, has more to say."""
-        outcome, error = self.outcome, self.error
-        if outcome is None:
-            status = self.response.status
-            if status != OK_STATUS:
-                outcome, error = Outcome.status, f"HTTP {status}"
-            else:
-                done = b"[DONE]" in self.tail
-                outcome, error = verdict(self.response.content_type, error, done=done)
+        outcome, error, response = self.outcome, self.error, self.response
+        if outcome is None and response.status != OK_STATUS:
+            outcome, error = Outcome.status, f"HTTP {response.status}"
+        elif outcome is None or outcome is Outcome.truncated:
+            events = SseDecoder().feed(b"".join(self.latest))
+            if said := error_in(events):
+                outcome, error = Outcome.status, said
+            elif outcome is None:
+                outcome, error = verdict(response.content_type, error, done=DONE in events)
         return Exchange(outcome, max(self.done_ns - self.sent_ns, 0), self.n_bytes, error)
+
+
+def error_in(events: Iterable[bytes]) -> str:
+    """What the last error object among them says; "" when there is none.
+
+    A server that fails amid a stream has sent its 200 long before: it says so in an event, and
+    [DONE] may follow as if all were well.
+    """
+    said = ""
+    for data in events:
+        if ERROR in data:
+            with suppress(NotACompletion):  # the first one may have lost its beginning
+                said = read_event(data).error or said
+    return said

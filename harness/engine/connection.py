@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from harness.engine.framing import NONSENSE
+from harness.engine.request import Request, RequestParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,18 +20,6 @@ READ_BYTES: Final = 65_536
 SO_TIMESTAMPNS: Final = 35  # Python has no name for it
 _TIMESPEC: Final = struct.Struct("qq")
 _ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size)
-
-
-@dataclass(slots=True)
-class Request:
-    """One whole request."""
-
-    method: str
-    path: str
-    body: bytes
-    headers: dict[str, str]
-    arrived_ns: int  # CLOCK_REALTIME: the kernel's stamp of the segment that completed it
-    keep_alive: bool = True
 
 
 @dataclass(eq=False)
@@ -45,14 +34,10 @@ class Client:
     number: int = -1  # of the request in the player; -1: none
     backlog: bytearray = field(default_factory=bytearray)
     waiting: list[Request] = field(default_factory=list)
-    _stamp_ns: int = 0
-    _url: bytes = b""
-    _body: list[bytes] = field(default_factory=list)
-    _headers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """A fresh parser."""
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = RequestParser(self._take, self._go_on)
 
     def read(self) -> bool:
         """Take what is there; False when the client is gone or makes no sense."""
@@ -64,15 +49,13 @@ class Client:
             return False
         if not data:
             return False
-        self._stamp_ns = time.time_ns()
+        stamp_ns = time.time_ns()
         for _, kind, value in ancillary:
             if kind == SO_TIMESTAMPNS:
                 seconds, ns = _TIMESPEC.unpack_from(value)
-                self._stamp_ns = seconds * 1_000_000_000 + ns
+                stamp_ns = seconds * 1_000_000_000 + ns
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # no other protocol here: answered as it is
-            self._parser = httptools.HttpRequestParser(self)
+            self._parser.feed(data, stamp_ns)
         except httptools.HttpParserError:
             self.send(NONSENSE)
             return False
@@ -111,34 +94,11 @@ class Client:
 
     # called by the parser
 
-    def on_url(self, url: bytes) -> None:
-        """A piece of the path."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        """A client with a large body may wait to be told to go on."""
-        if self._headers.get("expect", "").lower() == "100-continue" and not self.busy:
+    def _go_on(self) -> None:
+        if not self.busy:
             self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        self._body.append(data)
-
-    def on_message_complete(self) -> None:
-        """A request is whole."""
-        request = Request(
-            self._parser.get_method().decode(),
-            self._url.decode("latin-1").partition("?")[0],
-            b"".join(self._body),
-            self._headers,
-            self._stamp_ns,
-            bool(self._parser.should_keep_alive()),
-        )
-        self._url, self._body, self._headers = b"", [], {}
+    def _take(self, request: Request) -> None:
         if self.busy:
             self.waiting.append(request)
         else:

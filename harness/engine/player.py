@@ -81,8 +81,7 @@ class Player:
     def play(self, now_ns: int) -> None:
         """Catch up with the clock; tokens are handed to their listeners."""
         if self._plan is not None and now_ns - self._end_ns > BEHIND_NS:
-            self.figures.lost_ns += now_ns - self._end_ns
-            self._end_ns = now_ns
+            self._give_up(self._plan, now_ns)
         while True:
             if self._plan is not None:
                 if self._end_ns > now_ns:
@@ -100,6 +99,16 @@ class Player:
                     return
                 continue
             self._end_ns = start + self._plan.duration_ns
+
+    def _give_up(self, plan: StepPlan, now_ns: int) -> None:
+        """The step ends now, not as planned: for everybody, or the figures would not add up."""
+        self.figures.lost_ns += now_ns - self._end_ns
+        self._end_ns = self.engine.step_ends[plan.number] = now_ns
+        for sequence in plan.first:
+            if len(sequence.spans) == 1:  # it had no token before
+                sequence.first_token_ns = now_ns
+        for sequence in plan.finished:
+            sequence.finished_ns = now_ns
 
     def _admit(self, until_ns: int) -> None:
         while self._coming and self._coming[0][0] <= until_ns:

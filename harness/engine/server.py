@@ -18,19 +18,19 @@ import orjson
 
 from harness import __version__
 from harness.engine.completion import Answering, BadRequest, parse_json, prompt_of, read_wish
-from harness.engine.connection import SO_TIMESTAMPNS, Client, Request
+from harness.engine.connection import Client
 from harness.engine.figures import Figures
 from harness.engine.framing import UNAUTHORIZED, Frames, answer, error, refusal
+from harness.engine.listener import listen
 from harness.engine.oracle import Oracle
 from harness.engine.player import PacedPlayer, Player
-from harness.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.engine.config import EngineConfig
+    from harness.engine.request import Request
 
-BACKLOG: Final = 4096
 LONGEST_WAIT_S: Final = 0.5
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -269,18 +269,7 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is told the port. Raises ConfigError."""
     server = Server(config, serving or Serving())
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # connections inherit it
-        try:
-            listener.bind((host, port))
-        except OSError as problem:
-            raise ConfigError(
-                f"the engine cannot listen at {host}:{port} ({problem.strerror}): expected a free "
-                "port of this machine; try --port 0."
-            ) from None
-        listener.listen(BACKLOG)
+    with listen(host, port) as listener:
 
         def stop(*_: object) -> None:
             server.stopping = True

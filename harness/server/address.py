@@ -24,10 +24,15 @@ class Address:
         """Whether the connection is encrypted."""
         return self.scheme == "https"
 
+    @property
+    def authority(self) -> str:
+        """HOST:PORT as a URL and the Host header have it: an IPv6 address in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
     def __str__(self) -> str:
         """The root URL, the port always written."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.path}"
+        return f"{self.scheme}://{self.authority}{self.path}"
 
     @classmethod
     def parse(cls, url: str) -> Address:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import resource
+import socket
 from typing import TYPE_CHECKING, Final
 
+from harness.drive.options import UI_HOST
 from harness.errors import ConfigError, RunFolderError
 from harness.load.planner import plan_lengths
 from harness.server.access import Access
@@ -24,11 +26,15 @@ DRAWS: Final = 1_000  # planned requests looked at for the longest
 
 
 def check_machine(output: OutputOptions, users: int) -> None:
-    """The run folder is free and `users` sockets can be open. Raises RunFolderError, ConfigError.
+    """The run folder and the web UI's port are free, and `users` sockets can be open.
+
+    Raises RunFolderError, ConfigError.
 
     Raises the soft limit of open files where the hard limit allows; children inherit it.
     """
     check_folder(output.out_dir)
+    if output.ui_port is not None:
+        check_port(output.ui_port)
     raise_file_limit(users + FILES_BESIDE_USERS)
 
 
@@ -43,6 +49,22 @@ def check_folder(folder: Path) -> None:
             f"the output folder {folder} exists and is not an empty folder: expected a new one, "
             "so that no earlier run is overwritten; try another --out."
         )
+
+
+def check_port(port: int) -> None:
+    """The web UI can listen there. Raises ConfigError: Locust would say so only amid the load."""
+    with socket.socket() as sock, socket.socket() as other:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Locust's server does
+        try:
+            sock.bind((UI_HOST, port))
+            sock.listen()
+        except (OSError, OverflowError) as error:
+            other.bind((UI_HOST, 0))
+            why = getattr(error, "strerror", None) or "no such port"
+            raise ConfigError(
+                f"--ui-port is {port} ({why}): expected a free port of {UI_HOST} for the web UI; "
+                f"try --ui-port {other.getsockname()[1]}."
+            ) from None
 
 
 def raise_file_limit(need: int) -> int:

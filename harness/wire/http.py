@@ -28,7 +28,7 @@ def post(
 ) -> bytes:
     """A POST of JSON that asks for a stream. Raises ValueError, without the value, on bad headers.
 
-    `host` as in a URL; an IPv6 address may come without its brackets when it has no port.
+    `host` as in a URL: an IPv6 address in its brackets.
     """
     content = orjson.dumps(body)
     fields = {
