@@ -108,7 +108,8 @@ def cell(streams: int, options: argparse.Namespace, folder: Path) -> None:
     print(
         f"      CPU us/token: reader {mine / n * 1e6:.2f} + decoder {child / n * 1e6:.2f} = "
         f"{(mine + child) / n * 1e6:.2f}; C client {floor}; exact {figures['exact_share']}, "
-        f"loop lag p99 {figures['loop_lag_p99_ms']} ms",
+        f"loop lag p99 {figures['loop_lag_p99_ms']} ms, decoding held the loop for "
+        f"{figures['decoder_hold_max_ms']} ms at most",
         flush=True,
     )
 

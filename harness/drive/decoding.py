@@ -8,6 +8,7 @@ what is kept does not grow with the length of streams.
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from harness.measure.records import Outcome, RequestRecord
 
 FLUSH_S: Final = 0.25
-FLUSH_ROWS: Final = 4096  # about a millisecond to pack
+FLUSH_ROWS: Final = 1024  # a third of a millisecond to pack
 PARTS_NS: Final = SECOND  # how often open streams report
 MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new requests wait too
 MOST_RESTARTS: Final = 3  # without an answer in between; then decode here
@@ -44,6 +45,7 @@ class DecoderLink:
         self.batch = Batch()
         self.opened = Opened()
         self.restarts = 0
+        self.hold_ns = 0  # longest CPU time that the loop spent on decoding's behalf in one go
         self.held = 0  # requests that had to wait because the decoder was behind
         self._clock, self._give = clock, put
         self._kept: deque[tuple[int, bytes]] = deque()  # messages since the last checkpoint
@@ -115,7 +117,7 @@ class DecoderLink:
 
     def _pack(self) -> None:
         """Queue what was read so far; once a second with a request for parts."""
-        now = self._clock.now_ns()
+        begun_ns, now = time.thread_time_ns(), self._clock.now_ns()
         parts = now - self._parts_ns >= PARTS_NS and len(self.opened) > 0
         if not self.batch and not parts:
             return
@@ -129,6 +131,7 @@ class DecoderLink:
         self._unsent_bytes += len(message)
         if self._unsent_bytes > MOST_UNSENT:
             self._room.clear()
+        self._held_up(begun_ns)
 
     # back
 
@@ -141,7 +144,7 @@ class DecoderLink:
 
     def _take(self, kind: str, *values: Any) -> None:
         if kind == "ended":
-            self._put(self.opened.ended(values[0]))
+            self._put(self.opened.ended, values[0])
         elif kind == "parts":
             self._staged += values[0]
         else:
@@ -158,16 +161,22 @@ class DecoderLink:
         while self._kept and self._kept[0][0] <= sequence:
             self._kept.popleft()
         for i in range(0, len(rows), SLICE):
-            self._put(self.opened.parts(rows[i : i + SLICE]))
+            self._put(self.opened.parts, rows[i : i + SLICE])
             gevent.sleep(0)
 
-    def _put(self, records: list[RequestRecord]) -> None:
-        if not records:
-            return
+    def _put(self, make: Callable[[list[Row]], list[RequestRecord]], rows: list[Row]) -> None:
+        begun_ns = time.thread_time_ns()
+        records = make(rows)
         try:
-            self._give(records)
+            if records:
+                self._give(records)
         except Exception:  # noqa: BLE001 - a sink's mistake must not stop the records of all others
             get_hub().handle_error(self._give, *sys.exc_info())
+        self._held_up(begun_ns)
+
+    def _held_up(self, begun_ns: int) -> None:
+        """The reader could not read since then; CPU time, so that a busy machine is not counted."""
+        self.hold_ns = max(self.hold_ns, time.thread_time_ns() - begun_ns)
 
     # when it dies
 

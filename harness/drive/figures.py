@@ -11,7 +11,7 @@ SUMS: Final = (
     "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_restarts", "decoder_backlog",
     "clock_steps",
 )  # fmt: skip
-WORST: Final = ("loop_lag_p99_ms", "loop_lag_max_ms")
+WORST: Final = ("loop_lag_p99_ms", "loop_lag_max_ms", "decoder_hold_max_ms")
 
 
 def merge(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:

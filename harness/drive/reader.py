@@ -266,6 +266,7 @@ class Reader:
             "clock_steps": self.clock.steps,
             "cpu_s": round(cpu_s(), 3),
             "decoder_cpu_s": round(link.cpu_s, 3),
+            "decoder_hold_max_ms": round(link.hold_ns / 1e6, 3),
             "decoder_restarts": link.restarts,
             "decoder_backlog": link.backlog,
             "decoder_held": link.held,
