@@ -43,7 +43,7 @@ def percent(text: str, what: str = "share") -> float:
 
 
 def say_ns(ns: float) -> str:
-    """A duration for people: `12.3 ms`, `1.25 s`, `2 min 05 s`, three digits at most."""
+    """A duration for people: `12.3 ms`, `1.25 s`, `40 s`, `2 min 05 s`, three digits at most."""
     if ns != ns or ns in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN test
         return "inf" if ns > 0 else "-"
     for unit, size in (("s", SECOND), ("ms", MS), ("us", 1_000)):
@@ -51,5 +51,17 @@ def say_ns(ns: float) -> str:
             if unit == "s" and ns >= 120 * SECOND:
                 return f"{int(ns // (60 * SECOND))} min {int(ns % (60 * SECOND)) // SECOND:02d} s"
             value = ns / size
-            return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"  # noqa: PLR2004 - three digits
+            digits = f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"  # noqa: PLR2004 - three
+            return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {unit}"
     return f"{ns:.0f} ns"
+
+
+def exact_ns(ns: int) -> str:
+    """The same duration as `duration_ns` reads it, whatever its digits: `500ms`, `12.5ms`, `90s`.
+
+    In the largest unit up to seconds that it fills.
+    """
+    unit = next((unit for unit in ("s", "ms", "us") if ns >= NS_PER[unit]), "ns")
+    whole, rest = divmod(ns, NS_PER[unit])
+    places = len(str(NS_PER[unit])) - 1
+    return f"{whole}.{rest:0{places}d}".rstrip("0").rstrip(".") + unit if rest else f"{whole}{unit}"

@@ -73,8 +73,11 @@ class _View:
             ramp, settle = step.ramped_ns < 0, step.settled_ns < 0
             view.phase = "ramping" if ramp else "settling" if settle else "measuring"
             start = max(step.settled_ns, now_ns - RECENT_NS) if not settle else now_ns - 5 * SECOND
-            table = experiment.ledger.table(start, now_ns - controller.lag_ns)
+            table = experiment.ledger.look(start, now_ns - controller.lag_ns)
             self._latest(table, start, now_ns - controller.lag_ns)
+            # of the step alone: what ends while it ramps or settles is not counted in its n
+            since = step.began_ns if settle else step.settled_ns
+            view.counts = counts(*experiment.ledger.ended(since, now_ns - controller.lag_ns))
         self._past(controller)
         self._server(controller)
         self.live.show(view)
@@ -106,6 +109,11 @@ class _View:
             return
         kv = "" if math.isnan(sample.kv_usage) else f", KV cache {sample.kv_usage:.0%}"
         self.view.server = f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{kv}"
+
+
+def counts(ended: int, failed: int) -> str:
+    """`1,200 ended`, `1,200 ended, 3 failed`."""
+    return f"{ended:,} ended" + (f", {failed:,} failed" if failed else "")
 
 
 def p95(table: RecordTable, key: str, start: int, end: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.metrics import failed
 from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.measure.table import RecordTable, concat
 from harness.units import SECOND
@@ -57,15 +58,31 @@ class Ledger:
     def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`.
 
-        `from_ns` may be at most KEEP_NS before any asked for earlier.
+        `from_ns` may be at most KEEP_NS before any asked for earlier: what is older is forgotten.
         """
         self._ended = [t for t in self._ended if t.done_ns.max() >= from_ns - KEEP_NS]
         if len(self._ended) > 1:  # join once, not at each look
             self._ended = _compact(self._ended)
+        return self.look(from_ns, horizon_ns)
+
+    def look(self, from_ns: int, horizon_ns: int) -> RecordTable:
+        """The same table, and nothing is forgotten: a view looks at less than a judge needs."""
         parts = [t.select(t.done_ns >= from_ns) for t in self._ended]
         return concat([*parts, RecordTable.from_records(list(self._open.values()))]).until(
             horizon_ns
         )
+
+    def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
+        """(requests that ended in this time, those of them that failed); `from_ns` as in `table`.
+
+        Cheaper than a table: no token is looked at.
+        """
+        count = bad = 0
+        for table in self._ended:
+            inside = (table.done_ns >= from_ns) & (table.done_ns <= horizon_ns)
+            count += int(inside.sum())
+            bad += int((inside & failed(table)).sum())
+        return count, bad
 
     def open_count(self) -> int:
         """Requests under way, as far as is known."""

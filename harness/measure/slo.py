@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.errors import ConfigError
-from harness.units import duration_ns, say_ns
+from harness.units import duration_ns, exact_ns
 
 LATENCIES: Final = ("ttft", "ttfot", "itl", "tpot", "e2e")
 _FORM = re.compile(r"(?P<metric>[a-z0-9]+)_p(?P<q>\d{2}|999)=(?P<limit>.+)")
@@ -30,8 +30,8 @@ class Slo:
         return f"{self.metric}_p{quantile_name(self.q)}"
 
     def __str__(self) -> str:
-        """`ttft_p95=500ms`, as it was written."""
-        return f"{self.name}={say_ns(self.limit_ns).replace(' ', '')}"
+        """`ttft_p95=500ms`: what `parse` reads as the same SLO, for run.json holds it so."""
+        return f"{self.name}={exact_ns(self.limit_ns)}"
 
     @classmethod
     def parse(cls, text: str) -> "Slo":

@@ -21,7 +21,7 @@ def cards(facts: Facts) -> list[dict[str, str]]:
             {
                 "name": "Knee",
                 "value": f"{at:,.0f} users",
-                "note": f"95 %: {lo:,.0f} to {hi:,.0f}",
+                "note": f"95 %: {lo:,.0f} to {hi:,.0f}" if lo == lo else "",  # noqa: PLR0124 - not NaN
             }
         )
     for name, figure in knee_figures(facts).items():
@@ -35,7 +35,7 @@ def cards(facts: Facts) -> list[dict[str, str]]:
         knee = (facts.run.knee or {}).get(key)
         if isinstance(knee, dict):
             low, high = bounds(knee.get("ci95"))
-            note = f"between {low:,.0f} and {high:,.0f}"
+            note = f"between {low:,.0f} and {high:,.0f}" if low == low else ""  # noqa: PLR0124
             out.append(
                 {"name": name, "value": f"{as_float(knee['users']):,.0f} users", "note": note}
             )

@@ -139,7 +139,8 @@ def _knee(axes: Axes, facts: Facts) -> None:
         axes.axvspan(lo, hi, color=GREEN, alpha=0.25, linewidth=0, zorder=0)
     if not math.isnan(at):
         axes.axvline(at, color=GREEN, linewidth=1.4, zorder=1)
-        axes.annotate(f"knee {at:,.0f}", (at, 1.0), xycoords=("data", "axes fraction"),
+        beside = at if math.isnan(lo) else min(at, lo)  # not on the band
+        axes.annotate(f"knee {at:,.0f}", (beside, 1.0), xycoords=("data", "axes fraction"),
                       xytext=(-4, -2), textcoords="offset points", ha="right", va="top",
                       color=GREEN, fontsize=11, fontweight="bold")  # fmt: skip
 

@@ -81,7 +81,7 @@ def distribution(facts: Facts, metric: str) -> str:
         for name, (users, values) in samples.items():
             color, dash = STYLES[name]
             x, y = curve(values)
-            label = f"{users:,} users" + (" (knee)" if name == "knee" else "")
+            label = f"{users:,} users" + (" (knee)" if users == facts.users[0] else "")
             axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)
         for slo in facts.slos:
             if slo.metric == metric:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = "interrupted"
 HELD: Final = "held"  # a `run` or `sweep`: levels, no search
-_SLO_TEXT = re.compile(r"[a-z]+_p\d+=\s*[\d.]+\s*(?:ns|us|ms|s|m|h)\b")
+_SLO_TEXT = re.compile(r"[a-z0-9]+_p\d+=\s*[\d.]+\s*(?:ns|us|ms|s|m|h)\b")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
+from harness.report.say import count
+from harness.report.words import one_line
 from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 LINE_EVERY_S: Final = 10.0
 COLORS: Final = {"good": "green", "bad": "red", "undecided": "yellow", "invalid": "dim"}
@@ -67,18 +71,27 @@ class Live:
             self._live.update(panel(view), refresh=True)
             return
         for users, decision, figures in view.past[self._said :]:
-            self._say(f"{users} users: {decision}; {figures}")
+            self._say(f"{count(int(users), 'user')}: {decision}; {figures}")
             self._line_at = time.monotonic()
         self._said = len(view.past)
         if time.monotonic() - self._line_at >= LINE_EVERY_S:
             self._line_at = time.monotonic()
-            told = ", ".join(f"p95 {k} {v}" for k, v in view.latencies.items())
-            left = f", {say_ns(view.left_ns)} left at most" if view.left_ns >= 0 else ""
-            self._say(f"step {view.step}, {view.users} users, {view.phase}: {told}{left}")
+            self._say(line(view))
 
-    def _say(self, line: str) -> None:
-        self.stream.write(line + "\n")
+    def _say(self, text: str) -> None:
+        self.stream.write(one_line(text) + "\n")
         self.stream.flush()
+
+
+def line(view: LiveView) -> str:
+    """The step under way in one line."""
+    if not view.step:
+        return "waiting for the first step"
+    left = f"{say_ns(view.left_ns)} left at most" if view.left_ns >= 0 else ""
+    known = [f"p95 {name} {value}" for name, value in view.latencies.items() if value]
+    told = ", ".join(filter(None, [*known, view.counts and f"requests: {view.counts}", left]))
+    now = f"step {view.step}, {count(view.users, 'user')}, {view.phase}"
+    return f"{now}: {told}" if told else now
 
 
 def panel(view: LiveView) -> RenderableType:
@@ -92,23 +105,43 @@ def panel(view: LiveView) -> RenderableType:
     now.add_column(style="dim")
     now.add_column()
     for name, value in (
-        (f"step {view.step}", f"{view.users} users ({view.purpose}), {view.phase}"),
+        (f"step {view.step}" if view.step else "", _holding(view)),
         *((f"p95 {name}", value) for name, value in view.latencies.items()),
         ("throughput", view.tokens_per_s),
         ("requests", view.counts),
         ("server", view.server),
         ("knee", view.bracket),
     ):
-        if value:
-            now.add_row(name, value)
+        if name and value:
+            now.add_row(_plain(name), _plain(value))
+    body = Group(now, _past(view)) if view.past else now
+    title, subtitle = _plain(view.title), _plain(left) if left else None
+    return Panel(body, title=title, subtitle=subtitle, title_align="left", subtitle_align="right")
+
+
+def _past(view: LiveView) -> Table:
+    """The last steps."""
+    from rich.table import Table  # noqa: PLC0415 - as above
+
     past = Table(box=None, padding=(0, 2), header_style="dim")
     for column in ("users", "decision", "why"):
         past.add_column(column, justify="right" if column == "users" else "left")
     for users, decision, figures in view.past[-8:]:
         color = COLORS.get(decision.split(" ")[0], "")
-        past.add_row(users, f"[{color}]{decision}[/]" if color else decision, figures)
-    body = Group(now, past) if view.past else now
-    return Panel(body, title=view.title, subtitle=left, title_align="left", subtitle_align="right")
+        past.add_row(_plain(users), _plain(decision, color), _plain(figures))
+    return past
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text in which a `[` is no markup."""
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    return Text(one_line(text), style)
+
+
+def _holding(view: LiveView) -> str:
+    purpose = f" ({view.purpose})" if view.purpose else ""
+    return ", ".join(filter(None, [count(view.users, "user") + purpose, view.phase]))
 
 
 def seconds_left(began_ns: int, now_ns: int, budget_ns: int) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from harness.units import MS, SECOND
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.slo import Slo
+
+# An underscore inside a word is none to Markdown: `ttft_p95` stays as it is.
+_MARKDOWN: Final = re.compile(r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#+=-]")
 
 
 def promise(slos: Sequence[Slo], word: str = "stays") -> str:
@@ -41,6 +45,17 @@ def limit(slo: Slo) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
+    """With a capital, unless it begins with a name like `p95`, and a full stop."""
     text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    capital = text[:1] if text[1:2].isdigit() else text[:1].upper()
+    return capital + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def one_line(text: str) -> str:
+    """Without line breaks (U+2028 too), escape sequences and other controls: servers say such."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def in_markdown(text: str) -> str:
+    """One line that Markdown shows as it is: no tags, no emphasis, no cell of a table ends."""
+    return _MARKDOWN.sub(r"\\\g<0>", one_line(text))

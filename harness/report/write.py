@@ -10,6 +10,7 @@ from harness.report.answer import answer
 from harness.report.cells import table_row
 from harness.report.facts import gather
 from harness.report.page import html
+from harness.report.words import in_markdown, one_line
 from harness.runfolder import names
 from harness.runfolder.reader import read_run
 from harness.runfolder.writer import RunFolder
@@ -27,12 +28,13 @@ FIRST: Final = ("concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_u
 
 
 def markdown(facts: Facts, told: Answer) -> str:
-    """Short enough for a comment on a pull request."""
+    """Short enough for a comment on a pull request; what the folder lost is said there too."""
     rows = [table_row(step) for step in facts.steps]
-    lines = [f"**{told.headline}**", "", *told.sentences]
+    lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
+    lines = [f"**{in_markdown(told.headline)}**", "", *map(in_markdown, [*told.sentences, *lost])]
     if rows:
         lines += ["", f"| {' | '.join(MD_COLUMNS)} |", f"|{' ---: |' * len(MD_COLUMNS)}"]
-        lines += [f"| {' | '.join(row[c] for c in MD_COLUMNS)} |" for row in rows]
+        lines += [f"| {' | '.join(in_markdown(row[c]) for c in MD_COLUMNS)} |" for row in rows]
     return "\n".join([*lines, ""])
 
 
@@ -58,7 +60,7 @@ def csv_row(step: StepRow) -> dict[str, object]:
         "qps": data.get("requests_per_s"),
         "tok_s": data.get("output_tokens_per_s"),
         "gpu_util_pct": data.get("gpu_util_pct"),
-        "notes": f"{step.decision}: {data.get('reason') or ''}".rstrip(": "),
+        "notes": one_line(f"{step.decision}: {data.get('reason') or ''}").rstrip(": "),
     }
     for key, value in data.items():
         if isinstance(value, dict):
@@ -69,6 +71,8 @@ def csv_row(step: StepRow) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return one_line(value)
     return f"{value[0]}..{value[1]}" if isinstance(value, list) else value
 
 

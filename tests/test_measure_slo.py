@@ -1,0 +1,42 @@
+"""An SLO and its text: run.json holds the text, and a replay judges by what it reads there."""
+
+import pytest
+
+from harness.measure.slo import Slo
+from harness.units import MS, SECOND, say_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("ttft_p95=50ms", "ttft_p95=50ms"),
+        ("ttft_p95=1000ms", "ttft_p95=1s"),
+        ("itl_p999=12.5ms", "itl_p999=12.5ms"),
+        ("e2e_p50=1.5s", "e2e_p50=1.5s"),
+        ("ttft_p95=1234ms", "ttft_p95=1.234s"),  # every digit: three would be another SLO
+        ("e2e_p95=2m30s", "e2e_p95=150s"),
+        ("tpot_p95=1.234567891s", "tpot_p95=1.234567891s"),
+        ("itl_p95=0.5us", "itl_p95=500ns"),
+    ],
+)
+def test_an_slo_as_text(text: str, want: str) -> None:
+    """Short, with all digits that it needs, and read as the same SLO again."""
+    slo = Slo.parse(text)
+    assert (str(slo), Slo.parse(str(slo))) == (want, slo)
+
+
+@pytest.mark.parametrize(
+    ("ns", "want"),
+    [
+        (0, "0 ns"),
+        (12.34 * MS, "12.3 ms"),
+        (100 * MS, "100 ms"),  # a nought before the point is a digit
+        (SECOND, "1 s"),
+        (1.25 * SECOND, "1.25 s"),
+        (40 * SECOND, "40 s"),
+        (125 * SECOND, "2 min 05 s"),
+    ],
+)
+def test_durations_for_people(ns: float, want: str) -> None:
+    """Three digits at most, and no noughts after the point."""
+    assert say_ns(ns) == want
