@@ -82,8 +82,10 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
         ),
         (
             VIEW,
-            "step 3, 48 users, measuring: p95 TTFT 412 ms (398 to 432), requests: 37 ended, 2 "
-             "failed, 40 s left at most",
+            (
+                "step 3, 48 users, measuring: p95 TTFT 412 ms (398 to 432), requests: 37 ended, 2 "
+                "failed, 40 s left at most"
+            ),
         ),
     ],
 )
