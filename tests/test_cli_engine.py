@@ -70,8 +70,8 @@ def test_refused(line: str, parts: tuple[str, ...], capsys: pytest.CaptureFixtur
     # One request of 32 + 32 tokens alone: about 10 ms a step on an h100, so a TTFT of some 10 ms
     # and, with two slots, a third user waits for half a request: 160 ms. 5 ms is out of reach.
     [
-        ("ttft_p95=60ms", 0, "True knee: 2 users within ttft_p95=60.0ms."),
-        ("ttft_p95=5ms", 99, "True knee: 0 users within ttft_p95=5.00ms."),
+        ("ttft_p95=60ms", 0, "True knee: 2 users within ttft_p95=60ms."),
+        ("ttft_p95=5ms", 99, "True knee: 0 users within ttft_p95=5ms."),
     ],
 )
 def test_true_knee(slo: str, code: int, want: str, capsys: pytest.CaptureFixture[str]) -> None:
