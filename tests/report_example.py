@@ -1,4 +1,4 @@
-"""A run folder like a real one: a server with so many batch slots, loaded in a closed loop.
+"""A server with so many batch slots, loaded in a closed loop: what report_folder writes down.
 
 Each engine step takes 10 ms + 0.25 ms per running request + 6 ms per prompt it takes in; every
 running request gets one token. Beyond `SLOTS` users requests wait, and TTFT climbs past its SLO.
@@ -8,35 +8,14 @@ from __future__ import annotations
 
 import random
 from array import array
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
 
-from harness.measure.evidence import Window, gather
 from harness.measure.records import Outcome, RequestRecord
 from harness.measure.samples import ServerSample
-from harness.measure.search import Done, SearchPlan
-from harness.measure.slo import Slo
-from harness.measure.summary import window_summary
-from harness.measure.table import RecordTable
-from harness.runfolder import names
-from harness.runfolder.parquet import write_parquet
-from harness.runfolder.recordwriter import RecordWriter
-from harness.runfolder.runinfo import run_info
-from harness.runfolder.writer import RunFolder
-from harness.study.controller import Step
-from harness.study.outcome import knee_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SLOTS = 40
 T0 = 1_790_000_000_000_000_000
 MS, S = 10**6, 10**9
-SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
-LEVELS = (1, 2, 4, 8, 16, 32, 64, 48, 56, 52, 50, 51, 50, 51)
-PLAN = SearchPlan(SLOS)
-CLIENT = {"stamp_source": "kernel", "exact_share": 0.98, "loop_lag_p99_ms": 1.42, "cpu_s": 12.4}
-PURPOSES = ("up",) * 7 + ("bisect",) * 5 + ("repeat",) * 2
 
 
 @dataclass
@@ -66,7 +45,8 @@ class Server:
     queue_s: float = 0.0
     ttft_s: float = 0.0
     prompts: int = 0
-    fail_above: int = 10**9  # users from which on some requests fail
+    fail_above: int = 10**9  # users from which on some requests fail,
+    error: str = "503 Service Unavailable"  # with this
 
     def hold(self, users: int, seconds: float) -> None:
         """Serve so many users for a while; one that is too many leaves after its request."""
@@ -111,7 +91,7 @@ class Server:
                 worker=request.number % 2, number=request.number // 2, user=request.user,
                 sent_ns=request.sent_ns, done_ns=request.at[-1], status=503 if bad else 200,
                 outcome=Outcome.status if bad else Outcome.ok, head_ns=request.at[0],
-                error="503 Service Unavailable" if bad else "", planned_tokens=request.length,
+                error=self.error if bad else "", planned_tokens=request.length,
                 finish_reason="" if bad else "length", prompt_tokens=256,
                 output_tokens=request.length, answer_index=0 if at else -1,
                 at_ns=array("q", at), tokens=array("q", [1] * len(at)),
@@ -134,59 +114,3 @@ class Server:
                 prefill_count=float(self.prompts),
             )
         )  # fmt: skip
-
-
-def steps_of(windows: list[Window], table: RecordTable) -> list[Step]:
-    """Each window judged on its own, as what was known at its end."""
-    evidences = [gather(table.until(window.end_ns), window, SLOS) for window in windows]
-    return [Step(e.window, e, PLAN.judge(e)) for e in evidences]
-
-
-def make(
-    path: Path, *, seconds: float = 8.0, fail_above: int = 10**9, finished: bool = True
-) -> dict[str, Any]:
-    """Write a folder of a found knee, or one that ends with the load; its knee.json."""
-    server, windows = Server(fail_above=fail_above), []
-    for index, (users, purpose) in enumerate(zip(LEVELS, PURPOSES, strict=True)):
-        began = server.now
-        server.hold(users, seconds / 2)
-        settled = server.now
-        server.hold(users, seconds)
-        end = server.now
-        windows.append(Window(index, users, purpose, began, began + S, settled, end, end))
-    server.users = 0
-    while server.running or server.waiting:
-        server.step()
-    table = RecordTable.from_records(server.records)
-    folder = RunFolder.create(path)
-    config = {"kind": "knee", "slos": [str(slo) for slo in SLOS], "plan_users": 2000,
-              "drive": {"workload": {"name": "chat", "prompt": {"mean": 256, "shape": "fixed"},
-                                     "output": {"mean": 48, "shape": "normal"}}}}  # fmt: skip
-    command = ["vllm-harness", "knee", "http://127.0.0.1:8000", "--slo", "ttft_p95=500ms", "--slo",
-               "itl_p95=50ms", "--plan-users", "2000"]  # fmt: skip
-    target = {"url": "http://127.0.0.1:8000", "model": "example-1.5b", "version": "0.26.0",
-              "flags": {"max_num_seqs": SLOTS, "max_num_batched_tokens": 8192}}  # fmt: skip
-    folder.write_json(
-        names.RUN, run_info(config, seeds={"load": 1}, server=target, command=command)
-    )
-    for worker in (0, 1):
-        writer = RecordWriter(folder, worker)
-        writer.put([record for record in server.records if record.worker == worker])
-        writer.close()
-    samples, steps = folder.lines(names.SERVER), folder.lines(names.STEPS)
-    for sample in server.samples:
-        samples.append(sample)
-    made = steps_of(windows, table)
-    for step in made:
-        row = asdict(step.window) | {"decision": step.judgement.decision, "invalid": step.invalid}
-        steps.append(row)
-    for lines in (samples, steps):
-        lines.close()
-    done = Done("found", (50, 51))
-    knee = {**knee_json(PLAN, made, done, table, server.samples), "client": CLIENT}
-    if finished:
-        folder.write_json(names.KNEE, knee)
-        start, end = windows[0].settled_ns, windows[-1].end_ns
-        folder.write_json(names.SUMMARY, window_summary(table, start, end, SLOS))
-        write_parquet(folder, names.PARQUET, table)
-    return knee

@@ -31,7 +31,9 @@ def markdown(facts: Facts, told: Answer) -> str:
     """Short enough for a comment on a pull request; what the folder lost is said there too."""
     rows = [table_row(step) for step in facts.steps]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
-    lines = [f"**{in_markdown(told.headline)}**", "", *map(in_markdown, [*told.sentences, *lost])]
+    lines = [f"**{in_markdown(told.headline)}**"]
+    if told.sentences or lost:
+        lines += ["", *map(in_markdown, [*told.sentences, *lost])]
     if rows:
         lines += ["", f"| {' | '.join(MD_COLUMNS)} |", f"|{' ---: |' * len(MD_COLUMNS)}"]
         lines += [f"| {' | '.join(in_markdown(row[c]) for c in MD_COLUMNS)} |" for row in rows]

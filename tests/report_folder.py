@@ -1,0 +1,115 @@
+"""A run folder like a real one, as the product's own writers write it; the knee lies at 51."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from report_example import MS, SLOTS, S, Server
+
+from harness.measure.evidence import Window, gather
+from harness.measure.search import Done, SearchPlan
+from harness.measure.slo import Slo
+from harness.measure.summary import window_summary
+from harness.measure.table import RecordTable
+from harness.runfolder import names
+from harness.runfolder.parquet import write_parquet
+from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.runinfo import run_info
+from harness.runfolder.writer import RunFolder
+from harness.study.controller import Step
+from harness.study.outcome import knee_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
+LEVELS = (1, 2, 4, 8, 16, 32, 64, 48, 56, 52, 50, 51, 50, 51)
+PLAN = SearchPlan(SLOS)
+CLIENT = {"stamp_source": "kernel", "exact_share": 0.98, "loop_lag_p99_ms": 1.42, "cpu_s": 12.4}
+PURPOSES = ("up",) * 7 + ("bisect",) * 5 + ("repeat",) * 2
+COMMAND = ("vllm-harness", "knee", "http://127.0.0.1:8000", "--slo", "ttft_p95=500ms", "--slo",
+           "itl_p95=50ms", "--plan-users", "2000")  # fmt: skip
+
+
+def begin(path: Path, said: str = "") -> RunFolder:
+    """A folder with run.json alone; `said`: the names that model and workload have."""
+    folder = RunFolder.create(path)
+    slos = [str(slo) for slo in SLOS]
+    work = {"name": said or "chat", "prompt": {"mean": 256, "shape": "fixed"},
+            "output": {"mean": 48, "shape": "normal"}}  # fmt: skip
+    config = {"kind": "knee", "plan": {**asdict(PLAN), "slos": slos}, "slos": slos,
+              "plan_users": 2000, "drive": {"workload": work}}  # fmt: skip
+    target = {"url": "http://127.0.0.1:8000", "model": said or "example-1.5b", "version": "0.26.0",
+              "flags": {"max_num_seqs": SLOTS, "max_num_batched_tokens": 8192}}  # fmt: skip
+    info = run_info(config, seeds={"load": 1}, server=target, command=COMMAND)
+    folder.write_json(names.RUN, info)
+    return folder
+
+
+def load(server: Server, levels: tuple[int, ...], seconds: float) -> list[Window]:
+    """Hold the levels one after another, then let the requests end."""
+    windows = []
+    for index, (users, purpose) in enumerate(zip(levels, PURPOSES, strict=False)):
+        began = server.now
+        server.hold(users, seconds / 2)
+        settled = server.now
+        server.hold(users, seconds)
+        end = server.now
+        windows.append(Window(index, users, purpose, began, began + S // 10, settled, end, end))
+    server.users = 0
+    while server.running or server.waiting:
+        server.step()
+    return windows
+
+
+def measured(
+    folder: RunFolder, server: Server, windows: list[Window], invalid: str = ""
+) -> tuple[list[Step], RecordTable]:
+    """Write records, samples and steps; `invalid`: why the last step must not be used."""
+    table = RecordTable.from_records(server.records)
+    for worker in (0, 1):
+        writer = RecordWriter(folder, worker)
+        writer.put([record for record in server.records if record.worker == worker])
+        writer.close()
+    samples, lines = folder.lines(names.SERVER), folder.lines(names.STEPS)
+    for sample in server.samples:
+        samples.append(sample)
+    steps = []
+    for window in windows:  # each judged on its own, by what was known at its end
+        evidence = gather(table.until(window.end_ns), window, SLOS)
+        why = invalid if window is windows[-1] else ""
+        steps.append(Step(window, evidence, PLAN.judge(evidence), why))
+        decision = steps[-1].judgement.decision
+        lines.append(asdict(window) | {"decision": decision, "invalid": why})
+    samples.close()
+    lines.close()
+    return steps, table
+
+
+def make(
+    path: Path,
+    *,
+    seconds: float = 8.0,
+    levels: tuple[int, ...] = LEVELS,
+    status: str = "found",
+    fail_above: int = 10**9,
+    said: str = "",
+) -> dict[str, Any]:
+    """A folder of a search that ended so, its knee.json; status "": it ends with the load.
+
+    `said` is what a hostile server says wherever it has a say: names, errors, a reason.
+    """
+    server = Server(fail_above=fail_above, error=said or Server.error)
+    windows = load(server, levels, seconds)
+    folder = begin(path, said)
+    steps, table = measured(folder, server, windows, said)
+    if not status:
+        return {}
+    done = Done(status, (50, 51) if status == "found" else None)
+    knee = {**knee_json(PLAN, steps, done, table, server.samples), "client": CLIENT}
+    folder.write_json(names.KNEE, knee)
+    start, end = windows[0].settled_ns, windows[-1].end_ns
+    folder.write_json(names.SUMMARY, window_summary(table, start, end, SLOS))
+    write_parquet(folder, names.PARQUET, table)
+    return knee

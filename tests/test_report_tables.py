@@ -1,0 +1,146 @@
+"""report.md and steps.csv: the same bytes each time, a table that holds, a sentence per status."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+import pytest
+from report_folder import LEVELS, begin, make
+
+from harness.report.words import in_markdown, one_line, sentence
+from harness.report.write import write_reports
+from harness.runfolder import names
+from harness.study.results import write_results
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = (names.REPORT_HTML, names.REPORT_MD, names.STEPS_CSV)
+COLUMNS = "concurrency,mean_e2e_s,p95_e2e_s,qps,tok_s,gpu_util_pct,notes,"
+HOSTILE = (
+    "<script>alert(1)</script> & \"quoted\" 'so' [bold]x[/bold] a|b *c*\nnext\u2028line\x1b[1m"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A found knee, reported."""
+    path = tmp_path_factory.mktemp("runs") / "found"
+    make(path, seconds=1)
+    write_reports(path)
+    return path
+
+
+def test_the_same_folder_gives_the_same_bytes(folder: Path) -> None:
+    """Reports hold no time of their own: writing them again changes nothing."""
+    first = {name: (folder / name).read_bytes() for name in FILES}
+    write_reports(folder)
+    assert {name: (folder / name).read_bytes() for name in FILES} == first
+
+
+def test_steps_csv(folder: Path) -> None:
+    """The columns that other tools ask for come first; one row per step, in whole lines."""
+    lines = (folder / names.STEPS_CSV).read_text().split("\n")
+    rows = list(csv.DictReader(lines))
+    assert (lines[0][: len(COLUMNS)], len(lines)) == (COLUMNS, len(LEVELS) + 2)
+    assert [int(row["concurrency"]) for row in rows] == list(LEVELS)
+    assert {row["notes"].split(":")[0] for row in rows} <= {"good", "bad", "undecided"}
+
+
+STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
+    "found": (LEVELS, "p95 TTFT stays under 500 ms and p95 ITL under 50 ms up to ", ""),
+    "slo_failed_at_min": (
+        (64,), "No level tried keeps the SLO: already at 64 concurrent requests it is not true", "",
+    ),
+    "not_reached": (
+        (1, 4), "up to 4 concurrent requests, the most that was tried: the knee lies higher.",
+        "Raise --max-users to find the knee.",
+    ),
+    "undecided": (
+        (4, 64), "Undecided: the measurements do not settle the knee; bad from 64.",
+        "Give it more time (--budget), or an SLO further from where the server stands.",
+    ),
+    "invalid": ((4,), "These figures must not be believed", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_each_ending_has_its_sentence(status: str, tmp_path: Path) -> None:
+    """What the search ended with is the headline, and what to do next is said."""
+    levels, headline, advice = STATUSES[status]
+    knee = make(tmp_path / "run", seconds=1, levels=levels, status=status)
+    told = write_reports(tmp_path / "run")
+    text = (tmp_path / "run" / names.REPORT_MD).read_text()
+    assert knee["status"] == status
+    assert headline in told.headline
+    assert f"**{told.headline}**" in text
+    assert advice in text
+
+
+def torn(path: Path) -> None:
+    """Records, steps and samples cut in their last entry, as a full stop of the machine would."""
+    make(path, seconds=1, levels=(2, 4), status="")
+    for name in (names.records(1), names.STEPS, names.SERVER):
+        (path / name).write_bytes((path / name).read_bytes()[:-5])
+
+
+BROKEN = {
+    "run.json only": (begin, "Interrupted before anything was measured.", 0),
+    "no step ended": (
+        lambda path: make(path, seconds=1, levels=(), status=""),
+        "Interrupted before anything was measured.", 0,
+    ),
+    "killed in the third step": (
+        lambda path: make(path, seconds=1, levels=(2, 4), status=""), "and 2 steps were measured.",
+        0,
+    ),
+    "torn files": (torn, "and 1 step were measured.", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_left_is_reported(case: str, tmp_path: Path) -> None:
+    """Whatever a run left behind makes a report, and what was lost is said in it."""
+    write, headline, lost = BROKEN[case]
+    path = tmp_path / "run"
+    write(path)
+    write_results(path)
+    told = write_reports(path)
+    text = (path / names.REPORT_MD).read_text()
+    assert (headline in told.headline, text.count("Lost: ")) == (True, lost)
+    assert (path / names.STEPS_CSV).read_text().startswith(COLUMNS[:-1])
+
+
+def test_hostile_text_breaks_no_table(tmp_path: Path) -> None:
+    """A cell stays a cell and a line a line, whatever servers call themselves or answer."""
+    make(tmp_path / "run", seconds=1, levels=(2, 4), said=HOSTILE, fail_above=4)
+    write_reports(tmp_path / "run")
+    table = (tmp_path / "run" / names.REPORT_MD).read_text().splitlines()[-4:]
+    assert [line.count("|") for line in table] == [8] * 4
+    rows = list(csv.reader((tmp_path / "run" / names.STEPS_CSV).read_text().splitlines()))
+    assert [len(row) for row in rows] == [len(rows[0])] * 3
+    assert rows[2][6] == "invalid: " + one_line(HOSTILE)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("ttft_p95=500ms (398 to 432)", "ttft_p95=500ms (398 to 432)"),
+        ("a|b\r\n<b>&amp;", r"a\|b \<b\>\&amp;"),
+        ("[x](http://y) __z__ *q* `r`", r"\[x\](http://y) \_\_z\_\_ \*q\* \`r\`"),
+        ("# no heading\u2028- no list", r"\# no heading - no list"),
+    ],
+)
+def test_text_in_markdown(text: str, want: str) -> None:
+    """What Markdown would read as markup is escaped, the rest left as it is."""
+    assert in_markdown(text) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [("too few", "Too few."), ("p95 TTFT: few", "p95 TTFT: few."), ("Why? ", "Why?")],
+)
+def test_sentence(text: str, want: str) -> None:
+    """A capital and a full stop, but `p95` is a name."""
+    assert sentence(text) == want
