@@ -50,7 +50,7 @@ def test_the_knee_over_200_configurations(figure: Callable[[str], None]) -> None
     assert median(widths) <= 0.20
 
 
-@pytest.mark.parametrize("seed", [6, 29, 57])
+@pytest.mark.parametrize("seed", [262, 293, 350])
 def test_the_stored_truths_are_those_of_this_engine(seed: int) -> None:
     """A change of the engine that moves a true knee is noticed."""
     assert truth(seed) == known_truths()[seed]
