@@ -55,6 +55,16 @@ class Batch:
                 rows[i + 2] = min(rows[i + 2], now_ns)
                 rows[i + 3] = 0
 
+    def cut(self, rows: int) -> Batch:
+        """The first so many rows leave as a batch of their own."""
+        first = Batch()
+        first.rows, self.rows = self.rows[: rows * 4], self.rows[rows * 4 :]
+        notices = first.rows[3::4].count(NOTICE)
+        bodies = len(first) - notices
+        first.bodies, self.bodies = self.bodies[:bodies], self.bodies[bodies:]
+        first.notices, self.notices = self.notices[:notices], self.notices[notices:]
+        return first
+
     def __len__(self) -> int:
         """Rows."""
         return len(self.rows) // 4

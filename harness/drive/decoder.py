@@ -26,7 +26,7 @@ from harness.wire.decode import Asked, StreamDecoder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SLICE: Final = 32
+SLICE: Final = 16
 NICE: Final = 5  # on a busy machine the reader comes first: decoding can wait
 FIELDS: Final = tuple(RequestRecord.__slots__)
 ARRAYS: Final = ("at_ns", "not_before_ns", "tokens")
