@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test setup lint format lock docs clean
+.PHONY: help knee test up targets down setup lint format lock docs bench bench-quick clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -12,11 +12,15 @@ READY := .venv/.ready
 # What `make knee` measures: `make knee KNEE="http://127.0.0.1:8000 --slo ttft_p95=500ms"`.
 KNEE ?= --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-users 128 \
 	--max-num-seqs 16 --prompt-tokens 128 --output-tokens 32
+# What `make up` starts when there is no .env yet.
+PROFILES ?= $(shell nvidia-smi -L > /dev/null 2>&1 && echo gpu || echo engine),grafana
+URL ?=
+comma := ,
 # What `make test` runs: `make test TESTS="tests/test_units.py -x"`.
 TESTS ?=
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 13
 
 knee: $(READY) ## find the knee of the embedded engine (two minutes)
 	@$(BIN)/vllm-harness knee $(KNEE)
@@ -24,31 +28,88 @@ knee: $(READY) ## find the knee of the embedded engine (two minutes)
 test: $(READY) ## run every test: pure ones on two cores, real-time ones alone
 	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
 
+up: .env targets ## start the stack in Docker: PROFILES=gpu,grafana or engine or url (then URL=http://...)
+	@test "$(origin PROFILES)" = file || grep -qxF 'COMPOSE_PROFILES=$(PROFILES)' .env || { \
+		echo "PROFILES is $(PROFILES), and .env has others: edit .env, or remove it first."; exit 2; }
+	@test -z "$(URL)" || grep -qxF 'HARNESS_TARGET=$(URL)' .env || { \
+		echo "URL is $(URL), and .env has another HARNESS_TARGET: edit .env, or remove it first."; \
+		exit 2; }
+	@docker compose up --detach --build --wait
+	@echo "Locust: http://$$(docker compose port locust-master 8089)"
+	@grafana=$$(docker compose port grafana 3000 2> /dev/null) && \
+		echo "Grafana: http://$$grafana, user admin, password in .secrets/grafana_password" || true
+
+down: ## stop the stack; volumes stay
+	@docker compose --profile '*' down
+
 setup: $(READY) ## prepare .venv
 	@echo ".venv is ready"
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, mypy, and a linter for each other kind of file
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/hadolint Dockerfile Dockerfile.vllm
+	@$(BIN)/yamllint --strict --config-file .ci/yamllint.yml docker-compose.yml prometheus $(wildcard grafana) .github .ci
+	@$(BIN)/shellcheck .ci/run .ci/*.sh
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/zizmor --offline --quiet .github/workflows
+	@$(BIN)/mypy grafana/generate.py
 
 format: $(READY) ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-docs: $(READY) ## write the generated pages of docs/ again
+docs: $(READY) ## write the generated pages of docs/ and Grafana's dashboards again
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python -W ignore::DeprecationWarning grafana/generate.py
+
+bench: $(READY) ## accuracy and cost beside others, the whole matrix; the live page (22 minutes)
+	@$(BIN)/python bench/matrix.py
+	@$(BIN)/python bench/live_page.py
+
+bench-quick: $(READY) ## the same, four cells (three minutes)
+	@$(BIN)/python bench/matrix.py --quick
 
 lock: $(READY) ## write requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev \
 		--generate-hashes --no-emit-index-url --no-header --upgrade \
 		pyproject.toml --output-file requirements.lock
 
+# Written once and never again: what stands in it is yours. Secrets: see .env.example.
+SERVER = $(filter gpu engine url,$(subst $(comma), ,$(PROFILES)))
+TARGET = $(or $(URL),http://$(SERVER:gpu=vllm):8000)
+GPU_METRICS := http://exporter:9400
+.env:
+	@test "$(words $(SERVER))" = 1 || { echo "PROFILES is $(PROFILES): expected one of gpu, engine" \
+		"and url, with or without grafana; try make up PROFILES=engine."; exit 2; }
+	@test "$(SERVER)" != url -o -n "$(URL)" || { echo "PROFILES has url, and there is no URL:" \
+		"expected the server's; try make up PROFILES=url URL=http://10.0.0.7:8000."; exit 2; }
+	@mkdir -p -m 700 .secrets
+	@cd .secrets && for name in grafana_password locust_password; do test -s $$name || \
+		head -c 24 /dev/urandom | base64 | tr '+/' '-_' | tr -d '\n' > $$name; done
+	@cd .secrets && touch hf_token vllm_api_key && chmod 644 *
+	@umask 077 && sed -e 's|^COMPOSE_PROFILES=.*|COMPOSE_PROFILES=$(PROFILES)|' \
+		-e 's|^HARNESS_TARGET=.*|HARNESS_TARGET=$(TARGET)|' \
+		$(if $(filter gpu,$(SERVER)),-e 's|^HARNESS_GPU_METRICS=.*|HARNESS_GPU_METRICS=$(GPU_METRICS)|' \
+		-e 's|^LOCUST_FLAGS=.*|& --gpu-metrics $(GPU_METRICS)|') \
+		.env.example > .env
+	@$(MAKE) --no-print-directory targets
+	@echo "Wrote .env (profiles $(PROFILES)) and .secrets/"
+
+# What Prometheus scrapes elsewhere is what .env says now: it may have been edited since.
+targets: .env
+	@set -e; url=$$(sed -n 's/^HARNESS_TARGET=//p' .env); host=$${url#*://}; \
+	if grep -qE '^COMPOSE_PROFILES=(.*,)?url(,|$$)' .env; then mkdir -p prometheus/targets; \
+		printf -- '- targets: ["%s"]\n  labels: {__scheme__: %s}\n' "$${host%%/*}" "$${url%%://*}" \
+		> prometheus/targets/vllm.yml; else rm -f prometheus/targets/vllm.yml; fi
+
 clean: ## remove .venv and caches; run folders stay
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build harness/*/*.so
 
 # uv is what reads the lock; pip brings it. The stamp file makes this run only after a change.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml $(wildcard harness/*/*.c)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing: install it (Debian, Ubuntu:" \
 		"apt-get install python3 python3-venv), then run make again."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv is missing:" \

@@ -1,10 +1,11 @@
 /* The floor: what reading streams costs in C, with one epoll and kernel stamps.
 
-     cc -O2 -o c_client c_client.c && ./c_client PORT STREAMS REQUESTS BODY-FILE TOKENS
+     cc -O2 -o c_client c_client.c && ./c_client PORT STREAMS REQUESTS BODY-FILE TOKENS [SPREAD-MS]
 
    Sends the request in BODY-FILE (whole HTTP bytes) REQUESTS times over STREAMS kept connections to
-   127.0.0.1, reads until each response's last chunk, and keeps each read's stamp. Prints CPU
-   microseconds per token, user and system, and the reads. It parses nothing. */
+   127.0.0.1, opened at once or spread over SPREAD-MS, reads until each response's last chunk, and
+   keeps each read's stamp. Prints CPU microseconds per token, user and system, and the reads. It
+   parses nothing. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -19,37 +20,49 @@
 static long left;
 static char request[1 << 20];
 static size_t request_size;
+static struct sockaddr_in at = {.sin_family = AF_INET};
 
 static void ask(int fd) {
     left--;
     if (send(fd, request, request_size, 0) != (ssize_t)request_size) exit(1);
 }
 
+static void start(int poll) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (connect(fd, (struct sockaddr *)&at, sizeof at)) exit(1);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
+    ask(fd);
+}
+
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+}
+
 int main(int argc, char **argv) {
-    if (argc != 6) return 2;
-    int streams = atoi(argv[2]), one = 1, open_streams = 0;
+    if (argc != 6 && argc != 7) return 2;
+    int streams = atoi(argv[2]), started = 0, ended = 0;
     long requests = left = atol(argv[3]), tokens = atol(argv[5]), reads = 0;
     FILE *file = fopen(argv[4], "rb");
     if (!file) return 1;
     request_size = fread(request, 1, sizeof request, file);
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1]))};
+    at.sin_port = htons(atoi(argv[1]));
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     long *stamps = malloc(sizeof(long) * requests * (tokens + 8));
     int poll = epoll_create1(0);
-    for (int i = 0; i < streams; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        if (connect(fd, (struct sockaddr *)&at, sizeof at)) return 1;
-        struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-        epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
-        ask(fd);
-        open_streams++;
-    }
+    double begun_ms = now_ms(), spread_ms = argc == 7 ? atof(argv[6]) : 0;
     static char data[65536];
     static struct epoll_event ready[4096];
-    while (open_streams) {
-        int n = epoll_wait(poll, ready, 4096, -1);
+    while (ended < streams) {
+        while (started < streams && now_ms() >= begun_ms + started * spread_ms / streams) {
+            start(poll);
+            started++;
+        }
+        int n = epoll_wait(poll, ready, 4096, started < streams ? 1 : -1);
         for (int i = 0; i < n; i++) {
             char control[64];
             struct iovec part = {data, sizeof data};
@@ -66,7 +79,7 @@ int main(int argc, char **argv) {
             reads++;
             if (size >= 5 && !memcmp(data + size - 5, "0\r\n\r\n", 5)) {
                 if (left > 0) ask(fd);
-                else open_streams--;
+                else ended++;
             }
         }
     }

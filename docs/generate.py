@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from harness.engine.bottlenecks import RESOURCES
+from harness.export.dashboards.panels import PANELS
+from harness.export.exported import BUCKETS_OF, EXPORTED
+from harness.export.live import DECISIONS, PHASES, PURPOSES
+from harness.export.recording import RECORDED
+from harness.export.rules import routing_file, rule_file
+from harness.export.watching import WATCHED
+from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
+from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
+from harness.measure.records import Outcome
+from harness.measure.verdict import RULES, UNDECIDED
+from harness.units import MS
+from harness.wire.vllm_series import SERIES
 
 HERE = Path(__file__).parent
 
@@ -31,7 +45,304 @@ def metrics() -> str:
     return "\n".join(rows) + "\n"
 
 
-PAGES = {"metrics.md": metrics}
+def compat() -> str:
+    """docs/compat.md, from COMPAT."""
+    rows = [
+        "# Other tools' figures beside ours",
+        "",
+        "Made from `COMPAT` in `harness/measure/compat.py` by `make docs`; a test compares them.",
+        "",
+        "`--compat TOOL` on `knee`, `run`, `sweep` and `report` prints beside our figures those",
+        "that another tool's definitions give of the same requests, in that tool's words, so that",
+        "a disagreement of two tools can be explained:",
+        "",
+        "    vllm-harness run http://127.0.0.1:8000 --users 2 --requests 60 --compat vllm-bench",
+        "    vllm-harness report reports/run-20261121-101500 --compat guidellm,aiperf,genai-bench",
+        "",
+        "Both columns look at the requests that were sent in the level's measured window (gaps",
+        "and throughput: that ended in it); how many came before it, which the tool would count",
+        "too, is said. Ours is as in [metrics.md](metrics.md): failed requests are infinitely",
+        "slow, and a quantile needs enough samples. Every tool here leaves failed requests out and",
+        "takes any percentile of any number of values. The reader is ours in both columns: what a",
+        "tool's own event loop adds to its figures is not in them. `summary.json` has the rows",
+        "under `compat`.",
+        "",
+        "A tool divides its throughput by the time of its whole run, in which its first requests",
+        "start and its last ones end on a server that is not full: with C users and N requests its",
+        "figure is lower by up to about C / N. Here both columns divide by the measured window.",
+    ]
+    for tool in COMPAT.values():
+        rows += ["", f"## {tool.title} {tool.version}", "", f"`--compat {tool.name}`. {tool.note}"]
+        rule = "numpy's default, between two values" if tool.quantile == LINEAR else STEPS
+        rows += ["", f"Percentiles: {rule} ([source]({tool.quantile_source})).", ""]
+        rows += ["| Theirs | Beside our | From | To | Per | How it differs |"]
+        rows += ["|---|---|---|---|---|---|"]
+        for d in tool.definitions:
+            per = PER[d.per] + (", weighted by its tokens" if d.by_tokens else "")
+            why = d.why or "as ours"
+            rows.append(f"| {d.name} | `{d.key}` | {d.start} | {d.end} | {per} | {why} |")
+        rows += [""]
+        rows += [f"- **{d.name}**: {d.says} ([source]({d.source}))" for d in tool.definitions]
+    rows += ["", "## The instants", ""]
+    rows += [f"- *{name}*: {text}" for name, text in INSTANTS.items()]
+    return "\n".join(rows) + "\n"
+
+
+STEPS = "the smallest value up to which this share of the weight lies, never between two"
+
+
+def vllm_series() -> str:
+    """docs/vllm-series.md, from SERIES."""
+    rows = [
+        "# vLLM's figures, and what we call them",
+        "",
+        "Made from `SERIES` in `harness/wire/vllm_series.py` by `make docs`; a test compares them.",
+        "The newest spelling that a server gives counts. Several engines (label `engine`) and API",
+        "servers become one figure: *sum*, *mean*, *max* or *min* over them. Histograms keep their",
+        "buckets in `server.jsonl`; engines' buckets add up. What a server does not say is missing",
+        "from the step's figures, and the report says so.",
+        "",
+        "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
+        "|---|---|---|---|---|",
+    ]
+    for series in SERIES:
+        label = f"{{{series.where[0]}={series.where[1]}}}" if series.where[0] else ""
+        over = {"fsum": "sum"}.get(series.over.__name__, series.over.__name__)
+        if series.by:
+            over = f"sum, by `{series.by}`"
+        for spelling in series.spellings:
+            until = f"before {spelling.until}" if spelling.until else ""
+            when = ", ".join(filter(None, [spelling.since and f"from {spelling.since}", until]))
+            name = f"`{spelling.name}{label}`"
+            rows.append(f"| `{series.key}` | {series.kind} | {name} | {when} | {over} |")
+    return "\n".join(rows) + "\n"
+
+
+def exporter() -> str:
+    """docs/exporter.md: its own words, then tables from EXPORTED."""
+    rows = [(HERE / "exporter.md").read_text().partition(TABLES)[0].rstrip()]
+    for where, exported in EXPORTED.items():
+        rows += ["", f"{TABLES}{where}", "", "| Metric | Kind | Labels | What |"]
+        rows += ["|---|---|---|---|"]
+        for row in exported:
+            labels = ", ".join(f"`{label}`" for label in row.labels)
+            rows.append(f"| `{row.name}` | {row.kind} | {labels} | {row.help} |")
+    rows += ["", "## Label values", "", "| Label | Values |", "|---|---|"]
+    for label, values in LABEL_VALUES.items():
+        rows.append(f"| `{label}` | {values} |")
+    rows += ["", "## Buckets, in seconds", ""]
+    for key, bounds in BUCKETS_OF.items():
+        finite = bounds[:-1]
+        told = ", ".join(f"{bound:g}" for bound in finite)
+        rows.append(f"- `harness_{key}_seconds` ({len(finite)} and +Inf): {told}")
+    return "\n".join(rows) + "\n"
+
+
+TABLES = "## Metrics: "  # from here on docs/exporter.md is generated; what stands above is not
+LABEL_VALUES = {
+    "decision": ", ".join(DECISIONS),
+    "gpu": "its index",
+    "kind": "knee, run, sweep, locust",
+    "model": "as the server calls it",
+    "outcome": ", ".join(o.value for o in Outcome if o is not Outcome.open),
+    "part": "queue, prefill, rest",
+    "phase": ", ".join(PHASES),
+    "process": "main, worker N, decoder N",
+    "purpose": ", ".join(PURPOSES),
+    "reason": ", ".join(REASON_LABELS.values()),
+    "run": "its folder's name; empty where there is none",
+    "slo": "metric and quantile, as ttft_p95",
+    "source": "given, read, inferred",
+    "target": "HOST:PORT",
+    "workload": "of `--workload`",
+}
+TTFT_NS, ITL_NS = 500 * MS, 50 * MS  # the limits of the README's examples
+
+
+def routing() -> str:
+    """prometheus/rules/harness_routing.yml."""
+    return routing_file(TTFT_NS, ITL_NS)
+
+
+def recorded() -> str:
+    """prometheus/rules/harness_recorded.yml."""
+    return rule_file(
+        RECORDED,
+        [
+            "Worked out ahead, over the last minute; what each is: docs/stack.md.",
+            "Made by `make docs` from `RECORDED` in harness/export/recording.py.",
+        ],
+    )
+
+
+RULES_HERE = "## Variables"  # from here on docs/stack.md is generated; what is above is not
+
+
+def stack() -> str:
+    """docs/stack.md: its own words, then .env.example and tables from RECORDED and WATCHED."""
+    rows = [(HERE / "stack.md").read_text().partition(RULES_HERE)[0].rstrip(), "", RULES_HERE]
+    rows += ["", "`.env.example`, of which `make up` makes `.env`:", ""]
+    example = (HERE.parent / ".env.example").read_text().splitlines()
+    rows += [f"    {line}".rstrip() for line in example]
+    rows += [
+        "",
+        "## Recorded series",
+        "",
+        "Over the last minute, by `job` and `instance`, the server's",
+    ]
+    rows += ["also by `model_name`."]
+    rows += ["", "| Series | What |", "|---|---|"]
+    rows += [f"| `{r.name}` | {r.what} |" for group in RECORDED.values() for r in group]
+    rows += ["", "## Alerts on the stack itself", "", "| Alert | When | For |", "|---|---|---|"]
+    for alert in WATCHED:
+        expr = alert.expr.replace("|", "\\|")
+        rows.append(f"| `{alert.name}` | `{expr}` | {alert.wait} |")
+    return "\n".join(rows) + "\n"
+
+
+def watched() -> str:
+    """prometheus/rules/harness_watched.yml."""
+    return rule_file(
+        {"harness_watched": WATCHED},
+        [
+            "Whether what is seen is whole and may be believed.",
+            "Made by `make docs` from `WATCHED` in harness/export/watching.py.",
+        ],
+    )
+
+
+def verdict() -> str:
+    """docs/verdict.md, from RULES, RESOURCES and the tally of tests/test_study_verdicts.py."""
+    found = json.loads((HERE.parent / "tests/data/verdicts.json").read_text())
+    cases, right = found["cases"], found["right"]
+    rows = [
+        "# What stops it there",
+        "",
+        "Made from `RULES` in `harness/measure/verdict.py`, `RESOURCES` in",
+        "`harness/engine/bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
+        "compares them.",
+        "",
+        VERDICT_HOW,
+        "| Named | When |",
+        "|---|---|",
+    ]
+    rows += [f"| {name} | {_first_line(rule.__doc__)} |" for name, rule in RULES.items()]
+    rows += ["", VERDICT_TRUTH, "| Resource | Doubled, it is |", "|---|---|"]
+    rows += [f"| {name} | {resource.what} |" for name, resource in RESOURCES.items()]
+    sure = f"{found['right_and_sure'] / right:.0%} with a confidence of 0.8 or more"
+    rows += [
+        "",
+        f"Right in **{right} of {cases}** ({right / cases:.1%}); of these {sure}.",
+        f"Wrong with such a confidence: {len(found['wrong_and_sure'])}.",
+        "Rows are the resource that moves the knee most:",
+        "",
+    ]
+    names = [*RESOURCES, UNDECIDED]
+    rows += ["| Truth, named | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for true, named in found["table"].items():
+        cells = [str(named.get(name, "")) for name in names]
+        rows.append(f"| {true} | " + " | ".join(cells) + " |")
+    return "\n".join([*rows, "", VERDICT_LIMITS])
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[0]
+
+
+VERDICT_HOW = """\
+Each rule sees the figures of one step, the longest at the first level above the knee, as they
+stand in `knee.json`, and answers with a confidence and its evidence. The highest confidence wins;
+below 0.5 the verdict is *undecided*, which is a legal answer. `knee.json` holds under `verdict`
+the name, the confidence, the window, the evidence, every other cause with why it is ruled out,
+and what to turn next.
+
+From the records: gaps between tokens with and without somebody's prompt in the same engine step
+(a prompt's first token arrives with the token that it delayed), how evenly requests were sent,
+and how many events were made on time but sent late. From the server: what runs and waits, KV
+cache, preemptions, means of queue, prefill, decode and TTFT. From the host: CPU of the API
+servers and of the engine cores, where they run on this machine; elsewhere that of the engine cores
+from `vllm-harness exporter` beside them (`--gpu-metrics http://SERVER:9400`). From the GPU: how
+busy it is, its clocks, and how much of its busy time is spent at memory, compared with the lowest
+level that was held: absolute values of that figure differ from GPU to GPU. Without a GPU's figures
+the engine's own process cannot be told from slow decoding.
+"""
+VERDICT_TRUTH = """\
+## How often it is right
+
+In simulated time, on 200 engine configurations drawn by seed: slots, KV cache, prefill, decoding,
+interference, API server or engine process are made short in turn. The rules read what `/metrics`,
+the host's process table and NVML would show. The truth is the resource whose doubling moves the
+simulated knee most; where a second one moves it over half as far (in the logarithm), that name or
+*undecided* is right too. Only configurations count whose knee is at 4 to 300 users and moves by
+22 % or more. The rules' constants were chosen while looking at seeds below 4000; the 200 are the
+first that count from there on. An engine's process costs CPU for each step and each sequence, in
+which the GPU waits; it may wait for the GPU in a loop, so that its CPU is a core all the time. An
+API server is a queue: CPU for each request before the engine sees it, and for each event; what
+waits is merged, as vLLM does.
+"""
+VERDICT_LIMITS = """\
+The truths are rough (levels of some hundred requests, interpolated between two at most 20 %
+apart), made by `tests/simulated_verdict.py truths`. Client, network, throttling and bursts are
+not simulated: table tests pin them. A simulated GPU reads memory or computes, whichever takes
+longer; a real one is less clean. Without the GPU's figures the same rules were right in 89 % of
+these configurations, surely wrong in none: what they miss is the engine's own process.
+"""
+
+
+def dashboards() -> str:
+    """docs/dashboards.md, from PANELS."""
+    rows = ["# Dashboards", "", DASHBOARDS_HOW]
+    for name, page in PANELS.items():
+        picture = f"![What {page.title} shows of that run](pictures/dashboard-{name}.png)"
+        rows += [f"## {page.title}", "", page.says, "", picture, ""]
+        rows += ["| Panel | Shows | Reading it | What to do |", "|---|---|---|---|"]
+        for panel in (panel for row in page.rows for panel in row.panels):
+            cells = (panel.title, panel.shows, panel.read, panel.do)
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        rows += [""]
+        if page.notes:
+            rows += ["Marks on its graphs: " + "; ".join(
+                f"*{note.name}* ({note.colour})" for note in page.notes) + ".", ""]  # fmt: skip
+    return "\n".join(rows).rstrip() + "\n"
+
+
+DASHBOARDS_HOW = """\
+Made from `PANELS` in `harness/export/dashboards/` by `make docs`; a test compares them. So are
+`grafana/dashboards/*.json`, by `grafana/generate.py` with Grafana's own typed builders.
+
+Grafana finds them by provisioning: mount `grafana/provisioning` at `/etc/grafana/provisioning` and
+`grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. Into a Grafana that you have:
+import the JSON files; they ask the data source with the uid `prometheus`. They need what
+[exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter beside it, and a run with
+`--metrics-port`, each scraped every second or two. Where scrapes are 15 s apart, choose a window of
+a minute, and write 15s in the data source's `timeInterval`.
+
+Above each dashboard: **Model** and **Target** (vLLM's `model_name` and Prometheus' `instance`; the
+exporter's `target` is HOST:PORT as it was given, so give it the name that Prometheus scrapes, or
+leave Target at All), **Run** (a run folder's name), and **Window**, what rates and quantiles look
+back over. Quantiles are Prometheus' interpolation in a bucket, a third off at worst; the report has
+the exact ones.
+
+No Grafana server was run to make or test any of this. What was: every query of every panel, mark
+and variable by a real Prometheus over a real run, of the embedded engine and of vLLM on a CPU, each
+answer compared with a recomputation from the stored samples and these with the run folder; GPU
+panels over recorded readings of an H200; the JSON by the types of `@grafana/schema`. The pictures
+are those answers, drawn by `tests/dashboard_pictures.py` where Grafana would place the panels, and
+not screenshots: an embedded engine with 8 seats and 112 KV blocks, 80 seconds, a window of 5 s.
+"""
+
+PAGES = {
+    "metrics.md": metrics,
+    "compat.md": compat,
+    "vllm-series.md": vllm_series,
+    "exporter.md": exporter,
+    "stack.md": stack,
+    "verdict.md": verdict,
+    "../prometheus/rules/harness_recorded.yml": recorded,
+    "dashboards.md": dashboards,
+    "../prometheus/rules/harness_routing.yml": routing,
+    "../prometheus/rules/harness_watched.yml": watched,
+}
 
 
 def main() -> None:

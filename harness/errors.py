@@ -4,7 +4,8 @@
     ├── ConfigError          2   the request makes no sense; nothing was sent
     ├── ServerUnreachable    3   no server, wrong port, TLS, 401, does not stream
     ├── RunFolderError       4   the output folder exists, cannot be written or read
-    └── MeasurementInvalid   5   the client was the bottleneck, or the run contradicts itself
+    ├── MeasurementInvalid   5   the client was the bottleneck, or the run contradicts itself
+    └── NoKnee               6   a run folder without the knee that was asked for
 
 Beside the exceptions, results have exit codes too: 0, UNDECIDED, SLO_MISSED, INTERRUPTED.
 """
@@ -45,3 +46,9 @@ class MeasurementInvalid(HarnessError):  # noqa: N818 - as above
     """Figures were taken but must not be believed."""
 
     exit_code = 5
+
+
+class NoKnee(HarnessError):  # noqa: N818 - as above
+    """A run folder holds no knee to build on."""
+
+    exit_code = EXIT_UNDECIDED

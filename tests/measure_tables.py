@@ -1,9 +1,13 @@
-"""Small tables for the tests of `measure`: one line per request, times in ms."""
+"""Small tables for the tests of `measure`: one line per request, times in ms; counts per level."""
 
+import numpy as np
+
+from harness.measure.evidence import BINS, HALF, Evidence, Window
 from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.measure.table import RecordTable
 
 MS = 1_000_000
+SECOND = 1_000_000_000
 
 
 def record(
@@ -37,3 +41,31 @@ def record(
 def table(*records: RequestRecord) -> RecordTable:
     """Columns of these records."""
     return RecordTable.from_records(records)
+
+
+def window(users: int, start_s: float = 0, end_s: float = 60, index: int = 0) -> Window:
+    """A step of `users` measured from `start_s` to `end_s`."""
+    start, end = round(start_s * SECOND), round(end_s * SECOND)
+    return Window(index, users, "up", start, start, start, end, end)
+
+
+def evidence(
+    users: int,
+    *counts: tuple[float, float],
+    failed: float = 0,
+    ended: float = 0,
+    tokens: float = 0,
+    seconds: float = 60,
+    blocks: int = 8,
+) -> Evidence:
+    """A level with `counts` of (observations, over the limit) for each SLO.
+
+    All are spread evenly over the blocks, so that the design effect is 1.
+    """
+    grids = []
+    for n, over in counts:
+        grid = np.zeros((blocks, BINS))
+        grid[:, HALF], grid[:, HALF + 1] = (n - over) / blocks, over / blocks
+        grids.append(grid)
+    each = [np.full(blocks, total / blocks) for total in (ended or 400, failed, tokens)]
+    return Evidence(window(users, 0, seconds), SECOND, seconds, tuple(grids), *each)

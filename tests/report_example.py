@@ -111,6 +111,6 @@ class Server:
                 generation_tokens_total=float(self.tokens), ttft_sum_s=self.ttft_s,
                 ttft_count=float(self.prompts), queue_sum_s=self.queue_s,
                 queue_count=float(self.prompts), prefill_sum_s=self.prompts * 0.016,
-                prefill_count=float(self.prompts),
+                prefill_count=float(self.prompts), took_ns=5.0 * MS,
             )
         )  # fmt: skip

@@ -20,7 +20,9 @@ from harness.drive.options import DriveOptions
 from harness.drive.prepare import prepare
 from harness.drive.session import Session
 from harness.load.workloads import WORKLOADS
+from harness.measure.ledger import Ledger
 from harness.measure.records import Outcome, RequestRecord
+from harness.measure.table import OPEN
 
 if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
@@ -43,10 +45,21 @@ class Script:
         self.levels = levels
         self.running: list[int] = []
         self.samples: list[ServerSample | None] = []
+        self.ledger = Ledger()
+        self.known: list[tuple[int, list[int]]] = []  # at each tick: until when, what was seen
 
-    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
+    def seen(self, known_ns: int) -> list[int]:
+        """Requests sent by then, those that had ended, events that had come."""
+        look = self.ledger.look(0, known_ns)
+        events = sum(len(chunk.at_ns) for chunk in look.chunks())
+        return [len(look.table), int((look.table.outcome != OPEN).sum()), events]
+
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> Target:
         """The next level."""
-        assert now_ns > 0
+        assert now_ns > known_ns
+        self.known.append((known_ns, self.seen(known_ns)))
         self.running.append(running_users)
         self.samples.append(server)
         tick = len(self.running) - 1
@@ -65,9 +78,11 @@ class Patient(Script):
         super().__init__(levels)
         self.reached: list[int] = []
 
-    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> Target:
         """The same level until it is seen."""
-        super().tick(now_ns, running_users, server)
+        super().tick(now_ns, running_users, server, known_ns)
         left = self.levels[len(self.reached) :]
         if left and server is not None and running_users == server.running == left[0]:
             self.reached.append(left.pop(0))
@@ -118,6 +133,7 @@ def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
         "figures": ended.figures,
         "running": script.running,
         "reached": script.reached if isinstance(script, Patient) else [],
+        "known": [(known_ns, then, script.seen(known_ns)) for known_ns, then in script.known],
         "samples": sum(sample is not None for sample in script.samples),
         "outcomes": Counter(record.outcome.value for record in keep.records),
         "keys": sorted(record.key for record in keep.records),
@@ -139,7 +155,9 @@ def main() -> None:
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
     options = prepare(DriveOptions(url, "", work, processes=processes)).options
     script, keep = Patient(levels) if patient else Script(levels), Keep()
-    session = Session(replace(options, **more), script, [keep], ui_port=ui_port, drain_ns=drain_ns)
+    session = Session(
+        replace(options, **more), script, [keep, script.ledger], ui_port=ui_port, drain_ns=drain_ns
+    )
     keep.session = session
     sys.stdout.write(json.dumps(summary(session, script, keep)) + "\n")
 

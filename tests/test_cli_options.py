@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness.cli import knee, run, sweep
+from harness.cli import knee, plain, run, sweep
 from harness.cli.app import main, parser
 from harness.errors import EXIT_INTERRUPTED
 from harness.measure.slo import Slo
@@ -50,10 +50,50 @@ def test_run_options(line: str, want: tuple[int | None, int | None]) -> None:
     assert (got.users, (got.duration_ns, got.requests)) == (4, want)
 
 
+FLAGS_GIVEN = (
+    "--server-flag max_num_seqs=8 --server-flag dtype=fp8 --server-flag enforce-eager=true "
+    "--server-flag gpu-memory-utilization=0.9 --gpu-metrics http://h:9400"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "gpu"),
+    [
+        ("", {}, None),
+        ("--server-flag max-num-seqs=256", {"max_num_seqs": 256}, None),
+        (
+            FLAGS_GIVEN,
+            {"max_num_seqs": 8, "dtype": "fp8", "enforce_eager": True,
+             "gpu_memory_utilization": 0.9},
+            "http://h:9400",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_known_of_the_server(line: str, flags: dict[str, object], gpu: str | None) -> None:
+    """Flags in vLLM's own spelling become names and values."""
+    got = knee.options(parser().parse_args(["knee", URL, *line.split()])).target
+    assert (got.server_flags, got.gpu_metrics) == (flags, gpu)
+
+
 def test_sweep_options() -> None:
     """Levels keep their order."""
     args = parser().parse_args(["sweep", URL, "--users", "1,8,4"])
     assert sweep.options(args).users == (1, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("", ()),
+        ("--compat vllm-bench", ("vllm-bench",)),
+        ("--compat aiperf,guidellm --compat aiperf", ("aiperf", "guidellm")),
+    ],
+)
+def test_compat(line: str, want: tuple[str, ...]) -> None:
+    """With commas, repeated, or both; each tool once, in the order given."""
+    for command in ("knee", "run --users 4", "sweep --users 4"):
+        args = parser().parse_args([*command.split(), *line.split()])
+        assert plain.output_options(args, "run").compat == want
 
 
 @pytest.mark.parametrize(
@@ -86,7 +126,12 @@ REFUSED = {
     "sweep --users 1,x": ("--users is 'x'", "whole number"),
     "knee --connect-timeout 5": ("--connect-timeout is '5'", "no readable unit"),
     f"knee {URL} --max-num-seqs 8": ("--max-num-seqs", "embedded engine", "URL"),
+    f"knee {URL} --server-flag 256": ("--server-flag is '256'", "NAME=VALUE", "max-num-seqs=256"),
+    f"knee {URL} --server-flag max-num-seqs=": ("--server-flag is 'max-num-seqs='",),
+    "run --users 4 --server-flag max-num-seqs=8": ("no URL was given", "try --max-num-seqs"),
     "knee --slos ttft_p95=1s": ("unrecognized arguments", "--slos"),
+    "run --users 4 --compat vllm": ("--compat is 'vllm'", "vllm-bench, guidellm, aiperf"),
+    "report DIR --compat aiperf,": ("--compat is ''", "try --compat vllm-bench"),
     "kneel": ("kneel", "knee", "--help"),
 }
 
@@ -150,6 +195,6 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def test_closed_pipe() -> None:
     """`vllm-harness doctor | head -0` ends quietly."""
-    line = f"{sys.executable} -m harness doctor | true"
+    line = f"{sys.executable} -m harness doctor --quick | true"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
     assert done.stderr == ""

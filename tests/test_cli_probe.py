@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHAT = "/v1/chat/completions"
+INFO = "/server_info?config_format=json"
 
 
 def access(url: str, **options: Any) -> Access:
@@ -43,6 +44,71 @@ def ask(server: LittleServer, model: str | None = None, **options: Any) -> Capab
     return probe(access(f"http://127.0.0.1:{server.port}", **options), "chat", model)
 
 
+SHOWN = {
+    "vllm_config": {
+        "scheduler_config": {"max_num_seqs": 8, "policy": "fcfs", "max_num_active_seqs": None},
+        "parallel_config": {"tensor_parallel_size": 2, "worker_cls": "auto"},
+        "cache_config": "CacheConfig(...)",
+    },
+    "vllm_env": {"VLLM_PORT": 1},
+}
+CACHE = (
+    b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1\n'
+    b'vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="900"} 1\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("info", "want"),
+    [
+        (http(SHOWN), {"max_num_seqs": 8, "policy": "fcfs", "tensor_parallel_size": 2}),
+        (http({"vllm_config": "max_num_seqs=8"}), {}),  # the text that older ones show
+        (http(b"<html>"), {}),
+        (http({}, status=404), {}),  # all but those in development mode
+    ],
+    ids=["shown", "as text", "no JSON", "not there"],
+)
+def test_flags_that_the_server_shows(info: bytes, want: dict[str, Any]) -> None:
+    """Those that move a knee are taken; a server that shows none is as good."""
+    with little_server(vllm_like(**{INFO[1:]: info})) as server:
+        assert ask(server).flags == want
+
+
+@pytest.mark.parametrize(
+    ("lines", "want"),
+    [
+        (
+            CACHE,
+            {
+                "engines": 2,
+                "block_size": 16,
+                "kv_blocks": 1900,
+                "kv_tokens": 30400,
+                "cache_config": {"block_size": "16", "engine": "0", "num_gpu_blocks": "1000"},
+            },
+        ),
+        (
+            CACHE.replace(b'"900"', b'"None"'),
+            {
+                "engines": 2,
+                "block_size": 16,
+                "kv_blocks": None,
+                "kv_tokens": None,
+                "cache_config": {"block_size": "16", "engine": "0", "num_gpu_blocks": "1000"},
+            },
+        ),
+        (b"", {}),
+    ],
+    ids=["two engines", "one does not say", "nothing"],
+)
+def test_the_kv_cache_that_the_server_shows(lines: bytes, want: dict[str, Any]) -> None:
+    """Blocks of all engines together, and the first one's settings."""
+    text = b"vllm:num_requests_running 0\n" + lines
+    with little_server(vllm_like(metrics=http(text, kind="text/plain"))) as server:
+        got = ask(server)
+    assert (got.metrics, got.cache) == (True, want)
+
+
 def test_good_server() -> None:
     """Everything a vLLM offers is found, with one request to the API under load."""
     with little_server(vllm_like()) as server:
@@ -53,7 +119,7 @@ def test_good_server() -> None:
         max_model_len=4096, version="0.32.0", fixed_length=True, continuous_usage=True,
         final_usage=True, tokenize=True, metrics=True,
     )  # fmt: skip
-    assert server.paths == ["/v1/models", CHAT, "/version", "/metrics", "/tokenize"]
+    assert server.paths == ["/v1/models", CHAT, "/version", "/metrics", "/tokenize", INFO]
     assert (asked[1][1]["stream"], asked[1][1]["max_tokens"]) == (True, 2)
 
 

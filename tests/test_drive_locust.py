@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from counted import expected, exposed
+from prometheus_tools import lines_of
 
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
-from harness.measure.table import OUTCOMES
+from harness.measure.table import OUTCOMES, concat
 from harness.runfolder.reader import Run, read_run
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 TOP = HERE.parent
-pytestmark = pytest.mark.realtime
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +157,7 @@ def test_a_missed_slo_sets_the_exit_code(url: str) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: Path) -> None:
-    """The table over HTTP holds the latencies of exactly the records of the run folder."""
+    """The table and the metrics over HTTP hold exactly the records of the run folder."""
     folder, web, port = tmp_path / "run", free_port(), free_port()
     more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
@@ -165,21 +168,74 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
     report = stopped_report(web)
     page = get(web, "/").decode()
     csv = get(web, "/latencies/requests.csv").decode()
+    metrics = lines_of(get(web, "/harness/metrics"))
     process.send_signal(signal.SIGTERM)
     ended(process)
     run = read_run(folder)
+    whole = concat(list(run.chunks()))
     rows = {row["key"]: row for row in report["extended_stats"][0]["data"]}
     assert set(rows) == {"ttft", "ttfot", "itl", "tpot", "e2e"}
     for key, row in rows.items():
         observe = METRICS[key].observe
         assert observe is not None
-        values = observe(run.table).hi_ns / 1e6
+        values = observe(whole).hi_ns / 1e6
         assert row["n"] == len(values), key
         assert row["p50"] == f"{np.percentile(values, 50):.2f}", key
         assert row["max"] == f"{values.max():.2f}", key
     assert report["stats"][-1]["num_requests"] == len(run.table)
     assert "Token latencies" in page
     assert csv.startswith("key,metric,n,p50,p90,p95,p99,p999,max")
+    want = exposed(expected(whole, ()), ())
+    assert {series: metrics[series] for series in want} == want
+    assert metrics["harness_users_target", ()] == 0  # the test is over
+    [info] = [dict(labels) for name, labels in metrics if name == "harness_run_info"]
+    told = {key: info[key] for key in ("kind", "workload", "run", "model", "target")}
+    assert told == {"kind": "locust", "workload": "chat", "run": run.path.name,
+                    "model": run.info["server"]["model"],
+                    "target": run.info["server"]["url"].removeprefix("http://")}  # fmt: skip
+
+
+def test_the_live_page_of_a_second_test(url: str) -> None:
+    """Begun at once after the first, it shows nothing of it: time, counts, latencies."""
+    web = free_port()
+    process = locust("chat", "--web-port", web, "--web-host", "127.0.0.1", "--host", url,
+                     "--output-tokens", 8)  # fmt: skip
+    try:
+        reached(web)
+        get(web, "/swarm", b"user_count=4&spawn_rate=4")
+        before = page_at(web, 5)
+        get(web, "/stop", b"")
+        get(web, "/swarm", b"user_count=4&spawn_rate=4")
+        after = page_at(web, 1)
+        get(web, "/stop", b"")
+    finally:
+        process.send_signal(signal.SIGTERM)
+    ended(process)
+    first = after["points"][0]
+    assert 0.9 < first[0] < 2
+    assert 0 < after["now"]["ended"] < before["now"]["ended"] / 2
+
+
+def page_at(web: int, points: int) -> dict[str, Any]:
+    """What our page is told, once it has so many points and a request has ended."""
+    until = time.monotonic() + 45
+    while time.monotonic() < until:
+        told: dict[str, Any] = json.loads(get(web, "/harness/live.json"))
+        if len(told["points"]) >= points and told["now"].get("ended"):
+            return told
+        time.sleep(0.2)
+    raise AssertionError("no test runs")
+
+
+def reached(web: int) -> None:
+    """The web UI answers."""
+    until = time.monotonic() + 45
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            get(web, "/")
+            return
+        time.sleep(0.2)
+    raise AssertionError("no web UI")
 
 
 def stopped_report(web: int) -> dict[str, Any]:
@@ -197,7 +253,7 @@ def stopped_report(web: int) -> dict[str, Any]:
     raise AssertionError("the test did not stop")
 
 
-def get(web: int, path: str) -> bytes:
-    """A page of Locust's web UI."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{web}{path}", timeout=5) as answer:
+def get(web: int, path: str, body: bytes | None = None) -> bytes:
+    """A page of Locust's web UI; with a body, what a button of it does."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{web}{path}", body, timeout=30) as answer:
         return bytes(answer.read())

@@ -10,24 +10,25 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.drive.scrape import values_by_name
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.runfolder.reader import read_run
-from harness.wire.vllm_series import server_sample
+from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 PROBE_TOKENS = 2  # the one request that is sent to see whether the server streams
-pytestmark = pytest.mark.realtime
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,29 @@ def test_users_follow_the_controller(url: str, processes: int) -> None:
     assert nothing_lost(got, processes)
     assert (got["invalid"], got["interrupted"], got["closed"]) == ("", False, 1)
     assert got["samples"] >= 3  # one a level at least
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_is_known_stays_as_it_is(url: str, processes: int) -> None:
+    """What a controller sees up to the instant that it is told never changes afterwards.
+
+    Not even when a load process stands still, for longer than Locust waits for a sign: then the
+    instant does too, and nothing is lost.
+    """
+    session = start(url, processes, [6] * 8, output_tokens=40)
+    pids = wait_ready(session)
+    for pid in pids[:1]:
+        time.sleep(1)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(5.5)
+        os.kill(pid, signal.SIGCONT)
+    got = end(session)
+    assert [then for _, then, _ in got["known"]] == [at_last for _, _, at_last in got["known"]]
+    seen = [then for _, then, _ in got["known"]]
+    assert (seen == sorted(seen), seen[-1] > seen[0]) == (True, True)
+    stood = [b - a for (a, *_), (b, *_) in pairwise(got["known"][2:])]
+    assert (0 in stood) == bool(pids)
+    assert (got["invalid"], got["interrupted"], got["missing"]) == ("", False, {})
 
 
 def test_new_users_do_not_start_in_lockstep(url: str) -> None:
@@ -183,7 +207,7 @@ def test_client_and_server_count_alike() -> None:
     """Against the embedded engine: every token arrived, and no prompt hit the prefix cache."""
     with start_engine(EngineConfig()) as engine:
         got = end(start(engine.url, 2, [8] * 3))
-        server = server_sample(values_by_name(fetch(f"{engine.url}/metrics")), 0)
+        server = server_sample(fetch(f"{engine.url}/metrics"), 0)
     assert server is not None
     assert nothing_lost(got, 2)
     assert server.generation_tokens_total == got["tokens"] + PROBE_TOKENS

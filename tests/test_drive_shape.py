@@ -33,12 +33,14 @@ class Script:
     def __init__(self, targets: list[Target]) -> None:
         """One per tick."""
         self.targets = targets
-        self.seen: list[tuple[int, int]] = []
+        self.seen: list[tuple[int, int, int]] = []
 
-    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> Target:
         """The next one."""
         assert server is None
-        self.seen.append((now_ns, running_users))
+        self.seen.append((now_ns, known_ns, running_users))
         return self.targets[len(self.seen) - 1]
 
 
@@ -66,21 +68,21 @@ def test_targets_reach_locust(
 ) -> None:
     """Locust counts retiring users as users, so a step up waits until a step down has drained."""
     script = Script([Target(users) for users in targets])
-    shape = ControllerShape(script, lambda: 7, lambda: None, lambda: None)
+    shape = ControllerShape(script, lambda: 7, lambda: 5, lambda: None, lambda: None)
     shape.runner = runner = Users()  # type: ignore[assignment]
     got = []
     for users in running:
         runner.user_count = users
         got.append(shape.tick())
     assert got == [(users, 2.0) for users in told], name
-    assert script.seen == [(7, users) for users in running]
+    assert script.seen == [(7, 5, users) for users in running]
 
 
 def test_done_is_said_once_and_holds_the_level() -> None:
     """After `done` the controller is not asked again and Locust is told to change nothing."""
     said: list[bool] = []
     script = Script([Target(3), Target(0, done=True)])
-    shape = ControllerShape(script, lambda: 7, lambda: None, lambda: said.append(True))
+    shape = ControllerShape(script, lambda: 7, lambda: 5, lambda: None, lambda: said.append(True))
     shape.runner = Users()  # type: ignore[assignment]
     assert [shape.tick() for _ in range(4)] == [(3, 2.0)] * 4
     assert (said, len(script.seen)) == ([True], 2)
@@ -89,7 +91,9 @@ def test_done_is_said_once_and_holds_the_level() -> None:
 def test_an_error_of_the_controller_ends_the_run() -> None:
     """It is kept for the session to raise; Locust itself would log it and go on for ever."""
     said: list[bool] = []
-    shape = ControllerShape(Script([]), lambda: 7, lambda: None, lambda: said.append(True))
+    shape = ControllerShape(
+        Script([]), lambda: 7, lambda: 5, lambda: None, lambda: said.append(True)
+    )
     shape.runner = Users()  # type: ignore[assignment]
     assert shape.tick() == (0, 1.0)
     assert isinstance(shape.error, IndexError)

@@ -27,7 +27,7 @@ class Wire:
         self.sent = 0
         self.now_s = 0.0
         self.inbox = Inbox(lambda records: self.got.extend(r.key for r in records))
-        self.outbox = Outbox(worker, self.send, lambda: 100)
+        self.outbox = Outbox(worker, self.send, lambda: 100, known_ns=lambda: round(self.now_s))
 
     def send(self, batch: Batch) -> None:
         """The worker's message, and at once the master's answer."""
@@ -73,6 +73,16 @@ def test_a_lost_acknowledgement_does_not_deliver_twice() -> None:
     assert (wire.got, wire.inbox.duplicates, outbox.empty) == ([(0, 0)], 0, False)
     outbox.acknowledged(1, 3.0)
     assert outbox.empty
+
+
+def test_what_is_known_comes_with_the_last_batch_of_a_tick() -> None:
+    """1,200 records at second 7 make three batches: the first two know no more than before."""
+    wire = Wire(lose=lambda k: k == 3)
+    wire.pass_on([record(0, 0)], 3.0)
+    wire.pass_on([record(0, number) for number in range(1, 1201)], 7.0)
+    assert (len(wire.got), wire.inbox.known_ns) == (1001, {0: 3})
+    wire.pass_on([], 7.0 + RESEND_S + 0.1)
+    assert (len(wire.got), wire.inbox.known_ns) == (1201, {0: 7})
 
 
 def test_parts_are_delivered_until_their_request_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -175,13 +176,16 @@ def lines_run(sequences: int) -> list[int]:
         return count
 
     before = sys.gettrace()
-    for _ in range(14):
-        counts.append(0)
-        sys.settrace(count)
-        try:
+    gc.disable()  # what it finalises would be counted too
+    try:
+        for _ in range(14):
+            counts.append(0)
+            sys.settrace(count)
             engine.step(0)
-        finally:
             sys.settrace(before)
+    finally:
+        sys.settrace(before)
+        gc.enable()
     return counts
 
 

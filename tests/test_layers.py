@@ -15,10 +15,12 @@ PACKAGE = Path(__file__).parents[1] / "harness"
 LAYERS = {
     "errors": -1, "units": 0,  # units refuse with errors
     "measure": 1, "load": 1,
-    "wire": 2, "engine": 2, "server": 2, "runfolder": 2,
-    "drive": 3,
-    "study": 4, "report": 4,
-    "cli": 5, "__main__": 6,
+    "wire": 2, "engine": 2, "runfolder": 2,
+    "server": 3,
+    "export": 4,
+    "drive": 5,
+    "study": 6, "report": 6,
+    "cli": 7, "__main__": 8,
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 FORBIDDEN = {  # third-party imports that a folder must do without

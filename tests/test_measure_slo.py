@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.errors import ConfigError
 from harness.measure.slo import Slo
 from harness.units import MS, SECOND, say_ns
 
@@ -40,3 +41,32 @@ def test_an_slo_as_text(text: str, want: str) -> None:
 def test_durations_for_people(ns: float, want: str) -> None:
     """Three digits at most, and no noughts after the point."""
     assert say_ns(ns) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ttft=500ms", "expected METRIC_pQQ=LIMIT"),
+        ("speed_p95=500ms", "with a metric of ttft, ttfot, itl, tpot, e2e"),
+        ("ttft_p95=500", "has no readable unit"),
+        ("ttft_p95=0ms", "a limit above zero"),
+        ("ttft_p49=500ms", "a quantile from p50 to p999"),
+        ("ttft_p100=500ms", "expected METRIC_pQQ=LIMIT"),
+        ("", "expected METRIC_pQQ=LIMIT"),
+    ],
+)
+def test_what_is_no_slo(text: str, why: str) -> None:
+    """Refused with what was expected and an example."""
+    with pytest.raises(ConfigError, match=why) as refused:
+        Slo.parse(text)
+    assert "try '" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "q", "allowed"), [("itl_p50=1s", 0.5, 0.5), ("itl_p95=1s", 0.95, 0.05),
+                               ("itl_p99=1s", 0.99, 0.01), ("itl_p999=1s", 0.999, 0.001)]
+)  # fmt: skip
+def test_the_share_that_may_exceed(text: str, q: float, allowed: float) -> None:
+    """A p95 allows 5 %."""
+    slo = Slo.parse(text)
+    assert (slo.q, slo.allowed) == (q, allowed)

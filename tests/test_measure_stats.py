@@ -117,3 +117,86 @@ def test_looking_after_every_request_keeps_the_error_rate():
             for n in range(5, looks + 1, 5)
         )
     assert wrong <= alpha * runs
+
+
+@pytest.mark.parametrize(
+    ("memory", "n", "block"),
+    [(0.0, 600, 25), (0.9, 2400, 100)],  # independent; like the tenth before by a third
+)
+def test_the_block_bootstrap_covers(memory, n, block):
+    """Intervals of a p90 over 24 blocks hold the true one in 90 % of 200 series at least."""
+    rng, hits, runs = np.random.default_rng(19), 0, 200
+    truth = 1.2815516  # of a standard normal
+    for _ in range(runs):
+        noise = rng.standard_normal(n) * (1 - memory**2) ** 0.5
+        noise[0] = rng.standard_normal()
+        series = noise.copy()
+        for i in range(1, n):
+            series[i] += memory * series[i - 1]
+        found = stats.quantile_interval(series, np.arange(n) // block, 0.9, seed=2)
+        hits += found.lo <= truth <= found.hi
+    assert hits >= 0.90 * runs
+
+
+@pytest.mark.parametrize(("blocks", "want"), [(3, None), (4, True)])
+def test_an_interval_needs_four_blocks(blocks, want):
+    """A spread of three says nothing."""
+    found = stats.quantile_interval(np.arange(400.0), np.arange(400) * blocks // 400, 0.9)
+    assert (found is not None) is bool(want)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "hits", "want"),
+    [
+        ([10, 10], [1, 1], 1),  # alike: never below 1
+        ([10, 10], [0, 10], 20),  # p = 1/2: 2 (25 + 25) / 400 = 0.25 over 0.25 / 20
+        ([10, 10, 10, 10], [0, 10, 0, 10], 40 / 3),  # 4/3 (4 x 25) / 1600 over 0.25 / 40
+        ([10, 10], [0, 0], 1),
+        ([20], [5], 1),  # one block has no spread
+    ],
+)
+def test_design_effect(sizes, hits, want):
+    """Variance of the share over blocks by that of independent observations."""
+    got = stats.design_effect(np.array(sizes, float), np.array(hits, float))
+    assert got == pytest.approx(want)
+
+
+def test_clustered_observations_keep_the_error_rate():
+    """At the allowed share, hits in clusters of 8, looks at 12 to 60 blocks: few wrong decisions.
+
+    Uncorrected the same looks are wrong in more than a third of the runs.
+    """
+    rng, runs, wrong, plain = np.random.default_rng(23), 300, 0, 0
+    looks = range(12, 61, 4)
+    for _ in range(runs):
+        hits = 8.0 * (rng.random((60, 5)) < 0.05).sum(axis=1)  # 5 clusters of 8 in each block
+        sizes = np.full(60, 40.0)
+        n, k = np.cumsum(sizes), np.cumsum(hits)
+        for corrected in (True, False):
+            decided = any(
+                judge.judge_share(
+                    n[b - 1], k[b - 1], 0.05, 0.05,
+                    stats.design_effect(sizes[:b], hits[:b]) if corrected else 1.0,
+                ) != "undecided"
+                for b in looks
+            )  # fmt: skip
+            wrong += decided and corrected
+            plain += decided and not corrected
+    assert wrong <= 0.08 * runs
+    assert plain >= 0.33 * runs
+
+
+@pytest.mark.parametrize(
+    ("blocks", "want"),
+    [
+        # Phi(t_0.975(B - 1) x sqrt(B / (B - 1))): few blocks, wider percentiles
+        (5, 0.9990),  # 2.776 x sqrt(5 / 4) = 3.104
+        (12, 0.9892),  # 2.201 x sqrt(12 / 11) = 2.299
+        (1001, 0.9752),  # 1.962 x sqrt(1001 / 1000) = 1.963
+    ],
+)
+def test_percentiles_to_read_from_few_blocks(blocks, want):
+    """Both tails alike, further out the fewer blocks there are."""
+    low, high = stats.percentile_levels(blocks)
+    assert high == pytest.approx(want, abs=2e-4)
+    assert low == pytest.approx(1 - high)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,15 @@ def test_links_lead_somewhere(path: Path) -> None:
     """Relative links and pictures name files that exist."""
     targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text())
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_the_benchmark_measures_the_page_too() -> None:
+    """Each script that `make bench` starts is there, and bench/README.md says what it measures."""
+    shown = subprocess.run(
+        ["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    scripts = re.findall(r"bench/(\w+\.py)", shown)
+    assert scripts == ["matrix.py", "live_page.py"]
+    told = (ROOT / "bench/README.md").read_text()
+    assert [name for name in scripts if f"`{name}" not in told] == []
+    assert all((ROOT / "bench" / name).is_file() for name in scripts)

@@ -17,6 +17,9 @@ from harness.measure.records import Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.measure.records import RequestRecord
+
+pytestmark = pytest.mark.usefixtures("each_reader")
 TOKENS = 150
 GAP_MS = 20
 
@@ -26,6 +29,13 @@ def port() -> Iterator[int]:
     """A server that does as it is told."""
     with wire_server() as port:
         yield port
+
+
+def signal_decoder(it: Case, number: int) -> None:
+    """Send it a signal; while decoding happens in this process, -1 would mean every process."""
+    pid = it.reader.link.pid
+    assert pid > 0
+    os.kill(pid, number)
 
 
 def stream() -> list[Step]:
@@ -60,7 +70,7 @@ def test_a_killed_decoder_is_replaced(port: int, kills: int) -> None:
         users = [it.start(number, stream()) for number in numbers]
         for _ in range(kills):
             gevent.sleep(0.85)
-            os.kill(it.reader.link.pid, signal.SIGKILL)
+            signal_decoder(it, signal.SIGKILL)
         gevent.joinall(users)
         assert it.reader.flush(15)
         whole(it, numbers)
@@ -74,7 +84,7 @@ def test_without_any_decoder_process(port: int, monkeypatch: pytest.MonkeyPatch)
         users = [it.start(number, stream()) for number in numbers]
         gevent.sleep(1.3)
         monkeypatch.setattr(decoding, "MOST_RESTARTS", 0)
-        os.kill(it.reader.link.pid, signal.SIGKILL)
+        signal_decoder(it, signal.SIGKILL)
         gevent.joinall(users)
         assert it.reader.flush(15)
         whole(it, numbers)
@@ -91,7 +101,7 @@ def test_a_stuck_decoder_does_not_hold_up_the_end(
     with case(port) as it:
         users = [it.start(number, stream()) for number in numbers]
         gevent.sleep(1.5)
-        os.kill(it.reader.link.pid, signal.SIGSTOP)
+        signal_decoder(it, signal.SIGSTOP)
         gevent.joinall(users)
         assert it.records == {}
         it.reader.close()
@@ -106,10 +116,12 @@ def test_a_sink_that_fails_loses_nobody_elses_records(
         fail = [True]
         put = it.put
 
-        def failing(records: list[object]) -> None:
-            if fail.pop() if fail else False:
+        def failing(records: list[RequestRecord]) -> None:
+            whole = any(record.outcome is not Outcome.open for record in records)
+            if whole and fail:  # on a busy machine a part may come before
+                fail.clear()
                 raise RuntimeError("disk full")
-            put(records)  # type: ignore[arg-type]
+            put(records)
 
         it.reader.link._give = failing  # noqa: SLF001 - the sink that the reader was given
         for number in (3000, 3001):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DONE = chunk(event(b"[DONE]")) + LAST
+pytestmark = pytest.mark.usefixtures("each_reader")
 SLACK_NS = 20_000  # two clocks are compared, each read on its own
 
 
@@ -86,15 +87,13 @@ def stall(rng: random.Random) -> None:
 
 @pytest.mark.parametrize("stamps", [True, False])
 @pytest.mark.parametrize("read_bytes", [65_536, 300])
-def test_a_thousand_streams(
-    port: int, stamps: bool, read_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Coalesced, split, undrained and delayed reads, with kernel stamps and without any."""
-    monkeypatch.setattr(
-        "harness.drive.polling.READ_BYTES", read_bytes
-    )  # small: leaves bytes behind
+def test_a_thousand_streams(port: int, stamps: bool, read_bytes: int) -> None:
+    """Coalesced, split, undrained and delayed reads, with kernel stamps and without any.
+
+    Reads of 300 bytes leave bytes behind.
+    """
     rng = random.Random(read_bytes + stamps)  # noqa: S311 - a test's dice
-    with case(port, stamps=stamps) as it:
+    with case(port, stamps=stamps, read_bytes=read_bytes) as it:
         stalling = gevent.spawn(stall, rng)
         scripts = {n: script_of(rng) for n in range(500)}
         todo = iter(scripts.items())

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("each_reader")
 TOKEN = chunk(EVENTS[1])
 ERROR = b'{"error":{"message":"out of room"}}'
 SAID = chunk(event(ERROR))

@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from harness.cli.front import counts
+from harness.cli.front import affordable_ns, counts
 from harness.measure.ledger import Ledger
 from harness.measure.records import Outcome, RequestRecord
 from harness.report.live import Live, LiveView, line, panel
@@ -29,6 +29,21 @@ def drawn(view: LiveView) -> str:
     out = StringIO()
     Console(file=out, width=100, color_system=None, force_terminal=True).print(panel(view))
     return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("span_s", "events", "want_s"),
+    [
+        (30, 30_000, 30),  # 1,000 events a second: the most that is looked at
+        (30, 600_000, 5),  # 20,000 a second: five seconds are 100,000
+        (5, 500_000, 5),  # more than that: five seconds all the same
+        (5, 50_000, 10),  # 10,000 a second
+        (5, 0, 30),
+    ],
+)
+def test_how_far_the_view_looks_back(span_s: int, events: int, want_s: int) -> None:
+    """At most 100,000 events, at most half a minute, at least five seconds."""
+    assert affordable_ns(span_s * SECOND, events) == want_s * SECOND
 
 
 def test_the_panel() -> None:
@@ -126,5 +141,5 @@ def test_looking_forgets_nothing() -> None:
     for number in range(300):  # one ends each second, and the view looks at the last 30
         now = (number + 1) * SECOND
         ledger.put([record(number, number + 1)])
-        seen = ledger.look(now - 30 * SECOND, now)
-    assert (len(seen), len(ledger.table(0, now))) == (31, 300)
+        seen = ledger.look(now - 30 * SECOND, now).table
+    assert (len(seen), len(ledger.table(0, now).table)) == (31, 300)

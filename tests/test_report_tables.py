@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from report_folder import LEVELS, begin, make
+from study_process import harness, load
 
+from harness.report.compat import digits
 from harness.report.words import in_markdown, one_line, sentence
 from harness.report.write import write_reports
 from harness.runfolder import names
@@ -110,6 +112,32 @@ def test_what_is_left_is_reported(case: str, tmp_path: Path) -> None:
     text = (path / names.REPORT_MD).read_text()
     assert (headline in told.headline, text.count("Lost: ")) == (True, lost)
     assert (path / names.STEPS_CSV).read_text().startswith(COLUMNS[:-1])
+
+
+def test_other_tools_stand_beside_ours(tmp_path: Path) -> None:
+    """`report --compat` shows the knee's level on the terminal and in both reports."""
+    path = tmp_path / "run"
+    make(path, seconds=1)
+    out = harness("report", str(path), "--compat", "vllm-bench,aiperf").stdout
+    told = load(path / names.SUMMARY)["compat"]
+    assert list(told) == ["vllm-bench", "aiperf"]
+    assert [level["users"] for level in told["aiperf"]["levels"]] == sorted(set(LEVELS))
+    text, page = ((path / name).read_text() for name in (names.REPORT_MD, names.REPORT_HTML))
+    for title in ("Beside vllm bench serve 0.32.0: ", "Beside AIPerf 0.13.0: "):
+        assert (out.count(title), text.count(title), page.count(title)) == (1, 1, 1)
+    for row in ("Inter Chunk Latency p50, ms", "the mean of each request, not its gaps"):
+        assert [row in shown for shown in (out, text, page)] == [True] * 3
+    harness("report", str(path))  # the run had not asked for it
+    assert "compat" not in load(path / names.SUMMARY)
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [(383.795, "383.8"), (48.3634, "48.36"), (1041.2, "1,041"), (0.01234, "0.01234"), (0, "0.000")],
+)
+def test_four_digits(value: float, want: str) -> None:
+    """Tools are compared more closely than steps."""
+    assert digits(value) == want
 
 
 def test_hostile_text_breaks_no_table(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import msgpack
 import pytest
 
 from harness.measure.records import Outcome, RequestRecord
-from harness.runfolder.codec import NUMBERS, decode, encode, encode_all
+from harness.runfolder.codec import LATER, NUMBERS, decode, encode, encode_all
 
 T = 1_790_000_000_000_000_000  # an instant of 2026, in ns
 
@@ -85,6 +85,22 @@ def test_any_msgpack_reader_walks_the_file() -> None:
 
 
 def test_the_codec_knows_every_field() -> None:
-    """A field added to the record must be added to the format, with a new version."""
-    known = {*NUMBERS, "outcome", "error", "finish_reason", "at_ns", "not_before_ns", "tokens"}
+    """A field added to the record must be added to the format: to LATER, with a default."""
+    known = {*NUMBERS, *LATER, "outcome", "error", "finish_reason", "at_ns", "not_before_ns",
+             "tokens"}  # fmt: skip
     assert known == {f.name for f in fields(RequestRecord)}
+
+
+# CASES["reasoning"] as the version before LATER wrote it
+OLD = bytes.fromhex(
+    "9301ce2b06ed2dc60000005bdc0016020007ff00cf18d75b8423f30000cf18d75b8423f30005ffcf18d75b84"
+    "5f8dca00ccc8cc80cd0100ffff01a26f6ba0a66c656e67746802c409630100000000000000c4096303000000"
+    "00000000c409630100000000000000"
+)
+
+
+def test_a_frame_of_an_older_version_reads() -> None:
+    """What it lacks has its default; and what a newer one adds does not trouble the reader."""
+    assert decode(OLD).records == [CASES["reasoning"]]
+    wanted = replace(CASES["reasoning"], events_before=1, silent_events=3, last_silent_ns=T)
+    assert decode(encode(wanted)).records == [wanted]

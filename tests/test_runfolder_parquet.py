@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from harness.measure.records import Outcome, RequestRecord
@@ -27,10 +28,21 @@ def test_parquet_round_trip(tmp_path: Path, count: int) -> None:
     """Every column of every request comes back, of none too."""
     table = RecordTable.from_records(RECORDS[:count])
     folder = RunFolder.create(tmp_path)
-    write_parquet(folder, names.PARQUET, table, [r.error for r in RECORDS[:count]])
+    each = [(RecordTable.from_records([r]), [r.error]) for r in RECORDS[:count]]
+    write_parquet(folder, names.PARQUET, each)
     got = read_parquet(tmp_path / names.PARQUET)
     for f in fields(RecordTable):
         assert np.array_equal(getattr(got, f.name), getattr(table, f.name)), f.name
+
+
+def test_parquet_of_an_older_version(tmp_path: Path) -> None:
+    """A number that the file lacks is -1: not said."""
+    folder = RunFolder.create(tmp_path)
+    whole = RecordTable.from_records(RECORDS)
+    write_parquet(folder, names.PARQUET, [(whole, [""] * len(whole))])
+    columns = pq.read_table(tmp_path / names.PARQUET).drop_columns(["silent_events"])
+    pq.write_table(columns, tmp_path / "old.parquet")
+    assert read_parquet(tmp_path / "old.parquet").silent_events.tolist() == [-1] * 4
 
 
 def test_run_info_names_what_matters() -> None:

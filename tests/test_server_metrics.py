@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,13 @@ from engine_client import MODEL, QUICK, Connection, ask, metrics, request
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
+from harness.runfolder.serverlines import NUMBERS
+from harness.server import exchange
+from harness.server.access import Access
+from harness.server.address import Address
+from harness.server.probe import probe
+from harness.wire import vllm_series
+from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +76,9 @@ Played = tuple[dict[str, float], list[Any], float]
         ("vllm:generation_tokens_total", 60),
         ('vllm:request_success_total{,finished_reason="length"}', N),
         ('vllm:request_success_total{,finished_reason="abort"}', 0),
+        ('vllm:num_requests_waiting_by_reason{,reason="capacity"}', 0),
+        ('vllm:engine_sleep_state{,sleep_state="awake"}', 1),
+        ("vllm:iteration_tokens_total_sum", 128 + 60),
         ("vllm:num_requests_running", 0),
         ("vllm:num_requests_waiting", 0),
         ("vllm:kv_cache_usage_perc", 0),
@@ -81,6 +92,23 @@ Played = tuple[dict[str, float], list[Any], float]
 def test_counts(series: str, want: float, played: Played) -> None:
     """Every counter is exact as soon as the last answer is there, and every gauge is back at 0."""
     assert played[0][series] == want
+
+
+def test_all_that_we_read_is_there() -> None:
+    """Nothing of a ServerSample is left unsaid, and the flags are shown: no vLLM is needed."""
+    with start_engine(QUICK) as engine:
+        access = Access(Address.parse(engine.url))
+        sample = server_sample(exchange.ask(access, "/metrics").body, 0)
+        known = probe(access, "completions")
+    assert sample is not None
+    others = ["engine_cpu_s", "took_ns"]  # of the host, of the scrape itself
+    assert [name for name in NUMBERS if isnan(getattr(sample, name))] == others
+    assert set(sample.finished) == {"stop", "length", "abort", "error", "repetition"}
+    assert set(sample.histograms) == {
+        row.key for row in vllm_series.SERIES if row.kind == "histogram"
+    }
+    assert known.flags["max_num_seqs"] == QUICK.max_num_seqs
+    assert known.cache["kv_tokens"] == QUICK.blocks * QUICK.block_size
 
 
 @pytest.mark.parametrize("name", TIMES)

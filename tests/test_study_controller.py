@@ -12,11 +12,14 @@ from harness.engine.config import EngineConfig
 from harness.engine.configurations import Configuration
 from harness.engine.simulate import ClosedLoop
 from harness.engine.traffic import Traffic
+from harness.measure.judge import BAD
+from harness.measure.metrics import failed
 from harness.measure.power import plateau_knee, power_knee
 from harness.measure.search import Hold, SearchPlan, next_action
 from harness.measure.slo import Slo
-from harness.measure.table import OUTCOME_CODE, RecordTable
-from harness.study.controller import KneeController
+from harness.measure.table import OPEN, OUTCOME_CODE, RecordTable
+from harness.study.controller import LATER, KneeController
+from harness.study.outcome import locate
 from harness.units import SECOND
 
 SEATS = Configuration(
@@ -24,9 +27,14 @@ SEATS = Configuration(
 )
 
 
-def drive(plan: SearchPlan, loop: ClosedLoop, records: object = None) -> KneeController:
+def drive(
+    plan: SearchPlan,
+    loop: ClosedLoop,
+    records: object = None,
+    controller: KneeController | None = None,
+) -> KneeController:
     """Tick a controller to its end."""
-    controller = KneeController(plan, records or loop)
+    controller = controller or KneeController(plan, records or loop)
     tick_ns = 0
     while True:
         tick_ns += SECOND
@@ -76,6 +84,12 @@ class Failing:
         self.loop = loop
         self.limit = limit
 
+    def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
+        """(requests that ended in this time, those of them that failed)."""
+        table = self.table(from_ns, horizon_ns)
+        ended = (table.outcome != OPEN) & (table.done_ns >= from_ns)
+        return int(ended.sum()), int((ended & failed(table)).sum())
+
     def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
         """The loop's, with ended requests as failures."""
         table = self.loop.table(from_ns, horizon_ns)
@@ -93,6 +107,78 @@ def test_a_target_that_always_fails_hard_ends_the_run_as_invalid() -> None:
     assert controller.result is not None
     assert controller.result.status == "invalid"
     assert loop.now_ns < 30 * SECOND
+
+
+@pytest.mark.parametrize("slos", [(), SEATS.slos])
+def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> None:
+    """Nothing is searched, so nothing goes down: what was held before is kept."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
+    records = Failing(loop, 8)
+    given = iter([Hold(users, "hold", "time", 20 * SECOND) for users in (4, 16, 32)])
+    controller = KneeController(
+        SearchPlan(slos, budget_ns=600 * SECOND), records, choose=lambda *_: next(given)
+    )
+    drive(controller.plan, loop, records, controller)
+    assert controller.result is not None
+    assert controller.result.status == "invalid"
+    assert [(s.window.users, s.judgement.decision) for s in controller.steps] == [
+        (4, LATER), (16, BAD),
+    ]  # fmt: skip
+
+
+def test_a_search_without_an_slo_goes_down_from_a_hard_failure() -> None:
+    """Above eight users everything fails: the power search ends with an answer, whatever it is."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
+    records = Failing(loop, 8)
+    controller = drive(SearchPlan((), max_users=64, budget_ns=300 * SECOND), loop, records)
+    assert controller.result is not None
+    users = [step.window.users for step in controller.steps]
+    down = [s.window.users for s in controller.steps if s.window.purpose == "down"]
+    assert (max(users) > 8, min(down) <= 8) == (True, True)
+
+
+class FailsOnce(Failing):
+    """The first request fails; for a while it is all that ended."""
+
+    def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
+        """The loop's, with request 0 as a failure."""
+        table = self.loop.table(from_ns, horizon_ns)
+        bad = (table.number == 0) & (table.outcome == OUTCOME_CODE["ok"])
+        return replace(table, outcome=np.where(bad, OUTCOME_CODE["status"], table.outcome))
+
+
+def test_one_failure_is_not_a_hard_failure() -> None:
+    """Answers of many seconds: for a while the one that failed is the only one that ended."""
+    loop = ClosedLoop(SEATS.engine, Traffic(128, 1500, 0.0), 7)
+    plan = SearchPlan(SEATS.slos, max_users=4, budget_ns=200 * SECOND)
+    controller = drive(plan, loop, FailsOnce(loop, 0))
+    assert controller.result is not None
+    assert controller.result.status != "invalid"
+
+
+def test_a_target_that_may_always_fail_misses_its_slo() -> None:
+    """`--max-errors 100%`: failures are no reason by themselves, but no answer is in time."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
+    plan = SearchPlan(SEATS.slos, max_users=8, budget_ns=200 * SECOND, max_errors=1.0)
+    controller = drive(plan, loop, Failing(loop, 0))
+    assert controller.result is not None
+    assert controller.result.status == "slo_failed_at_min"
+
+
+@pytest.mark.parametrize("slos", [(), SEATS.slos])
+def test_a_search_whose_every_step_is_invalid_ends_with_the_budget(slos: tuple[Slo, ...]) -> None:
+    """Somebody else uses the server all the time: invalid, with or without an SLO."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 13)
+    controller = KneeController(
+        SearchPlan(slos, budget_ns=60 * SECOND), loop, audit=lambda _window, _table: "not alone"
+    )
+    while not controller.tick(loop.now_ns, loop.running_users).done:
+        assert loop.now_ns < 70 * SECOND
+        loop.set_users(1)
+        loop.advance(loop.now_ns + SECOND)
+    assert controller.result is not None
+    assert controller.result.status == "invalid"
+    assert {step.window.users for step in controller.steps} == {1}
 
 
 def test_a_level_that_fails_hard_is_bad_at_once_and_the_load_goes_down() -> None:
@@ -118,3 +204,30 @@ def test_the_search_is_a_function_of_what_it_saw() -> None:
         action = next_action(plan, used[:n], spent)
         assert isinstance(action, Hold)
         assert action.users == steps[n].window.users
+
+
+@pytest.mark.parametrize(
+    ("slos", "above", "want"),
+    [
+        (SEATS.slos, 0, (0, 128)),  # no level could be used
+        (SEATS.slos, 12, (0, 128)),  # those up to 8 were left undecided on the way up
+        ((), 0, (1, 128)),
+        ((), 12, (1, 128)),
+    ],
+)
+def test_a_level_that_is_invalid_twice_ends_the_search(
+    slos: tuple[Slo, ...], above: int, want: tuple[int, int]
+) -> None:
+    """Above `above` users the audit refuses every step: invalid, not a search without end."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 5)
+    plan = SearchPlan(slos, max_users=128, budget_ns=300 * SECOND)
+    controller = KneeController(
+        plan, loop, audit=lambda window, _: "too vague" if window.users > above else ""
+    )
+    drive(plan, loop, controller=controller)
+    assert controller.result is not None
+    assert [s.window.users for s in controller.steps if s.invalid] == [
+        max(1, 16 if above else 1)
+    ] * 2
+    found = locate(plan, controller.steps, controller.result)
+    assert (found.status, found.users, (found.lo, found.hi)) == ("invalid", None, want)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.realtime
+pytestmark = pytest.mark.process
 KNEE = (
     "knee", "--max-num-seqs", "8", "--prompt-tokens", "64", "--output-tokens", "32", "--quiet",
     "--slo", "ttft_p95=200ms",
@@ -74,3 +76,27 @@ def test_the_server_dies(tmp_path: Path) -> None:
     result = load(out / "knee.json")
     assert (result["status"], result["steps"][0]["outcomes"].keys()) == ("invalid", {"ok"})
     assert alive(family) == []
+
+
+@pytest.mark.realtime
+def test_a_client_that_cannot_tell_says_so(tmp_path: Path) -> None:
+    """The load process is stopped for 150 of every 200 ms: its own intervals show it. Exit 5."""
+    out = tmp_path / "run"
+    run = ("run", "--users", "8", "--duration", "6s", "--output-tokens", "64", "--quiet")
+    with started(*run, "--slo", "itl_p95=50ms", "--out", str(out)) as process:
+        wait_for(lambda: lines(out / "client.jsonl") > 3)
+        worker = next(p for p, w in descendants(process.pid).items() if "drive.worker" in w)
+        until = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until:
+            with contextlib.suppress(ProcessLookupError):
+                send(worker, signal.SIGSTOP)
+                time.sleep(0.15)
+                send(worker, signal.SIGCONT)
+                time.sleep(0.05)
+        said, err = process.communicate(timeout=60)
+    assert process.returncode == 5, err
+    assert "This client cannot tell p95 ITL better than" in said
+    assert "--processes 4" in said
+    step = load(out / "knee.json")["steps"][0]
+    assert step["client"]["instrument_share"]["itl_p95"] > 0.05
+    assert step["client"]["loop_lag_max_ms"] > 50

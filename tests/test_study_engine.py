@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.realtime
+pytestmark = pytest.mark.process
 LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32", "--quiet")
 ENGINE = ("--max-num-seqs", "8", *LENGTHS)
 SLO = "ttft_p95=200ms"
@@ -34,14 +34,15 @@ KNEE = {"users", "ci95", "criterion", "output_tokens_per_s"} | {
 }
 
 
-@pytest.mark.parametrize("seats", [8, 16])
+@pytest.mark.realtime
+@pytest.mark.parametrize("seats", [16])
 def test_knee_of_the_embedded_engine(
     seats: int, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """`knee` finds about the true knee, explains it, and its folder replays to the same answer."""
     out = tmp_path / "run"
     done = harness(
-        "knee", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO, "--budget", "60s",
+        "knee", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO, "--budget", "40s",
         "--max-users", str(4 * seats), "--out", str(out), "--json", "-",
     )  # fmt: skip
     assert done.returncode in (0, 6), done.stderr

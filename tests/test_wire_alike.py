@@ -31,6 +31,7 @@ def test_a_token_like_one_before_says_the_same(usage: bool, chat: bool) -> None:
         body = delta(content=word) if chat else {"choices": [{"index": 0, "text": word}]}
         if usage:
             body["usage"] = {"prompt_tokens": 9, "total_tokens": 9 + n, "completion_tokens": n}
+            body["choices"][0] |= {"logprobs": None, "token_ids": None}  # vLLM 0.32
         events += [orjson.dumps(body | {"id": "x"}), orjson.dumps(body | {"id": "y"})]
     events += [orjson.dumps(delta(content="a", finish="stop")), orjson.dumps(ROLE), b"{", b"[DONE]"]
     known = 0

@@ -31,9 +31,31 @@ def test_a_stream_event_by_event() -> None:
     assert got == RequestRecord(
         worker=0, number=7, user=3, sent_ns=1_000, done_ns=99, outcome=Outcome.ok, head_ns=9,
         first_event_ns=10, status=200, finish_reason="length", planned_tokens=4, prompt_tokens=9,
-        output_tokens=4, cached_tokens=5, answer_index=1, at_ns=ns_array([20, 30, 40]),
+        output_tokens=4, cached_tokens=5, answer_index=1, events_before=1,
+        silent_events=0, last_silent_ns=10, at_ns=ns_array([20, 30, 40]),
         not_before_ns=ns_array([20, 30, 40]), tokens=ns_array([1, 1, 2]),
     )  # fmt: skip
+
+
+TOKEN = event(delta(content="a"))
+EMPTY = event(delta(content=""))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "before", "after", "last_ns"),
+    [
+        ([TOKEN, TOKEN], 0, 0, -1),
+        ([EVENTS[0], TOKEN, TOKEN], 1, 0, 10),  # the role
+        ([EMPTY, EMPTY, TOKEN, EMPTY, TOKEN], 2, 1, 40),  # half a character each
+        ([TOKEN, event(delta(content="", finish="length")), EVENTS[4]], 0, 1, 20),  # not the usage
+    ],
+)
+def test_choices_without_a_token_are_counted(
+    pieces: list[bytes], before: int, after: int, last_ns: int
+) -> None:
+    """Other tools take them for tokens: how many there were, and when the last one came."""
+    got = decode([*pieces, EVENTS[-1]])
+    assert (got.events_before, got.silent_events, got.last_silent_ns) == (before, after, last_ns)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +81,6 @@ def test_tokens_at_every_cut() -> None:
     for pieces in cuts(BODY):
         got = decode(pieces)
         assert (got.outcome, got.tokens.tolist(), got.answer_index) == (Outcome.ok, [1, 1, 2], 1)
-
-
-TOKEN = event(delta(content="a"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from harness.wire.prometheus_text import Sample, by_name, parse
+from harness.wire.prometheus_text import Sample, parse
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,7 @@ def test_lines(line: str, want: list[Sample]) -> None:
     assert parse(line.encode()) == want
 
 
-def test_samples_by_name() -> None:
-    """One value per label set, in order."""
-    assert by_name(parse('a{e="0"} 1\nb 5\na{e="1"} 2\n')) == {"a": [1.0, 2.0], "b": [5.0]}
+def test_wanted_names_only() -> None:
+    """Lines of other names are passed over, whatever their labels hold."""
+    text = 'a 1\na_total{b="a 3"} 2\nb{c="}"} 3\n# a 4\na{x="y"} 5\n'
+    assert parse(text, {"a"}) == [Sample("a", 1.0), Sample("a", 5.0, {"x": "y"})]

@@ -18,9 +18,11 @@ HEAD = (
 
 
 def event(body: Any) -> bytes:
-    """One SSE event."""
-    data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
-    return b"data: " + data + b"\n\n"
+    """One SSE event, without spaces in its JSON, as vLLM writes it."""
+    if isinstance(body, bytes):
+        return b"data: " + body + b"\n\n"
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return b"data: " + text.encode() + b"\n\n"
 
 
 def chunk(body: bytes) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
+from harness.server.gpu import local_gpus
 from harness.study.preflight import FILES_BESIDE_USERS, raise_file_limit
 
 if TYPE_CHECKING:
@@ -108,6 +109,16 @@ def disk() -> Finding:
     return _judge(free >= DISK_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Level.warn)
 
 
+def gpu() -> Finding:
+    """What there is to read beside a server on this machine; none is fine."""
+    seen = local_gpus()
+    if seen.source is None:
+        return Finding(Level.ok, f"{seen.why}; everything else works")
+    seen.source.close()
+    each = [f"{g.name}, {g.memory_mib:,.0f} MiB, driver {g.driver}" for g in seen.found]
+    return Finding(Level.ok, "; ".join(each))
+
+
 def kernel_stamps() -> Finding:
     """The kernel stamps what arrives: times do not depend on when we get round to reading."""
     from harness.drive.stamping import Stamping  # noqa: PLC0415 - drive/ is for Linux with gevent
@@ -119,12 +130,26 @@ def kernel_stamps() -> Finding:
     return Finding(Level.warn, "none seen; the read's time is used", "measure from Linux")
 
 
+def reader() -> Finding:
+    """The reader's inner loop was compiled: each token costs a fraction of the CPU time."""
+    from harness.drive.reading import IN_C, which  # noqa: PLC0415 - as above
+
+    return _judge(
+        which() == IN_C,
+        f"in {which().title()}",
+        "install a C compiler and Python's headers (Debian, Ubuntu: gcc python3-dev), `make setup`",
+        Level.warn,
+    )
+
+
 CHECKS: Final[dict[str, Callable[[], Finding]]] = {
     "python": python,
     "locust": locust,
     "open files": open_files,
     "kernel stamps": kernel_stamps,
+    "reader": reader,
     "cores": cores,
     "clock": clock,
     "disk": disk,
+    "gpu": gpu,
 }

@@ -6,27 +6,28 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-import numpy as np
-
+from harness.measure.figures import sample_of, spans_of
 from harness.measure.fit import levels_of
-from harness.measure.metrics import METRICS
 from harness.measure.search import bracket_of
-from harness.measure.stats import block_of, quantile, quantile_interval
-from harness.measure.summary import block_ns_of, in_window
+from harness.measure.summary import Tokens
 from harness.report.live import Live, LiveView, seconds_left
 from harness.report.say import say
 from harness.report.write import write_reports
+from harness.study.controller import decided
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from harness.measure.table import RecordTable
+    from harness.measure.figures import Figures
+    from harness.measure.recorded import Recorded
     from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer, Wanted
 
-RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most
+RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
+LEAST_NS = 5 * SECOND  # less where so much has more events than
+MOST_EVENTS = 100_000  # these: the view must not cost what the measurement does
 
 
 class Front:
@@ -59,10 +60,12 @@ class _View:
         self.view = LiveView(title=f"vllm-harness {wanted.kind}")
         self.budget_ns = wanted.plan.budget_ns if wanted.kind == "knee" else -1
         self._figures: dict[int, str] = {}  # step index -> its latencies, in words
+        self._recent_ns = RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         """Redraw from the controller, the ledger and the latest sample."""
         controller, view = experiment.controller, self.view
+        known_ns = controller.horizon_ns
         step = controller.now
         view.running_users = running_users
         if self.budget_ns > 0:
@@ -70,25 +73,28 @@ class _View:
         if step is not None:
             view.step, view.users = len(controller.steps) + 1, step.hold.users
             view.purpose = step.hold.purpose
-            ramp, settle = step.ramped_ns < 0, step.settled_ns < 0
-            view.phase = "ramping" if ramp else "settling" if settle else "measuring"
-            start = max(step.settled_ns, now_ns - RECENT_NS) if not settle else now_ns - 5 * SECOND
-            table = experiment.ledger.look(start, now_ns - controller.lag_ns)
-            self._latest(table, start, now_ns - controller.lag_ns)
+            view.phase, settle = step.phase, step.settled_ns < 0
+            start = now_ns - LEAST_NS if settle else max(step.settled_ns, now_ns - self._recent_ns)
+            if self.live.due():
+                look = experiment.ledger.look(start, known_ns)
+                events = self._latest(look, start, known_ns)
+                self._recent_ns = affordable_ns(now_ns - start, events)
             # of the step alone: what ends while it ramps or settles is not counted in its n
             since = step.began_ns if settle else step.settled_ns
-            view.counts = counts(*experiment.ledger.ended(since, now_ns - controller.lag_ns))
+            view.counts = counts(*experiment.ledger.ended(since, known_ns))
         self._past(controller)
         self._server(controller)
         self.live.show(view)
 
-    def _latest(self, table: RecordTable, start: int, end: int) -> None:
-        view = self.view
-        for key, name in (("ttft", "TTFT"), ("itl", "ITL")):
-            view.latencies[name] = p95(table, key, start, end)
-        arrived = int(table.tokens[(table.at_ns >= start) & (table.at_ns <= end)].sum())
+    def _latest(self, seen: Recorded, start: int, end: int) -> int:
+        """The figures of a time; the events that were looked at."""
+        view, span = self.view, (start, end)
+        tokens = Tokens.of(seen, span)
+        view.latencies["TTFT"] = p95(sample_of(seen.table, "ttft", spans_of(seen.table, [span])))
+        view.latencies["ITL"] = p95(tokens.gaps)
         seconds = max(end - start, 1) / SECOND
-        view.tokens_per_s = f"{say(arrived / seconds)} tokens/s"
+        view.tokens_per_s = f"{say(tokens.arrived.tokens / seconds)} tokens/s"
+        return tokens.arrived.events
 
     def _past(self, controller: KneeController) -> None:
         view, slos = self.view, controller.plan.slos
@@ -96,9 +102,9 @@ class _View:
             told = step.invalid or step.judgement.reason
             decision = "invalid" if step.invalid else step.judgement.decision
             view.past.append((str(step.window.users), decision, told))
-        if slos and controller.steps:
-            used = [s.evidence for s in controller.steps if not s.invalid]
-            ends = bracket_of(levels_of(used, slos))
+        used = decided(controller.steps)
+        if slos and used:
+            ends = bracket_of(levels_of(used, slos, controller.plan.max_errors))
             low = ends.low.users if ends.low else 0
             view.bracket = f"between {low} and {ends.high.users}" if ends.high else f"above {low}"
 
@@ -111,22 +117,22 @@ class _View:
         self.view.server = f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{kv}"
 
 
+def affordable_ns(span_ns: int, events: int) -> int:
+    """How far the next look goes back, after one of `span_ns` saw so many events."""
+    return min(max(span_ns * MOST_EVENTS // max(events, 1), LEAST_NS), RECENT_NS)
+
+
 def counts(ended: int, failed: int) -> str:
     """`1,200 ended`, `1,200 ended, 3 failed`."""
     return f"{ended:,} ended" + (f", {failed:,} failed" if failed else "")
 
 
-def p95(table: RecordTable, key: str, start: int, end: int) -> str:
+def p95(seen: Figures) -> str:
     """`412 ms (398 to 432)` of a window, as far as it is known."""
-    observe = METRICS[key].observe
-    if observe is None or not len(table):
+    if not seen.n:
         return ""
-    seen = in_window(observe(table), table, key, start, end)
-    if not len(seen.ns):
-        return ""
-    value = quantile(np.sort(seen.ns), 0.95) / MS
-    blocks = block_of(seen.at_ns, start, block_ns_of(table, start, end))
-    interval = quantile_interval(seen.ns, blocks, 0.95)
+    value = seen.quantile(0.95) / MS
+    interval = seen.interval(0.95)
     if interval is None:
         return f"{say(value)} ms"
     lo, hi = interval.lo / MS, interval.hi / MS

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from harness.cli import engine_flags
 from harness.cli.parsing import count, duration, share
 from harness.load.workloads import API_PATHS, WORKLOADS, workload
+from harness.measure.compat import COMPAT, tools
 from harness.measure.slo import Slo
+from harness.server.seats import flag_given
 
 if TYPE_CHECKING:
     import argparse
@@ -32,14 +34,38 @@ def target(parser: argparse.ArgumentParser) -> None:
         "target", f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
     )
     group.add_argument("--model", metavar="NAME", help="default: the only one that it serves")
-    group.add_argument("--ca-file", type=Path, metavar="FILE", help="certificates to trust (PEM)")
-    group.add_argument(
-        "--insecure", action="store_true", help="do not verify the server's certificate"
-    )
+    certificate(group)
     for flag, (_, default, what) in TIMEOUTS.items():
         group.add_argument(
             flag, type=duration(flag), metavar="TIME", help=f"{what}; default: {default}"
         )
+    around(group)
+
+
+def certificate(group: argparse._ArgumentGroup) -> None:
+    """Whom to trust behind https://."""
+    group.add_argument("--ca-file", type=Path, metavar="FILE", help="certificates to trust (PEM)")
+    group.add_argument(
+        "--insecure", action="store_true", help="do not verify the server's certificate"
+    )
+
+
+def around(group: argparse._ArgumentGroup) -> None:
+    """What the server does not say itself: its flags, its GPUs."""
+    group.add_argument(
+        "--server-flag",
+        type=flag_given,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a flag that the server was started with, as max-num-seqs=256; may be repeated",
+    )
+    group.add_argument(
+        "--gpu-metrics",
+        metavar="WHERE",
+        help="local, none, or http://HOST:9400 of `vllm-harness exporter` or a dcgm-exporter "
+        "beside the server; default: local for a server on this machine",
+    )
 
 
 def load(parser: argparse.ArgumentParser) -> None:
@@ -135,9 +161,37 @@ def output(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="default: %(default)s",
     )
+    group.add_argument(
+        "--metrics-port",
+        type=count("--metrics-port", 0),
+        metavar="PORT",
+        help="serve live metrics for Prometheus meanwhile; 0: any",
+    )
+    group.add_argument(
+        "--metrics-host", default="127.0.0.1", metavar="ADDRESS", help="default: %(default)s"
+    )
+    group.add_argument(
+        "--otlp-port",
+        type=count("--otlp-port"),
+        metavar="PORT",
+        help="take the server's traces (OTLP over HTTP) there: TTFT split request by request",
+    )
+    compat(group)
     group.add_argument("--quiet", action="store_true", help="no live view")
     group.add_argument(
         "--dry-run", action="store_true", help="print the plan: levels, tokens, minutes at most"
+    )
+
+
+def compat(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Other tools' definitions beside ours."""
+    group.add_argument(
+        "--compat",
+        type=tools,
+        action="extend",
+        default=[],
+        metavar="TOOL,...",
+        help=f"show beside ours what these tools would print: {', '.join(COMPAT)}",
     )
 
 

@@ -30,6 +30,12 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
             f"{next(iter(given.values()))} sets up the embedded engine, and a URL was given too: "
             f"expected one of the two; leave out {args.url} to measure the embedded engine."
         )
+    if args.url is None and args.server_flag:
+        name = args.server_flag[0][0].replace("_", "-")
+        raise ConfigError(
+            f"--server-flag {name} tells how the server at a URL was started, and no URL was "
+            f"given: expected one; the embedded engine has flags of its own, try --{name}."
+        )
     key, source = api_key()
     timeouts = {
         name: value
@@ -45,6 +51,8 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         insecure=args.insecure,
         timeouts=Timeouts(**timeouts),
         engine=engine_flags.config(args) if args.url is None else None,
+        server_flags=dict(args.server_flag),
+        gpu_metrics=args.gpu_metrics,
     )
 
 
@@ -68,7 +76,11 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
         out_dir=args.out or Path("reports") / f"{command}-{stamp}",
         json_to=args.json,
         ui_port=args.ui_port if args.ui else None,
+        otlp_port=args.otlp_port,
         live=not args.quiet,
+        compat=tuple(dict.fromkeys(args.compat)),
+        metrics_port=args.metrics_port,
+        metrics_host=args.metrics_host,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli import groups
 from harness.cli.parsing import paste
 from harness.study.options import ReportOptions
 
@@ -25,17 +26,18 @@ def add(commands: Subparsers) -> None:
         epilog=paste(
             "vllm-harness report reports/knee-20261121-093000",
             "vllm-harness report reports/knee-20261121-093000 --json -",
-            "vllm-harness report reports/run-20261121-101500 --json summary-again.json",
+            "vllm-harness report reports/run-20261121-101500 --compat vllm-bench,guidellm",
         ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
     parser.add_argument("--json", metavar="FILE", help="write the result there too; - for stdout")
+    groups.compat(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    wanted = ReportOptions(folder=args.folder, json_to=args.json)
+    wanted = ReportOptions(folder=args.folder, json_to=args.json, compat=tuple(args.compat))
     from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
     from harness.study.recompute import run_report  # noqa: PLC0415 - heavy: see app.py
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from harness.drive.clock import now_ns
 from harness.drive.options import DriveOptions
 from harness.errors import ConfigError
 from harness.load.workloads import WORKLOADS, workload
 from harness.measure.slo import Slo
+from harness.server.address import Address
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -17,42 +20,76 @@ if TYPE_CHECKING:
     from locust.env import Environment
 
 PREPARED = "harness_prepared"  # the master's finished options, on their way to the workers
+# What a browser must not choose: whose secret is sent, what is trusted, where files are written.
+# Locust's form shows none of them, but would take them from whoever posts one.
+FIXED = ("api_key_env", "ca_file", "insecure", "run_folder")
+_fixed: WeakKeyDictionary[Environment, dict[str, Any]] = WeakKeyDictionary()
 
 
 def add_arguments(parser: ArgumentParser, **_: Any) -> None:
-    """Listener of Locust's `init_command_line_parser`."""
-    group = parser.add_argument_group("vllm-harness")
-    group.add_argument(
+    """Listener of Locust's `init_command_line_parser`.
+
+    What is added to the parser itself Locust's start form shows; of a group it knows nothing.
+    """
+    parser.add_argument(
         "--model", default="", help="the only one that the server lists, if left out"
     )
-    group.add_argument(
+    parser.add_argument(
         "--workload", default="", choices=["", *WORKLOADS], help="what is sent: lengths, prefixes"
     )
-    group.add_argument("--prompt-tokens", type=int, default=0, help="mean; 0: the workload's own")
-    group.add_argument("--output-tokens", type=int, default=0, help="mean; 0: the workload's own")
-    group.add_argument(
+    parser.add_argument("--prompt-tokens", type=int, default=0, help="mean; 0: the workload's own")
+    parser.add_argument("--output-tokens", type=int, default=0, help="mean; 0: the workload's own")
+    group = parser.add_argument_group("vllm-harness, from the command line only")
+    group.add_argument(  # Locust's form cannot post an empty list: it reads its texts as numbers
         "--slo", action="append", default=[], help="such as ttft_p95=500ms; may be given again"
     )
     group.add_argument("--seed", type=int, default=1, help="of prompts, lengths and stagger")
     group.add_argument(
-        "--api-key-env", default="VLLM_API_KEY", help="environment variable that holds the API key"
+        "--api-key-env",
+        default="VLLM_API_KEY",
+        help="environment variable that holds the API key; it goes to the --host given here only",
     )
     group.add_argument("--run-folder", default="", help="a new folder for the records")
     group.add_argument("--ca-file", default="", help="certificates to trust, PEM")
     group.add_argument("--insecure", action="store_true", help="do not verify the certificate")
 
 
+def fix(environment: Environment) -> None:
+    """Note what the command line says, before any form can say otherwise."""
+    given = vars(environment.parsed_options or Namespace())
+    _fixed[environment] = {key: given.get(key) for key in FIXED} | {"host": environment.host or ""}
+
+
+def fixed(environment: Environment) -> dict[str, Any]:
+    """FIXED and `host`, as the command line had them."""
+    return _fixed[environment]
+
+
+def key_source(environment: Environment, url: str) -> str:
+    """The variable that holds the API key; "" for a server that the command line did not name.
+
+    A form may name any server: the key must not go there.
+    """
+    said = fixed(environment)
+    try:
+        here, named = Address.parse(url), Address.parse(said["host"])
+    except ConfigError:  # which is said where the URL is used
+        return ""
+    same = (here.scheme, here.authority.lower()) == (named.scheme, named.authority.lower())
+    return str(said["api_key_env"] or "") if same else ""
+
+
 def drive_options(environment: Environment) -> DriveOptions:
     """What the command line (or the web form) asks for. Raises ConfigError."""
     given: Any = environment.parsed_options
+    said = fixed(environment)
     if not environment.host:
         raise ConfigError(
             "no target was given: expected --host with the server's URL; "
             "try --host http://127.0.0.1:8000."
         )
-    apis = {getattr(user_class, "api", "") for user_class in environment.user_classes} - {""}
-    api = apis.pop() if len(apis) == 1 else "chat"
-    row = workload(given.workload or api).sized(
+    api = _api(environment)
+    row = workload(workload_name(environment)).sized(
         given.prompt_tokens or None, given.output_tokens or None
     )
     return DriveOptions(
@@ -61,11 +98,22 @@ def drive_options(environment: Environment) -> DriveOptions:
         workload=row.through(api),
         seed=given.seed,
         run_id=f"{now_ns():x}",
-        key_source=given.api_key_env,
-        ca_file=given.ca_file,
-        insecure=given.insecure,
-        run_folder=str(Path(given.run_folder).absolute()) if given.run_folder else "",
+        key_source=key_source(environment, environment.host),
+        ca_file=said["ca_file"],
+        insecure=said["insecure"],
+        run_folder=str(Path(said["run_folder"]).absolute()) if said["run_folder"] else "",
     )
+
+
+def workload_name(environment: Environment) -> str:
+    """The workload asked for, else the one that is called like the users' API."""
+    given: Any = environment.parsed_options
+    return given.workload or _api(environment)
+
+
+def _api(environment: Environment) -> str:
+    apis = {getattr(user_class, "api", "") for user_class in environment.user_classes} - {""}
+    return apis.pop() if len(apis) == 1 else "chat"
 
 
 def slos(environment: Environment) -> list[Slo]:

@@ -1,18 +1,25 @@
 """What the reader tells the decoder, many streams at once, in as few Python objects as possible.
 
-A batch is columns: one row of four integers for each read or notice, the reads' bytes in a list of
-their own. It travels as one marshal message (the same Python is on both ends).
+A batch is columns: one row of five integers for each read, token or notice, and the reads' bytes
+one after another. It travels as one message (the same Python is on both ends).
 """
 
 from __future__ import annotations
 
 import marshal
 import struct
-from array import array
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 LENGTH: Final = struct.Struct("!I")
-NOTICE: Final = 2  # in a row's last column, where a read has 0 or 1 (exact)
+_HEAD: Final = struct.Struct("=qq?II")  # of a message: sequence, now, parts, sizes of rows and blob
+ROW: Final = struct.Struct("=qqqqq")
+COLUMNS: Final = 5
+
+# a row's kind: what it is, and for a read or a token plus one if its stamp is exact
+BYTES: Final = 0  # the value is how many
+NOTICE: Final = 2
+TOKEN: Final = 4  # an event with one token that the reader knew; the value is its running count
+EXACT: Final = 1
 
 # notices; every one names its stream in the row
 OPENED: Final = "opened"  # (asked)
@@ -22,67 +29,79 @@ RESUMED: Final = "resumed"  # (asked, state)
 
 
 class Batch:
-    """Rows in order: (stream, at_ns, bound_ns, exact or NOTICE)."""
+    """Rows in order: (stream, at_ns, bound_ns, kind, value)."""
 
-    __slots__ = ("bodies", "notices", "rows")
+    __slots__ = ("blob", "notices", "rows")
 
     def __init__(self) -> None:
         """Empty."""
-        self.rows: list[int] = []  # flat, four to a row
-        self.bodies: list[bytes] = []
+        self.rows = bytearray()
+        self.blob = bytearray()
         self.notices: list[tuple[Any, ...]] = []
 
     def read(self, stream: int, at_ns: int, bound_ns: int, exact: bool, body: bytes) -> None:
         """Body bytes of one read."""
-        self.rows += (stream, at_ns, bound_ns, exact)
-        self.bodies.append(body)
+        self.rows += ROW.pack(stream, at_ns, bound_ns, exact, len(body))
+        self.blob += body
 
     def notice(self, stream: int, *values: Any) -> None:
         """One of the notices above with its values."""
-        self.rows += (stream, 0, 0, NOTICE)
+        self.rows += ROW.pack(stream, 0, 0, NOTICE, 0)
         self.notices.append(values)
 
     def latest_ns(self, first_row: int) -> int:
         """The latest arrival from row `first_row` on; 0: none."""
-        return max(self.rows[first_row * 4 + 1 :: 4], default=0)
+        with memoryview(self.rows) as raw, raw[first_row * ROW.size :].cast("q") as cells:
+            return max(cells[1::COLUMNS], default=0)
 
     def unsure(self, first_row: int, now_ns: int, *, latest_ns: int) -> None:
         """From row `first_row` on, reads stamped after `latest_ns` came at some time up to now."""
-        rows = self.rows
-        for i in range(first_row * 4, len(rows), 4):
-            if rows[i + 3] != NOTICE and rows[i + 1] > latest_ns:
-                rows[i + 1] = now_ns
-                rows[i + 2] = min(rows[i + 2], now_ns)
-                rows[i + 3] = 0
-
-    def cut(self, rows: int) -> Batch:
-        """The first so many rows leave as a batch of their own."""
-        first = Batch()
-        first.rows, self.rows = self.rows[: rows * 4], self.rows[rows * 4 :]
-        notices = first.rows[3::4].count(NOTICE)
-        bodies = len(first) - notices
-        first.bodies, self.bodies = self.bodies[:bodies], self.bodies[bodies:]
-        first.notices, self.notices = self.notices[:notices], self.notices[notices:]
-        return first
+        with memoryview(self.rows) as raw, raw.cast("q") as cells:
+            for i in range(first_row * COLUMNS, len(cells), COLUMNS):
+                if cells[i + 3] != NOTICE and cells[i + 1] > latest_ns:
+                    cells[i + 1] = now_ns
+                    cells[i + 2] = min(cells[i + 2], now_ns)
+                    cells[i + 3] &= ~EXACT
 
     def __len__(self) -> int:
         """Rows."""
-        return len(self.rows) // 4
+        return len(self.rows) // ROW.size
 
-    def values(self) -> tuple[Any, ...]:
-        """For a message; the inverse of `rows_of`."""
-        return array("q", self.rows).tobytes(), self.bodies, self.notices
+    @property
+    def size(self) -> int:
+        """Bytes of the message, about."""
+        return len(self.rows) + len(self.blob)
+
+    def message(self, sequence: int, now_ns: int, parts: bool) -> bytes:
+        """For the decoder, with its length; `Message.read` takes it, less the length."""
+        notices = marshal.dumps(self.notices)
+        head = _HEAD.pack(sequence, now_ns, parts, len(self.rows), len(self.blob))
+        length = len(head) + len(self.rows) + len(self.blob) + len(notices)
+        return b"".join((LENGTH.pack(length), head, self.rows, self.blob, notices))
 
 
-def rows_of(packed: bytes) -> Any:
-    """(stream, at_ns, bound_ns, exact or NOTICE) of each row."""
-    flat: array[int] = array("q")
-    flat.frombytes(packed)
-    column = iter(flat)
-    return zip(column, column, column, column, strict=True)
+class Message(NamedTuple):
+    """A batch as it arrives."""
+
+    sequence: int
+    now_ns: int
+    parts: bool  # whether open streams are to report
+    rows: memoryview
+    blob: memoryview
+    notices: list[tuple[Any, ...]]
+
+    @classmethod
+    def read(cls, data: bytes) -> Message:
+        """The inverse of `Batch.message`."""
+        view = memoryview(data)
+        sequence, now_ns, parts, rows, blob = _HEAD.unpack_from(view)
+        begin, middle = _HEAD.size, _HEAD.size + rows
+        end = middle + blob
+        notices = marshal.loads(view[end:])  # noqa: S302 - our own parent wrote it
+        return cls(sequence, now_ns, parts, view[begin:middle], view[middle:end], notices)
 
 
 def pack(message: Any) -> bytes:
-    """One message with its length."""
+    """One answer with its length."""
     body = marshal.dumps(message)
     return LENGTH.pack(len(body)) + body

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from harness.server.access import Access
 
 
-def request_bytes(options: DriveOptions, access: Access, api: str, spec: RequestSpec) -> bytes:
-    """The whole request, head and body."""
+def request_bytes(
+    options: DriveOptions, access: Access, api: str, spec: RequestSpec, request_id: str = ""
+) -> bytes:
+    """The whole request, head and body; the server's traces carry `request_id`."""
     address, body = access.address, request_body(options, api, spec)
-    return post(address.authority, address.path + API_PATHS[api], body, access.api_key)
+    headers = {"X-Request-Id": request_id} if request_id else None
+    return post(address.authority, address.path + API_PATHS[api], body, access.api_key, headers)
 
 
 def request_body(options: DriveOptions, api: str, spec: RequestSpec) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Python's garbage collector, kept from stalling the reader.
+"""Python's garbage collector, kept from stalling the reader and the master.
 
 A full collection of a Locust process takes tens of milliseconds, at a moment of its own choosing.
-So automatic collection is off while a reader lives; young objects are looked through once a second,
+So automatic collection is off while load is sent; young objects are looked through once a second,
 which takes a fraction of a millisecond, and all of them only when many have grown old.
 """
 
@@ -43,3 +43,14 @@ class Collecting:
         gc.unfreeze()
         if self._was_on:
             gc.enable()
+
+
+def sweep() -> None:
+    """Between loads: look at everything, also at what was set aside, and set the rest aside again.
+
+    A run's records hang in cycles with its session, which was there when the load began.
+    """
+    gc.unfreeze()
+    gc.collect()
+    if not gc.isenabled():
+        gc.freeze()

@@ -9,7 +9,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import gevent
+from locust import runners
 
+from harness.drive.collecting import Collecting
 from harness.drive.driver import Driver
 from harness.drive.figures import merge
 from harness.drive.files import RecordFiles
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 START_S: Final = 60.0  # for a worker to import everything on a busy machine
 EXIT_S: Final = 5.0
+# Locust gives a worker up after 4 s without a sign, and with the last one the run. Ours are
+# children whose death is seen at once, and a busy machine keeps one from its turn for longer.
+SILENT_S: Final = 30
 
 
 class Crew(Protocol):
@@ -52,6 +57,12 @@ class Crew(Protocol):
 
     def figures(self) -> dict[str, Any]:
         """The client's figures about itself."""
+
+    def by_worker(self) -> dict[int, dict[str, Any]]:
+        """The newest figures of each load process about itself."""
+
+    def known_ns(self) -> int:
+        """All that happened before this instant is in the sinks; 0: nothing is known yet."""
 
     def close(self) -> None:
         """End what `start` started; harmless when repeated."""
@@ -90,9 +101,17 @@ class Alone:
         """Of this one process."""
         return self.driver.missing()
 
+    def by_worker(self) -> dict[int, dict[str, Any]]:
+        """Of this one process."""
+        return {0: self.driver.figures()}
+
+    def known_ns(self) -> int:
+        """Of this one process."""
+        return self.driver.known_ns
+
     def figures(self) -> dict[str, Any]:
         """Of this one process."""
-        return merge([self.driver.figures()])
+        return merge(list(self.by_worker().values()))
 
     def close(self) -> None:
         """Stop the reader and Locust's greenlets."""
@@ -107,13 +126,16 @@ class Together:
     def __init__(self, environment: Environment, options: DriveOptions, sink: RecordSink) -> None:
         """A MasterRunner on a free port of the loopback."""
         self.options = options
+        runners.HEARTBEAT_LIVENESS = SILENT_S // runners.HEARTBEAT_INTERVAL
         self.runner = environment.create_master_runner(LOOPBACK, 0)
         self.relay = MasterRelay(self.runner, sink.put)
         self.children: list[subprocess.Popen[bytes]] = []
         self.closing = False
+        self._collecting: Collecting | None = None
 
     def start(self) -> None:
         """Start the workers and wait until they are ready. Raises MeasurementInvalid."""
+        self._collecting = Collecting()
         command = [sys.executable, "-m", "harness.drive.worker", str(self.runner.server.port)]
         for _ in range(self.options.processes):
             child = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own
@@ -140,7 +162,7 @@ class Together:
             child.stdin.flush()
 
     def trouble(self) -> str:
-        """Which child died, how, and how many requests it took along."""
+        """Which child died and how, or that one is alive and silent."""
         for child in self.children:
             code = child.poll()
             if code is not None and not self.closing:
@@ -150,6 +172,12 @@ class Together:
                     "users are gone, so the level is not what was asked for; what was measured "
                     "before is kept; see its message above, and run again."
                 )
+        if self.runner.clients.missing:
+            return (
+                f"a load process has not been heard for {SILENT_S} s: what its users do is not "
+                "known; what was measured before is kept; give the machine more room, or use fewer "
+                "--processes, and run again."
+            )
         return ""
 
     def used_up(self) -> bool:
@@ -158,6 +186,8 @@ class Together:
 
     def finish(self, drain_s: float) -> None:
         """Let the workers retire their users and deliver, then send them home."""
+        if self.runner.shape_greenlet is not None:
+            self.runner.shape_greenlet.kill()  # in a ramp it would go on to spawn users
         self.relay.finish(drain_s)
         self.closing = True
         self.runner.quit()
@@ -166,9 +196,18 @@ class Together:
         """By worker."""
         return self.relay.inbox.missing()
 
+    def by_worker(self) -> dict[int, dict[str, Any]]:
+        """As they came with each worker's latest batch, a second old at most."""
+        return self.relay.inbox.figures
+
+    def known_ns(self) -> int:
+        """Of the worker that is furthest behind."""
+        known = self.relay.inbox.known_ns
+        return min(known.values()) if len(known) == self.options.processes else 0
+
     def figures(self) -> dict[str, Any]:
         """Of all workers."""
-        return merge(list(self.relay.inbox.figures.values())) | {
+        return merge(list(self.by_worker().values())) | {
             "missing": say_missing(self.missing()),
             "duplicates": self.relay.inbox.duplicates,
         }
@@ -176,6 +215,8 @@ class Together:
     def close(self) -> None:
         """Wait a moment for the children, then end those that are left."""
         self.closing = True
+        if self._collecting is not None:
+            self._collecting.close()
         for child in self.children:
             if child.stdin is not None:
                 child.stdin.close()

@@ -1,6 +1,6 @@
 """The decoder process: batches of raw reads in, records out. Imports neither gevent nor Locust.
 
-In: (sequence, now_ns, whether parts are wanted, *batch). Out, for each of these: any number of
+In: `batch.Message`. Out, for each of these: any number of
 ("ended", rows) and ("parts", rows) of at most SLICE rows, so that the reader's loop is never held
 up for long, then ("done", sequence, whether parts were wanted, CPU seconds). A row is (a record's
 fields as plain values, exact events in it, the stream's state after it or None).
@@ -12,15 +12,25 @@ everything sent before it may be forgotten.
 from __future__ import annotations
 
 import gc
-import marshal
 import os
 import resource
 import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.drive.batch import ENDED, HEAD, LENGTH, NOTICE, OPENED, RESUMED, pack, rows_of
-from harness.measure.records import Outcome, RequestRecord, ns_array
+from harness.drive.batch import (
+    ENDED,
+    HEAD,
+    LENGTH,
+    NOTICE,
+    OPENED,
+    RESUMED,
+    TOKEN,
+    Message,
+    pack,
+)
+from harness.drive.columns import Columns
+from harness.measure.records import ARRAYS, Outcome, RequestRecord, ns_array
 from harness.wire.decode import Asked, StreamDecoder
 
 if TYPE_CHECKING:
@@ -29,10 +39,8 @@ if TYPE_CHECKING:
 SLICE: Final = 16
 NICE: Final = 5  # on a busy machine the reader comes first: decoding can wait
 FIELDS: Final = tuple(RequestRecord.__slots__)
-ARRAYS: Final = ("at_ns", "not_before_ns", "tokens")
 _OUTCOME: Final = FIELDS.index("outcome")
 
-Message = tuple[int, int, bool, bytes, list[bytes], list[tuple[Any, ...]]]
 Row = tuple[tuple[Any, ...], int, Any]
 
 
@@ -65,29 +73,29 @@ class Decoding:
 
     def take(self, message: Message) -> Iterator[tuple[Any, ...]]:
         """The messages that answer one message."""
-        sequence, now_ns, parts, rows, bodies, notices = message
         ended: list[Row] = []
-        next_body, next_notice = iter(bodies).__next__, iter(notices).__next__
-        find = self.streams.get
-        for stream, at_ns, bound_ns, exact in rows_of(rows):
-            decoder = find(stream)
-            if exact != NOTICE:
-                body = next_body()
-                if decoder is not None:  # else it ended before the decoder before us died
-                    decoder.feed(body, at_ns, bound_ns, exact)
-                continue
-            row = self._notice(stream, decoder, *next_notice())
-            if row is not None:
-                ended.append(row)
-                if len(ended) == SLICE:
-                    yield ("ended", ended)
-                    ended = []
+        find, columns = self.streams.get, Columns(message)
+        for stream, first, last in columns.runs():
+            decoder = find(stream)  # None: it ended before the decoder before us died
+            if columns.kind(first) == NOTICE:
+                row = self._notice(stream, decoder, *columns.notice(first))
+                if row is not None:
+                    ended.append(row)
+                    if len(ended) == SLICE:
+                        yield ("ended", ended)
+                        ended = []
+            elif decoder is None:
+                pass
+            elif columns.kind(first) >= TOKEN:
+                decoder.tokens(*columns.tokens(first, last))
+            else:
+                decoder.feed(*columns.read(first))
         if ended:
             yield ("ended", ended)
-        if parts:
-            yield from self._parts(now_ns)
+        if message.parts:
+            yield from self._parts(message.now_ns)
         used = resource.getrusage(resource.RUSAGE_SELF)
-        yield ("done", sequence, parts, used.ru_utime + used.ru_stime)
+        yield ("done", message.sequence, message.parts, used.ru_utime + used.ru_stime)
 
     def _notice(
         self, stream: int, decoder: StreamDecoder | None, kind: str, *values: Any
@@ -131,9 +139,8 @@ def main(fd: int) -> None:
             body = _exactly(pipe, LENGTH.unpack(head)[0])
             if not body:
                 return
-            message = marshal.loads(body)  # noqa: S302 - our own parent wrote it
             try:
-                for answer in decoding.take(message):
+                for answer in decoding.take(Message.read(body)):
                     pipe.sendall(pack(answer))
             except OSError:
                 return

@@ -1,7 +1,7 @@
 """The reader's end of decoding: batches go out, records come back.
 
-Once a second the decoder reports every open stream with its state: a checkpoint. What was sent
-since the last checkpoint is kept, so that a decoder that dies can be replaced and nothing is lost;
+Every second or two the decoder reports every open stream with its state: a checkpoint. What was
+sent since the last one is kept, so that a decoder that dies can be replaced and nothing is lost;
 what is kept does not grow with the length of streams.
 """
 
@@ -16,7 +16,7 @@ import gevent
 from gevent.event import Event
 from gevent.hub import get_hub
 
-from harness.drive.batch import ENDED, OPENED, Batch, pack
+from harness.drive.batch import ENDED, OPENED, Batch
 from harness.drive.decoder import SLICE
 from harness.drive.opened import Opened
 from harness.drive.pipe import Child, DecodesElsewhere, Here
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from harness.measure.records import Outcome, RequestRecord
 
 FLUSH_S: Final = 0.25
-FLUSH_ROWS: Final = 400  # a fifth of a millisecond to pack
-PARTS_NS: Final = SECOND  # how often open streams report
+BREATH_S: Final = 0.0002  # a timer: after sleep(0) the loop may stay with us for another 5 ms
+FLUSH_BYTES: Final = 256 << 10  # a fifth of a millisecond to pack
+PARTS_NS: Final = SECOND  # how often open streams report: each report costs as much as 20 tokens
+MANY_PARTS_NS: Final = 2 * SECOND
+MANY: Final = 500  # streams, of which this is how often; in between, in proportion
 MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new requests wait too
 MOST_RESTARTS: Final = 3  # without an answer in between; then decode here
 CLOSE_S: Final = 5.0
@@ -47,8 +50,11 @@ class DecoderLink:
         self.restarts = 0
         self.hold_ns = 0  # longest CPU time that the loop spent on decoding's behalf in one go
         self.held = 0  # requests that had to wait because the decoder was behind
+        self.known_ns = 0  # all that happened before it was given to `put`
+        self.read_until_ns: Callable[[], int] = clock.now_ns  # what is in the batch by now
         self._clock, self._give = clock, put
-        self._kept: deque[tuple[int, bytes]] = deque()  # messages since the last checkpoint
+        # messages since the last checkpoint: number, until when all was in it or before, bytes
+        self._kept: deque[tuple[int, int, bytes]] = deque()
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._staged: list[Row] = []  # parts of a checkpoint that is not complete yet
@@ -92,7 +98,7 @@ class DecoderLink:
 
     def round_is_over(self) -> None:
         """Ship early when much was read."""
-        if len(self.batch) > FLUSH_ROWS:
+        if self.batch.size > FLUSH_BYTES:
             self._wake.set()
 
     def wait_for_room(self) -> None:
@@ -107,8 +113,7 @@ class DecoderLink:
         while True:
             self._wake.wait(FLUSH_S)
             self._wake.clear()
-            while self._pack():
-                gevent.sleep(0)  # the reader comes first
+            self._pack()
             while self._unsent:
                 if not self._decoder.send(self._unsent[0]):
                     return  # the receiver notices too, and replaces all of us
@@ -116,35 +121,33 @@ class DecoderLink:
                 if self._unsent_bytes <= MOST_UNSENT:
                     self._room.set()
 
-    def _pack(self) -> bool:
-        """Queue some of what was read; the last once a second with a request for parts.
-
-        Whether there is more.
-        """
+    def _pack(self) -> None:
+        """Queue what was read; now and then with a request for parts."""
         begun_ns, now = time.thread_time_ns(), self._clock.now_ns()
-        more = len(self.batch) > FLUSH_ROWS
-        parts = not more and now - self._parts_ns >= PARTS_NS and len(self.opened) > 0
+        often_ns = MANY_PARTS_NS * min(len(self.opened), MANY) // MANY
+        # also when none is open: nothing is news too
+        parts = now - self._parts_ns >= max(often_ns, PARTS_NS)
         if not self.batch and not parts:
-            return False
+            return
         if parts:
             self._parts_ns = now
-        batch = self.batch.cut(FLUSH_ROWS)
+        batch, self.batch = self.batch, Batch()
         self._sequence += 1
-        message = pack((self._sequence, now, parts, *batch.values()))
-        self._kept.append((self._sequence, message))
+        message = batch.message(self._sequence, now, parts)
+        known_ns = self.read_until_ns() if parts else 0  # only a checkpoint's counts
+        self._kept.append((self._sequence, known_ns, message))
         self._unsent.append(message)
         self._unsent_bytes += len(message)
         if self._unsent_bytes > MOST_UNSENT:
             self._room.clear()
         self._held_up(begun_ns)
-        return more
 
     # back
 
     def _receive_loop(self) -> None:
         while (answer := self._decoder.receive()) is not None:
             self._take(*answer)
-            gevent.sleep(0)  # the reader comes first
+            gevent.sleep(BREATH_S)
         if not self._closed:
             self._replace()
 
@@ -164,11 +167,18 @@ class DecoderLink:
     def _checkpoint(self, sequence: int) -> None:
         """All parts are here: what led to them need not be kept."""
         rows, self._staged = self._staged, []
+        known_ns = self.known_ns
         while self._kept and self._kept[0][0] <= sequence:
-            self._kept.popleft()
-        for i in range(0, len(rows), SLICE):
-            self._put(self.opened.parts, rows[i : i + SLICE])
-            gevent.sleep(0)
+            known_ns = self._kept.popleft()[1]
+        slices = iter([rows[i : i + SLICE] for i in range(0, len(rows), SLICE)])
+        try:
+            for some in slices:
+                self._put(self.opened.parts, some)
+                gevent.sleep(BREATH_S)
+        finally:  # the end may come amid it, and what led to the others is forgotten
+            for some in slices:
+                self._put(self.opened.parts, some)
+        self.known_ns = known_ns
 
     def _put(self, make: Callable[[list[Row]], list[RequestRecord]], rows: list[Row]) -> None:
         begun_ns = time.thread_time_ns()
@@ -199,8 +209,8 @@ class DecoderLink:
             self._decoder = Here() if here or self._fruitless > MOST_RESTARTS else Child()
         except OSError:  # no more processes or descriptors
             self._decoder = Here()
-        states = pack((0, 0, False, *self.opened.states().values()))
-        self._unsent = deque([states, *(message for _, message in self._kept)])
+        states = self.opened.states().message(0, 0, parts=False)
+        self._unsent = deque([states, *(message for *_, message in self._kept)])
         self._unsent_bytes = sum(map(len, self._unsent))
         self._wake.set()
         self._spawn()

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 
 from harness.drive.body import request_bytes
+from harness.drive.clock import CLOCK
 from harness.drive.connection import Place
 from harness.drive.reader import Exchange, Limits, Reader
 from harness.drive.sinks import Fanout
 from harness.load.planner import plan, randomness
 from harness.measure.records import Outcome
+from harness.measure.traces import request_id
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0
+START_S: Final = 0.001  # from one user's start to the next's: a start costs half of it
 SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 
 
@@ -41,6 +44,7 @@ class Driver:
         self.ended = 0  # whole records handed to the sinks
         self.users = 0
         self.mean_s = 0.0  # service time, smoothed
+        self._next_start_s = 0.0
         self._access = options.access()
         self._reader: Reader | None = None
         self._figures: dict[str, Any] = {}
@@ -54,10 +58,14 @@ class Driver:
         """How long a new user waits before its first request.
 
         Locust starts a second's users at once; without this they would stay in lockstep and each
-        level would begin with a wave. Spread over about one service time they come as they will.
+        level would begin with a wave. Spread over about one service time they come as they will,
+        and never so many at once that starting them keeps this process from its reads.
         """
         window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S)
-        return window * randomness(self.options.seed, "stagger", self.worker, user).random()
+        drawn = window * randomness(self.options.seed, "stagger", self.worker, user).random()
+        now = time.monotonic()
+        self._next_start_s = max(self._next_start_s, now) + START_S
+        return max(drawn, self._next_start_s - now)
 
     def next_spec(self) -> RequestSpec | None:
         """What the next request asks for; None when the run's requests are all begun."""
@@ -71,7 +79,9 @@ class Driver:
         """Send one request and block this greenlet until it has ended; its record follows."""
         reader = self.start()
         number, self.issued = self.issued, self.issued + 1
-        data = request_bytes(self.options, self._access, api, spec)
+        name = request_id(self.options.run_id, self.worker, number)
+        told = name if self.options.request_ids else ""
+        data = request_bytes(self.options, self._access, api, spec, told)
         sent = reader.request(data, number, user, spec.output_tokens)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
@@ -99,6 +109,11 @@ class Driver:
         """Requests of this process without a record."""
         lost = self.issued - self.ended
         return {self.worker: lost} if lost else {}
+
+    @property
+    def known_ns(self) -> int:
+        """All that happened in this process before this instant was handed to the sinks."""
+        return CLOCK.now_ns() if self._reader is None else self._reader.known_ns
 
     def figures(self) -> dict[str, Any]:
         """What this process says about its own measuring: the reader's figures."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.drive.reading import which
 from harness.runfolder import names
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
@@ -45,7 +46,7 @@ class RecordFiles:
             "version": prepared.capabilities.version,
         }
         info = run_info(options.to_json(), seeds={"load": options.seed}, server=server)
-        self.folder.write_json(names.RUN, info)
+        self.folder.write_json(names.RUN, info | {"reader": which()})
 
     def shared(self) -> bool:
         """Whether this process sees the folder that the master made."""

@@ -16,7 +16,7 @@ import gevent
 import gevent.socket
 from gevent.event import Event
 
-from harness.drive.batch import LENGTH
+from harness.drive.batch import LENGTH, Message
 from harness.drive.decoder import Decoding
 from harness.drive.stamping import Socket
 
@@ -112,7 +112,7 @@ class Here:
 
     def send(self, message: bytes) -> bool:
         """Decode it, with a pause after each answer."""
-        for answer in self._decoding.take(marshal.loads(message[LENGTH.size :])):  # noqa: S302 - ours
+        for answer in self._decoding.take(Message.read(message[LENGTH.size :])):
             self._answers.append(answer)
             self._some.set()
             gevent.sleep(0)

@@ -4,7 +4,7 @@ It listens to Locust's events, so it works alone, headless, with the web UI, wit
 with --master and --worker:
 
     init_command_line_parser   our options
-    init                       sinks, the web UI's table, the transport's end of this process
+    init                       sinks, the web UI's table and metrics, the transport's end here
     test_start                 the target is asked what it is; the reader starts
     test_stopping, test_stop   users retire, every record arrives
     quitting                   what is missing is said; SLOs decide the exit code
@@ -14,31 +14,42 @@ from __future__ import annotations
 
 import logging
 import sys
+from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
-from locust import events
+from locust import events, runners
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
 
-from harness.drive import arguments, registry, webui
+from harness.drive import arguments, login, registry, webui
+from harness.drive.clock import now_ns
 from harness.drive.driver import Driver
+from harness.drive.figures import client_samples
 from harness.drive.files import RecordFiles
+from harness.drive.hosted import MAKERS, Host
+from harness.drive.plainlive import PlainLive
 from harness.drive.prepare import prepare
 from harness.drive.relay import FLUSH_S, MasterRelay, WorkerRelay, retire_users
 from harness.drive.sinks import Fanout
 from harness.drive.tables import MISSED, LatencyTable, SloTable
 from harness.drive.transport import say_missing
 from harness.errors import EXIT_SLO_MISSED, HarnessError, MeasurementInvalid
+from harness.export.live import LiveRun
+from harness.measure.recent import Recent
+from harness.server.address import Address
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+    from collections.abc import Callable, Sequence
 
     from locust.env import Environment
 
     from harness.drive.options import DriveOptions
+    from harness.measure.records import RecordSink
 
 logger = logging.getLogger("locust.harness")  # Locust's handlers show it
 QUIT_S: Final = 5.0
+MASTER_SILENT_S: Final = 20  # then a worker ends: a load that nobody records is only a burden
 DRAIN_S: Final = 30.0  # Locust's own default, 0, kills streams at every step down
 BUSY: Final = (STATE_SPAWNING, STATE_RUNNING)
 
@@ -51,18 +62,35 @@ class Plugin:
         self.environment = environment
         self.table = LatencyTable()
         self.slos = SloTable(arguments.slos(environment))
+        arguments.fix(environment)
         self.files = RecordFiles(environment.parsed_options.run_folder)  # type: ignore[union-attr]
-        self.sinks = Fanout([self.table, self.slos])
+        self.recent = Recent()
+        self.live = LiveRun(
+            "locust", arguments.workload_name(environment), self.slos.slos, self.recent
+        )
+        self.sinks = Fanout([self.table, self.slos, self.live.counts])
+        self.lent: DriveOptions | None = None  # what a study has prepared
+        self.before_stop: Callable[[], None] | None = None
         self.driver: Driver | None = None
         self.master: MasterRelay | None = None
         self.worker: WorkerRelay | None = None
         environment.stop_timeout = environment.stop_timeout or DRAIN_S
+        runners.MASTER_HEARTBEAT_TIMEOUT = MASTER_SILENT_S
         runner = environment.runner
         if not isinstance(runner, WorkerRunner):
             self.files.create()
-            webui.install(environment, self.table, self.slos)
+            login.protect(environment)
+            slos = None if MAKERS else self.slos  # a study judges its own
+            webui.install(environment, self.table, slos, live=True)
+            webui.install_metrics(environment, self._metrics)
         if isinstance(runner, MasterRunner):
             self.master = MasterRelay(runner, self.sinks.put, self.files.store)
+        self.host: Host | None = None
+        self.page: PlainLive | None = None
+        if MAKERS and not isinstance(runner, WorkerRunner):
+            self.host = Host(self, MAKERS[0])
+        elif not isinstance(runner, WorkerRunner):
+            self.page = PlainLive(self)
         for hook, listener in (
             (environment.events.test_start, self._on_start),
             (environment.events.test_stopping, self._on_stopping),
@@ -70,6 +98,37 @@ class Plugin:
             (environment.events.quitting, self._on_quitting),
         ):
             hook.add_listener(listener)
+
+    def _metrics(self) -> bytes:
+        """What Prometheus is told, made when it asks."""
+        runner = self.environment.runner
+        if runner is not None:
+            # Locust keeps the last level when a test is over; nobody asks for it any more
+            target = runner.target_user_count if runner.state in BUSY else 0
+            self.live.users(int(target), int(runner.user_count))
+        self.live.clients(
+            client_samples(self.by_worker(), now_ns(), nan)[1:]
+        )  # this one's lag is not kept
+        return self.live.page()
+
+    def by_worker(self) -> dict[int, dict[str, Any]]:
+        """The newest figures of each load process about itself."""
+        if self.master is not None:
+            return self.master.inbox.figures
+        return {self.driver.worker: self.driver.figures()} if self.driver is not None else {}
+
+    def lend(self, options: DriveOptions, sinks: Sequence[RecordSink], live: LiveRun) -> None:
+        """Until `take_back`, tests send what `options` say and records go to `sinks` too."""
+        self.lent, self.live = options, live
+        self.table.clear()
+        self.sinks.sinks = [self.table, live.counts, *sinks]
+        if self.master is not None:
+            self.master.begin(options.run_id)
+
+    def take_back(self) -> None:
+        """The study is over; its counts stay to be scraped."""
+        self.lent = None
+        self.sinks.sinks = [self.table, self.slos, self.live.counts]
 
     def _on_start(self, **_: Any) -> None:
         try:
@@ -87,23 +146,38 @@ class Plugin:
         environment = self.environment
         if isinstance(environment.runner, WorkerRunner):
             return arguments.handed_over(environment)
+        if self.lent is not None:
+            arguments.hand_over(environment, self.lent)
+            return self.lent
+        if self.master is not None and self.master.inbox.run:
+            self.master.begin("")  # a study's run was before: its numbers are not this one's
         arguments.forget(environment)
         prepared = prepare(arguments.drive_options(environment))
         arguments.hand_over(environment, prepared.options)
         self.files.describe(prepared)
+        folder, to = self.files.folder, prepared.options
+        name = folder.path.name if folder else ""
+        self.live.known(name, to.model, Address.parse(to.url).authority)
         return prepared.options
 
     def _drive(self, options: DriveOptions) -> None:
         runner = self.environment.runner
-        if self.driver is not None:  # the next test of the same process: numbers go on
-            self.driver.retarget(options)
-            registry.register(self.environment, self.driver)
+        before = self.driver
+        if before is not None and not (options.fresh or before.options.fresh):
+            before.retarget(options)  # the next test of the same process: numbers go on
+            registry.register(self.environment, before)
             return
+        if before is not None:
+            before.close()
         index = runner.worker_index if isinstance(runner, WorkerRunner) else 0
         self.driver = driver = Driver(options, index)
         if isinstance(runner, WorkerRunner):
             self.files = RecordFiles(options.run_folder)
-            self.worker = WorkerRelay(runner, driver, kept=self.files.shared())
+            kept = self.files.shared()
+            if self.worker is None:
+                self.worker = WorkerRelay(runner, driver, kept=kept)
+            else:
+                self.worker.begin(driver, kept=kept)
             driver.sinks.sinks.append(self.worker)
         else:
             driver.sinks.sinks.append(self.sinks)
@@ -114,6 +188,8 @@ class Plugin:
     def _refuse(self, error: HarnessError) -> None:
         """Nothing can be measured: say why; without a web UI, end with the error's code."""
         logger.error("%s", error)
+        if self.page is not None:
+            self.page.refuse(str(error))
         registry.refuse(self.environment)
         runner = self.environment.runner
         if runner is None:
@@ -124,6 +200,8 @@ class Plugin:
 
     def _on_stopping(self, **_: Any) -> None:
         """Before Locust tells its workers to stop: records need longer than it gives them."""
+        if self.before_stop is not None:
+            self.before_stop()
         if self.master is not None:
             late = self.master.finish(self.environment.stop_timeout)
             if late:
@@ -135,6 +213,9 @@ class Plugin:
 
     def _on_quitting(self, **_: Any) -> None:
         runner = self.environment.runner
+        if self.host is not None:
+            self.host.stop()
+            self.host.wait()
         if runner is not None and runner.state in BUSY:  # Ctrl-C, SIGTERM: cut off what is open
             self.environment.stop_timeout = 0.0
             if isinstance(runner, MasterRunner):
@@ -153,18 +234,20 @@ class Plugin:
     def _conclude(self) -> None:
         """Say what is missing and which SLOs were missed; both change the exit code."""
         code: int | None = None
-        if any(row["verdict"] == MISSED for row in self.slos.rows()):
+        rows = self.slos.rows() if self.host is None else []
+        if any(row["verdict"] == MISSED for row in rows):
             code = EXIT_SLO_MISSED
-        for row in self.slos.rows():
+        for row in rows:
             logger.info("SLO %s: %s (%s over, %s allowed, n %s)", *row.values())
-        lost = self._missing()
+        lost = self.missing()
         if lost:
             logger.error("%s", say_missing(lost))
             code = MeasurementInvalid.exit_code
         if code is not None and self.environment.process_exit_code is None:
             self.environment.process_exit_code = code
 
-    def _missing(self) -> dict[int, int]:
+    def missing(self) -> dict[int, int]:
+        """By worker, requests without a record."""
         if self.master is not None:
             return self.master.inbox.missing()
         return self.driver.missing() if self.driver is not None else {}
@@ -173,10 +256,14 @@ class Plugin:
 @events.init_command_line_parser.add_listener
 def _on_parser(parser: ArgumentParser, **_: Any) -> None:
     arguments.add_arguments(parser)
+    for maker in MAKERS:
+        maker.add_arguments(parser)
 
 
 @events.init.add_listener
 def _on_init(environment: Environment, **_: Any) -> None:
+    # imports took seconds in which the loop did not run: --run-time must not begin before them
+    gevent.get_hub().loop.update_now()
     try:
         Plugin(environment)
     except HarnessError as error:

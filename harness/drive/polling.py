@@ -15,8 +15,8 @@ from gevent.hub import get_hub
 
 from harness.drive.clock import SHARP_NS
 from harness.drive.connection import READ_BYTES
-from harness.drive.stamping import ANCILLARY, stamp_of
-from harness.wire.stamps import NO_STAMP, SocketStamps
+from harness.drive.plainreads import PlainReads
+from harness.drive.reading import IN_C, Reads, Round, Sockets, which
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from harness.drive.decoding import DecoderLink
 
 NAP_S: Final = 0.002
-END_OF_FILE: Final = "the server closed the connection"
 FEW: Final = 32  # sockets; below, waking up for each read is cheap enough
-_epoll: Final = monkey.get_original("select", "epoll")
+_epoll, _poll = monkey.get_original("select", "epoll"), monkey.get_original("select", "poll")
 
 
 class Poller:
@@ -43,15 +42,20 @@ class Poller:
         *,
         stamped: bool,
         nap_s: float = NAP_S,
+        read_bytes: int = READ_BYTES,
     ) -> None:
         """`stamped` False: the time of the read counts, and it never naps."""
         self.reads = self.stamped_reads = self.n_bytes = 0
+        self.code = which()
         self._clock, self._link = clock, link
-        self._deliver, self._closed = deliver, closed
         self._stamped = stamped
         self._nap_s = nap_s if stamped else 0.0
         self._connections: dict[int, Connection] = {}
         self._poll = _epoll()
+        self._asks = _poll()
+        self._asks.register(self._poll, 1)
+        sockets = Sockets(self._poll, self._connections, clock, deliver, closed, read_bytes)
+        self._reads = reads_in(self.code, sockets)
         self._round = 0
         self._polled_ns = self._before_ns = clock.sample()[0]
         self._distrust = False  # the next round's stamps are not believed
@@ -64,9 +68,8 @@ class Poller:
 
     def add(self, connection: Connection) -> None:
         """Poll this new connection from now on."""
-        connection.stamps = SocketStamps(self._clock.now_ns(), self._round)
+        self._reads.admit(connection, self._clock.now_ns(), self._round)
         self._connections[connection.fd] = connection
-        self._poll.register(connection.fd, 1)
 
     def has(self, connection: Connection) -> bool:
         """Whether it is still open."""
@@ -77,7 +80,15 @@ class Poller:
         if self.has(connection):
             del self._connections[connection.fd]
             self._poll.unregister(connection.fd)
+            self._reads.dismiss(connection)
         connection.close()
+
+    def known_ns(self) -> int:
+        """Whatever arrived before this instant has been read."""
+        now = self._clock.now_ns()
+        # the epoll itself is asked whether it has something: polling it would take that away
+        idle = self._poll.closed or not self._asks.poll(0)
+        return now if idle else self._before_ns
 
     def _run(self) -> None:
         hub = get_hub()
@@ -97,64 +108,29 @@ class Poller:
 
     def _read_round(self) -> int:
         """Sockets that were ready."""
-        clock, connections, batch = self._clock, self._connections, self._link.batch
+        clock, batch = self._clock, self._link.batch
         self._before_ns, self._polled_ns = self._polled_ns, clock.now_ns()
-        ready = self._poll.poll(0, len(connections) + 1)  # never full: what is not listed is empty
         self._round += 1
-        first_row = len(batch)
-        self._read_all(ready)
+        believe = self._stamped and not self._distrust
+        when = Round(self._round, self._polled_ns, self._before_ns, believe, len(batch))
+        seen = self._reads.read(batch, when)
+        self.reads += seen.reads
+        self.stamped_reads += seen.stamped
+        self.n_bytes += seen.n_bytes
         now, stepped = clock.sample()
         if self._stamped:
-            self._check_stamps(first_row, now, stepped=stepped)
+            self._check_stamps(when.first_row, now, seen.latest_ns, stepped=stepped)
         self._link.round_is_over()
-        return len(ready)
+        return seen.ready
 
-    def _check_stamps(self, first_row: int, now: int, *, stepped: bool) -> None:
+    def _check_stamps(self, first_row: int, now: int, latest_ns: int, *, stepped: bool) -> None:
         """Take back what this round's stamps said if they cannot be true."""
-        batch = self._link.batch
         latest = now + SHARP_NS
-        if stepped or batch.latest_ns(first_row) > latest:
-            batch.unsure(first_row, now, latest_ns=0 if stepped else latest)
+        if stepped or latest_ns > latest:
+            self._link.batch.unsure(first_row, now, latest_ns=0 if stepped else latest)
             for connection in self._connections.values():
-                connection.stamps.forget(now)
+                connection.forget(now)
         self._distrust = stepped  # what was queued before the step may be read in the next round
-
-    def _read_all(self, ready: list[tuple[int, int]]) -> None:
-        """One read of each ready socket, and when it arrived: the path of every token, so flat."""
-        connections, deliver = self._connections, self._deliver
-        now_ns, offset_ns = self._clock.now_ns, self._clock.offset_ns
-        polled_ns, before_ns, number = self._polled_ns, self._before_ns, self._round
-        believe = self._stamped and not self._distrust
-        reads = stamped = n_bytes = 0
-        for fd, _ in ready:
-            connection = connections.get(fd)
-            if connection is None:
-                continue  # closed earlier in this round
-            try:
-                data, ancillary, _, _ = connection.recvmsg(READ_BYTES, ANCILLARY)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                self._closed(connection, error.strerror or str(error))
-                continue
-            if not data:
-                self._closed(connection, END_OF_FILE)
-                continue
-            size = len(data)
-            reads += 1
-            n_bytes += size
-            stamps = connection.stamps
-            stamp = NO_STAMP
-            if believe and ancillary and (real_ns := stamp_of(ancillary)) != NO_STAMP:
-                stamped += 1
-                stamp = real_ns - offset_ns
-            read_ns = 0 if stamp >= stamps.drained_ns else now_ns()
-            drained = size < READ_BYTES
-            arrival = stamps.arrival(stamp, polled_ns, read_ns, drained, number, before_ns)
-            deliver(connection, data, *arrival)
-        self.reads += reads
-        self.stamped_reads += stamped
-        self.n_bytes += n_bytes
 
     def close(self) -> None:
         """Close every connection."""
@@ -162,3 +138,12 @@ class Poller:
         for connection in self.connections:
             self.drop(connection)
         self._poll.close()
+
+
+def reads_in(code: str, sockets: Sockets) -> Reads:
+    """The code that `which` chose."""
+    if code != IN_C:
+        return PlainReads(sockets)
+    from harness.drive.lanes import LaneReads  # noqa: PLC0415 - it may not be built
+
+    return LaneReads(sockets)

@@ -14,14 +14,15 @@ import gevent
 from harness.drive.batch import HEAD
 from harness.drive.clock import CLOCK, Clock
 from harness.drive.collecting import Collecting
-from harness.drive.connection import ConnectFailed, Connection, Place
+from harness.drive.connection import READ_BYTES, ConnectFailed, Connection, Place
 from harness.drive.decoding import DecoderLink
-from harness.drive.polling import END_OF_FILE, NAP_S, Poller
+from harness.drive.polling import NAP_S, Poller
+from harness.drive.reading import END_OF_FILE, IN_C
 from harness.drive.selfcheck import LoopLag, cpu_s, share
 from harness.drive.stamping import Stamping
 from harness.drive.stream import Exchange, Limits, Stream
 from harness.measure.records import Outcome
-from harness.wire.http import ends_with_body
+from harness.wire.http import ChunkedResponse, Response, ends_with_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +46,12 @@ class Reader:
         clock: Clock = CLOCK,
         stamps: bool = True,
         nap_s: float = NAP_S,
+        read_bytes: int = READ_BYTES,
     ) -> None:
-        """`stamps` False: as on a system without them. Starts the decoder process."""
+        """`stamps` False: as on a system without them. Starts the decoder process.
+
+        Raises ConfigError (see `reading.which`).
+        """
         self.worker = worker
         self.place = place
         self.limits = limits or Limits()
@@ -56,8 +61,10 @@ class Reader:
         self.link = DecoderLink(clock, put)
         self.poller = Poller(
             clock, self.link, self._deliver, self._closed,
-            stamped=self.source == "kernel", nap_s=nap_s,
+            stamped=self.source == "kernel", nap_s=nap_s, read_bytes=read_bytes,
         )  # fmt: skip
+        self.link.read_until_ns = self._read_until_ns
+        self._response = ChunkedResponse if self.poller.code == IN_C else Response
         self._idle: list[Connection] = []
         self._open: dict[int, Stream] = {}
         self._stopped = False
@@ -74,7 +81,7 @@ class Reader:
 
         `number` is unique in this reader. A killed greenlet leaves a record: `cancelled`.
         """
-        stream = self._open[number] = Stream(number)
+        stream = self._open[number] = Stream(number, response=self._response())
         asked = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0]
         connection = None
         try:
@@ -120,8 +127,10 @@ class Reader:
         """Put the request on its way; False when that failed, and the stream says how."""
         out = connection.tls.encrypt(data) if connection.tls else data
         stream.sent_ns = asked[6] = self.clock.now_ns()
-        connection.stamps.asked(stream.sent_ns)
+        connection.asked(stream.sent_ns)
         connection.stream = stream
+        if connection.tls is None:
+            stream.lane = connection.lane
         # before the first byte leaves: the decoder must know a stream before its reads
         self.link.open(stream.number, tuple(asked))
         try:
@@ -170,6 +179,7 @@ class Reader:
         if stream is None or stream.over.is_set():
             self.poller.drop(connection)  # bytes that nobody asked for
             return
+        stream.catch_up()
         stream.n_bytes += len(data)
         response = stream.response
         body = response.feed(data)
@@ -185,6 +195,8 @@ class Reader:
             stream.end(None, "", at_ns)
         elif response.problem:
             stream.end(Outcome.protocol, response.problem, self.clock.now_ns())
+        else:
+            stream.let_go(body)
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
         """The head is under way, or just read."""
@@ -211,6 +223,8 @@ class Reader:
     def _closed(self, connection: Connection, why: str) -> None:
         """End of file or a broken connection."""
         stream = connection.stream
+        if stream is not None:
+            stream.catch_up()
         self.poller.drop(connection)
         if stream is None or stream.over.is_set():
             return
@@ -227,9 +241,24 @@ class Reader:
         while True:
             gevent.sleep(SWEEP_S)
             now = self.clock.now_ns()
-            for stream in list(self._open.values()):
-                if stream.sent_ns and (sentence := stream.overdue(now, self.limits)):
+            for stream in [s for s in self._open.values() if s.in_time_ns <= now and s.sent_ns]:
+                stream.catch_up(amid=True)
+                if sentence := stream.overdue(now, self.limits):
                     stream.end(Outcome.timeout, sentence, now)
+
+    @property
+    def known_ns(self) -> int:
+        """All that happened before this instant was given to `put`; a second or two ago."""
+        return self.link.known_ns
+
+    def _read_until_ns(self) -> int:
+        """All that happened before this instant is in the batch: a checkpoint asks.
+
+        A response that was read to its end is recorded when its user's greenlet wakes up, a moment
+        later: until then nothing from its end on is known.
+        """
+        ended = (s.done_ns - 1 for s in self._open.values() if s.over.is_set() and s.done_ns)
+        return min([self.poller.known_ns(), *ended])
 
     # the end
 
@@ -257,10 +286,13 @@ class Reader:
         poller, link = self.poller, self.link
         return {
             "stamp_source": self.source,
+            "reader": poller.code,
             "stamp_coverage": share(poller.stamped_reads, poller.reads),
             "events": link.opened.events,
             "exact_share": share(link.opened.exact_events, link.opened.events),
+            "at_ns": self.clock.now_ns(),
             "reads": poller.reads,
+            "stamped_reads": poller.stamped_reads,
             "bytes": poller.n_bytes,
             **self._lag.figures(),
             "clock_steps": self.clock.steps,

@@ -33,6 +33,7 @@ FINISH: Final = "harness_finish"  # master -> worker: {"drain_s": seconds}
 FINISHED: Final = "harness_finished"  # worker -> master: {"worker": index}
 TICK_S: Final = 0.2
 BEAT_S: Final = 1.0  # a batch at least this often, so that the master knows what was begun
+BREATH_S: Final = 0.0002  # a timer, so that the reader gets its turn: sleep(0) keeps it for 5 ms
 FLUSH_S: Final = 15.0  # how long records may take to arrive at the end of a run
 
 
@@ -42,13 +43,24 @@ class WorkerRelay:
     def __init__(self, runner: WorkerRunner, driver: Driver, *, kept: bool = False) -> None:
         """Start sending; `driver` is this process's; `kept`: it writes its own records file."""
         self.runner = runner
-        self.driver = driver
-        self.outbox = Outbox(
-            driver.worker, self._send, lambda: driver.issued, driver.figures, kept=kept
-        )
+        self.begin(driver, kept=kept)
         runner.register_message(ACK, self._acknowledged)
         runner.register_message(FINISH, self._finish, concurrent=True)
         self._greenlet = gevent.spawn(self._loop)
+
+    def begin(self, driver: Driver, *, kept: bool = False) -> None:
+        """From now on the records of this driver, whose numbers count from 0."""
+        self.driver = driver
+        self._run = driver.options.run_id if driver.options.fresh else ""
+        self.outbox = Outbox(
+            driver.worker,
+            self._send,
+            lambda: driver.issued,
+            driver.figures,
+            known_ns=lambda: driver.known_ns,
+            kept=kept,
+            run=self._run,
+        )
 
     def put(self, records: list[RequestRecord]) -> None:
         """Take records; they leave within TICK_S."""
@@ -73,6 +85,8 @@ class WorkerRelay:
             now = time.monotonic()
             due = now - beat >= BEAT_S
             beat = now if due else beat
+            while self.outbox.encode():
+                gevent.sleep(BREATH_S)
             try:
                 self.outbox.tick(now, always=due)
             except Exception:  # Locust's RPCError among others: the batch is sent again
@@ -83,7 +97,8 @@ class WorkerRelay:
         self.runner.send_message(RECORDS, dict(batch))
 
     def _acknowledged(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
-        self.outbox.acknowledged(msg.data["taken"], time.monotonic())
+        if msg.data["run"] == self._run:
+            self.outbox.acknowledged(msg.data["taken"], time.monotonic())
 
     def _finish(self, environment: Environment, msg: Message) -> None:
         retire_users(environment, msg.data["drain_s"])
@@ -103,22 +118,28 @@ class MasterRelay:
     ) -> None:
         """Start listening."""
         self.runner = runner
-        self.inbox = Inbox(deliver, store)
+        self._deliver, self._store = deliver, store
+        self.begin("")
         self._finished: set[str] = set()
         self._change = Event()
         runner.register_message(RECORDS, self._take)
         runner.register_message(FINISHED, self._worker_finished)
 
+    def begin(self, run: str) -> None:
+        """From now on the records of this run, and of no other."""
+        self.inbox = Inbox(self._deliver, self._store, run)
+
     def finish(self, drain_s: float) -> list[str]:
         """Let every worker end its requests and deliver its records; ids of those that did not.
 
-        Blocks the calling greenlet until all have, at most `drain_s` and FLUSH_S.
+        Blocks the calling greenlet until all have, at most `drain_s` and twice FLUSH_S: a worker
+        that gives up on some of its records after FLUSH_S still says so.
         """
         self._finished.clear()
         asked = [c.id for c in self.runner.clients.all if c.state != STATE_MISSING]
         for client_id in asked:
             self.runner.send_message(FINISH, {"drain_s": drain_s}, client_id)
-        until = time.monotonic() + drain_s + FLUSH_S
+        until = time.monotonic() + drain_s + 2 * FLUSH_S
         while (waiting := self._waiting(asked)) and time.monotonic() < until:
             self._change.clear()
             self._change.wait(TICK_S)
@@ -132,7 +153,7 @@ class MasterRelay:
     def _take(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         data: dict[str, Any] = msg.data
         taken = self.inbox.take(Batch(**data))  # type: ignore[typeddict-item]
-        self.runner.send_message(ACK, {"taken": taken}, msg.node_id)
+        self.runner.send_message(ACK, {"run": data["run"], "taken": taken}, msg.node_id)
 
     def _worker_finished(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         self._finished.add(msg.node_id)

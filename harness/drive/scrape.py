@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 import gevent
+from gevent.hub import get_hub
 
 from harness.drive.clock import CLOCK
 from harness.errors import ServerUnreachable
-from harness.server.exchange import Line
-from harness.wire.prometheus_text import parse
-from harness.wire.vllm_series import server_sample, wanted_names
+from harness.server.scraping import Scrape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class Scraper:
         self, access: Access, on_sample: Callable[[ServerSample], None] | None = None
     ) -> None:
         """`on_sample` is given each sample as it comes."""
-        self._line = Line(access)  # kept open: a connection a second would cost the server more
+        self._scrape = Scrape(access, CLOCK.now_ns)
         self._on_sample = on_sample
         self._latest: ServerSample | None = None
         self._greenlet: gevent.Greenlet | None = None
@@ -40,54 +40,46 @@ class Scraper:
         return self._latest
 
     def start(self) -> None:
-        """Begin. The first sample is there within a second."""
+        """Begin, at once: the first scrape is of the server as it is before any load."""
         self._greenlet = gevent.spawn(self._loop)
+
+    def finish(self) -> None:
+        """End with a scrape of the server as the load leaves it."""
+        self.stop()
+        if self._latest is not None:
+            self.once()
 
     def stop(self) -> None:
         """End; harmless when it did not start."""
         if self._greenlet is not None:
             self._greenlet.kill()
-        self._line.close()
+        self._scrape.close()
 
     def _loop(self) -> None:
         empty = 0
         due = CLOCK.now_ns()
         while self._latest is not None or empty < GIVE_UP:
-            empty = 0 if self.once() else empty + 1
+            empty = 0 if self._once_more() else empty + 1
             due += round(PERIOD_S * 1e9)
             gevent.sleep(max((due - CLOCK.now_ns()) / 1e9, 0.05))
 
+    def _once_more(self) -> bool:
+        """One that fails must not be the last."""
+        try:
+            return self.once()
+        except Exception:  # noqa: BLE001 - whatever it is, the next may do better
+            get_hub().handle_error(self.once, *sys.exc_info())
+            return False
+
     def once(self) -> bool:
         """Scrape now; whether there was a sample."""
-        sample = self._scrape()
+        try:
+            sample = self._scrape().sample
+        except ServerUnreachable:
+            self.failed += 1
+            return False
         if sample is not None:
             self._latest = sample
             if self._on_sample is not None:
                 self._on_sample(sample)
         return sample is not None
-
-    def _scrape(self) -> ServerSample | None:
-        """One reading, stamped with the middle of the exchange."""
-        begun = CLOCK.now_ns()
-        try:
-            answer = self._line.ask("/metrics")
-        except ServerUnreachable:
-            self.failed += 1
-            return None
-        if answer.status != 200:  # noqa: PLR2004 - HTTP
-            return None
-        return server_sample(values_by_name(answer.body), (begun + CLOCK.now_ns()) // 2)
-
-
-def values_by_name(text: bytes) -> dict[str, list[float]]:
-    """The series that we read, one value per label set.
-
-    A vLLM says some 1,500 lines, most of them buckets: lines that cannot count are not parsed.
-    """
-    lines = (line for line in text.split(b"\n") if line[:4] == b"vllm" and b"_bucket{" not in line)
-    wanted = wanted_names()
-    values: dict[str, list[float]] = {}
-    for sample in parse(b"\n".join(lines)):
-        if sample.name in wanted:
-            values.setdefault(sample.name, []).append(sample.value)
-    return values

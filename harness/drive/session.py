@@ -9,31 +9,39 @@ die with us; their records arrive at the same sinks. Locust is the engine in bot
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import gevent
 from gevent.event import Event
 from locust.env import Environment
 from locust.event import Events
 
-from harness.drive import webui
+from harness.drive import login, webui
 from harness.drive.clock import CLOCK
 from harness.drive.crew import Alone, Crew, Together
+from harness.drive.figures import client_samples
 from harness.drive.guest import quiet, signals
+from harness.drive.hosted import Hosted
 from harness.drive.options import UI_HOST
 from harness.drive.scrape import Scraper
+from harness.drive.selfcheck import LoopLag
 from harness.drive.shape import Controller, ControllerShape
 from harness.drive.sinks import Fanout
 from harness.drive.tables import LatencyTable
 from harness.drive.users import session_user
+from harness.measure.edges import LATE_NS
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from harness.drive.hosted import Host
+    from harness.drive.livepage import LivePage
     from harness.drive.options import DriveOptions
     from harness.measure.records import RecordSink
-    from harness.measure.samples import ServerSample
+    from harness.measure.samples import ClientSample, ServerSample
 
 WATCH_S: Final = 0.2
 
@@ -61,31 +69,48 @@ class Session:
         on_sample: Callable[[ServerSample], None] | None = None,
         drain_ns: int = 30 * SECOND,
         apart: bool = False,
+        host: Host | None = None,
+        page: LivePage | None = None,
     ) -> None:
         """`sinks` get every record and part; `on_sample` the server's figures once a second.
 
         `ui_port`: Locust's web UI on 127.0.0.1 (0: any free port). `drain_ns`: how long open
         requests may take to end once the controller is done; what is left becomes `cancelled`.
         `apart`: even a single process's users run in a child, so that what the controller and the
-        sinks compute never delays the reader.
+        sinks compute never delays the reader. `host`: users run where the `locust` command has
+        them, whose web UI, signals and workers are its own. `page`: served with the web UI, and
+        until somebody closes it.
         """
         self.options = options
+        self.host = host
+        self.page = page
         self.table = LatencyTable()
-        self.sinks = Fanout([*sinks, self.table])
+        self.sinks = Fanout([*sinks, self.table] if host is None else sinks)
         self.drain_s = drain_ns / SECOND
         self.ui_port = ui_port
         self.scraper = Scraper(options.access(), on_sample)
         self.interrupted = False
         self.over_ns = 0  # when the load was to end: what is open then is let go or cut off
         self._over = Event()
-        self.shape = ControllerShape(controller, CLOCK.now_ns, self.scraper.latest, self._over.set)
+        self._lag = LoopLag(CLOCK)
+        self.shape = ControllerShape(
+            controller, CLOCK.now_ns, self._known_ns, self.scraper.latest, self._over.set
+        )
+        # a step down waits for the longest request that is allowed, then cuts it off
+        patience_s = options.total_ns / SECOND + self.drain_s
+        self.crew: Crew
+        if host is not None:
+            self.environment = host.environment
+            self.environment.stop_timeout = patience_s
+            self.shape.runner = self.environment.runner
+            self.crew = Hosted(host, self._stopped_by_locust)
+            return
         self.environment = Environment(
             user_classes=[session_user(options.workload.api)],
             events=Events(),
             shape_class=self.shape,
             host=options.url,
-            # a step down waits for the longest request that is allowed, then cuts it off
-            stop_timeout=options.total_ns / SECOND + self.drain_s,
+            stop_timeout=patience_s,
         )
         self.environment.events.test_stopping.add_listener(self._stopped_by_locust)
         alone = options.processes == 1 and not apart
@@ -98,16 +123,31 @@ class Session:
         runner = self.environment.runner
         return 0 if runner is None else int(runner.user_count)
 
+    def client_samples(self) -> list[ClientSample]:
+        """What each process of the load generator says of itself, newest only."""
+        return client_samples(self.crew.by_worker(), CLOCK.now_ns(), self._lag.recent_ms())
+
+    def _known_ns(self) -> int:
+        return self.crew.known_ns()
+
     def stop(self) -> None:
         """End the run early, in order; may be called from anywhere in this process."""
         self._over.set()
 
+    def interrupt(self) -> None:
+        """End it now, as Ctrl-C does: open requests are cut off."""
+        self.interrupted = True
+        self._over.set()
+
     def run(self) -> Ended:
         """Run until the controller says done. Ctrl-C and SIGTERM end it too, in order."""
-        with quiet(), signals(self._interrupt):
+        with self._guest():
             try:
                 self.crew.start()
                 self._serve_ui()
+                if self.host is not None:
+                    self.host.environment.host = self.options.url
+                    self.host.shape = self.shape
                 self.scraper.start()
                 runner = self.environment.runner
                 if runner is not None:
@@ -115,15 +155,29 @@ class Session:
                 invalid = self._watch()
                 self.over_ns = CLOCK.now_ns()
                 self.crew.finish(0.0 if self.interrupted or invalid else self.drain_s)
+                if not self.interrupted:
+                    gevent.sleep(LATE_NS / SECOND)  # by then the server has counted what has ended
+                    self.scraper.finish()
                 if self.shape.error is not None:
                     raise self.shape.error
                 missing = self.crew.missing()
                 return Ended(self.interrupted, invalid, missing, self.crew.figures())
             finally:
                 self.scraper.stop()
+                self._lag.close()
                 self.crew.close()
-                self._stop_ui()
+                if self.page is None and self.host is None:
+                    self.stop_ui()
                 self.sinks.close()
+
+    @contextlib.contextmanager
+    def _guest(self) -> Iterator[None]:
+        """Signals and Locust's logging are ours meanwhile, unless the command is Locust's."""
+        if self.host is not None:
+            yield
+            return
+        with quiet(), signals(self.interrupt):
+            yield
 
     def _watch(self) -> str:
         """Wait for the end; a sentence when it comes because a process died."""
@@ -138,20 +192,22 @@ class Session:
         if self.ui_port is None:
             return
         web_ui = self.environment.create_web_ui(UI_HOST, self.ui_port, delayed_start=True)
-        webui.install(self.environment, self.table)
+        login.protect(self.environment)
+        webui.install(self.environment, self.table, live=self.page is not None)
+        if self.page is not None:
+            self.page.install(self.environment)
+            self.page.stop = self.interrupt
+            self.page.close = self.stop_ui
         web_ui.start()
 
-    def _stop_ui(self) -> None:
+    def stop_ui(self) -> None:
+        """Nobody is served any more; harmless when repeated."""
         web_ui = self.environment.web_ui
         if web_ui is not None and web_ui.server is not None:
             web_ui.stop()
 
-    def _interrupt(self) -> None:
-        self.interrupted = True
-        self._over.set()
-
     def _stopped_by_locust(self, **_: Any) -> None:
-        """Somebody pressed Stop in the web UI: as Ctrl-C."""
-        if not self._over.is_set():
+        """Somebody pressed Stop in the web UI: as Ctrl-C. With no worker left `_watch` says so."""
+        if not self._over.is_set() and not self.crew.trouble():
             self.environment.stop_timeout = 0.0
-            self._interrupt()
+            self.interrupt()

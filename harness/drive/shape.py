@@ -32,8 +32,13 @@ class Target(Protocol):
 class Controller(Protocol):
     """Decides about the load. Pure: time and the server's figures are passed in."""
 
-    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
-        """Called about once a second; `now_ns` is on the records' clock."""
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> Target:
+        """Called about once a second; both instants are on the records' clock.
+
+        All that happened before `known_ns` is in the sinks.
+        """
 
 
 class ControllerShape(LoadTestShape):
@@ -52,6 +57,7 @@ class ControllerShape(LoadTestShape):
         self,
         controller: Controller,
         now_ns: Callable[[], int],
+        known_ns: Callable[[], int],
         sample: Callable[[], ServerSample | None],
         done: Callable[[], None],
     ) -> None:
@@ -59,6 +65,7 @@ class ControllerShape(LoadTestShape):
         super().__init__()
         self.controller = controller
         self.now_ns = now_ns
+        self.known_ns = known_ns
         self.sample = sample
         self.done = done
         self.current: tuple[int, float] = (0, 1.0)
@@ -77,7 +84,7 @@ class ControllerShape(LoadTestShape):
 
     def _ask(self) -> None:
         running: int = self.get_current_user_count()
-        target = self.controller.tick(self.now_ns(), running, self.sample())
+        target = self.controller.tick(self.now_ns(), running, self.sample(), self.known_ns())
         draining = running > self.current[0]
         if target.done:
             self._end()

@@ -12,12 +12,14 @@ from gevent.event import Event
 from harness.measure.records import Outcome
 from harness.units import SECOND
 from harness.wire.decode import verdict
-from harness.wire.http import OK_STATUS, Response
+from harness.wire.http import EVENT_STREAM, OK_STATUS, Response
 from harness.wire.openai import DONE, NotACompletion, read_event
 from harness.wire.sse import SseDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from harness.drive.lanes import Lane
 
 KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
 SHORT: Final = 64  # bytes; a shorter read counts as one with the next
@@ -56,6 +58,7 @@ class Stream:
     head_ns: int = -1  # first byte
     body_ns: int = -1  # latest read with body in it
     n_bytes: int = 0
+    lane: Lane | None = None  # its connection's, from sending to the end; see `catch_up`
     latest: deque[bytes] = field(default_factory=lambda: deque(maxlen=KEPT))
     response: Response = field(default_factory=Response)
     stale: bool = False  # the kept connection had been closed: send again
@@ -63,27 +66,52 @@ class Stream:
     outcome: Outcome | None = None  # None: the response is complete, its content decides
     error: str = ""
     done_ns: int = 0
+    in_time_ns: int = 0  # no limit can pass before: nobody need look
 
     def overdue(self, now_ns: int, limits: Limits) -> str:
-        """The sentence of a timeout; "" while there is time."""
-        age_ns = now_ns - self.sent_ns
-        if age_ns > limits.total_ns:
+        """The sentence of a timeout; "" while there is time, and `in_time_ns` says for how long."""
+        total_ns = self.sent_ns + limits.total_ns
+        first_ns = self.sent_ns + limits.first_byte_ns if self.body_ns < 0 else total_ns
+        idle_ns = max(self.body_ns, self.sent_ns) + limits.idle_ns
+        if now_ns > total_ns:
             return f"the whole request took longer than {limits.total_ns / SECOND:g} s"
-        if self.body_ns < 0:
-            if age_ns > limits.first_byte_ns:
-                return f"no first token in {limits.first_byte_ns / SECOND:g} s"
-        elif now_ns - self.body_ns > limits.idle_ns:
+        if now_ns > first_ns:
+            return f"no first token in {limits.first_byte_ns / SECOND:g} s"
+        if self.body_ns >= 0 and now_ns > idle_ns:
             return f"no further byte in {limits.idle_ns / SECOND:g} s"
+        # until the body begins, it may at any time
+        self.in_time_ns = min(total_ns, first_ns, max(idle_ns, now_ns))
         return ""
 
     def end(self, outcome: Outcome | None, error: str, done_ns: int) -> None:
         """It is over: wake the user. Only the first end counts."""
         if not self.over.is_set():
+            self.catch_up()
+            self.lane = None
             self.outcome, self.error, self.done_ns = outcome, error, done_ns
             self.over.set()
 
+    def catch_up(self, *, amid: bool = False) -> None:
+        """Account what the lane has read; unless `amid` it, every read comes to Python again."""
+        if self.lane is not None:
+            n_bytes, body_ns = self.lane.since() if amid else self.lane.take_back()
+            self.n_bytes += n_bytes
+            self.body_ns = max(self.body_ns, body_ns)
+
+    def let_go(self, body: bytes) -> None:
+        """After a read's body: if whole events follow, the lane can do without Python."""
+        response = self.response
+        if self.lane is None or not response.between or not body.endswith(b"\n\n"):
+            return
+        if response.status == OK_STATUS and response.content_type == EVENT_STREAM:
+            self.lane.learn(body)
+            self.lane.let_go(self.number)
+
     def keep(self, body: bytes) -> None:
-        """The end of the body so far; no more than this is done on the path of every token."""
+        """The end of the body so far; no more than this is done for each read in Python.
+
+        What a lane reads is never how a stream ends, nor an error object.
+        """
         latest = self.latest
         if latest and len(latest[-1]) < SHORT:
             latest[-1] += body

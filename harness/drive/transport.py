@@ -14,9 +14,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from harness.measure.records import Outcome
-from harness.runfolder.codec import decode, encode_all
-from harness.runfolder.seen import Seen
+from harness.measure.records import Outcome, in_pieces
+from harness.measure.seen import Seen
+from harness.runfolder.codec import Decoded, decode_each, encode_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,17 +25,21 @@ if TYPE_CHECKING:
 
 RECORDS: Final = "harness_records"  # worker -> master: a Batch
 ACK: Final = "harness_ack"  # master -> worker: the number of batches taken so far
-BATCH: Final = 500  # records: about 400 kB at 200 tokens each
+SLICE: Final = 25  # records that are encoded at once: a third of a millisecond
+BATCH: Final = 20  # slices in a message: about 400 kB at 200 tokens a record
 WINDOW: Final = 32  # batches in flight; the rest waits its turn in memory
+EVENTS: Final = 1 << 14  # that the master unpacks at a time: 0.4 MB
 RESEND_S: Final = 2.0
 
 
 class Batch(TypedDict):
     """One message. `records` are codec frames, whole records and parts of open ones alike."""
 
+    run: str  # of which run: a process may send for several, one after another
     worker: int
     batch: int
     issued: int  # request numbers given out so far: 0 .. issued - 1
+    known_ns: int  # all that the worker saw happen before it is in this batch or an earlier one
     records: bytes
     kept: bool  # the worker writes its records to the run folder itself
     figures: dict[str, Any]  # the worker's figures about itself
@@ -51,15 +55,21 @@ class Outbox:
         issued: Callable[[], int],
         figures: Callable[[], dict[str, Any]] = dict,
         *,
+        known_ns: Callable[[], int] = int,
         kept: bool = False,
+        run: str = "",
     ) -> None:
-        """`issued` and `figures` are asked for each batch."""
+        """`issued` and `figures` are asked for each batch, `known_ns` when all is in batches."""
         self.worker = worker
+        self._run = run
         self._send = send
         self._issued = issued
         self._figures = figures
+        self._ask_known_ns = known_ns
+        self._known_ns = 0  # as of the last batch
         self._kept = kept
         self._pending: list[RequestRecord] = []
+        self._frames: list[bytes] = []  # of SLICE records each
         self._waiting: deque[Batch] = deque()  # not acknowledged, in order
         self._made = 0
         self._sent = 0  # batches sent since the last acknowledgement moved or a resend began
@@ -68,7 +78,7 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether the master has everything."""
-        return not self._pending and not self._waiting
+        return not (self._pending or self._frames or self._waiting)
 
     def put(self, records: list[RequestRecord]) -> None:
         """Take records; they leave at the next tick."""
@@ -77,9 +87,20 @@ class Outbox:
     def close(self) -> None:
         """Nothing comes after; what is waiting still goes out by `tick`."""
 
+    def encode(self) -> bool:
+        """Encode SLICE of what is new; False when nothing is left to encode.
+
+        Call it a few times before `tick`, which encodes the rest at once: it takes long.
+        """
+        some = self._pending[:SLICE]
+        del self._pending[:SLICE]
+        if some:
+            self._frames.append(encode_all(some))
+        return bool(self._pending)
+
     def tick(self, now_s: float, *, always: bool = False) -> None:
         """Send what is new (`always`: a batch even without records), and again what got lost."""
-        if self._pending or always:
+        if self._pending or self._frames or always:
             self._make_batches()
         if self._sent and now_s - self._since > RESEND_S:
             self._sent = 0
@@ -97,13 +118,20 @@ class Outbox:
             self._since = now_s
 
     def _make_batches(self) -> None:
-        records, self._pending = self._pending, []
-        for start in range(0, max(len(records), 1), BATCH):
-            blob = encode_all(records[start : start + BATCH])
+        while self.encode():
+            pass
+        frames, self._frames = self._frames, []
+        starts = range(0, max(len(frames), 1), BATCH)
+        for start in starts:
+            if start == starts[-1]:
+                self._known_ns = self._ask_known_ns()
+            blob = b"".join(frames[start : start + BATCH])
             batch = Batch(
+                run=self._run,
                 worker=self.worker,
                 batch=self._made,
                 issued=self._issued(),
+                known_ns=self._known_ns,
                 records=blob,
                 kept=self._kept,
                 figures=self._figures(),
@@ -118,7 +146,9 @@ class Inbox:
 
     deliver: Callable[[list[RequestRecord]], None]
     store: Callable[[int, list[RequestRecord]], None] | None = None  # what no worker has kept
+    run: str = ""
     issued: dict[int, int] = field(default_factory=dict)  # worker -> numbers given out
+    known_ns: dict[int, int] = field(default_factory=dict)  # worker -> what happened before is here
     figures: dict[int, dict[str, Any]] = field(default_factory=dict)
     duplicates: int = 0  # records that came twice, and were dropped
     damaged_bytes: int = 0
@@ -130,18 +160,18 @@ class Inbox:
         """Deliver the batch if it is this worker's next; say how many were taken so far."""
         worker = batch["worker"]
         taken = self._taken.get(worker, 0)
-        if batch["batch"] != taken:
+        if batch["run"] != self.run or batch["batch"] != taken:
             return taken
         self._taken[worker] = taken + 1
         self.issued[worker] = max(batch["issued"], self.issued.get(worker, 0))
         self.figures[worker] = batch["figures"]
-        decoded = decode(batch["records"])
-        self.damaged_bytes += decoded.damaged_bytes + decoded.torn_bytes
-        fresh = [record for record in decoded.records if self._fresh(record)]
-        if fresh:
+        lost = Decoded()
+        for fresh in in_pieces(filter(self._fresh, decode_each(batch["records"], lost)), EVENTS):
             self.deliver(fresh)
-        if fresh and self.store is not None and not batch["kept"]:
-            self.store(worker, fresh)
+            if self.store is not None and not batch["kept"]:
+                self.store(worker, fresh)
+        self.damaged_bytes += lost.damaged_bytes + lost.torn_bytes
+        self.known_ns[worker] = batch["known_ns"]
         return taken + 1
 
     def _fresh(self, record: RequestRecord) -> bool:

@@ -42,13 +42,15 @@ class StreamingUser(User):
 
     abstract = True
     wait_time = constant(0)  # no think time: the number of users is the number of requests
-    api: ClassVar[str] = ""  # a key of API_PATHS
+    api: ClassVar[str] = ""  # a key of API_PATHS; "": the workload's own
 
     def __init__(self, environment: Environment) -> None:
         """Join the process's driver."""
         super().__init__(environment)
         self.driver = driver_of(environment)
         self.number = -1
+        if not self.api and self.driver is not None:
+            self.api = self.driver.options.workload.api  # type: ignore[misc]
 
     def on_start(self) -> None:
         """Wait a moment, each user its own: no lockstep."""
@@ -105,6 +107,12 @@ class CompletionsUser(StreamingUser):
 
     abstract = True
     api = "completions"
+
+
+class WorkloadUser(StreamingUser):
+    """Streams from whichever API the workload is for."""
+
+    abstract = True
 
 
 def session_user(api: str) -> type[StreamingUser]:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flask import Blueprint, Response, request
 
+from harness.drive.origin import keep_out
 from harness.measure.stats import QUANTILES
+from harness.wire.exposition import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +40,13 @@ SLO_COLUMNS: Final = {
     "allowed": "Allowed",
     "n": "Observations",
 }
+LIVE_KEY, LIVE_TITLE = "harness", "Live"  # page/tab.js knows the title
+LIVE_COLUMNS: Final = {"page": "A page of its own", "address": "Address"}
+LIVE_ROWS: Final = [
+    {"page": "TTFT, ITL, TPOT, users and the knee against time", "address": "/harness"}
+]
 CSV_PATH: Final = "/latencies/requests.csv"
+METRICS_PATH: Final = "/harness/metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +63,53 @@ class Shown:
         return [{"key": key, "title": title} for key, title in self.columns.items()]
 
 
-def install(environment: Environment, table: LatencyTable, slos: SloTable | None = None) -> None:
-    """Show the tables in the environment's web UI: tabs, `extended_stats`, a CSV download."""
+def install(
+    environment: Environment,
+    table: LatencyTable,
+    slos: SloTable | None = None,
+    *,
+    live: bool = False,
+) -> None:
+    """Show the tables in the environment's web UI: tabs, `extended_stats`, a CSV download.
+
+    From now on other sites' pages are kept out of all of it.
+
+    `live`: our own page is served too; its tab leads there.
+    """
     web_ui = environment.web_ui
     if web_ui is None or web_ui.app is None:
         return
+    keep_out(web_ui.app)
     shown: list[Shown] = [Shown(KEY, "Token latencies", COLUMNS, table.rows)]
     if slos is not None and slos.slos:
         shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))
         environment.events.reset_stats.add_listener(slos.clear)
+    if live:
+        shown.append(Shown(LIVE_KEY, LIVE_TITLE, LIVE_COLUMNS, lambda: LIVE_ROWS))
     web_ui.template_args |= {
-        "extended_tabs": [{"title": s.title, "key": s.key} for s in shown],
+        "extended_tabs": [  # ours first: the row of tabs is long
+            {"title": s.title, "key": s.key} for s in sorted(shown, key=lambda s: s.key != LIVE_KEY)
+        ],
         "extended_tables": [{"key": s.key, "structure": s.structure()} for s in shown],
         "extended_csv_files": [{"href": f".{CSV_PATH}", "title": "Download token latencies CSV"}],
     }
     environment.events.reset_stats.add_listener(table.clear)
     _routes(web_ui, table, shown)
+
+
+def install_metrics(environment: Environment, page: Callable[[], bytes]) -> None:
+    """Serve Prometheus' page beside the environment's web UI, if it has one."""
+    web_ui = environment.web_ui
+    if web_ui is None or web_ui.app is None:
+        return
+    blueprint = Blueprint("harness_metrics", __name__)
+
+    @blueprint.route(METRICS_PATH)
+    @web_ui.auth_required_if_enabled
+    def metrics() -> Response:
+        return Response(page(), content_type=CONTENT_TYPE)
+
+    web_ui.app.register_blueprint(blueprint)
 
 
 def _routes(web_ui: WebUI, table: LatencyTable, shown: list[Shown]) -> None:

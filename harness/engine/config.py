@@ -25,6 +25,18 @@ class EngineConfig:
     front_end_ns: int = 0  # per request, before the scheduler sees it
     jitter: float = 0.02  # sigma of the log of each step's time
     time_scale: float = 1.0  # all step times times this: a slower or faster engine
+    compute_scale: float = 1.0  # of the GPU's matrix rate,
+    bandwidth_scale: float = 1.0  # and of its memory bandwidth
+    # CPU time of the engine's own process that the GPU waits for: a step, and a sequence in it
+    engine_step_ns: int = 0
+    engine_sequence_ns: int = 0
+    engine_spins: bool = False  # it waits for the GPU in a loop: its CPU is a core all the time
+    # CPU time of the API servers' processes: a request, an event. In simulated time only: the
+    # embedded engine has a front end of its own, with its own CPU.
+    front_request_ns: int = 0
+    front_event_ns: int = 0
+    api_server_count: int = 1
+    prompts_elsewhere: bool = False  # every other prompt is computed by somebody else, for nothing
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -129,6 +129,8 @@ class Player:
             elif listener is not None:
                 figures.ttft.observe_ns(end - listener.received_ns)
                 listener.begun(sequence.cached_tokens)
+        if tokens := counted(plan):
+            figures.step_tokens.observe(tokens)
         over = {sequence.request_id for sequence in plan.finished}
         for sequence in plan.emitting or ():
             number = sequence.request_id
@@ -141,6 +143,12 @@ class Player:
                 listener.emitted(1, finished=True)
             else:
                 listener.emitted(1, finished=False)
+
+
+def counted(plan: StepPlan) -> int:
+    """Tokens of a step as vLLM counts them: a prompt's all at once, in the step that ends it."""
+    prompts = sum(s.prompt_tokens - s.cached_tokens for s in plan.first if len(s.spans) == 1)
+    return prompts + len(plan.first) + plan.decoded
 
 
 class PacedPlayer(Player):

@@ -93,7 +93,15 @@ class Scheduler:
         self._list_emitting = list_emitting
         self._finish: dict[int, list[tuple[Sequence, int]]] = defaultdict(list)
         self._need: dict[int, list[tuple[Sequence, int]]] = defaultdict(list)
-        self._roofline = roofline(MODELS[config.model], GPUS[config.gpu])
+        self.gpu_ns = 0  # time in which the GPU worked,
+        self.memory_ns = 0  # in which it read memory,
+        self.cpu_ns = 0  # and CPU time of the engine's process
+        self._roofline = roofline(
+            MODELS[config.model],
+            GPUS[config.gpu],
+            bandwidth_scale=config.bandwidth_scale,
+            compute_scale=config.compute_scale,
+        )
         rng = np.random.default_rng(config.seed)
         factors = np.exp(config.jitter * rng.standard_normal(JITTERS)) * config.time_scale
         self._factor: list[float] = factors.tolist()
@@ -140,8 +148,7 @@ class Scheduler:
             return None
         decoded = self.decode_count
         self.generation_tokens_total += decoded + len(first)
-        spent = self._roofline.step_ns(len(self.running), self.kv_tokens, tokens)
-        duration = int(spent * self._factor[number % JITTERS])
+        duration = self._account(number, tokens)
         end = now_ns + duration
         self.step_ends.append(end)
         self.step_number += 1
@@ -159,6 +166,18 @@ class Scheduler:
             decoded,
             emitting,
         )
+
+    def _account(self, number: int, tokens: int) -> int:
+        """How long a step with so many tokens takes; whose time it is."""
+        config, sequences = self.config, len(self.running)
+        factor = self._factor[number % JITTERS]
+        gpu = int(self._roofline.step_ns(sequences, self.kv_tokens, tokens) * factor)
+        own = config.engine_step_ns + sequences * config.engine_sequence_ns
+        cpu = int(own * factor) if own else 0
+        self.gpu_ns += gpu
+        self.memory_ns += int(self._roofline.memory_ns(self.kv_tokens) * factor)
+        self.cpu_ns += cpu + (gpu if config.engine_spins else 0)
+        return gpu + cpu
 
     def _emitting(self, first: list[Sequence]) -> list[Sequence]:
         fresh = {sequence.request_id for sequence in first}
@@ -233,7 +252,10 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             sequence = self.waiting[0]
             hits = self._lookup(sequence)
-            chunk = sequence.to_compute - hits * self.config.block_size
+            known = hits * self.config.block_size
+            if self.config.prompts_elsewhere and sequence.request_id % 2 and not sequence.emitted:
+                known = sequence.to_compute - 1
+            chunk = sequence.to_compute - known
             if chunk > budget:
                 if not self.config.enable_chunked_prefill:
                     break
@@ -241,7 +263,7 @@ class Scheduler:
             prefix = list(sequence.block_hashes[:hits])
             self.kv.share(prefix)
             sequence.shared = prefix
-            sequence.computed = hits * self.config.block_size
+            sequence.computed = known
             if not (self._fits(sequence) and self._reserve(sequence, chunk)):
                 self.kv.release(prefix)
                 sequence.shared, sequence.computed = [], 0

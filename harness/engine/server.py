@@ -77,6 +77,7 @@ class Server:
             "/health": lambda _: answer(200, b""),
             "/version": lambda _: answer(200, orjson.dumps({"version": f"harness-{__version__}"})),
             "/v1/models": self._models,
+            "/server_info": self._server_info,
             "/metrics": self._metrics,
             "/tokenize": self._tokenize,
             "/reset_prefix_cache": self._reset_prefix_cache,
@@ -231,6 +232,18 @@ class Server:
             "root": self.model, "parent": None, "max_model_len": self.config.max_model_len,
         }  # fmt: skip
         return answer(200, orjson.dumps({"object": "list", "data": [entry]}))
+
+    def _server_info(self, _: Request) -> bytes:
+        """What vLLM shows in its development mode, as far as it is known here."""
+        c = self.config
+        scheduler = {
+            "max_num_seqs": c.max_num_seqs, "max_num_batched_tokens": c.max_num_batched_tokens,
+            "enable_chunked_prefill": c.enable_chunked_prefill,
+            "stream_interval": c.stream_interval,
+        }  # fmt: skip
+        cache = {"block_size": c.block_size, "enable_prefix_caching": c.enable_prefix_caching}
+        config = {"scheduler_config": scheduler, "cache_config": cache}
+        return answer(200, orjson.dumps({"vllm_config": config}))
 
     def _metrics(self, _: Request) -> bytes:
         text = self.figures.text(self.player.engine)

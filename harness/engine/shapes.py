@@ -76,15 +76,22 @@ class Roofline:
     token_ns: float
     sequence_ns: float
 
+    def memory_ns(self, kv_tokens: int) -> float:
+        """Reading the weights and the KV cache of so many tokens."""
+        return self.weights_ns + kv_tokens * self.kv_token_ns
+
     def step_ns(self, sequences: int, kv_tokens: int, tokens: int) -> float:
         """`kv_tokens` are read, `tokens` (decoding and prompt) are computed."""
-        memory = self.weights_ns + kv_tokens * self.kv_token_ns
-        return self.base_ns + sequences * self.sequence_ns + max(memory, tokens * self.token_ns)
+        work = max(self.memory_ns(kv_tokens), tokens * self.token_ns)
+        return self.base_ns + sequences * self.sequence_ns + work
 
 
-def roofline(model: Model, gpu: Gpu) -> Roofline:
-    """The constants for one model on one GPU."""
-    bandwidth, flops = gpu.bandwidth_bytes_s * EFFICIENCY, gpu.flops_s * EFFICIENCY
+def roofline(
+    model: Model, gpu: Gpu, *, bandwidth_scale: float = 1.0, compute_scale: float = 1.0
+) -> Roofline:
+    """The constants for one model on one GPU, or on one that is so many times as fast."""
+    bandwidth = gpu.bandwidth_bytes_s * EFFICIENCY * bandwidth_scale
+    flops = gpu.flops_s * EFFICIENCY * compute_scale
     return Roofline(
         base_ns=STEP_NS,
         weights_ns=model.weight_bytes / bandwidth * 1e9,

@@ -7,18 +7,28 @@ lifetime; users that are removed retire at the end of their request, as the real
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.engine.scheduler import Scheduler, Sequence
+from harness.engine.frontend import FrontEnd
+from harness.engine.observed import Observed
+from harness.engine.played import columns, merged
+from harness.engine.scheduler import Scheduler
 from harness.measure.samples import ServerSample
-from harness.measure.table import OK, OPEN, RecordTable
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from harness.engine.config import EngineConfig
+    from harness.engine.scheduler import Sequence
     from harness.engine.traffic import Traffic
+    from harness.measure.samples import GpuSample
+    from harness.measure.table import RecordTable
+
+    Ints = NDArray[np.int64]
 
 CLIENT_NS: Final = 200_000  # from the last token to the same user's next request
 KEEP_NS: Final = 60 * SECOND  # requests that ended so long before the last look are forgotten
@@ -27,26 +37,38 @@ KEEP_NS: Final = 60 * SECOND  # requests that ended so long before the last look
 class ClosedLoop:
     """`advance` plays time forward; `table` shows what clients have seen, `sample` the server."""
 
-    def __init__(self, config: EngineConfig, traffic: Traffic, seed: int) -> None:
-        """No users yet, time 0."""
+    def __init__(
+        self, config: EngineConfig, traffic: Traffic, seed: int, *, observe: bool = False
+    ) -> None:
+        """No users yet, time 0. `observe`: samples have all that a server and a GPU would say."""
         self.engine = Scheduler(config)
+        self.front = FrontEnd(config)
+        self._observed = Observed(config, self.engine, self.front) if observe else None
         self.now_ns = 0
         self.users = 0
         self._retiring = 0
         self._lengths = traffic.lengths(seed)
         self._stagger = np.random.default_rng([seed, 1])
         self._front_ns = config.front_end_ns
+        self._apart = self.front.costs  # the API servers' processes have their own time
         self._due: list[tuple[int, int]] = []  # (sent, request number)
         self._life_ns = float(SECOND)
         self._requests: list[tuple[int, Sequence]] = []  # (sent, sequence), by sending
         self._count = 0
         self._finished = 0
         self._ends = np.zeros(0, np.int64)
+        self._over_ns: list[int] = []  # when requests ended, sorted
+        self._seen: dict[int, int] = {}  # number -> when its last token was sent, if apart
 
     @property
     def running_users(self) -> int:
         """Users with a request under way or due, retiring ones included."""
         return self.users + self._retiring
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """What the engine knows of each request, in the order of a table of all of them."""
+        return [sequence for _, sequence in self._requests]
 
     def set_users(self, users: int) -> None:
         """Start or retire users; those retiring are called back first."""
@@ -60,53 +82,112 @@ class ClosedLoop:
 
     def advance(self, until_ns: int) -> None:
         """Play whole engine steps until the next one would start at `until_ns` or later."""
-        engine, due = self.engine, self._due
+        engine = self.engine
         while self.now_ns < until_ns:
-            while due and due[0][0] + self._front_ns <= self.now_ns:
-                sent, number = heapq.heappop(due)
-                prompt, output = next(self._lengths)
-                sequence = engine.add(number, prompt, output, sent + self._front_ns)
-                self._requests.append((sent, sequence))
+            self._come(self.now_ns)
             plan = engine.step(self.now_ns)
             if plan is None:
-                if not due:
+                following = self._next_ns()
+                if following < 0:
                     self.now_ns = until_ns
                     return
-                self.now_ns = min(until_ns, due[0][0] + self._front_ns)
+                self.now_ns = min(until_ns, following)
                 continue
             self.now_ns += plan.duration_ns
-            for sequence in plan.finished:
-                self._over(sequence)
+            if self._apart:
+                self._hand_in(self.now_ns)
+                self.front.step(plan, self.now_ns)
+            else:
+                for sequence in plan.finished:
+                    self._over(sequence, self.now_ns)
+            if self._observed is not None:
+                self._observed.step(plan, self.now_ns)
+
+    def _come(self, now_ns: int) -> None:
+        """Requests that are through the front end reach the engine."""
+        due = self._due
+        if not self._apart:
+            while due and due[0][0] + self._front_ns <= now_ns:
+                sent, number = heapq.heappop(due)
+                self._add(sent + self._front_ns, sent, number)
+            return
+        self._hand_in(now_ns)
+        for at_ns, batch in self.front.work(now_ns):
+            for sequence in batch.finished:
+                self._seen[sequence.request_id] = at_ns
+                self._over(sequence, at_ns)
+            if self._observed is not None:
+                self._observed.sent(batch, at_ns)
+        ready = self.front.ready
+        while ready and ready[0][0] <= now_ns:
+            self._add(*heapq.heappop(ready))
+
+    def _hand_in(self, now_ns: int) -> None:
+        """Requests that were sent by now are in the front end's queue."""
+        while self._due and self._due[0][0] <= now_ns:
+            self.front.request(*heapq.heappop(self._due))
+
+    def _add(self, at_ns: int, sent_ns: int, number: int) -> None:
+        prompt, output = next(self._lengths)
+        self._requests.append((sent_ns, self.engine.add(number, prompt, output, at_ns)))
+
+    def _next_ns(self) -> int:
+        """When something happens while the engine has nothing to do; -1: nothing will."""
+        due = [self._due[0][0] + (0 if self._apart else self._front_ns)] if self._due else []
+        if self._apart:
+            due += [self.front.ready[0][0]] if self.front.ready else []
+            due += [at for at in (self.front.next_ns(),) if at >= 0]
+        return max(min(due), self.now_ns) if due else -1
 
     def _send(self, at_ns: int) -> None:
         heapq.heappush(self._due, (at_ns, self._count))
         self._count += 1
 
-    def _over(self, sequence: Sequence) -> None:
+    def _over(self, sequence: Sequence, at_ns: int) -> None:
         self._finished += 1
-        self._life_ns += 0.05 * (self.now_ns - sequence.arrived_ns - self._life_ns)
+        insort(self._over_ns, at_ns)
+        self._life_ns += 0.05 * (at_ns - sequence.arrived_ns - self._life_ns)
         if self._retiring:
             self._retiring -= 1
         else:
-            self._send(self.now_ns + CLIENT_NS)
+            self._send(at_ns + CLIENT_NS)
+
+    def _done_ns(self, sequence: Sequence) -> int:
+        """When the client had its last token; -1: not yet."""
+        if self._apart:
+            return self._seen.get(sequence.request_id, -1)
+        return sequence.finished_ns
 
     def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`."""
+        done = self._done_ns
         old = 0
-        for sent, sequence in self._requests:
-            if not 0 <= sequence.finished_ns < from_ns - KEEP_NS:
+        for _, sequence in self._requests:
+            if not 0 <= done(sequence) < from_ns - KEEP_NS:
                 break
-            old += sent >= 0
+            self._seen.pop(sequence.request_id, None)
+            old += 1
         del self._requests[:old]
+        if not self._apart:
+            rows = [  # spelled out: this is where a simulated run spends its time
+                (sent, at, s)
+                for sent, s in self._requests
+                if ((at := s.finished_ns) < 0 or at >= from_ns) and sent <= horizon_ns
+            ]
+            return columns(rows, [self._step_ends()], horizon_ns)
         rows = [
-            (sent, s)
+            (sent, done(s), s)
             for sent, s in self._requests
-            if sent <= horizon_ns and not 0 <= s.finished_ns < from_ns
+            if sent <= horizon_ns and not 0 <= done(s) < from_ns
         ]
-        ends = self._step_ends()
-        return _columns(rows, ends, int(np.searchsorted(ends, horizon_ns, "right")), horizon_ns)
+        ends = [np.frombuffer(process.ends, np.int64).copy() for process in self.front.processes]
+        return merged(columns(rows, ends, horizon_ns))
 
-    def _step_ends(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
+        """(requests that ended in this time, 0: none fails)."""
+        return bisect_right(self._over_ns, horizon_ns) - bisect_left(self._over_ns, from_ns), 0
+
+    def _step_ends(self) -> Ints:
         known = len(self._ends)
         if known < len(self.engine.step_ends):
             fresh = np.array(self.engine.step_ends[known:], np.int64)
@@ -114,7 +195,9 @@ class ClosedLoop:
         return self._ends
 
     def sample(self) -> ServerSample:
-        """What /metrics would show now (histogram sums are left out)."""
+        """What /metrics would show now; gauges and counters only, unless it is observed."""
+        if self._observed is not None:
+            return self._observed.sample(self.now_ns, self._finished)
         engine = self.engine
         return ServerSample(
             at_ns=self.now_ns,
@@ -129,45 +212,7 @@ class ClosedLoop:
             prefix_hits_total=engine.prefix_hits_total,
         )
 
-
-def _columns(
-    rows: list[tuple[int, Sequence]],
-    ends: np.ndarray[tuple[int], np.dtype[np.int64]],
-    steps: int,
-    horizon_ns: int,
-) -> RecordTable:
-    """Token times are slices of the step ends; only steps before `steps` are known."""
-    spans = [(i, *span) for i, (_, s) in enumerate(rows) for span in s.spans]
-    flat = np.array(spans, np.int64).reshape(-1, 3)
-    row, first, last = flat[:, 0], flat[:, 1], np.minimum(flat[:, 2], steps)
-    sizes = (last - first).clip(min=0)
-    starts = np.cumsum(sizes) - sizes
-    index = np.arange(int(sizes.sum())) - np.repeat(starts - first, sizes)
-    counts = np.bincount(row, weights=sizes, minlength=len(rows)).astype(np.int64)
-    at = ends[index]
-    done = np.array([s.finished_ns for _, s in rows], np.int64)
-    ended = (done >= 0) & (done <= horizon_ns)
-    sent = np.array([sent for sent, _ in rows], np.int64)
-    zero = np.zeros(len(rows), np.int64)
-    return RecordTable(
-        worker=zero,
-        number=np.array([s.request_id for _, s in rows], np.int64),
-        user=zero,
-        scheduled_ns=zero - 1,
-        connect_ns=zero,
-        sent_ns=sent,
-        head_ns=zero - 1,
-        first_event_ns=zero - 1,
-        done_ns=np.where(ended, done, horizon_ns),
-        outcome=np.where(ended, OK, OPEN),
-        status=zero + 200,
-        planned_tokens=np.array([s.output_tokens for _, s in rows], np.int64),
-        prompt_tokens=np.array([s.prompt_tokens for _, s in rows], np.int64),
-        output_tokens=zero - 1,
-        cached_tokens=zero - 1,
-        answer_index=zero,
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-        at_ns=at,
-        not_before_ns=at,
-        tokens=np.ones(len(at), np.int64),
-    )
+    def gpu_sample(self) -> GpuSample:
+        """What NVML would show now, where it is observed."""
+        assert self._observed is not None  # noqa: S101 - asked for with `observe`
+        return self._observed.gpu(self.now_ns)

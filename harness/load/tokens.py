@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # They must all lie in the first block, also where a tokenizer makes two tokens of a word.
 UNIQUE_WORDS: Final = 8
 TEXT_WORDS: Final = 1 << 15
-TOKEN_IDS: Final = range(1000, 9000)  # ordinary tokens in every common vocabulary, none special
+TOKEN_IDS: Final = range(1000, 8000)  # ordinary tokens in every common vocabulary, none special
 
 # Frequent English words: one token each, with the space before, in the common vocabularies.
 WORDS: Final = tuple(

@@ -12,13 +12,16 @@ import numpy as np
 
 from harness.measure.ledger import in_flight
 from harness.measure.metrics import failed
+from harness.measure.samples import within
 from harness.measure.table import OK, OPEN
+from harness.measure.walk import Arrivals, walk
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.evidence import Window
+    from harness.measure.recorded import Recorded
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
 
@@ -58,23 +61,46 @@ class Audit:
     ok: bool
 
 
-def audit_tokens(table: RecordTable, window: Window, samples: Sequence[ServerSample]) -> Audit:
+def scraped(
+    window: Window, samples: Sequence[ServerSample]
+) -> tuple[ServerSample, ServerSample] | None:
+    """The first and the last scrape inside the window that count tokens; None without two."""
+    inside = [
+        s
+        for s in within(samples, window.settled_ns, window.end_ns)
+        if not np.isnan(s.generation_tokens_total)
+    ]
+    return (inside[0], inside[-1]) if len(inside) > 1 else None
+
+
+def between(window: Window, samples: Sequence[ServerSample]) -> Arrivals:
+    """The walker that counts what arrived between the two; nothing without two."""
+    ends = scraped(window, samples)
+    return Arrivals(ends[0].at_ns + 1, ends[1].at_ns) if ends else Arrivals(0, -1)
+
+
+def audit_tokens(
+    recorded: Recorded,
+    window: Window,
+    samples: Sequence[ServerSample],
+    arrived: Arrivals | None = None,
+) -> Audit:
     """Compare tokens between the first and last scrape inside the window (None: no metrics).
 
     Only a *surplus* counts as somebody else: a request that failed or was cut delivers fewer.
+    `arrived`: what came between the two, where it was counted already.
     """
-    inside = [
-        s
-        for s in samples
-        if window.settled_ns <= s.at_ns <= window.end_ns and not np.isnan(s.generation_tokens_total)
-    ]
-    if len(inside) < 2 or bool((failed(table)).any()):  # noqa: PLR2004 - a difference needs two
+    table, ends = recorded.table, scraped(window, samples)
+    if ends is None or bool((failed(table)).any()):
         return Audit(int(table.tokens.sum()), None, None, ok=True)
-    first, last = inside[0], inside[-1]
-    span = last.at_ns - first.at_ns
-    client = int(table.tokens[(table.at_ns > first.at_ns) & (table.at_ns <= last.at_ns)].sum())
+    if arrived is None:
+        arrived = between(window, samples)
+        walk(recorded, [arrived])
+    first, last = ends
+    client = arrived.tokens
     server = last.generation_tokens_total - first.generation_tokens_total
-    slack = TOLERANCE * client + client * 2 * EDGE_NS / max(span, 1) + 2 * window.users
+    slack = TOLERANCE * client + client * 2 * EDGE_NS / max(last.at_ns - first.at_ns, 1)
+    slack += 2 * window.users
     surplus = (server - client) / max(client, 1)
     return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
 
@@ -87,7 +113,7 @@ def prefix_surplus(
     `shared_tokens` is what every prompt begins with (chat template, the workload's system message);
     blocks are shared whole, so a block more is allowed. 0 where the server does not say.
     """
-    inside = [s for s in samples if window.settled_ns <= s.at_ns <= window.end_ns]
+    inside = within(samples, window.settled_ns, window.end_ns)
     if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
         return 0.0
     first, last = inside[0], inside[-1]
@@ -101,12 +127,14 @@ def prefix_surplus(
 
 
 def audit_sentence(
-    table: RecordTable,
+    recorded: Recorded,
     window: Window,
     samples: Sequence[ServerSample],
     shared_tokens: int = 0,
+    arrived: Arrivals | None = None,
 ) -> str:
     """Why the step must not be used, or ''."""
+    table = recorded.table
     warm = prefix_surplus(table, window, samples, shared_tokens)
     if warm > WARM:
         return (
@@ -114,7 +142,7 @@ def audit_sentence(
             "prompt is new: somebody repeats them, or a run with the same seed came before; try "
             "another --seed, or restart the server"
         )
-    tokens = audit_tokens(table, window, samples)
+    tokens = audit_tokens(recorded, window, samples, arrived)
     if not tokens.ok:
         return (
             f"the server generated {tokens.server_tokens:.0f} tokens while this client received "

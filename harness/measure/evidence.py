@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.metrics import METRICS, failed
+from harness.measure.metrics import METRICS, failed, lost_gaps
 from harness.measure.table import OPEN
+from harness.measure.walk import inside, walk
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from harness.measure.recorded import Recorded
     from harness.measure.slo import Slo
     from harness.measure.table import RecordTable
+    from harness.measure.walk import Piece
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -88,57 +91,97 @@ def lifetime_ns(table: RecordTable) -> float:
     return float(seen / max(int((table.outcome != OPEN).sum()), 1))
 
 
-def gather(table: RecordTable, window: Window, slos: Sequence[Slo]) -> Evidence:
-    """Counts of a table that was cut at the window's end (`RecordTable.until`).
+class Judged:
+    """What evidence needs of each token of a window: a Walker, fitted to the requests `known`."""
+
+    def __init__(self, known: RecordTable, window: Window, slos: Sequence[Slo]) -> None:
+        """`known`: the requests as they were known at the window's end."""
+        self.start_ns, self.end_ns = window.settled_ns, window.end_ns
+        self.life_ns = lifetime_ns(known)
+        self.length_ns = max(self.end_ns - self.start_ns, 1)
+        self.blocks = int(
+            np.clip(self.length_ns / max(self.life_ns, 1), FEWEST_BLOCKS, MOST_BLOCKS)
+        )
+        self.block_ns = self.length_ns // self.blocks + 1  # the last instant lies in the last one
+        self.tokens = np.zeros(self.blocks)
+        self.grids = {slo: np.zeros((self.blocks, BINS)) for slo in slos if slo.metric == "itl"}
+        rows, owed = lost_gaps(known)
+        ends = known.done_ns[rows]
+        here = (ends >= self.start_ns) & (ends <= self.end_ns)
+        for grid in self.grids.values():
+            np.add.at(grid[:, -1], self.block_of(ends[here]), owed[here])
+
+    def block_of(self, at_ns: Ints) -> Ints:
+        """The time block of each instant of the window."""
+        return np.asarray((at_ns - self.start_ns) // self.block_ns)
+
+    def see(self, piece: Piece) -> None:
+        """Count a piece's gaps by block and ratio, and its tokens by block."""
+        chunk = piece.chunk
+        here = inside(chunk.at_ns, self.start_ns, self.end_ns)
+        came = self.block_of(chunk.at_ns[here])
+        self.tokens += np.bincount(came, weights=chunk.tokens[here], minlength=self.blocks)
+        if not self.grids:
+            return
+        here = inside(piece.end_ns, self.start_ns, self.end_ns)
+        row, gaps = self.block_of(piece.end_ns[here]) * BINS, piece.gap_ns[here].astype(float)
+        for slo, grid in self.grids.items():
+            cells = row + bin_of(gaps / slo.limit_ns)
+            np.add(grid, np.bincount(cells, minlength=grid.size).reshape(grid.shape), out=grid)
+
+
+def gather(
+    recorded: Recorded, window: Window, slos: Sequence[Slo], judged: Judged | None = None
+) -> Evidence:
+    """Counts of what was known at the window's end (`RecordTable.until`, `Known`).
 
     Requests sent after the first one whose latency is still unknown are left out, whatever became
-    of them, so that no quick one is counted before a slow one.
+    of them, so that no quick one is counted before a slow one. `judged`: where the tokens were
+    counted already.
     """
-    life = lifetime_ns(table)
-    length = max(window.end_ns - window.settled_ns, 1)
-    count = int(np.clip(length / max(life, 1), FEWEST_BLOCKS, MOST_BLOCKS))
-    block_ns = length // count + 1  # the window's last instant lies in the last block
+    table = recorded.table
+    if judged is None:
+        judged = Judged(table, window, slos)
+        walk(recorded, [judged])
+    count, block_of = judged.blocks, judged.block_of
     sent_in = (table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
     grids = []
     for slo in slos:
-        seen = _observed(table, window, slo, sent_in)
-        if seen is None:
-            grids.append(np.zeros((count, BINS)))
+        if slo in judged.grids:
+            grids.append(judged.grids[slo])
             continue
-        values, at = seen
-        cell = ((at - window.settled_ns) // block_ns) * BINS + bin_of(values / slo.limit_ns)
+        values, at = _observed(table, window, slo, sent_in)
+        cell = block_of(at) * BINS + bin_of(values / slo.limit_ns)
         grids.append(np.bincount(cell, minlength=count * BINS).astype(float).reshape(count, BINS))
     end_in = (
         (table.outcome != OPEN)
         & (table.done_ns >= window.settled_ns)
         & (table.done_ns <= window.end_ns)
     )
-    block = (table.done_ns[end_in] - window.settled_ns) // block_ns
+    block = block_of(table.done_ns[end_in])
     bad = failed(table)[end_in]
-    came = (table.at_ns >= window.settled_ns) & (table.at_ns <= window.end_ns)
-    came_block = (table.at_ns[came] - window.settled_ns) // block_ns
     return Evidence(
         window,
-        life,
-        length / SECOND,
+        judged.life_ns,
+        judged.length_ns / SECOND,
         tuple(grids),
         np.bincount(block, minlength=count).astype(float),
         np.bincount(block, weights=bad, minlength=count).astype(float),
-        np.bincount(came_block, weights=table.tokens[came], minlength=count).astype(float),
+        judged.tokens,
     )
 
 
 def _observed(
     table: RecordTable, window: Window, slo: Slo, sent_in: NDArray[np.bool_]
-) -> tuple[Floats, Ints] | None:
-    """(values in ns, instants that place them in a block) of one SLO's metric in the window."""
+) -> tuple[Floats, Ints]:
+    """(values in ns, instants that place them in a block) of a latency that requests have one of.
+
+    Nothing where the metric is not a latency.
+    """
     observe = METRICS[slo.metric].observe
     if observe is None or not len(table):
-        return None
+        return np.zeros(0), np.zeros(0, np.int64)
     seen = observe(table)
-    if slo.metric == "itl":
-        keep = (seen.at_ns >= window.settled_ns) & (seen.at_ns <= window.end_ns)
-        return seen.ns[keep], seen.at_ns[keep]
     sent = table.sent_ns[seen.row]
     unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)  # open, and not over it yet
     ripe = sent_in[seen.row] & (sent < sent[unknown].min(initial=window.end_ns + 1))

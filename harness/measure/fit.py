@@ -41,7 +41,7 @@ class Level:
     users: int
     evidence: Evidence
     steps: int
-    excess: float  # log-odds of the share over the worst SLO, less those allowed
+    excess: float  # log-odds of the share over the worst limit, less those allowed
     weight: float  # information about it
 
 
@@ -57,7 +57,7 @@ class Crossing:
     hi: float
 
 
-def levels_of(evidences: Sequence[Evidence], slos: Sequence[Slo]) -> list[Level]:
+def levels_of(evidences: Sequence[Evidence], slos: Sequence[Slo], max_errors: float) -> list[Level]:
     """One Level per number of users held, ascending; levels without observations are left out."""
     by_users: dict[int, list[Evidence]] = {}
     for evidence in evidences:
@@ -65,7 +65,7 @@ def levels_of(evidences: Sequence[Evidence], slos: Sequence[Slo]) -> list[Level]
     levels = []
     for users, several in sorted(by_users.items()):
         joined = pool(several)
-        values, weight = excess(joined, slos)
+        values, weight = excess(joined, slos, max_errors)
         if not np.isnan(values[0]):
             levels.append(Level(users, joined, len(several), float(values[0]), max(weight, 0.01)))
     return levels
@@ -123,7 +123,12 @@ def smooth(users: Floats, values: Floats, weights: Floats, point: float) -> Floa
 
 
 def crossing(
-    levels: Sequence[Level], slos: Sequence[Slo], seed: int = 0, *, decided: bool = True
+    levels: Sequence[Level],
+    slos: Sequence[Slo],
+    max_errors: float,
+    seed: int = 0,
+    *,
+    decided: bool = True,
 ) -> Crossing:
     """Point and interval of the knee; `decided`: both ends of the bracket are, no smoothing."""
     users = np.array([level.users for level in levels], float)
@@ -132,11 +137,13 @@ def crossing(
     fitted = isotonic(values, weights)
     draws = np.array(
         [
-            excess(x.evidence, slos, resample_weights(x.evidence.blocks, seed + x.users))[0]
+            excess(
+                x.evidence, slos, max_errors, resample_weights(x.evidence.blocks, seed + x.users)
+            )[0]
             for x in levels
         ]
     )
-    columns = np.column_stack([values, np.where(np.isnan(draws), values[:, None], draws)])
+    columns = np.column_stack([values, draws])
     found = np.array([invert(users, isotonic(column, weights)) for column in columns.T])
     if not decided and 0 < found[0] < np.inf:
         line = smooth(users, columns, weights, found[0])

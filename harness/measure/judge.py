@@ -46,19 +46,30 @@ def log_evidence(n: float, k: float, allowed: float) -> float:
 
 
 def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float = 1.0) -> str:
-    """Good: the share is below `allowed`; bad: above; each at error rate alpha."""
+    """Good: the share is below `allowed`; bad: above; each at error rate alpha.
+
+    A share of 0 is broken by the first hit, one of 1 by none; neither can be shown to be kept.
+    """
+    if not 0 < allowed < 1:
+        return BAD if allowed <= 0 < k else UNDECIDED
     if n <= 0 or log_evidence(n / effect, k / effect, allowed) < -log(alpha):
         return UNDECIDED
     return BAD if k / n > allowed else GOOD
+
+
+def too_many_errors(evidence: Evidence, max_errors: float, alpha: float) -> bool:
+    """Whether more requests fail than may, at error rate alpha."""
+    ended, errors = evidence.ended.sum(), evidence.errors.sum()
+    effect = design_effect(evidence.ended, evidence.errors)
+    return judge_share(ended, errors, max_errors, alpha, effect) == BAD
 
 
 def judge(
     evidence: Evidence, slos: Sequence[Slo], alpha: float, max_errors: float = 0.01
 ) -> Judgement:
     """All SLOs of a level, and its error rate. Alpha is this level's part of the run's."""
-    ended, errors = evidence.ended.sum(), evidence.errors.sum()
-    effect = design_effect(evidence.ended, evidence.errors)
-    if judge_share(ended, errors, max_errors, alpha, effect) == BAD:
+    if too_many_errors(evidence, max_errors, alpha):
+        ended, errors = evidence.ended.sum(), evidence.errors.sum()
         return Judgement(BAD, f"{errors:.0f} of {ended:.0f} requests failed", leans_bad=True)
     decisions, leans, worst = [], False, ("", -1.0)
     for i, slo in enumerate(slos):

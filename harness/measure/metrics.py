@@ -118,15 +118,26 @@ def delivered_tokens(table: RecordTable) -> Ints:
     return np.asarray(np.diff(total[table.offsets]))
 
 
+def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
+    """(rows of failed requests, the gaps that each did not deliver, of which there is one or more).
+
+    They count when the request failed.
+    """
+    owed = table.planned_tokens - np.maximum(delivered_tokens(table), 1)
+    rows = np.flatnonzero(failed(table) & (owed > 0))
+    return rows, owed[rows]
+
+
 def itl(table: RecordTable) -> Observed:
     """Each gap between token-bearing events, plus one +inf gap for each token not delivered.
 
     A gap counts when it ends. For events that carry several tokens this is the gap per event.
     """
+    if not table.whole:
+        raise ValueError("a thin table has no gaps: go through the chunks of what it was made of")
     end = inner_events(table)
     at, low = table.at_ns, table.not_before_ns
-    owed = table.planned_tokens - np.maximum(delivered_tokens(table), 1)
-    lost = np.repeat(np.arange(len(table)), np.where(failed(table), owed.clip(min=0), 0))
+    lost = np.repeat(*lost_gaps(table))
     inf = np.full(len(lost), np.inf)
     return Observed(
         ns=np.concatenate([at[end] - at[end - 1], inf]),

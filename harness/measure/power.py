@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.measure.evidence import pool
 from harness.measure.fit import isotonic
-from harness.measure.search import Done, Hold
+from harness.measure.search import Done, Hold, ended
 from harness.measure.stats import percentile_levels, resample_weights
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def next_power_action(
     levels = throughputs(evidences)
     left = plan.budget_ns - spent_ns
     cap = int(min(left, plan.budget_ns * 0.05))
-    if not levels:
-        return Hold(plan.min_users, "up", "steady", cap)
+    if not levels:  # every step so far was invalid, or there is none yet
+        return ended(evidences) if left <= 0 else Hold(plan.min_users, "up", "steady", cap)
     best = max(levels, key=lambda level: level.power)
     top = levels[-1]
     if left <= 0:

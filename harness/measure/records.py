@@ -10,7 +10,12 @@ from __future__ import annotations  # array[int] is not subscriptable at run tim
 from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ARRAYS: Final = ("at_ns", "not_before_ns", "tokens")  # of a record: one entry for each event
 
 
 class Outcome(StrEnum):
@@ -62,6 +67,10 @@ class RequestRecord:
     output_tokens: int = -1  # as the server counted them; -1: it did not say
     cached_tokens: int = -1  # prompt tokens served from the prefix cache; -1: it did not say
     answer_index: int = -1  # first event that is not reasoning (TTFOT); -1: none
+    # choices without a token: the role, an empty text, the finish; -1: the record does not say
+    events_before: int = -1  # those before the first token
+    silent_events: int = -1  # those after it
+    last_silent_ns: int = -1  # when the last of either came; -1: none
     at_ns: array[int] = field(default_factory=ns_array)
     not_before_ns: array[int] = field(default_factory=ns_array)
     tokens: array[int] = field(default_factory=ns_array)
@@ -70,6 +79,20 @@ class RequestRecord:
     def key(self) -> tuple[int, int]:
         """(worker, number): identifies the request for ever."""
         return self.worker, self.number
+
+
+def in_pieces(records: Iterable[RequestRecord], events: int) -> Iterator[list[RequestRecord]]:
+    """Lists of about so many events each, so that not all need be worked on together."""
+    some: list[RequestRecord] = []
+    count = 0
+    for record in records:
+        some.append(record)
+        count += len(record.at_ns)
+        if count >= events:
+            yield some
+            some, count = [], 0
+    if some:
+        yield some
 
 
 class RecordSink(Protocol):

@@ -76,7 +76,7 @@ class Hold:
 class Done:
     """The search is over; `status` as in knee.json."""
 
-    status: str  # found, slo_failed_at_min, not_reached, undecided
+    status: str  # found, slo_failed_at_min, not_reached, undecided, invalid
     bracket: tuple[int, int] | None  # last good and first bad level
 
 
@@ -102,17 +102,22 @@ def bracket_of(levels: Sequence[Level]) -> Bracket:
 
 def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
     """The next level to hold, or the end. Deterministic in its arguments."""
-    levels = levels_of(evidences, plan.slos)
+    levels = levels_of(evidences, plan.slos, plan.max_errors)
     bracket = bracket_of(levels)
     left = plan.budget_ns - spent_ns
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
         return _confirm(plan, bracket, left)
     if left <= plan.budget_ns * TOO_SHORT:
-        return _settle(plan, bracket)
+        return _settle(plan, bracket) if levels else ended(evidences)
     if purpose == "up":
         return Hold(users, purpose, "lean", int(min(left, plan.budget_ns * 0.04)))
     return Hold(users, purpose, "decided", int(min(left, plan.budget_ns * 0.05)))
+
+
+def ended(evidences: Sequence[Evidence]) -> Done:
+    """The end of a search that has no level: nothing observed, or every step was invalid."""
+    return Done("undecided" if evidences else "invalid", None)
 
 
 def _unexplored(
@@ -161,12 +166,11 @@ def _settle(plan: SearchPlan, bracket: Bracket) -> Done:
     """The status that the bracket's ends support."""
     low, high = bracket.low, bracket.high
     users = (low.users if low else 0, high.users if high else plan.max_users)
-    if low is None and high is None:
-        return Done("undecided", None)
     if low is None and high is not None:
         decided = plan.judge(high.evidence).decision == BAD
         return Done("slo_failed_at_min" if decided else "undecided", users)
     if high is None and low is not None:
-        decided = plan.judge(low.evidence).decision == GOOD
+        top = low.users >= plan.max_users  # else the budget ended on the way up
+        decided = top and plan.judge(low.evidence).decision == GOOD
         return Done("not_reached" if decided else "undecided", users)
     return Done("found", users)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MIN_BEYOND: Final = 10  # observations expected above a quantile before it may be reported
 REPLICATES: Final = 400
+FEWEST_USED: Final = 4  # blocks with data: below, a spread says nothing
 _NORMAL: Final = NormalDist()
 
 
@@ -96,7 +97,7 @@ def quantile_interval(
     row, whatever the number of observations.
     """
     used, which = np.unique(blocks, return_inverse=True)
-    if len(used) < 4:  # noqa: PLR2004 - below this a spread says nothing
+    if len(used) < FEWEST_USED:
         return None
     order = np.argsort(values, kind="stable")
     n, bins = len(values), min(512, len(values))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from harness.measure.records import Outcome
+from harness.measure.records import ARRAYS, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,13 +30,16 @@ OPEN: Final = OUTCOME_CODE[Outcome.open]
 NUMBERS: Final = (
     "worker", "number", "user", "scheduled_ns", "connect_ns", "sent_ns", "head_ns",
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
-    "cached_tokens", "answer_index",
+    "cached_tokens", "answer_index", "events_before", "silent_events", "last_silent_ns",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTable:
-    """n requests with m token-bearing events in all; every column is int64."""
+    """n requests with m token-bearing events in all; every column is int64.
+
+    It is `Recorded` by itself: all requests and, in one chunk, all events.
+    """
 
     worker: Ints
     number: Ints
@@ -54,10 +57,25 @@ class RecordTable:
     output_tokens: Ints
     cached_tokens: Ints
     answer_index: Ints
+    events_before: Ints
+    silent_events: Ints
+    last_silent_ns: Ints
     offsets: Ints  # n + 1
     at_ns: Ints  # m
     not_before_ns: Ints  # m
     tokens: Ints  # m
+    whole: bool = True  # False: events are left out (`recorded.thin`), so gaps mean nothing
+
+    @property
+    def table(self) -> RecordTable:
+        """The requests: this."""
+        return self
+
+    def chunks(self) -> Iterator[RecordTable]:
+        """All events: this again."""
+        if not self.whole:
+            raise ValueError("a thin table has no events to go through: pass what it was made of")
+        yield self
 
     def __len__(self) -> int:
         """Number of requests."""
@@ -83,14 +101,24 @@ class RecordTable:
         }
         flat = {
             name: np.frombuffer(b"".join(bytes(getattr(r, name)) for r in records), np.int64)
-            for name in ("at_ns", "not_before_ns", "tokens")
+            for name in ARRAYS
         }
         return cls(
             **columns,
             outcome=np.fromiter((OUTCOME_CODE[r.outcome] for r in records), np.int64, len(records)),
             offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
             **flat,
+            whole=True,
         )
+
+    def ordered(self, order: Ints) -> RecordTable:
+        """The same requests in another order: row i is the old row `order[i]`."""
+        lengths = self.counts[order]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        flat = np.repeat(self.offsets[:-1][order] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        columns = {name: getattr(self, name)[order] for name in (*NUMBERS, "outcome")}
+        events = {name: getattr(self, name)[flat] for name in ARRAYS}
+        return RecordTable(**columns, **events, offsets=offsets, whole=self.whole)
 
     def select(self, rows: NDArray[np.bool_]) -> RecordTable:
         """The requests where `rows` is true."""
@@ -103,6 +131,7 @@ class RecordTable:
             at_ns=self.at_ns[keep],
             not_before_ns=self.not_before_ns[keep],
             tokens=self.tokens[keep],
+            whole=self.whole,
         )
 
     def until(self, horizon_ns: int) -> RecordTable:
@@ -133,8 +162,12 @@ def concat(tables: Sequence[RecordTable]) -> RecordTable:
     joined = {
         f.name: np.concatenate([getattr(t, f.name) for t in tables])
         for f in fields(RecordTable)
-        if f.name != "offsets"
+        if f.name not in ("offsets", "whole")
     }
     starts = np.cumsum([0, *(len(t.at_ns) for t in tables)])
     offsets = [t.offsets[:-1] + s for t, s in zip(tables, starts[:-1], strict=True)]
-    return RecordTable(**joined, offsets=np.concatenate([*offsets, starts[-1:]]))
+    return RecordTable(
+        **joined,
+        offsets=np.concatenate([*offsets, starts[-1:]]),
+        whole=all(t.whole for t in tables),
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.report.compat import as_text, beside
 from harness.report.explain import at_knee, explained
 from harness.report.facts import HELD, INTERRUPTED
+from harness.report.routing import routed
 from harness.report.say import Figure, count
 from harness.report.words import promise, sentence
 from harness.units import MS
@@ -29,16 +31,18 @@ class Answer:
     tone: str
     headline: str
     sentences: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)  # lines, for a terminal only
 
     @property
     def text(self) -> str:
         """All of it, for a terminal."""
-        return "\n".join([self.headline, *self.sentences])
+        return "\n".join([self.headline, *self.sentences, *self.tables])
 
 
 def answer(facts: Facts) -> Answer:
     """What the run found, whatever its status."""
-    return STATUSES.get(facts.status, _undecided)(facts)
+    told = STATUSES.get(facts.status, _undecided)(facts)
+    return replace(told, tables=as_text(beside(facts)))
 
 
 def _interval(facts: Facts) -> str:
@@ -91,7 +95,7 @@ def _invalid(facts: Facts) -> Answer:
     reasons = {str(s.data.get("reason") or "") for s in facts.steps if s.decision == "invalid"}
     given = (facts.run.knee or {}).get("invalid_reason")
     why = [str(given)] if given else sorted(reasons - {""})
-    headline = "These figures must not be believed: the measurement contradicts itself."
+    headline = "These figures must not be believed."
     return Answer("invalid", "bad", headline, [sentence(text) for text in why])
 
 
@@ -108,7 +112,7 @@ def _interrupted(facts: Facts) -> Answer:
 def _held(facts: Facts) -> Answer:
     """A level or several, without a search: figures, and the SLOs judged by the point figure."""
     if len(facts.levels) > 1:
-        return Answer("levels held", "good", _sweep(facts), at_knee(facts))
+        return Answer("levels held", "good", _sweep(facts), [*at_knee(facts), *routed(facts)])
     users = f"{count(facts.steps[0].users, REQUESTS)}: " if facts.steps else ""
     shown = [
         f"{name} {Figure.of(facts.summary.get(f'{key}_ms'), 'p95', 'ms')}"
@@ -118,7 +122,7 @@ def _held(facts: Facts) -> Answer:
     missed = [slo for slo in facts.slos if _over(facts.summary, slo)]
     badge = "SLO missed" if missed else "SLO met" if facts.slos else "level held"
     tone = "bad" if missed else "good"
-    return Answer(badge, tone, f"{users}{', '.join(shown)}, {tokens}.", [])
+    return Answer(badge, tone, f"{users}{', '.join(shown)}, {tokens}.", routed(facts))
 
 
 def _sweep(facts: Facts) -> str:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.metrics import METRICS
-from harness.measure.summary import in_window
+from harness.measure.figures import in_window
+from harness.measure.metrics import lost_gaps, ttft
+from harness.measure.spread import Spread, bin_edges, bin_of
+from harness.measure.walk import inside, walk
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.report.words import limit, metric_name
@@ -16,6 +18,7 @@ from harness.units import MS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from harness.measure.walk import Piece
     from harness.report.facts import Facts
     from harness.report.steprow import StepRow
 
@@ -45,27 +48,68 @@ def chosen_levels(facts: Facts) -> dict[str, list[StepRow]]:
     return {name: chosen[name] for name in STYLES if name in chosen}
 
 
-def values_ms(facts: Facts, metric: str, steps: list[StepRow]) -> NDArray[np.float64]:
-    """All observations of the steps' windows in ms, ascending; +inf at the end for failures."""
+Curve = tuple["NDArray[np.float64]", "NDArray[np.float64]"]  # x in ms, share at most x
+
+
+def ttft_curve(facts: Facts, steps: list[StepRow]) -> Curve:
+    """Of all requests sent in the steps' windows; failures are never reached."""
     table = facts.run.table
-    observe = METRICS[metric].observe
-    if observe is None or not len(table):
-        return np.zeros(0)
-    seen = observe(table)
-    parts = [
-        in_window(seen, table, metric, settled, end).ns / MS
-        for _, settled, end in (step.window for step in steps)
-    ]
-    return np.sort(np.concatenate(parts)) if parts else np.zeros(0)
+    seen = ttft(table)
+    windows = [step.window for step in steps]
+    parts = [in_window(seen, table, "ttft", start, end).ns for _, start, end in windows]
+    values = np.sort(np.concatenate(parts)) / MS
+    n = len(values)
+    rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
+    rank = rank[np.isfinite(values[rank])]
+    return values[rank], (rank + 1) / max(n, 1)
+
+
+class GapCurve:
+    """Of all gaps that ended in the steps' windows, within a thousandth: a Walker."""
+
+    def __init__(self, facts: Facts, steps: list[StepRow]) -> None:
+        """Nothing counted yet."""
+        self.windows = [step.window[1:] for step in steps]
+        self.start_ns = min(start for start, _ in self.windows)
+        self.end_ns = max(end for _, end in self.windows)
+        self.spread = Spread()
+        rows, owed = lost_gaps(facts.run.table)
+        at = facts.run.table.done_ns[rows]
+        inside_any = [(at >= start) & (at <= end) for start, end in self.windows]
+        self.lost = sum(int(owed[here].sum()) for here in inside_any)
+
+    def see(self, piece: Piece) -> None:
+        """Count a piece's gaps."""
+        for window in self.windows:
+            self.spread.count(bin_of(piece.gap_ns[inside(piece.end_ns, *window)]))
+
+    @property
+    def curve(self) -> Curve:
+        """What was counted; gaps that never ended are never reached."""
+        bins, upto = self.spread.bins
+        if not len(bins):
+            return np.zeros(0), np.zeros(0)
+        n = int(upto[-1])
+        rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
+        low, above = bin_edges(bins[np.searchsorted(upto, rank, "right")])
+        return (low + above) / 2 / MS, (rank + 1) / (n + self.lost)
+
+
+def curves(facts: Facts, metric: str) -> dict[str, tuple[int, Curve]]:
+    """(users, curve) of each chosen level that has observations."""
+    levels = chosen_levels(facts)
+    if metric == "ttft":
+        found = {name: ttft_curve(facts, steps) for name, steps in levels.items()}
+    else:
+        walkers = {name: GapCurve(facts, steps) for name, steps in levels.items()}
+        walk(facts.run, list(walkers.values()))
+        found = {name: walker.curve for name, walker in walkers.items()}
+    return {name: (levels[name][0].users, c) for name, c in found.items() if len(c[0])}
 
 
 def distribution(facts: Facts, metric: str) -> str:
     """The empirical distribution of one latency; "" when there are no observations."""
-    samples = {
-        name: (steps[0].users, values)
-        for name, steps in chosen_levels(facts).items()
-        if np.isfinite(values := values_ms(facts, metric, steps)).any()
-    }
+    samples = curves(facts, metric)
     if not samples:
         return ""
     what = "requests" if metric == "ttft" else "gaps"
@@ -78,9 +122,8 @@ def distribution(facts: Facts, metric: str) -> str:
         axes.axhline(0.95, color=MUTED, linewidth=1)
         axes.annotate("p95", (0.995, 0.945), xycoords=("axes fraction", "data"), ha="right",
                       va="top", fontsize=11, color=MUTED)  # fmt: skip
-        for name, (users, values) in samples.items():
+        for name, (users, (x, y)) in samples.items():
             color, dash = STYLES[name]
-            x, y = curve(values)
             label = f"{users:,} users" + (" (knee)" if users == facts.users[0] else "")
             axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)
         for slo in facts.slos:
@@ -91,11 +134,3 @@ def distribution(facts: Facts, metric: str) -> str:
                               bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
         axes.legend(loc="best", handlelength=2.4)
         return to_svg(figure, f"spread-{metric}", title)
-
-
-def curve(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(x in ms, share at most x), at most POINTS + 1 points; what is infinite is never reached."""
-    n = len(values)
-    rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
-    rank = rank[np.isfinite(values[rank])]
-    return values[rank], (rank + 1) / n

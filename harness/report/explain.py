@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from harness.report.say import Figure, count
+from harness.report.routing import routed
+from harness.report.say import Figure, as_float, count
 
 if TYPE_CHECKING:
     from harness.report.facts import Facts
@@ -15,11 +16,20 @@ def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
     """What stops it, the figures there, and how many replicas that makes."""
     lines = []
     if facts.verdict.get("sentence"):
-        lines.append(f"What stops it: {str(facts.verdict['sentence']).rstrip('.')}.")
+        lines.append(f"What stops it: {str(facts.verdict['sentence']).rstrip('.')}{_sure(facts)}.")
+    if knobs := facts.verdict.get("knobs"):
+        lines.append(f"Turn next: {knobs[0]}.")
+    lines += routed(facts)
     lines += at_knee(facts)
     if capacity:
         lines += _replicas(facts)
     return lines
+
+
+def _sure(facts: Facts) -> str:
+    """How sure the verdict is, where it names anything."""
+    confidence = as_float(facts.verdict.get("confidence"))
+    return f" (confidence {confidence:.2g})" if confidence > 0 else ""
 
 
 def at_knee(facts: Facts) -> list[str]:

@@ -12,11 +12,8 @@ from harness.measure.slo import Slo
 from harness.measure.summary import window_summary
 from harness.report.say import as_float, bounds
 from harness.report.steprow import StepRow
-from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.runfolder.reader import Run
 
 INTERRUPTED: Final = "interrupted"
@@ -89,7 +86,7 @@ class Facts:
         if self.run.summary or not len(table):
             return self.run.summary or {}
         start, end = int(table.sent_ns.min()), int(table.done_ns.max())
-        return window_summary(table, start, end, self.slos)
+        return window_summary(self.run, start, end, self.slos)
 
     @property
     def measured_at(self) -> int:
@@ -157,10 +154,3 @@ def broken(facts: Facts, step: StepRow) -> list[Slo]:
 def mapping(value: Any) -> dict[str, Any]:
     """The value when it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
-
-
-def seconds_between(steps: Sequence[StepRow]) -> float:
-    """From the first step's start to the last one's end."""
-    if not steps:
-        return 0.0
-    return (max(s.window[2] for s in steps) - min(s.window[0] for s in steps)) / SECOND

@@ -78,6 +78,11 @@ class Live:
             self._line_at = time.monotonic()
             self._say(line(view))
 
+    def due(self) -> bool:
+        """Whether the next `show` may show the step's figures: always, but in plain lines."""
+        early_s = 1.0  # than the line itself, so that no line goes out with older figures
+        return not self.plain or time.monotonic() - self._line_at >= LINE_EVERY_S - early_s
+
     def _say(self, text: str) -> None:
         self.stream.write(one_line(text) + "\n")
         self.stream.flush()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from harness.measure.serverside import lacking
 from harness.report.explain import knee_figures
 from harness.report.facts import mapping
-from harness.report.say import bounds, count
+from harness.report.say import count
+from harness.report.steprow import as_int
 from harness.report.words import limit, sentence, slo_name
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
     client, rows = facts.client, []
     names = {
         "stamp_source": "Time stamps",
+        "reader": "The reader's inner loop, in",
         "exact_share": "Events with an exact stamp",
         "loop_lag_p99_ms": "Reader's loop lag, p99 in ms",
         "clock_steps": "Steps of the machine's clock",
@@ -31,13 +34,6 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
             value = client[key]
             told = f"{value:.2%}" if key == "exact_share" else str(value)
             rows.append((name, told.replace("kernel", "the kernel's (SO_TIMESTAMPNS)")))
-    step = facts.at_knee()
-    for metric in ("ttft", "itl"):
-        lo, hi = bounds((step.data if step else {}).get(f"{metric}_p95_ms_instrument"))
-        if lo == lo:  # noqa: PLR0124 - not NaN
-            rows.append(
-                (f"Instrument's interval of p95 {metric.upper()}", f"{lo:.3f} to {hi:.3f} ms")
-            )
     rows.append(("Accuracy", "against the arrival of segments at this host"))
     return rows
 
@@ -66,8 +62,11 @@ def _silent(facts: Facts) -> list[str]:
     out = []
     if not facts.run.server:
         out.append("the server showed no metrics: its side of the figures is missing")
+    elif missing := lacking(facts.run.server):
+        out.append(f"the server does not say: {', '.join(missing)}")
     if not facts.run.gpu:
-        out.append("no GPU was read: clocks, power and utilisation are not known")
+        why = str(mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
+        out.append(f"{why}: clocks, power and utilisation are not known")
     short = [name for name, figure in knee_figures(facts).items() if not figure.known]
     if short and facts.steps:
         told = " and ".join(short)
@@ -96,6 +95,9 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
         ("Model", str(server.get("model", ""))),
         ("Server's version", str(server.get("version") or "")),
         ("Flags", _pairs(server.get("flags"))),
+        ("Seats (max_num_seqs)", _seats(facts)),
+        ("KV cache", _kv_cache(server)),
+        ("GPUs", _gpus(facts)),
         ("SLOs", ", ".join(f"{slo_name(slo)} under {limit(slo)}" for slo in facts.slos)),
         ("Workload", f"{work.get('name', '')}: {_lengths(work)}"),
         ("Seeds", _pairs(info.get("seeds"))),
@@ -104,6 +106,32 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
         ("Started", str(mapping(info.get("clock")).get("started", ""))),
     ]
     return [(name, value) for name, value in rows if value.strip(" :")]
+
+
+def _seats(facts: Facts) -> str:
+    """`256 (given)`; "" where nobody knows."""
+    seats = mapping(mapping((facts.run.knee or {}).get("server")).get("max_num_seqs"))
+    value, source = seats.get("value"), seats.get("from")
+    return f"{value} ({source})" if value else ""
+
+
+def _kv_cache(server: dict[str, Any]) -> str:
+    """`2 engines, 1,900 blocks of 16 tokens, 30,400 tokens in all`."""
+    blocks, size, engines = (as_int(server.get(k)) for k in ("kv_blocks", "block_size", "engines"))
+    if not blocks or not size:
+        return ""
+    told = f"{blocks:,} blocks of {count(size, 'token')}, {blocks * size:,} tokens in all"
+    return f"{count(engines, 'engine')}, {told}" if engines > 1 else told
+
+
+def _gpus(facts: Facts) -> str:
+    """`NVIDIA H200, 143,771 MiB, driver 580.159.04`, one after another."""
+    found = mapping(facts.run.info.get("gpu")).get("gpus")
+    each = [mapping(gpu) for gpu in found] if isinstance(found, list) else []
+    return "; ".join(
+        f"{gpu.get('name', '')}, {as_int(gpu.get('memory_mib')):,} MiB, driver {gpu.get('driver')}"
+        for gpu in each
+    )
 
 
 def _lengths(work: dict[str, Any]) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from harness.report.breakdown import breakdown
 from harness.report.cells import cards, table_row
+from harness.report.compat import COLUMNS, beside
 from harness.report.curves import curves
 from harness.report.distributions import distributions
 from harness.report.facts import mapping
+from harness.report.instrument import clients, quantiles
 from harness.report.notes import instrument, settings, target, unknown
 from harness.report.timeline import timeline
+from harness.report.traced import traced_rows
+from harness.report.waterfall import bucket_rows, in_words, table_rows, waterfall
 from harness.report.words import sentence
 
 if TYPE_CHECKING:
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     from harness.report.facts import Facts
 
 TEXTS: Final = ("Purpose", "Decision", "Why")  # columns that are words
+
+NO_VERDICT: Final = {
+    "sentence": "", "confidence": 0, "window": "", "evidence": [], "ruled_out": [], "knobs": [],
+}  # fmt: skip
 
 
 def html(facts: Facts, answer: Answer) -> str:
@@ -31,19 +38,29 @@ def html(facts: Facts, answer: Answer) -> str:
     environment.filters["sentence"] = sentence
     command = facts.run.info.get("command")
     rows = [table_row(step) for step in facts.steps]
-    verdict = {"evidence": [], "knobs": [], "sentence": "", "confidence": 0} | facts.verdict
+    verdict = NO_VERDICT | facts.verdict
     return environment.get_template("report.html.j2").render(
         title=f"vllm-harness: {answer.headline}",
         answer=answer,
         cards=cards(facts),
         curves=curves(facts),
-        distributions=[*distributions(facts), *filter(None, [breakdown(facts)])],
+        distributions=distributions(facts),
+        waterfall=waterfall(facts),
+        split=table_rows(facts),
+        buckets=bucket_rows(facts),
+        split_words=in_words(facts),
+        traced=traced_rows(facts),
         timeline=timeline(facts),
         verdict=verdict,
         columns=list(rows[0]) if rows else [],
         texts=TEXTS,
         rows=rows,
+        beside=beside(facts),
+        beside_columns=COLUMNS,
         instrument=instrument(facts),
+        quantiles=quantiles(facts),
+        at_users=facts.measured_at,
+        clients=clients(facts),
         unknown=unknown(facts),
         settings=settings(facts),
         command=shlex.join(map(str, command if isinstance(command, list) else [])),

@@ -35,16 +35,16 @@ def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
 
 def say(value: float, lo: float = NAN, hi: float = NAN) -> str:
     """One number with the digits that [lo, hi] leaves it; `1,910`, `12.4`, `inf`."""
-    return _digits(value, places(value, lo, hi))
+    return rounded(value, places(value, lo, hi))
 
 
-def _digits(value: float, decimals: int) -> str:
+def rounded(value: float, decimals: int) -> str:
+    """So many decimals (below 0: tens, hundreds), `–` for NaN."""  # noqa: RUF002 - as UNKNOWN
     if math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    rounded = round(value, decimals) + 0.0  # no -0
-    return f"{rounded:,.{max(decimals, 0)}f}"
+    return f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}"  # no -0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Figure:
         if math.isnan(self.lo) or math.isnan(self.hi):
             return ""
         decimals = places(self.value, self.lo, self.hi)
-        return f"{_digits(self.lo, decimals)} to {_digits(self.hi, decimals)}"
+        return f"{rounded(self.lo, decimals)} to {rounded(self.hi, decimals)}"
 
     def __str__(self) -> str:
         """`412 ms (398 to 432)`."""

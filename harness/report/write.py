@@ -6,8 +6,10 @@ import csv
 import io
 from typing import TYPE_CHECKING, Final
 
+from harness.report import waterfall
 from harness.report.answer import answer
 from harness.report.cells import table_row
+from harness.report.compat import as_markdown, beside
 from harness.report.facts import gather
 from harness.report.page import html
 from harness.report.words import in_markdown, one_line
@@ -37,6 +39,8 @@ def markdown(facts: Facts, told: Answer) -> str:
     if rows:
         lines += ["", f"| {' | '.join(MD_COLUMNS)} |", f"|{' ---: |' * len(MD_COLUMNS)}"]
         lines += [f"| {' | '.join(in_markdown(row[c]) for c in MD_COLUMNS)} |" for row in rows]
+    lines += waterfall.as_markdown(facts)
+    lines += as_markdown(beside(facts))
     return "\n".join([*lines, ""])
 
 

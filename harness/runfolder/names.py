@@ -2,7 +2,7 @@
 
 run.json                  written first: configuration, versions, server, hardware, clock, seeds
 records.<worker>.msgpack  append-only, one frame per ended request
-steps.jsonl server.jsonl gpu.jsonl   append-only, one JSON object per line
+steps.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended and what the client says of itself
 requests.parquet steps.csv summary.json knee.json report.html report.md   written at the end
 """
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 RUN: Final = "run.json"
 STEPS: Final = "steps.jsonl"
 SERVER: Final = "server.jsonl"
+CLIENT: Final = "client.jsonl"
 GPU: Final = "gpu.jsonl"
+TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"
 SUMMARY: Final = "summary.json"
 KNEE: Final = "knee.json"

@@ -2,62 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from harness.errors import RunFolderError
-from harness.measure.samples import ServerSample
-from harness.measure.table import RecordTable
+from harness.measure.recorded import thin
+from harness.measure.samples import ClientSample, GpuSample
+from harness.measure.seen import Seen
+from harness.measure.table import concat
+from harness.measure.traces import Trace
 from harness.runfolder import names
-from harness.runfolder.codec import decode
+from harness.runfolder.columns import tables
+from harness.runfolder.damage import Damage
 from harness.runfolder.jsonfiles import number, read_json, read_lines
-from harness.runfolder.seen import Seen
+from harness.runfolder.serverlines import from_rows
 
 if TYPE_CHECKING:
-    from harness.measure.records import RequestRecord
+    from collections.abc import Iterator
 
-
-@dataclass(slots=True)
-class Damage:
-    """What a folder lost. All zero or empty: nothing."""
-
-    torn_bytes: int = 0  # of unfinished last frames: a process was killed while writing
-    damaged_bytes: int = 0  # skipped inside the record files
-    duplicates: int = 0  # records that came twice; dropped, no loss
-    bad_lines: int = 0  # of the JSON-lines files
-    missing: dict[int, int] = field(default_factory=dict)  # worker: requests without a record
-    unreadable: list[str] = field(default_factory=list)  # files that should be there and are not
-
-    def sentences(self) -> list[str]:
-        """What is lost, in words; duplicates are no loss. Empty: nothing."""
-        told = [
-            (self.torn_bytes, f"{self.torn_bytes} bytes of an unfinished last record were cut off"),
-            (self.damaged_bytes, f"{self.damaged_bytes} damaged bytes of records were skipped"),
-            (self.bad_lines, f"{self.bad_lines} unreadable lines of steps or samples were skipped"),
-            (self.unreadable, f"missing or unreadable: {', '.join(self.unreadable)}"),
-        ]
-        lost = sum(self.missing.values())
-        return [text for count, text in told if count] + (
-            [f"{lost} requests have no record (by worker: {self.missing})"] if lost else []
-        )
+    from harness.measure.samples import ServerSample
+    from harness.measure.table import RecordTable
+    from harness.runfolder.columns import Piece
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder in memory. Rows of `table` and entries of `errors` are the same requests."""
+    """A run folder: its requests and samples in memory, its tokens on the disk (`Recorded`).
+
+    Rows of `table` and entries of `errors` are the same requests, by worker, then number.
+    """
 
     path: Path
     info: dict[str, Any]  # run.json; {} when there is none
-    table: RecordTable  # by worker, then number
+    table: RecordTable  # thin: three events of a request at most
     errors: list[str]  # "" where nothing was said
-    finish_reasons: list[str]
     steps: list[dict[str, Any]]
     server: list[ServerSample]
-    gpu: list[dict[str, Any]]
+    client: list[ClientSample]
+    gpu: list[GpuSample]
+    traces: list[Trace]
     summary: dict[str, Any] | None
     knee: dict[str, Any] | None
     damage: Damage
+
+    def chunks(self) -> Iterator[RecordTable]:
+        """All requests with all events, read from the record files again."""
+        return (table for table, _ in self.pieces())
+
+    def pieces(self) -> Iterator[Piece]:
+        """As `chunks`, with what each request said of its error."""
+        return read_pieces(self.path, Damage())
 
 
 def read_run(path: Path | str) -> Run:
@@ -72,55 +69,93 @@ def read_run(path: Path | str) -> Run:
             "knee` or `run` write it; try one under reports/."
         )
     damage = Damage()
-    records = read_records(path, damage)
+    table, errors = read_requests(path, damage)
     info = read_json(path / names.RUN)
     if info is None:
         damage.unreadable.append(names.RUN)
     return Run(
         path=path,
         info=info or {},
-        table=RecordTable.from_records(records),
-        errors=[record.error for record in records],
-        finish_reasons=[record.finish_reason for record in records],
+        table=table,
+        errors=errors,
         steps=_lines(path, names.STEPS, damage),
         server=read_server(path, damage),
-        gpu=_lines(path, names.GPU, damage),
+        client=read_client(path, damage),
+        gpu=read_gpu(path, damage),
+        traces=read_traces(path, damage),
         summary=_final(path, names.SUMMARY, damage),
         knee=_final(path, names.KNEE, damage),
         damage=damage,
     )
 
 
-def read_records(path: Path, damage: Damage) -> list[RequestRecord]:
+def read_requests(path: Path, damage: Damage) -> tuple[RecordTable, list[str]]:
+    """Each request once, thin, and its error, by worker and number; losses go to `damage`."""
+    tables, errors = [], []
+    for table, said in read_pieces(path, damage):
+        tables.append(thin(table))
+        errors += said
+    whole = concat(tables)
+    order = np.lexsort((whole.number, whole.worker))
+    return whole.ordered(order), [errors[i] for i in order]
+
+
+def read_pieces(path: Path, damage: Damage) -> Iterator[Piece]:
     """Each request once, by worker and number, from all record files; losses go to `damage`."""
     seen = Seen()
-    records: list[RequestRecord] = []
     for file in names.record_files(path):
         try:
-            decoded = decode(file.read_bytes())
+            with file.open("rb") as opened:
+                yield from tables(opened, seen, damage)
         except OSError:
             damage.unreadable.append(file.name)
-            continue
-        damage.torn_bytes += decoded.torn_bytes
-        damage.damaged_bytes += decoded.damaged_bytes
-        fresh = [record for record in decoded.records if seen.add(record.key)]
-        damage.duplicates += len(decoded.records) - len(fresh)
-        records += fresh
     damage.missing = seen.missing()
-    return sorted(records, key=lambda record: record.key)
 
 
 def read_server(path: Path, damage: Damage) -> list[ServerSample]:
     """The server's samples in time order; figures that a line lacks are NaN."""
-    known = {f.name for f in fields(ServerSample)} - {"at_ns"}
+    samples, bad = from_rows(_lines(path, names.SERVER, damage))
+    damage.bad_lines += bad
+    return sorted(samples, key=lambda sample: sample.at_ns)
+
+
+def read_client(path: Path, damage: Damage) -> list[ClientSample]:
+    """What the load generator's processes said of themselves, in time order."""
+    known = {f.name for f in fields(ClientSample)}
     samples = []
-    for row in _lines(path, names.SERVER, damage):
+    for row in _lines(path, names.CLIENT, damage):
         try:
-            figures = {name: number(row[name]) for name in known & row.keys()}
-            samples.append(ServerSample(at_ns=int(row["at_ns"]), **figures))
+            samples.append(ClientSample(**{k: v for k, v in row.items() if k in known}))
+        except TypeError:
+            damage.bad_lines += 1
+    return sorted(samples, key=lambda sample: sample.at_ns)
+
+
+def read_gpu(path: Path, damage: Damage) -> list[GpuSample]:
+    """The GPUs' samples in time order; figures that a line lacks are NaN."""
+    floats = {f.name for f in fields(GpuSample)} - {"at_ns", "gpu", "throttled"}
+    samples = []
+    for row in _lines(path, names.GPU, damage):
+        try:
+            held = row.get("throttled")
+            read = {name: number(row[name]) for name in floats & row.keys()}
+            words = None if held is None else tuple(map(str, held))
+            samples.append(GpuSample(int(row["at_ns"]), int(row["gpu"]), **read, throttled=words))
         except (KeyError, TypeError, ValueError):
             damage.bad_lines += 1
     return sorted(samples, key=lambda sample: sample.at_ns)
+
+
+def read_traces(path: Path, damage: Damage) -> list[Trace]:
+    """What the server's traces said of requests, in the order in which they came."""
+    traces = []
+    for row in _lines(path, names.TRACES, damage):
+        try:
+            seconds = (number(row[name]) for name in ("ttft_s", "queue_s", "prefill_s"))
+            traces.append(Trace(str(row["request_id"]), *seconds))
+        except (KeyError, TypeError, ValueError):
+            damage.bad_lines += 1
+    return traces
 
 
 def _lines(path: Path, name: str, damage: Damage) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.measure.records import Outcome, RequestRecord
+from harness.measure.seen import Seen
 from harness.runfolder import names
 from harness.runfolder.codec import encode
 from harness.runfolder.redact import redact_text
-from harness.runfolder.seen import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ CUT_SHORT = "the run ended while this answer was being read"
 
 
 class RecordWriter:
-    """RecordSink: one worker's file. Parts are kept in memory until their request ends.
+    """RecordSink: one worker's file. Parts are kept until their request ends.
 
     `close()` writes what is still open as cancelled; call it from every way out (it may be called
     twice). After a kill those requests are missing from the file, and the reader counts them by
@@ -54,9 +54,9 @@ class RecordWriter:
 
     def close(self) -> None:
         """Write what is open as cancelled, then bring the file to the disk."""
-        still_open = [joined(list(parts.values())) for parts in self._parts.values()]
+        for parts in self._parts.values():
+            self._write([joined(list(parts.values()))])
         self._parts.clear()
-        self._write(still_open)
         self._file.close()
 
     def _write(self, records: list[RequestRecord]) -> None:

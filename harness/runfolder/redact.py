@@ -19,7 +19,7 @@ _SHAPES: Final = (
     (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
     (re.compile(r"\b(sk|hf|ghp|xox[abp])[-_][\w-]{8,}"), HIDDEN),
     (
-        re.compile(r"(--?(?:[\w-]*api[-_]?key|[\w-]*token|password)[ =])\S+", re.IGNORECASE),
+        re.compile(r"(?<!\w)(--?(?:[\w-]*api[-_]?key|[\w-]*token|password)[ =])\S+", re.IGNORECASE),
         rf"\1{HIDDEN}",
     ),
 )
@@ -50,12 +50,18 @@ def _walk(value: Any, known: list[str]) -> Any:
         return redact_text(value, known)
     if isinstance(value, Mapping):
         return {
-            str(k): HIDDEN if v and _SECRET_NAME.search(str(k)) else _walk(v, known)
+            str(k): HIDDEN if v and _is_secret(str(k), v) else _walk(v, known)
             for k, v in value.items()
         }
     if isinstance(value, list | tuple):
         return _sequence(value, known)
     return value
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """A number per token is a figure: `j_per_output_token`."""
+    figure = isinstance(value, int | float) and re.search(r"_per_(\w+_)?token$", name)
+    return bool(_SECRET_NAME.search(name)) and not figure
 
 
 def _sequence(values: list[Any] | tuple[Any, ...], known: list[str]) -> list[Any]:

@@ -12,14 +12,14 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from harness.errors import RunFolderError
 from harness.runfolder.jsonfiles import plain, to_json
 from harness.runfolder.redact import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 def _say(text: str) -> None:
@@ -67,23 +67,33 @@ class RunFolder:
 
     def write(self, name: str, data: bytes | str) -> None:
         """Write a final file whole: to a temporary name, to the disk, then by rename."""
-        raw = data.encode() if isinstance(data, str) else data
+        with self.replacing(name) as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+
+    @contextlib.contextmanager
+    def replacing(self, name: str) -> Iterator[BinaryIO]:
+        """A file that becomes `name` when the block ends well, and else is gone.
+
+        Raises RunFolderError where it cannot be written.
+        """
         temporary = None
         try:
             handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.path)
             with os.fdopen(handle, "wb") as file:
-                file.write(raw)
+                yield file
                 file.flush()
                 os.fchmod(file.fileno(), 0o644)
                 os.fsync(file.fileno())
             Path(temporary).replace(self.path / name)
+            temporary = None
         except OSError as error:
-            if temporary:
-                Path(temporary).unlink(missing_ok=True)
             raise RunFolderError(
                 f"{self.path / name} cannot be written ({error.strerror}): expected room on the "
                 "disk and the right to write; make room and run `vllm-harness report` on it."
             ) from error
+        finally:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a final JSON file without secrets; infinities as "inf", NaN as null."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -23,6 +24,14 @@ class Address:
     def tls(self) -> bool:
         """Whether the connection is encrypted."""
         return self.scheme == "https"
+
+    @property
+    def here(self) -> bool:
+        """Whether it is on this machine, as far as its name says."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     @property
     def authority(self) -> str:

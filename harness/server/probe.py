@@ -6,14 +6,16 @@ is returned as `Capabilities`, so that nothing downstream has to guess.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable
 from harness.load.workloads import API_PATHS
 from harness.server import why
 from harness.server.exchange import Answer, ask
+from harness.server.says import cache_summary, flags
 from harness.server.stream import Streamed, read_stream
+from harness.wire.vllm_metrics import cache_config, server_sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +51,8 @@ class Capabilities:
     final_usage: bool  # says at the end how many tokens there were
     tokenize: bool  # has /tokenize
     metrics: bool  # has /metrics with vLLM's names
+    flags: Mapping[str, Any] = field(default_factory=dict)  # as the server shows them, if it does
+    cache: Mapping[str, Any] = field(default_factory=dict)  # says.cache_summary
 
 
 def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
@@ -72,7 +76,9 @@ def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
         continuous_usage=streamed.continuous_usage,
         final_usage=streamed.final_usage,
         tokenize=tokens is not None,
-        metrics=metrics is not None and b"vllm:" in metrics.body,
+        metrics=metrics is not None and server_sample(metrics.body, 0) is not None,
+        flags=flags(access),
+        cache=cache_summary(cache_config(metrics.body)) if metrics else {},
     )
 
 

@@ -4,8 +4,9 @@ A step has three phases. *ramp*: until the level's users are all there and busy.
 two requests per user have ended since (the old load and the burst of the ramp are gone; one is
 enough where the load has hardly changed and where the look only says whether to climb on), or three
 lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
-decides, or the step's cap. A judgement sees only what happened up to a horizon a little before now,
-by when every record has arrived, so that it can be repeated from the run folder.
+decides, or the step's cap. Around a level's first repeat the load drains (drain.py). A judgement
+sees only what happened up to a horizon a little before now, by when every record has arrived, so
+that it can be repeated from the run folder.
 """
 
 from __future__ import annotations
@@ -16,20 +17,25 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from harness.measure.evidence import Evidence, Window, gather, pool, worst_ratio
-from harness.measure.judge import BAD, GOOD, UNDECIDED, Judgement
-from harness.measure.metrics import failed
-from harness.measure.power import next_power_action
-from harness.measure.search import Done, Hold, SearchPlan, next_action
+from harness.measure.judge import BAD, GOOD, UNDECIDED, Judgement, judge_share
+from harness.measure.search import Done, Hold, SearchPlan
 from harness.measure.table import OPEN
+from harness.study.choosing import search, unless_invalid
+from harness.study.drain import Drain, worth_it
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from harness.measure.recorded import Recorded
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
+    from harness.study.choosing import Choice
 
-LAG_NS: Final = 2 * SECOND  # by then a record has come from its worker, a part at the latest
+LAG_NS: Final = 2 * SECOND  # simulated: as long as a record and its parts take in real time
+MOST_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
+GIVEN: Final = ("time", "requests")  # ends of a level that nothing about its latencies can change
+LATER: Final = "held"  # the decision of such a level while the run lasts
 FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
 SHORTEST: Final = 2  # lifetimes that any look needs,
 SHORTEST_LEAN: Final = 1  # one that says only whether to climb on
@@ -40,26 +46,22 @@ QUICK_N: Final = 10  # the worst over twice the limit,
 LEAN_N: Final = 40  # or the quantile merely below the limit
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
+HARD_FAILED: Final = "more than half of the requests failed"
+HARD_FAIL_LEAST: Final = 3  # failures: where answers take seconds, one may be all that ended
 TURNOVERS: Final = 2  # so many requests per user have ended since the ramp: settled;
 TURNOVERS_LEAN: Final = 1  # on the way up, or
 NEARBY: Final = 0.1  # when users change by this share at most
 BUSY_SHARE: Final = 0.9  # of the users have a request under way: the level is there
 
 
-class Choice(Protocol):
-    """What to hold next, from the plan, the evidence so far and the time spent (ns)."""
-
-    def __call__(
-        self, plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int, /
-    ) -> Hold | Done:
-        """Deterministic in its arguments."""
-
-
 class Records(Protocol):
     """Where the controller sees what happened: a live ledger or the simulator."""
 
-    def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
+    def table(self, from_ns: int, horizon_ns: int) -> Recorded:
         """Requests with any event after `from_ns`, as known at `horizon_ns`."""
+
+    def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
+        """(requests that ended in this time, those of them that failed); no token is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,13 @@ class Step:
     evidence: Evidence
     judgement: Judgement
     invalid: str = ""  # why the search does not use it
+    audited: bool = True  # False: whether it is valid is still to be found out, from the records
+
+
+def decided(steps: Sequence[Step]) -> list[Evidence]:
+    """What the steps showed that the search uses, without those that are judged later."""
+    used = [step for step in steps if not step.invalid]
+    return [step.evidence for step in used if step.judgement.decision != LATER]
 
 
 @dataclass(slots=True)
@@ -87,14 +96,17 @@ class _Now:
 
     hold: Hold
     began_ns: int
+    loaded_ns: int  # its users were asked for
+    drain: Drain | None = None  # until then
     ramped_ns: int = -1
     settled_ns: int = -1
     look_ns: int = 0  # horizon of the next look: a tenth longer each time, a second at least
 
-
-def search(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
-    """The next action: by the SLOs, or by power where there are none."""
-    return (next_action if plan.slos else next_power_action)(plan, evidences, spent_ns)
+    @property
+    def phase(self) -> str:
+        """Of `export.live.PHASES`."""
+        step = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
+        return "draining" if self.drain is not None else step or "measuring"
 
 
 def _shortest(hold: Hold) -> int:
@@ -109,68 +121,104 @@ class KneeController:
         plan: SearchPlan,
         records: Records,
         *,
-        lag_ns: int = LAG_NS,
         choose: Choice | None = None,
-        audit: Callable[[Window, RecordTable], str] | None = None,
+        audit: Callable[[Window, Recorded], str] | None = None,
         on_step: Callable[[Step], None] | None = None,
     ) -> None:
         """`choose` says what to hold next (default: the search for a knee).
 
-        `audit` says why a step must not be used ('' if it may be); `on_step` is given each step.
+        `audit` says why a step must not be used ('' if it may be; None: each may); `on_step` is
+        given each step.
         """
         self.plan = plan
         self.records = records
-        self.lag_ns = lag_ns
         self.choose = choose or search
-        self.audit = audit or (lambda _window, _table: "")
+        self.audit = audit
         self.on_step = on_step or (lambda _step: None)
         self.steps: list[Step] = []
         self.result: Done | None = None
         self.server: ServerSample | None = None
-        self.began_ns = -1
+        self.began_ns = self.horizon_ns = -1
         self.now: _Now | None = None
         self.peek: Evidence | None = None  # the latest look at the step under way
         self._life_ns = 0.0
         self._recovering = False
+        self._emptied: dict[int, int] = {}  # levels held from empty to empty, and in which step
+        self._drains = True  # until one takes too long: then somebody else keeps the server busy
 
-    def tick(self, now_ns: int, running_users: int, server: ServerSample | None = None) -> Target:
-        """Called about once a second; says what the load should be."""
+    def tick(
+        self,
+        now_ns: int,
+        running_users: int,
+        server: ServerSample | None = None,
+        known_ns: int | None = None,
+    ) -> Target:
+        """Called about once a second; says what the load should be.
+
+        All that happened before `known_ns` is in the records (None: before LAG_NS ago).
+        """
         self.server = server
         if self.began_ns < 0:
             self.began_ns = now_ns
+        known_ns = now_ns - LAG_NS if known_ns is None else known_ns
+        self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MOST_LAG_NS)
         if self.result is None and self.now is None:
             self._advance(now_ns)
-        if self.now is not None:
+        if self.now is not None and self.now.drain is not None:
+            self._drain(self.now, self.now.drain, now_ns, running_users)
+        elif self.now is not None:
             self._observe(self.now, now_ns, running_users)
         if self.result is not None or self.now is None:
             return Target(0, 1.0, done=True)
-        users = self.now.hold.users
-        return Target(users, float(max(users, 1)))
+        per_s = float(max(self.now.hold.users, running_users, 1))
+        return Target(0 if self.now.drain is not None else self.now.hold.users, per_s)
 
     def _advance(self, now_ns: int) -> None:
         used = [step.evidence for step in self.steps if not step.invalid]
         action = self.choose(self.plan, used, now_ns - self.began_ns)
+        if self.choose is search:
+            action = unless_invalid(action, self.steps)
         if isinstance(action, Done):
             self.result = action
-        else:
-            self.now = _Now(action, now_ns)
+            return
+        self.now = _Now(action, now_ns, now_ns)
+        last = self.steps[-1].window.users if self.steps else 0
+        closes = self._emptied.get(last) == len(self.steps) - 1
+        opens = action.users not in self._emptied and worth_it(action, self._life_ns, self.server)
+        if self._drains and (opens or closes):
+            self.now.drain = Drain(now_ns, self._slow())
+            self._emptied |= {action.users: len(self.steps)} if opens else {}
+
+    def _drain(self, now: _Now, drain: Drain, now_ns: int, running_users: int) -> None:
+        empty = drain.over(now_ns, running_users, self.server)
+        self._drains = empty or not drain.late(now_ns)
+        if empty or not self._drains:
+            now.drain, now.loaded_ns = None, now_ns
 
     def _observe(self, now: _Now, now_ns: int, running_users: int) -> None:
-        horizon = now_ns - self.lag_ns
+        horizon = self.horizon_ns
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
-        table = self.records.table(since, horizon)
-        if self._hard_fail(table, now, horizon):
-            self._hard_failed(now, table, now_ns, horizon)
-        elif now.ramped_ns < 0:
-            self._ramp(now, table, horizon, running_users)
+        failing = self._hard_fail(now, since, horizon)
+        if now.settled_ns >= 0 and not failing and now.hold.until in GIVEN:
+            self._hold(now, now_ns, horizon)
+            return
+        looks = now.settled_ns < 0 or horizon >= now.look_ns or self._spent(now, now_ns, horizon)
+        if not (failing or looks):
+            return  # to go through all tokens of the step, each second, would cost more the longer
+        if failing:
+            self._hard_failed(now, now_ns, horizon)
+            return
+        seen = self.records.table(since, horizon)
+        if now.ramped_ns < 0:
+            self._ramp(now, seen.table, horizon, running_users)
         elif now.settled_ns < 0:
-            self._settle(now, table, horizon)
+            self._settle(now, seen.table, horizon)
         else:
-            self._measure(now, table, now_ns, horizon)
+            self._measure(now, seen, now_ns, horizon)
 
     def _ramp(self, now: _Now, table: RecordTable, horizon: int, running_users: int) -> None:
         busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
-        waited = horizon - now.began_ns
+        waited = horizon - now.loaded_ns
         there = running_users == now.hold.users
         if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
             now.ramped_ns = horizon
@@ -181,16 +229,18 @@ class KneeController:
 
     def _settle(self, now: _Now, table: RecordTable, horizon: int) -> None:
         ended = int(((table.outcome != OPEN) & (table.done_ns > now.ramped_ns)).sum())
-        turned = ended >= self._turnovers(now.hold) * now.hold.users
+        turned = ended >= self._turnovers(now) * now.hold.users
         if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
 
-    def _turnovers(self, hold: Hold) -> int:
+    def _turnovers(self, now: _Now) -> int:
+        hold = now.hold
         before = self.steps[-1].window.users if self.steps else 0
-        nearby = abs(before - hold.users) <= NEARBY * hold.users
+        drained = now.loaded_ns > now.began_ns
+        nearby = not drained and abs(before - hold.users) <= NEARBY * hold.users
         return TURNOVERS_LEAN if nearby or hold.until == "lean" else TURNOVERS
 
-    def _window(self, now: _Now, horizon: int) -> Window:
+    def _window(self, now: _Now, horizon: int, now_ns: int) -> Window:
         settled = now.settled_ns if now.settled_ns >= 0 else now.began_ns
         return Window(
             index=len(self.steps),
@@ -200,27 +250,50 @@ class KneeController:
             start_ns=now.ramped_ns if now.ramped_ns >= 0 else now.began_ns,
             settled_ns=settled,
             end_ns=max(horizon, settled),
-            judged_ns=horizon + self.lag_ns,
+            judged_ns=now_ns,
         )
 
-    def _measure(self, now: _Now, table: RecordTable, now_ns: int, horizon: int) -> None:
+    def _measure(self, now: _Now, seen: Recorded, now_ns: int, horizon: int) -> None:
         capped = self._spent(now, now_ns, horizon)
-        if horizon < now.look_ns and not capped:
-            return
         now.look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
-        window = self._window(now, horizon)
-        evidence = self.peek = gather(table, window, self.plan.slos)
+        window = self._window(now, horizon, now_ns)
+        evidence = self.peek = gather(seen, window, self.plan.slos)
         self._life_ns = evidence.lifetime_ns
         held = pool(
             [s.evidence for s in self.steps if s.window.users == window.users and not s.invalid]
             + [evidence]
         )
-        failing = evidence.errors.sum() > HARD_FAIL_SHARE * evidence.ended.sum()
+        failing = evidence.errors.sum() > self._hard_share * evidence.ended.sum()
         if failing and self.plan.judge(evidence).decision == BAD:
-            self._hard_failed(now, table, now_ns, horizon)
+            self._hard_failed(now, now_ns, horizon)
         elif capped or self._enough(now, evidence, held):
-            self._finish(window, table, evidence, self.plan.judge(held))
+            self._finish(window, seen, evidence, self.plan.judge(held))
             self._advance(now_ns)
+
+    def _hold(self, now: _Now, now_ns: int, horizon: int) -> None:
+        """A level that was given: it ends when that was said, and no token is looked at."""
+        window = self._window(now, horizon, now_ns)
+        ended, bad = self.records.ended(now.settled_ns, horizon)
+        length, by_time = horizon - now.settled_ns, now.hold.until == "time"
+        self._life_ns = now.hold.users * length / ended if ended else length  # Little's law
+        plan = self.plan
+        if (
+            bad > self._hard_share * ended
+            and judge_share(ended, bad, plan.max_errors, plan.level_alpha) == BAD
+        ):
+            self._hard_failed(now, now_ns, horizon)
+        elif (length if by_time else ended) >= now.hold.cap_ns:
+            self._put_off(window)
+            self._advance(now_ns)
+
+    def _put_off(self, window: Window) -> None:
+        """Keep a given level: it is judged, and audited, from the records when the run is over."""
+        ended, bad = self.records.ended(window.settled_ns, window.end_ns)
+        seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
+        counts = (np.array([float(n)]) for n in (ended, bad, 0))
+        unseen = Evidence(window, self._life_ns, seconds, (), *counts)
+        told = Judgement(LATER, "judged from the records at the end", leans_bad=False)
+        self._keep(Step(window, unseen, told, audited=self.audit is None))
 
     def _spent(self, now: _Now, now_ns: int, horizon: int) -> bool:
         """Whether the step's time is up: its cap and enough requests, twice the cap, the budget."""
@@ -229,20 +302,12 @@ class KneeController:
         if not few and self.peek is not None:
             short = length < _shortest(now.hold) * self.peek.lifetime_ns
             few = short or self._least(self.peek) < QUICK_N
-        if now.hold.until == "requests":
-            return False
-        if now.hold.until == "time":
-            return length >= now.hold.cap_ns
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
         return over_budget or length >= now.hold.cap_ns * (2 if few else 1)
 
     def _enough(self, now: _Now, evidence: Evidence, held: Evidence) -> bool:
         """Whether the step may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
-        if now.hold.until == "time":
-            return False  # its cap alone ends it
-        if now.hold.until == "requests":
-            return float(evidence.ended.sum()) >= now.hold.cap_ns
         if now.hold.until == "steady":
             return (
                 length >= STEADY_LIFETIMES * evidence.lifetime_ns
@@ -262,6 +327,8 @@ class KneeController:
         return now.hold.until == "lean" or lifetimes >= GOOD_LIFETIMES
 
     def _far(self, evidence: Evidence) -> bool:
+        if not self.plan.slos:  # nothing to be far from
+            return self._least(evidence) >= LEAN_N
         z = float(worst_ratio(evidence, self.plan.slos)[0])
         n = self._least(evidence)
         return bool(
@@ -274,9 +341,12 @@ class KneeController:
         return min(seen, default=float(evidence.ended.sum()))
 
     def _finish(
-        self, window: Window, table: RecordTable, evidence: Evidence, judgement: Judgement
+        self, window: Window, seen: Recorded, evidence: Evidence, judgement: Judgement
     ) -> None:
-        step = Step(window, evidence, judgement, self.audit(window, table))
+        why = self.audit(window, seen) if self.audit else ""
+        self._keep(Step(window, evidence, judgement, why))
+
+    def _keep(self, step: Step) -> None:
         self.steps.append(step)
         self.now, self.peek = None, None
         self.on_step(step)
@@ -287,30 +357,43 @@ class KneeController:
         if now is None or self.result is not None:
             return
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
-            table = self.records.table(now.settled_ns, now_ns)
-            window = self._window(now, now_ns)
-            evidence = gather(table, window, self.plan.slos)
-            self._finish(window, table, evidence, self.plan.judge(evidence))
+            window = self._window(now, now_ns, now_ns)
+            if now.hold.until in GIVEN:
+                self._put_off(window)
+                return
+            seen = self.records.table(now.settled_ns, now_ns)
+            evidence = gather(seen, window, self.plan.slos)
+            self._finish(window, seen, evidence, self.plan.judge(evidence))
 
-    def _hard_fail(self, table: RecordTable, now: _Now, horizon: int) -> bool:
-        since = max(now.began_ns, horizon - HARD_FAIL_NS)
+    @property
+    def _hard_share(self) -> float:
+        """Failures that end a step at once: above a half, and above what may fail."""
+        return max(HARD_FAIL_SHARE, self.plan.max_errors)
+
+    def _hard_fail(self, now: _Now, since: int, horizon: int) -> bool:
         if horizon - now.began_ns < HARD_FAIL_NS:
             return False
-        ended = (table.outcome != OPEN) & (table.done_ns > since)
-        n = int(ended.sum())
-        return n > 0 and int((failed(table) & ended).sum()) > HARD_FAIL_SHARE * n
+        after = max(now.began_ns, horizon - HARD_FAIL_NS)
+        ended, bad = self.records.ended(max(after + 1, since), horizon)
+        return bad >= HARD_FAIL_LEAST and bad > self._hard_share * ended
 
-    def _hard_failed(self, now: _Now, table: RecordTable, now_ns: int, horizon: int) -> None:
-        """End the step as bad and go down to the last good level; there again: invalid."""
+    def _hard_failed(self, now: _Now, now_ns: int, horizon: int) -> None:
+        """End the step as bad and go down to the last good level; there again: invalid.
+
+        Where levels are given there is nothing to go down for: the run ends.
+        """
         now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
-        window = self._window(now, horizon)
-        judgement = Judgement(BAD, "more than half of the requests failed", leans_bad=True)
-        self._finish(window, table, gather(table, window, self.plan.slos), judgement)
+        window = self._window(now, horizon, now_ns)
+        judgement = Judgement(BAD, HARD_FAILED, leans_bad=True)
+        # not audited: where requests fail at once, users are seldom busy and nothing adds up
+        seen = self.records.table(now.settled_ns, horizon)
+        self._keep(Step(window, gather(seen, window, self.plan.slos), judgement))
         good = [s.window.users for s in self.steps if s.judgement.decision == GOOD]
         lower = [g for g in good if g < window.users]
-        if self._recovering or (not lower and window.users <= self.plan.min_users):
+        nowhere = not lower and window.users <= self.plan.min_users
+        if self._recovering or nowhere or now.hold.until in GIVEN:
             self.result = Done("invalid", None)
             return
         self._recovering = True
         back = max(lower, default=self.plan.min_users)
-        self.now = _Now(Hold(back, "down", "lean", self.plan.budget_ns // 10), now_ns)
+        self.now = _Now(Hold(back, "down", "lean", self.plan.budget_ns // 10), now_ns, now_ns)

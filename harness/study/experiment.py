@@ -9,36 +9,52 @@ it that whatever happens the folder is readable and has a report.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.drive.clock import CLOCK
+from harness.drive.gpus import GpuSampler
 from harness.drive.options import DriveOptions
 from harness.drive.prepare import prepare
+from harness.drive.reading import which
 from harness.drive.session import Session
+from harness.drive.traces import TraceReceiver
 from harness.engine.process import EngineProcess, start_engine
-from harness.measure.audit import audit_sentence
 from harness.measure.ledger import Ledger
 from harness.runfolder import names
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
+from harness.runfolder.serverlines import to_row
 from harness.runfolder.writer import RunFolder
+from harness.server.address import Address
+from harness.server.gpu import open_gpus
+from harness.server.seats import flags_of
 from harness.study.controller import KneeController, Step, Target
 from harness.study.preflight import check_machine, check_target
+from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from harness.drive.hosted import Host
+    from harness.drive.livepage import LivePage
     from harness.drive.session import Ended
+    from harness.export.live import LiveRun
     from harness.measure.evidence import Window
+    from harness.measure.recorded import Recorded
+    from harness.measure.records import RecordSink
     from harness.measure.samples import ServerSample
     from harness.measure.search import SearchPlan
-    from harness.measure.table import RecordTable
+    from harness.measure.traces import Trace
+    from harness.runfolder.serverlines import Bounds
+    from harness.server.gpu import Gpus
     from harness.server.probe import Capabilities
-    from harness.study.controller import Choice
+    from harness.study.choosing import Choice
+    from harness.study.livemetrics import RunMetrics
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
+TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
 DRAIN_NS: Final = 60_000_000_000
 
 
@@ -81,7 +97,12 @@ class Experiment:
     controller: KneeController
     samples: list[ServerSample]
     options: DriveOptions
+    gpus: Gpus
     plan_users: int | None = None
+    host: Host | None = None  # whose processes send; None: our own children
+    metrics: RunMetrics | None = None
+    page: LivePage | None = None
+    session: Session | None = None  # while `hold` lasts
 
     @classmethod
     def begin(
@@ -89,19 +110,26 @@ class Experiment:
         wanted: Wanted,
         url: str,
         known: Capabilities,
+        *,
         choose: Choice | None = None,
         plan_users: int | None = None,
+        host: Host | None = None,
     ) -> Experiment:
         """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
         options = prepare(drive_options(wanted, url, known), known).options
+        options = replace(options, fresh=host is not None)
         folder = RunFolder.create(wanted.output.out_dir, [wanted.target.api_key])
-        ledger = Ledger()
+        gpus = open_gpus(
+            wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
+        )
+        # a search looks at all tokens of its step, the view of a given level at the last ones
+        ledger = Ledger(None if wanted.kind == "knee" else TOKENS_NS)
         samples: list[ServerSample] = []
         lines = folder.lines(names.STEPS)
-        shared = options.calibration.overhead + options.workload.system_tokens
+        shared = shared_tokens(options.to_json())
 
-        def audit(window: Window, table: RecordTable) -> str:
-            return audit_sentence(table, window, samples, shared)
+        def audit(window: Window, seen: Recorded) -> str:
+            return unusable(window, seen, samples, wanted.plan.slos, shared=shared)
 
         def on_step(step: Step) -> None:
             lines.append(step_line(step))
@@ -109,7 +137,9 @@ class Experiment:
         controller = KneeController(
             wanted.plan, ledger, choose=choose, audit=audit, on_step=on_step
         )
-        begun = cls(wanted, url, known, folder, ledger, controller, samples, options, plan_users)
+        begun = cls(
+            wanted, url, known, folder, ledger, controller, samples, options, gpus, plan_users, host
+        )
         folder.write_json(names.RUN, begun.info())
         return begun
 
@@ -121,43 +151,113 @@ class Experiment:
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
             "slos": [str(slo) for slo in plan.slos],
             "plan_users": self.plan_users,
-            "lag_ns": self.controller.lag_ns,
             "requests": self.wanted.requests,
+            "compat": list(self.wanted.output.compat),
             "drive": self.options.to_json(),
         }
         engine = self.wanted.target.engine
-        server = asdict(self.known) | {
+        read = asdict(engine) if engine is not None else dict(self.known.flags)
+        known = asdict(self.known)
+        server = {
+            **known.pop("cache"),
+            **known,
             "url": self.url,
-            "embedded": self.wanted.target.url is None,
-            "flags": asdict(engine) if engine is not None else {},
+            "embedded": engine is not None,
+            "flags": flags_of(read, self.wanted.target.server_flags),
+            "read": sorted(read),  # of these flags the server itself told
         }
         seeds = {"load": self.wanted.load.seed, "search": plan.seed}
-        return run_info(config, seeds=seeds, server=server)
+        told = {"reader": which(), "gpu": self.gpus.to_json()}
+        return run_info(config, seeds=seeds, server=server) | told
 
-    def hold(self, view: Any = None) -> Ended:
-        """Run the load until the controller is done, Ctrl-C, or a failure."""
+    def hold(self, view: Any = None, live: LiveRun | None = None) -> Ended:
+        """Run the load until the controller is done, Ctrl-C, or a failure.
+
+        `live`: what a host's own metrics page shows meanwhile.
+        """
         scrapes = self.folder.lines(names.SERVER)
 
+        bounds: Bounds = {}
+
         def on_sample(sample: ServerSample) -> None:
-            scrapes.append(asdict(sample))
+            sample = self.gpus.told(sample)
+            scrapes.append(to_row(sample, bounds))
             self.samples.append(sample)
             del self.samples[:-KEPT_SAMPLES]
 
-        session = Session(
+        watched = _Watched(self, view)
+        sinks: list[RecordSink] = [RecordWriter(self.folder, 0), self.ledger]
+        if self.metrics is not None and self.host is None:  # a host counts itself
+            sinks.append(self.metrics.counts)
+        if self.host is not None and live is not None:
+            self.host.begin(self.options, sinks, live)
+        session = self.session = Session(
             self.options,
-            _Watched(self, view),
-            [RecordWriter(self.folder, 0), self.ledger],
+            watched,
+            sinks,
             ui_port=self.wanted.output.ui_port,
             on_sample=on_sample,
             drain_ns=DRAIN_NS,
             apart=True,
+            host=self.host,
+            page=self.page,
         )
+        own = self.folder.lines(names.CLIENT)
+
+        def report() -> None:
+            said = session.client_samples()
+            for one in said:
+                own.append(asdict(one))
+            if self.metrics is not None:
+                self.metrics.clients(said)
+
+        watched.report = report
         try:
-            ended = session.run()
+            with self._gpus_read(), self._traces_taken():
+                ended = session.run()
         finally:
+            self.session = None
             self._close(session.over_ns or CLOCK.now_ns())
             scrapes.close()
+            own.close()
+        if self.metrics is not None:
+            self.metrics.over(self.controller)
         return ended
+
+    @contextlib.contextmanager
+    def _traces_taken(self) -> Iterator[None]:
+        """The server's traces go to their file meanwhile, where they are asked for."""
+        port = self.wanted.output.otlp_port
+        if port is None:
+            yield
+            return
+        lines = self.folder.lines(names.TRACES)
+
+        def on_traces(traces: list[Trace]) -> None:
+            for trace in traces:
+                lines.append(asdict(trace))
+
+        receiver = TraceReceiver(port, on_traces)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(KeyboardInterrupt):  # waits for the last ones; they can wait
+                receiver.close(expected=self.ledger.total)
+            lines.close()
+
+    @contextlib.contextmanager
+    def _gpus_read(self) -> Iterator[None]:
+        """Readings of the GPUs go to their file meanwhile, where there are any."""
+        if self.gpus.source is None:
+            yield
+            return
+        lines = self.folder.lines(names.GPU)
+        sampler = GpuSampler(self.gpus.source, lambda sample: lines.append(asdict(sample)))
+        try:
+            yield
+        finally:
+            sampler.stop()
+            lines.close()
 
     def _close(self, over_ns: int) -> None:
         """End the step under way: at `over_ns`, or where its last request was sent.
@@ -167,14 +267,14 @@ class Experiment:
         """
         now = self.controller.now
         if now is not None and now.hold.until == "requests":
-            table = self.ledger.table(now.began_ns, over_ns)
+            table = self.ledger.table(now.began_ns, over_ns).table
             last_ns = int(table.sent_ns.max(initial=now.began_ns))
             if 0 <= now.settled_ns < last_ns:
                 over_ns = last_ns
             else:
                 now.settled_ns = int(table.sent_ns.min(initial=over_ns)) - 1
                 over_ns = int(table.done_ns.max(initial=now.settled_ns))
-                self.controller.audit = lambda _window, _table: ""
+                self.controller.audit = None
         self.controller.close(over_ns)
 
 
@@ -191,9 +291,15 @@ class _Watched:
     def __init__(self, experiment: Experiment, view: Any) -> None:
         self.experiment = experiment
         self.view = view
+        self.report: Callable[[], None] = lambda: None  # writes down the client's own state
 
-    def tick(self, now_ns: int, running_users: int, server: ServerSample | None) -> Target:
-        target = self.experiment.controller.tick(now_ns, running_users, server)
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> Target:
+        target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
+        self.report()
+        if self.experiment.metrics is not None:
+            self.experiment.metrics.tick(self.experiment.controller, target, running_users)
         self.view.show(self.experiment, now_ns, running_users)
         return target
 
@@ -216,6 +322,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         total_ns=limits.total_ns,
         requests=wanted.requests,
         processes=load.processes,
+        request_ids=wanted.output.otlp_port is not None,
     )
 
 
@@ -226,6 +333,7 @@ def step_line(step: Step) -> dict[str, Any]:
         "decision": judged.decision,
         "reason": judged.reason,
         "invalid": step.invalid,
+        "audited": step.audited,
     }
 
 

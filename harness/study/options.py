@@ -13,6 +13,7 @@ from harness.errors import ConfigError
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
@@ -42,6 +43,8 @@ class TargetOptions:
     insecure: bool = False  # do not verify the server's certificate
     timeouts: Timeouts = field(default_factory=Timeouts)
     engine: EngineConfig | None = None  # set exactly when `url` is None
+    server_flags: Mapping[str, int | float | str] = field(default_factory=dict)  # as it was started
+    gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,11 @@ class OutputOptions:
     out_dir: Path
     json_to: str | None = None
     ui_port: int | None = None  # Locust's web UI; None: off
+    otlp_port: int | None = None  # take the server's traces there; None: none
     live: bool = True  # the terminal view
+    compat: tuple[str, ...] = ()  # of COMPAT: tools whose figures stand beside ours
+    metrics_port: int | None = None  # of live metrics for Prometheus; 0: any, None: off
+    metrics_host: str = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +130,4 @@ class ReportOptions:
 
     folder: Path
     json_to: str | None = None
+    compat: tuple[str, ...] = ()  # beside those that the run asked for

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
-from harness.measure.audit import audit_tokens, little
+from harness.measure.figures import block
 from harness.measure.fit import crossing, levels_of
 from harness.measure.judge import BAD, GOOD, UNDECIDED
 from harness.measure.power import plateau_knee, power_knee
 from harness.measure.search import bracket_of
-from harness.measure.summary import pooled_block, window_summary
-from harness.measure.verdict import conclude, facts
+from harness.study.controller import decided
+from harness.study.counted import Counted
+from harness.study.entries import step_entries
+from harness.study.why import Found, all_seats, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.fit import Crossing, Level
-    from harness.measure.samples import ServerSample
+    from harness.measure.recorded import Recorded
+    from harness.measure.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search import Done, SearchPlan
-    from harness.measure.table import RecordTable
     from harness.study.controller import Step
 
 Json = dict[str, Any]
@@ -39,28 +41,20 @@ WIDEST: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The knee in whole users: at most `users` meet the SLOs, 95 % interval [lo, hi]."""
-
-    status: str
-    users: int | None
-    lo: int
-    hi: int
-
-
 def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
     """Status, knee and interval from all valid steps."""
     if not plan.slos:
         return _locate_power(plan, steps, done)
-    levels = levels_of([s.evidence for s in steps if not s.invalid], plan.slos)
+    levels = levels_of([s.evidence for s in steps if not s.invalid], plan.slos, plan.max_errors)
     if not levels or done.status == "invalid":
-        return Found(done.status, None, plan.min_users, plan.max_users)
+        return Found(done.status, None, *decided_range(plan, levels))
     if done.status == "slo_failed_at_min":
         return Found(done.status, None, 0, levels[0].users)
     if done.status == "not_reached":
         return Found(done.status, None, levels[-1].users, plan.max_users)
-    cross = crossing(levels, plan.slos, plan.seed, decided=ends_decided(plan, levels))
+    cross = crossing(
+        levels, plan.slos, plan.max_errors, plan.seed, decided=ends_decided(plan, levels)
+    )
     users, lo, hi = _whole(cross, plan, levels[-1].users)
     least, most = decided_range(plan, levels)
     if least <= most:  # the sequential test vouches for these bounds
@@ -83,6 +77,15 @@ def closed(plan: SearchPlan, levels: Sequence[Level]) -> bool:
     bracket = bracket_of(levels)
     low, high = bracket.low, bracket.high
     return low is not None and high is not None and high.users - low.users <= plan.width(low.users)
+
+
+def bracket_users(plan: SearchPlan, steps: Sequence[Step]) -> list[int | None]:
+    """The levels between which the knee lies by these steps; None: none yet."""
+    used = decided(steps)
+    if not plan.slos or not used:
+        return [None, None]
+    ends = bracket_of(levels_of(used, plan.slos, plan.max_errors))
+    return [end.users if end else None for end in (ends.low, ends.high)]
 
 
 def decided_range(plan: SearchPlan, levels: Sequence[Level]) -> tuple[int, int]:
@@ -109,63 +112,28 @@ def _locate_power(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
     return Found("found", knee["users"], *knee["ci95"])
 
 
-def step_json(
-    step: Step, table: RecordTable, samples: Sequence[ServerSample], plan: SearchPlan
-) -> Json:
-    """One entry of `steps`: every figure of the window, followed to the requests' ends."""
-    w = step.window
-    inside = [s for s in samples if w.settled_ns <= s.at_ns <= w.end_ns]
-    figures = window_summary(table, w.settled_ns, w.end_ns, plan.slos)
-    open_then = int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum())
-    law, tokens = little(table, w), audit_tokens(table, w, samples)
-    seen = facts(inside, w.users, "")
-    over = {}
-    for i, slo in enumerate(plan.slos):
-        sizes, hits = step.evidence.over(i)
-        over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else None
-    entry: Json = {
-        **asdict(w),
-        "decision": "invalid" if step.invalid else step.judgement.decision,
-        "reason": step.invalid or step.judgement.reason,
-        "n": figures["ttft_ms"]["n"],
-        "n_open": open_then,
-        **figures,
-    }
-    for key in ("ttft", "itl"):
-        for part in ("", "_ci95", "_instrument"):
-            entry[f"{key}_p95_ms{part}"] = figures[f"{key}_ms"][f"p95{part}"]
-    entry["over_share"] = over
-    entry["little"] = asdict(law)
-    entry["audit"] = asdict(tokens)
-    entry["server"] = {
-        "running_mean": _number(seen.running),
-        "waiting_mean": _number(seen.waiting),
-        "kv_usage_max": _number(seen.kv_usage_max),
-        "preemptions": _number(seen.preemptions),
-    }
-    return entry
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else round(value, 4)
-
-
 def knee_json(
     plan: SearchPlan,
     steps: Sequence[Step],
     done: Done,
-    table: RecordTable,
+    recorded: Recorded,
     samples: Sequence[ServerSample],
+    *,
+    clients: Sequence[ClientSample] = (),
+    gpus: Sequence[GpuSample] = (),
+    server: Json | None = None,
+    counted: Counted | None = None,
 ) -> Json:
-    """knee.json without `client`, which only the run itself knows."""
+    """knee.json without `client`, which only the run itself knows. `server`: run.json's.
+
+    `counted`: the same records' tokens, where they were counted already.
+    """
     found = locate(plan, steps, done)
-    entries = [
-        step_json(s, _near(table, s.window.settled_ns, s.window.end_ns), samples, plan)
-        for s in steps
-    ]
+    counted = counted or Counted(recorded, [s.window for s in steps], plan.slos, samples)
+    entries = step_entries(steps, counted, samples, plan, clients=clients, gpus=gpus)
     used = [s.evidence for s in steps if not s.invalid]
     at = _entry_at(found, entries)
-    figures = _figures_at(at, entries, table)
+    figures = _figures_at(at, entries, counted)
     return {
         "status": found.status,
         "exit_code": EXIT_OF[found.status],
@@ -179,13 +147,8 @@ def knee_json(
         "plateau": plateau_knee(used),
         "power": power_knee(used, plan.seed),
         "steps": entries,
-        "verdict": asdict(_verdict(plan, steps, found, samples)),
+        "verdict": asdict(verdict(plan, steps, found, entries, all_seats(server or {}, samples))),
     }
-
-
-def _near(table: RecordTable, start: int, end: int) -> RecordTable:
-    """Requests that overlap a window."""
-    return table.select((table.done_ns >= start) & (table.sent_ns <= end))
 
 
 def _entry_at(found: Found, entries: Sequence[Json]) -> Json | None:
@@ -198,16 +161,16 @@ def _entry_at(found: Found, entries: Sequence[Json]) -> Json | None:
     return max((e for e in below if e["users"] == level), key=lambda e: e["n"])
 
 
-def _figures_at(entry: Json | None, entries: Sequence[Json], table: RecordTable) -> Json:
+def _figures_at(entry: Json | None, entries: Sequence[Json], counted: Counted) -> Json:
     """Figures of the knee's level, all its steps together, each with its two intervals."""
     level = entry["users"] if entry else None
     same = [e for e in entries if e["users"] == level and e["decision"] != "invalid"]
     windows = [(e["settled_ns"], e["end_ns"]) for e in same]
     out: Json = {}
     for key in ("ttft", "itl"):
-        block = pooled_block(table, key, windows) if windows else {}
+        told = block(counted.level(key, windows)) if windows else {}
         for part in ("", "_ci95", "_instrument"):
-            out[f"{key}_p95_ms{part}"] = block.get(f"p95{part}")
+            out[f"{key}_p95_ms{part}"] = told.get(f"p95{part}")
     for name in ("output_tokens_per_s", "requests_per_s", "goodput_per_s"):
         rates = [e[name] for e in same]
         out[name] = round(sum(rates) / len(rates), 4) if rates else None
@@ -215,26 +178,4 @@ def _figures_at(entry: Json | None, entries: Sequence[Json], table: RecordTable)
     return out
 
 
-def _verdict(
-    plan: SearchPlan, steps: Sequence[Step], found: Found, samples: Sequence[ServerSample]
-) -> Any:
-    """Rules over the first level above the knee (else over the highest level held)."""
-    users = found.users if found.users is not None else found.lo
-    above = [s for s in steps if s.window.users > users and not s.invalid]
-    pick = min(above, key=lambda s: s.window.users) if above else None
-    pick = pick or max(steps, key=lambda s: s.window.users, default=None)
-    if pick is None:
-        return conclude(facts([], 0, ""))
-    w = pick.window
-    broken = ""
-    shares = []
-    for i, slo in enumerate(plan.slos):
-        sizes, hits = pick.evidence.over(i)
-        shares.append((float(hits.sum() / max(sizes.sum(), 1)) / slo.allowed, slo.metric))
-    if shares and max(shares)[0] > 1:
-        broken = max(shares)[1]
-    inside = [s for s in samples if w.settled_ns <= s.at_ns <= w.end_ns]
-    return conclude(facts(inside, w.users, broken))
-
-
-__all__ = ["EXIT_OF", "GOOD", "Found", "knee_json", "locate", "step_json"]
+__all__ = ["EXIT_OF", "GOOD", "Found", "knee_json", "locate"]

@@ -12,6 +12,7 @@ from harness.load.planner import plan_lengths
 from harness.server.access import Access
 from harness.server.address import Address
 from harness.server.probe import Capabilities, probe
+from harness.server.seats import flags_of
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ DRAWS: Final = 1_000  # planned requests looked at for the longest
 
 
 def check_machine(output: OutputOptions, users: int) -> None:
-    """The run folder and the web UI's port are free, and `users` sockets can be open.
+    """The run folder and the ports are free, and `users` sockets can be open.
 
     Raises RunFolderError, ConfigError.
 
@@ -34,7 +35,11 @@ def check_machine(output: OutputOptions, users: int) -> None:
     """
     check_folder(output.out_dir)
     if output.ui_port is not None:
-        check_port(output.ui_port)
+        check_port("--ui-port", UI_HOST, output.ui_port)
+    if output.metrics_port is not None:
+        check_port("--metrics-port", output.metrics_host, output.metrics_port)
+    if output.otlp_port is not None:
+        check_port("--otlp-port", UI_HOST, output.otlp_port)
     raise_file_limit(users + FILES_BESIDE_USERS)
 
 
@@ -51,19 +56,20 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def check_port(port: int) -> None:
-    """The web UI can listen there. Raises ConfigError: Locust would say so only amid the load."""
-    with socket.socket() as sock, socket.socket() as other:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Locust's server does
+def check_port(flag: str, host: str, port: int) -> None:
+    """A server can listen there. Raises ConfigError: else it would be said only amid the load."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock, socket.socket() as other:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
         try:
-            sock.bind((UI_HOST, port))
+            sock.bind((host, port))
             sock.listen()
         except (OSError, OverflowError) as error:
             other.bind((UI_HOST, 0))
             why = getattr(error, "strerror", None) or "no such port"
             raise ConfigError(
-                f"--ui-port is {port} ({why}): expected a free port of {UI_HOST} for the web UI; "
-                f"try --ui-port {other.getsockname()[1]}."
+                f"{flag} is {port} ({why}): expected a free port of {host}; "
+                f"try {flag} {other.getsockname()[1]}."
             ) from None
 
 
@@ -97,6 +103,7 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         answer_ns=min(target.timeouts.total_ns, ANSWER_NS),
     )
     found = probe(access, load.workload.api, target.model)
+    flags_of(found.flags, target.server_flags)  # refuses what contradicts the server
     if found.max_model_len is not None:
         check_lengths(load.workload, load.seed, found.max_model_len)
     return found

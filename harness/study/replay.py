@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.measure.evidence import Evidence, Window, gather, pool
+from harness.measure.judge import BAD, Judgement
 from harness.measure.search import Done
-from harness.study.controller import Step, search
+from harness.study.choosing import search, unless_invalid
+from harness.study.controller import HARD_FAILED, LATER, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from harness.measure.judge import Judgement
     from harness.measure.search import SearchPlan
-    from harness.measure.table import RecordTable
+    from harness.study.counted import Counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Logged:
     window: Window
     invalid: str
     decision: str  # as it was taken then
+    audited: bool = True  # False: `invalid` is still to be found out
+    reason: str = ""  # of the decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,17 @@ class Replay:
 
 
 def replay(
-    plan: SearchPlan, logged: Sequence[Logged], table: RecordTable, *, searched: bool = True
+    plan: SearchPlan,
+    logged: Sequence[Logged],
+    counted: Counted,
+    *,
+    searched: bool = True,
+    audit: Callable[[Window], str] | None = None,
 ) -> Replay:
     """Gather and judge each window again and ask the search at each turn.
+
+    `counted` has the windows of `logged`; `audit` says why a step that was not audited yet must not
+    be used.
 
     `searched` False: the levels were given (`run`, `sweep`), so no search is asked.
     """
@@ -51,25 +62,37 @@ def replay(
             used = [s.evidence for s in steps if not s.invalid]
             action = search(plan, used, window.chosen_ns - began)
             if isinstance(action, Done) or action.users != window.users:
-                differences.append(f"step {window.index} held {window.users}, now {action}")
-        step = Step(window, *_judged(plan, steps, window, table), entry.invalid)
-        if step.judgement.decision != entry.decision and not entry.invalid:
+                now = (
+                    f"it would have ended as {action.status}"
+                    if isinstance(action, Done)
+                    else f"it would hold {action.users}"
+                )
+                differences.append(
+                    f"step {window.index + 1} held {window.users} users; by the records {now}"
+                )
+        invalid = entry.invalid if entry.audited or audit is None else audit(window)
+        evidence, judgement = _judged(plan, steps, window, counted)
+        if entry.reason == HARD_FAILED:  # a few of slow requests are enough for that
+            judgement = Judgement(BAD, HARD_FAILED, leans_bad=True)
+        step = Step(window, evidence, judgement, invalid)
+        if entry.decision not in (LATER, step.judgement.decision) and not invalid:
             differences.append(
-                f"step {window.index} was {entry.decision}, now {step.judgement.decision}"
+                f"step {window.index + 1} was {entry.decision}; by the records it is "
+                f"{step.judgement.decision}"
             )
         steps.append(step)
     spent = logged[-1].window.judged_ns - began if logged else 0
     if not searched:
         return Replay(steps, Done("held", None), differences)
-    end = search(plan, [s.evidence for s in steps if not s.invalid], spent)
+    end = unless_invalid(search(plan, [s.evidence for s in steps if not s.invalid], spent), steps)
     done = end if isinstance(end, Done) else Done("undecided", None)
     return Replay(steps, done, differences)
 
 
 def _judged(
-    plan: SearchPlan, before: Sequence[Step], window: Window, table: RecordTable
+    plan: SearchPlan, before: Sequence[Step], window: Window, counted: Counted
 ) -> tuple[Evidence, Judgement]:
-    seen = table.select(table.done_ns >= window.settled_ns).until(window.end_ns)
-    evidence = gather(seen, window, plan.slos)
+    step = counted.steps[window]
+    evidence = gather(step.known, window, plan.slos, step.judged)
     same = [s.evidence for s in before if s.window.users == window.users and not s.invalid]
     return evidence, plan.judge(pool([*same, evidence]))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.evidence import Evidence
-    from harness.study.controller import Choice
+    from harness.study.choosing import Choice
     from harness.study.options import RunOptions, SweepOptions
     from harness.study.session import Front
 

@@ -5,22 +5,26 @@ How things look is not a study's business: the command line passes a `Front` in.
 
 from __future__ import annotations
 
+import gc
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from harness.errors import EXIT_INTERRUPTED
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import plain, to_json
+from harness.runfolder.jsonfiles import plain, read_json, to_json
 from harness.study.experiment import Experiment, Viewer, Wanted
+from harness.study.livemetrics import served
 from harness.study.results import write_results
+from harness.study.runpage import RunPage
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from harness.server.probe import Capabilities
-    from harness.study.controller import Choice
+    from harness.study.choosing import Choice
     from harness.study.options import OutputOptions
 
 
@@ -44,14 +48,34 @@ def conduct(
     plan_users: int | None = None,
 ) -> int:
     """Run to the end and say the answer; the exit code."""
-    experiment = Experiment.begin(wanted, url, known, choose, plan_users)
+    folder = wanted.output.out_dir
+    page = RunPage(wanted, url, known.model) if wanted.output.ui_port is not None else None
+    recent = page.recent if page else None
+    with served(wanted, url, known.model, recent) as metrics, page or nullcontext():
+        experiment = Experiment.begin(wanted, url, known, choose=choose, plan_users=plan_users)
+        experiment.metrics, experiment.page = metrics, page.page if page else None
+        interrupted = _load(experiment, front, page)
+        del experiment  # what it remembers of tokens is in the folder too, and results need room
+        gc.collect()
+        code = conclude(folder, wanted.output.json_to, front, page=page)
+        if metrics is not None and not interrupted:
+            metrics.result(read_json(folder / names.KNEE))
+    return EXIT_INTERRUPTED if interrupted else code
+
+
+def _load(experiment: Experiment, front: Front, page: RunPage | None) -> bool:
+    """Hold the levels; whether somebody interrupted it."""
+    wanted, metrics = experiment.wanted, experiment.metrics
     with front.watch(wanted, said_to(wanted.output)) as view:
+        if page is not None and metrics is not None:
+            view = page.view(metrics.counts, view)  # noqa: PLW2901 - the same, and the page's
         ended = experiment.hold(view)
+    if page is not None:
+        page.over(experiment, interrupted=ended.interrupted)
     done = experiment.controller.result
     status = done.status if done else ""
     experiment.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
-    code = conclude(wanted.output.out_dir, wanted.output.json_to, front)
-    return EXIT_INTERRUPTED if ended.interrupted else code
+    return ended.interrupted
 
 
 def said_to(output: OutputOptions) -> TextIO:
@@ -59,11 +83,20 @@ def said_to(output: OutputOptions) -> TextIO:
     return sys.stderr if output.json_to == "-" else sys.stdout
 
 
-def conclude(folder: Path, json_to: str | None, front: Front) -> int:
-    """Results, reports, words, `--json`; the exit code."""
-    summary, result, code = write_results(folder)
+def conclude(
+    folder: Path,
+    json_to: str | None,
+    front: Front,
+    compat: tuple[str, ...] = (),
+    page: RunPage | None = None,
+) -> int:
+    """Results, reports, words, `--json`; the exit code. A page is told of them too."""
+    summary, result, code = write_results(folder, compat)
     stream = sys.stderr if json_to == "-" else sys.stdout
-    stream.write(f"{front.report(folder).rstrip()}\nThe run folder: {folder}\n")
+    words = front.report(folder).rstrip()
+    if page is not None:
+        page.answer(result, words)
+    stream.write(f"{words}\nThe run folder: {folder}\n")
     stream.flush()
     if json_to:
         write_json(json_to, summary if result["status"] == "held" else result)

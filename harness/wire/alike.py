@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from harness.wire.openai import Chunk, NotACompletion, read_event
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from harness.wire.openai import Chunk
 
 UNLIKE: Final = -2
 _KEYS: Final = (b'"content":"', b'"text":"')
 _COUNTS: Final = re.compile(rb'("(?:prompt|total)_tokens":)\d+')
 _RUNNING: Final = re.compile(rb'("completion_tokens":)\d+')
 _QUOTE, _BACKSLASH = b'"', 92
+ANY_NUMBER, RUNNING_COUNT = b"\x01", b"\x02"  # in a likeness; JSON has no such bytes
 _patterns: dict[bytes, Callable[[bytes, int], re.Match[bytes] | None]] = {}
 _MOST_PATTERNS: Final = 256  # of a process; a pattern takes as long to make as 100 events to read
 _MOST_LESSONS: Final = 4  # of a stream: its events may all be different
@@ -51,27 +52,48 @@ class Alike:
 
     def learn(self, data: bytes, chunk: Chunk) -> None:
         """An event that was read: if it is a plain token, what comes may be like it."""
-        if chunk[:3] != (True, True, -1) or chunk.finish_reason or chunk.cached_tokens >= 0:
-            return
-        if self._lessons >= _MOST_LESSONS:
+        if not _is_plain_token(chunk) or self._lessons >= _MOST_LESSONS:
             return
         self._lessons += 1
-        keys = [key for key in _KEYS if data.count(key) == 1]
-        if len(keys) != 1:
+        if (found := _split(data)) is None:
             return
-        size = data.index(keys[0]) + len(keys[0])
-        end = data.find(_QUOTE, size)
-        while data[end - 1] == _BACKSLASH:
-            end = data.find(_QUOTE, end + 1)
-        rest = _pattern(data[end:])
-        if rest is not None:
-            self._size, self._before, self._rest = size, data[:size], rest
+        before, rest = found
+        pattern = _pattern(rest)
+        if pattern is not None:
+            self._size, self._before, self._rest = len(before), before, pattern
+
+
+def likeness(data: bytes) -> tuple[bytes, bytes] | None:
+    """What the tokens after this event look like: (before the text, from its closing quote on).
+
+    Numbers that will differ are ANY_NUMBER or RUNNING_COUNT. None if it is not a plain token.
+    """
+    try:
+        chunk = read_event(data)
+    except NotACompletion:
+        return None
+    return _split(data) if _is_plain_token(chunk) else None
+
+
+def _is_plain_token(chunk: Chunk) -> bool:
+    return chunk[:3] == (True, True, -1) and not chunk.finish_reason and chunk.cached_tokens < 0
+
+
+def _split(data: bytes) -> tuple[bytes, bytes] | None:
+    keys = [key for key in _KEYS if data.count(key) == 1]
+    if len(keys) != 1:
+        return None
+    size = data.index(keys[0]) + len(keys[0])
+    end = data.find(_QUOTE, size)
+    while data[end - 1] == _BACKSLASH:
+        end = data.find(_QUOTE, end + 1)
+    rest = _RUNNING.sub(rb"\1" + RUNNING_COUNT, _COUNTS.sub(rb"\1" + ANY_NUMBER, data[end:]))
+    return data[:size], rest
 
 
 def _pattern(rest: bytes) -> Callable[[bytes, int], re.Match[bytes] | None] | None:
     """Matches what follows a token's text, whatever the counts in it; one for all streams."""
-    plain = _RUNNING.sub(rb"\1#", _COUNTS.sub(rb"\1#", rest))
-    if plain not in _patterns and len(_patterns) < _MOST_PATTERNS:
-        pattern = _COUNTS.sub(rb"\1\\d+", _RUNNING.sub(rb"\1(\\d+)", re.escape(rest)))
-        _patterns[plain] = re.compile(pattern).fullmatch
-    return _patterns.get(plain)
+    if rest not in _patterns and len(_patterns) < _MOST_PATTERNS:
+        pattern = re.escape(rest).replace(RUNNING_COUNT, rb"(\d+)").replace(ANY_NUMBER, rb"\d+")
+        _patterns[rest] = re.compile(pattern).fullmatch
+    return _patterns.get(rest)

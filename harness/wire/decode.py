@@ -17,11 +17,13 @@ from harness.wire.sse import SseDecoder
 if TYPE_CHECKING:
     from array import array
 
+ONE: Final = ns_array([1])
 MOST_ERROR_BYTES: Final = 65_536
 # what `state` saves: all that is not an array, the SSE decoder apart
 _SCALARS: Final = (
-    "events", "status", "_type", "_head_ns", "_first_event_ns", "_last_ns", "_finish", "_prompt",
+    "events", "status", "_type", "_head_ns", "_first_event_ns", "_finish", "_prompt",
     "_output", "_cached", "_counted", "_answer", "_done", "_problem", "_error_body",
+    "_before", "_silent", "_last_silent_ns",
 )  # fmt: skip
 
 
@@ -53,9 +55,11 @@ class StreamDecoder:
         self.exact_events = 0  # since the last part
         self.status = 0
         self._type = EVENT_STREAM
-        self._head_ns = self._first_event_ns = self._last_ns = -1
+        self._head_ns = self._first_event_ns = -1
         self._finish = ""
         self._prompt = self._output = self._cached = self._answer = -1
+        self._before = self._silent = 0  # choices without a token, before the first and after
+        self._last_silent_ns = -1
         self._counted = 0  # tokens that usage has accounted for so far
         self._done = False
         self._problem: tuple[str, str] | None = None  # (outcome, sentence)
@@ -76,7 +80,6 @@ class StreamDecoder:
 
     def feed(self, body: bytes, at_ns: int, bound_ns: int, exact: int) -> None:
         """Account one read, in order. `exact`: its stamp is that of the body's last byte."""
-        self._last_ns = at_ns
         if self._problem is not None:
             return
         if self.status != OK_STATUS:
@@ -100,7 +103,7 @@ class StreamDecoder:
             self._problem = Outcome.protocol.value, str(error)
 
     def _event(self, chunk: Chunk, at_ns: int, low_ns: int) -> None:
-        carries, answer, ids, completion, prompt, cached, finish, error, done = chunk
+        carries, answer, ids, completion, prompt, cached, finish, error, done, silent = chunk
         if self._first_event_ns < 0:
             self._first_event_ns = at_ns
         if finish:
@@ -114,11 +117,38 @@ class StreamDecoder:
             self._cached = cached
         if completion >= 0:
             self._output = completion
+        if silent:
+            self._before += not self.events
+            self._silent += self.events > 0
+            self._last_silent_ns = at_ns
         if not carries:
             return
         if answer and self._answer < 0:
             self._answer = self.events
         self._token(at_ns, low_ns, completion, ids if ids > 0 else 1)
+
+    def tokens(
+        self, at_ns: memoryview, low_ns: memoryview, running: list[int], even: bool, exact: int
+    ) -> None:
+        """Account events with a token each, known by their likeness elsewhere (`wire.alike`).
+
+        The times are int64; `even`: each running count is one more than that before it, or all are
+        -1; `exact` of them have an exact stamp.
+        """
+        if self._problem is not None:
+            return
+        n, first, last = len(running), running[0], running[-1]
+        if not even or first not in (-1, self._counted + 1):
+            for at, low, count in zip(at_ns.cast("q"), low_ns.cast("q"), running, strict=True):
+                self._token(at, low, count, 1)
+            return
+        if last >= 0:
+            self._counted = self._output = last
+        self.events += n
+        self.exact_events += exact
+        self._at.frombytes(at_ns)
+        self._low.frombytes(low_ns)
+        self._tokens.extend(ONE * n)
 
     def _token(self, at_ns: int, low_ns: int, running: int, tokens: int) -> None:
         """An event with `tokens` tokens, or as many as the running count has grown."""
@@ -178,6 +208,9 @@ class StreamDecoder:
             output_tokens=self._output,
             cached_tokens=self._cached,
             answer_index=self._answer,
+            events_before=self._before,
+            silent_events=self._silent,
+            last_silent_ns=self._last_silent_ns,
             at_ns=self._at,
             not_before_ns=self._low,
             tokens=self._tokens,

@@ -54,14 +54,15 @@ class Response:
     list: this is on the path of every token.
     """
 
-    __slots__ = ("_feed", "_parser", "_pieces", "complete", "content_type", "keep_alive", "on_body",
-                 "problem", "status")  # fmt: skip
+    __slots__ = ("_feed", "_parser", "_pieces", "between", "complete", "content_type", "keep_alive",
+                 "on_body", "problem", "status")  # fmt: skip
 
     def __init__(self) -> None:
         """Before the first byte."""
         self.status = 0
         self.content_type = ""
         self.complete = False
+        self.between = False  # only in `ChunkedResponse`
         self.problem = ""  # why the bytes are no HTTP response; what came before them counts
         self.keep_alive = True
         self._pieces: list[bytes] = []
@@ -100,6 +101,30 @@ class Response:
     def on_message_complete(self) -> None:
         """Called by the parser."""
         self.complete = self.status >= OK_STATUS  # 1xx is not the answer
+
+
+class ChunkedResponse(Response):
+    """One that also says `between`: the last byte ended a chunk of a chunked body.
+
+    The next byte then begins another: whole chunks that somebody else reads need not be fed.
+    """
+
+    __slots__ = ()
+
+    def feed(self, data: bytes) -> bytes:
+        """As above."""
+        body = super().feed(data)
+        if not data.endswith(b"\r\n"):
+            self.between = False  # amid the next one's size
+        return body
+
+    def on_chunk_header(self) -> None:
+        """Called by the parser."""
+        self.between = False
+
+    def on_chunk_complete(self) -> None:
+        """Called by the parser."""
+        self.between = not self.complete
 
 
 def ends_with_body(data: bytes, body: bytes) -> bool:

@@ -26,6 +26,7 @@ class Chunk(NamedTuple):
     finish_reason: str = ""
     error: str = ""
     done: bool = False
+    silent: bool = False  # a choice without a token: the role, an empty text, the finish
 
 
 _DONE_CHUNK: Final = Chunk(done=True)
@@ -56,7 +57,7 @@ def _read(body: Any) -> Chunk:
     choices = body.get("choices")
     usage = body.get("usage")
     completion = prompt = cached = ids = -1
-    finish, carries, answer = "", False, False
+    finish, carries, answer, silent = "", False, False, False
     if usage:
         completion = _count(usage.get("completion_tokens"))
         prompt = _count(usage.get("prompt_tokens"))
@@ -73,9 +74,11 @@ def _read(body: Any) -> Chunk:
             if not answer:
                 carries = bool(delta.get("reasoning") or delta.get("reasoning_content"))
         finish = choice.get("finish_reason") or ""
-        if "token_ids" in choice:
-            ids = len(choice["token_ids"] or ())
-    return Chunk(carries, answer, ids, completion, prompt, cached, str(finish))
+        silent = not carries
+        said = choice.get("token_ids")  # null unless they were asked for
+        if said is not None:
+            ids = len(said)
+    return Chunk(carries, answer, ids, completion, prompt, cached, str(finish), "", False, silent)
 
 
 def _count(value: object) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
@@ -19,13 +22,18 @@ class Sample:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-def parse(text: bytes | str) -> list[Sample]:
-    """All samples; lines that are none (comments, a page of HTML) are left out."""
+def parse(text: bytes | str, wanted: Container[str] | None = None) -> list[Sample]:
+    """All samples, or those of `wanted` names; other lines (comments, HTML) are left out.
+
+    A server says hundreds of lines a scrape: those that nobody wants cost one cut each.
+    """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     samples = []
     for line in text.split("\n"):
         if not line or line[0] == "#":
+            continue
+        if wanted is not None and line.split(" ", 1)[0].split("{", 1)[0] not in wanted:
             continue
         sample = _sample(line)
         if sample is not None:
@@ -56,11 +64,3 @@ def _unescape(value: str) -> str:
     if "\\" not in value:
         return value
     return re.sub(r"\\[\\\"n]", lambda m: _ESCAPES[m[0]], value)
-
-
-def by_name(samples: list[Sample]) -> dict[str, list[float]]:
-    """Values of each name, one per label set."""
-    values: dict[str, list[float]] = {}
-    for sample in samples:
-        values.setdefault(sample.name, []).append(sample.value)
-    return values

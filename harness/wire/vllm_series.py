@@ -1,4 +1,9 @@
-"""VLLM_SERIES: what vLLM calls the figures that we read, newest spelling first.
+"""SERIES: what vLLM calls the figures that we read, newest spelling first.
+
+Sources: `vllm/v1/metrics/loggers.py` of 0.9, 0.32 and main, `vllm/engine/metrics.py` of 0.5 (V0),
+docs.vllm.ai "Production Metrics" of 0.4 to 0.32, and vLLM's pull requests: `#38435` stands for the
+first version with it, where we know no number. What X.Y deprecates is hidden in X.Y+1 and gone in
+X.Y+2.
 
 Counters carry `_total` in the text format. An exporter that re-exports vLLM's series may turn the
 colon into an underscore, so `vllm:x` also matches `vllm_x`.
@@ -8,69 +13,99 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import fsum
-from typing import TYPE_CHECKING, Final
-
-from harness.measure.samples import ServerSample
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
+
+Kind = Literal["gauge", "counter", "histogram"]
 
 
-def _mean(values: Iterable[float]) -> float:
+def mean(values: Iterable[float]) -> float:
+    """Of at least one."""
     listed = list(values)
     return fsum(listed) / len(listed)
 
 
 @dataclass(frozen=True, slots=True)
+class Spelling:
+    """A name without `_total`, `_bucket`, `_sum`, `_count`; "" where no version bounds it."""
+
+    name: str
+    since: str = ""  # the first vLLM with it
+    until: str = ""  # the first without it
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
-    """One figure: its field in ServerSample, its names, and how several engines make one."""
+    """One figure of ServerSample: its field (or key of `histograms`) and where it comes from."""
 
-    field: str
-    names: tuple[str, ...]
-    combine: Callable[[Iterable[float]], float] = fsum
+    key: str
+    kind: Kind
+    spellings: tuple[Spelling, ...]
+    over: Callable[[Iterable[float]], float] = fsum  # how several engines make one
+    where: tuple[str, str] = ("", "")  # only the lines with this label
+    by: str = ""  # split by this label instead of added up
+
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """For each spelling, what its lines may begin with."""
+        return tuple(_written(self.kind, spelling.name) for spelling in self.spellings)
 
 
-VLLM_SERIES: Final = (
-    Series("running", ("vllm:num_requests_running",)),
-    Series("waiting", ("vllm:num_requests_waiting",)),
-    Series("kv_usage", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), _mean),
-    Series("preemptions_total", ("vllm:num_preemptions_total", "vllm:num_preemptions")),
-    Series("prompt_tokens_total", ("vllm:prompt_tokens_total",)),
-    Series("generation_tokens_total", ("vllm:generation_tokens_total",)),
-    Series("requests_total", ("vllm:request_success_total", "vllm:request_success")),
-    Series(
-        "prefix_queries_total",
-        ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
-    ),
-    Series(
-        "prefix_hits_total",
-        ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-    ),
-    Series("ttft_sum_s", ("vllm:time_to_first_token_seconds_sum",)),
-    Series("ttft_count", ("vllm:time_to_first_token_seconds_count",)),
-    Series("queue_sum_s", ("vllm:request_queue_time_seconds_sum",)),
-    Series("queue_count", ("vllm:request_queue_time_seconds_count",)),
-    Series("prefill_sum_s", ("vllm:request_prefill_time_seconds_sum",)),
-    Series("prefill_count", ("vllm:request_prefill_time_seconds_count",)),
+def _written(kind: Kind, name: str) -> tuple[str, ...]:
+    plain = {
+        "gauge": (name,),
+        "counter": (f"{name}_total", name),
+        "histogram": (f"{name}_bucket", f"{name}_sum", f"{name}_count"),
+    }[kind]
+    return (*plain, *(each.replace(":", "_", 1) for each in plain if ":" in each))
+
+
+def _one(name: str, since: str = "") -> tuple[Spelling, ...]:
+    return (Spelling(name, since),)
+
+
+def _renamed(new: str, since: str, old: str, until: str) -> tuple[Spelling, ...]:
+    return Spelling(new, since), Spelling(old, until=until)
+
+
+# gpu_* renamed by #18354, removed by #29330
+KV_USAGE: Final = _renamed("vllm:kv_cache_usage_perc", "0.9.2", "vllm:gpu_cache_usage_perc", "0.12")
+ITL: Final = _renamed(
+    "vllm:inter_token_latency_seconds", "0.11", "vllm:time_per_output_token_seconds", "#32661"
 )
+FINISHED: Final = _one("vllm:request_success")
+BY_REASON: Final = _one("vllm:num_requests_waiting_by_reason", "#38435")
 
-
-def wanted_names() -> frozenset[str]:
-    """Every spelling that may count: a parser can skip all other lines."""
-    known = {name for series in VLLM_SERIES for name in series.names}
-    return frozenset(known | {name.replace(":", "_", 1) for name in known})
-
-
-def server_sample(values: Mapping[str, list[float]], at_ns: int) -> ServerSample | None:
-    """The sample of one scrape: `values` has, by name, one value per label set.
-
-    None when no series of vLLM's is among them.
-    """
-    found: dict[str, float] = {}
-    for series in VLLM_SERIES:
-        for name in series.names:
-            listed = values.get(name) or values.get(name.replace(":", "_", 1))
-            if listed:
-                found[series.field] = series.combine(listed)
-                break
-    return ServerSample(at_ns, **found) if found else None
+SERIES: Final = (
+    Series("running", "gauge", _one("vllm:num_requests_running")),
+    Series("waiting", "gauge", _one("vllm:num_requests_waiting")),
+    Series("waiting_capacity", "gauge", BY_REASON, where=("reason", "capacity")),
+    Series("waiting_deferred", "gauge", BY_REASON, where=("reason", "deferred")),
+    Series("kv_usage", "gauge", KV_USAGE, mean),
+    Series("kv_usage_fullest", "gauge", KV_USAGE, max),
+    Series("awake", "gauge", _one("vllm:engine_sleep_state", "#24176"), min,
+           where=("sleep_state", "awake")),
+    Series("preemptions_total", "counter", _one("vllm:num_preemptions")),
+    Series("prompt_tokens_total", "counter", _one("vllm:prompt_tokens")),
+    Series("generation_tokens_total", "counter", _one("vllm:generation_tokens")),
+    Series("requests_total", "counter", FINISHED),
+    Series("finished", "counter", FINISHED, by="finished_reason"),
+    Series("prefix_queries_total", "counter", _renamed(
+        "vllm:prefix_cache_queries", "0.9.2", "vllm:gpu_prefix_cache_queries", "0.12")),
+    Series("prefix_hits_total", "counter", _renamed(
+        "vllm:prefix_cache_hits", "0.9.2", "vllm:gpu_prefix_cache_hits", "0.12")),
+    Series("api_cpu_s", "counter", _one("process_cpu_seconds")),  # not with several API servers
+    Series("started_s", "gauge", _one("process_start_time_seconds"), max),
+    Series("ttft", "histogram", _one("vllm:time_to_first_token_seconds")),
+    Series("itl", "histogram", ITL),
+    Series("e2e", "histogram", _one("vllm:e2e_request_latency_seconds")),
+    Series("queue", "histogram", _renamed(  # deprecated in 0.8
+        "vllm:request_queue_time_seconds", "", "vllm:time_in_queue_requests", "0.10")),
+    Series("prefill", "histogram", _one("vllm:request_prefill_time_seconds")),
+    Series("decode", "histogram", _one("vllm:request_decode_time_seconds")),
+    Series("inference", "histogram", _one("vllm:request_inference_time_seconds")),
+    Series("step_tokens", "histogram", _one("vllm:iteration_tokens_total")),
+)  # fmt: skip
+CACHE_CONFIG: Final = ("vllm:cache_config_info", "vllm_cache_config_info")  # labels say it all
+WANTED: Final = frozenset(name for series in SERIES for names in series.names() for name in names)

@@ -1,0 +1,146 @@
+"""The harness and the C client, each run as a whole, as its users run it.
+
+Each takes a server and a `Load` and gives back what it read and who used how much CPU (`Read`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from servers import build
+from watch import Watch
+
+from harness.drive.body import request_bytes
+from harness.drive.options import DriveOptions
+from harness.errors import MeasurementInvalid
+from harness.load.planner import plan
+from harness.load.workloads import WORKLOADS
+from harness.measure.metrics import itl, ttft
+from harness.measure.table import OK
+from harness.runfolder.parquet import read_parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from servers import Server
+
+    from harness.measure.table import RecordTable
+
+    Values = NDArray[np.number]
+
+SPREAD_S: Final = 0.3  # over which users begin where they do not begin together
+LIMIT_S: Final = 400
+PROMPT_TOKENS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """So many streams at once, each `rounds` requests of `tokens` tokens one after the other."""
+
+    streams: int
+    rounds: int
+    tokens: int = 128
+    api: str = "chat"
+    burst: bool = False
+
+    @property
+    def requests(self) -> int:
+        """In all."""
+        return self.streams * self.rounds
+
+
+@dataclass(slots=True)
+class Read:
+    """What a client read, in ns; `table` where it keeps records, `note` when something is wrong."""
+
+    watch: Watch
+    ttft_ns: Values | None = None
+    itl_ns: Values | None = None
+    ttft_bounds: tuple[Values, Values] | None = None  # where it says itself how sure it is
+    itl_bounds: tuple[Values, Values] | None = None
+    table: RecordTable | None = None
+    cpu_s: float = -1.0  # of the whole client, where it says so itself
+    note: str = ""
+
+
+def watched(
+    server: Server,
+    command: Sequence[object],
+    env: Mapping[str, str] | None = None,
+    name: str = "client",
+) -> tuple[subprocess.CompletedProcess[str], Watch]:
+    """Run a client to its end under a watch, its first process called `name` there."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            [*map(str, command)], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+            env={**os.environ, **(env or {})},
+        )  # fmt: skip
+        watch = Watch({process.pid: name, server.pid: "server"})
+        watch.start()
+        try:
+            code = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        finally:
+            watch.close()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read(), err.read()), watch
+
+
+def note_of(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line it said before it failed; ours ends with 5 where it does not trust itself."""
+    if done.returncode == MeasurementInvalid.exit_code:
+        return "exit 5: its own check refuses these figures"
+    said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+    return f"exit {done.returncode}: {said[:200]}" if done.returncode else ""
+
+
+def harness(server: Server, load: Load, folder: Path) -> Read:
+    """`vllm-harness run`: worker, decoder, master, records, report."""
+    out = folder / "run"
+    done, watch = watched(server, [
+        Path(sys.executable).with_name("vllm-harness"), "run", server.url,
+        "--users", load.streams, "--requests", load.requests, "--workload", "fixed",
+        "--api", load.api, "--prompt-tokens", PROMPT_TOKENS, "--output-tokens", load.tokens,
+        "--quiet", "--insecure", "--out", out,
+    ], name="master")  # fmt: skip
+    read = Read(watch, note=note_of(done))
+    if (out / "requests.parquet").exists():
+        table = read_parquet(out / "requests.parquet")
+        read.table = table = table.select(table.outcome == OK)
+        first, gap = ttft(table), itl(table)
+        read.ttft_ns, read.ttft_bounds = first.ns, (first.lo_ns, first.hi_ns)
+        read.itl_ns, read.itl_bounds = gap.ns, (gap.lo_ns, gap.hi_ns)
+    return read
+
+
+def c_client(server: Server, load: Load, folder: Path) -> Read:
+    """The floor: reads, keeps the stamps, parses nothing."""
+    file = folder / "request"
+    file.write_bytes(_request(server, load))
+    done, watch = watched(server, [
+        build("c_client"), server.port, load.streams, load.requests, file, load.tokens,
+        0 if load.burst else SPREAD_S * 1e3,
+    ])  # fmt: skip
+    read = Read(watch, note=note_of(done))
+    if not done.returncode:
+        user, system, _ = done.stdout.split()
+        read.cpu_s = (float(user) + float(system)) * load.requests * load.tokens / 1e6
+    return read
+
+
+def _request(server: Server, load: Load) -> bytes:
+    """What the harness itself would send."""
+    sized = WORKLOADS["fixed"].through(load.api).sized(PROMPT_TOKENS, load.tokens)
+    options = DriveOptions(server.url, "bench", sized)
+    return request_bytes(options, options.access(), load.api, plan(sized, 1, 0, 0))

@@ -1,0 +1,148 @@
+"""What `vllm-harness report` takes on a run folder of as many tokens as you like.
+
+    python bench/folder.py MILLIONS [--levels 12] [--tokens 256] [--keep DIR]
+
+Levels of closed-loop users, one token each 20 ms and user; times are drawn, nothing is waited for.
+The folder is written by the product's own codec; results and reports of it are then made in a
+process of their own, whose peak of memory and CPU time are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.measure.evidence import Window
+from harness.measure.records import Outcome, RequestRecord
+from harness.measure.samples import ServerSample
+from harness.measure.search import SearchPlan
+from harness.measure.slo import Slo
+from harness.runfolder import names
+from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.runinfo import run_info
+from harness.runfolder.writer import RunFolder
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GAP_NS: Final = 20 * MS
+FIRST_NS: Final = 100 * MS
+LONG: Final = 0.01  # of the gaps: three times as long
+INEXACT: Final = 0.01  # of the events: two shared a read
+BATCH: Final = 200  # records a write, about as in a run
+
+
+class Maker:
+    """Levels one after another on one clock."""
+
+    def __init__(self, folder: RunFolder, tokens: int) -> None:
+        """Requests of `tokens` tokens into the folder's first file."""
+        self.folder = folder
+        self.tokens = tokens
+        self.draw = np.random.default_rng(1)
+        self.now_ns = 1_790_000_000 * SECOND
+        self.number = 0
+        self.writer = RecordWriter(folder, 0)
+        self.samples = folder.lines(names.SERVER)
+        self.steps = folder.lines(names.STEPS)
+
+    def level(self, index: int, users: int, rounds: int, decision: str) -> None:
+        """Hold `users` for so many requests of each; the first one warms up."""
+        life_ns = FIRST_NS + self.tokens * GAP_NS
+        began = self.now_ns
+        settled, end = began + life_ns, began + rounds * life_ns
+        ready: list[tuple[int, RequestRecord]] = []
+        for user in range(users):
+            at = began + user * life_ns // (4 * users)
+            for _ in range(rounds):
+                ready.append((at, self.request(user, at)))
+                at = ready[-1][1].done_ns + MS
+        ready.sort(key=lambda pair: pair[1].done_ns)
+        for part in range(0, len(ready), BATCH):
+            self.writer.put([record for _, record in ready[part : part + BATCH]])
+        self.now_ns = max(record.done_ns for _, record in ready) + SECOND
+        for at in range(began, self.now_ns, SECOND):
+            self.samples.append(ServerSample(at, running=users, waiting=0.0, kv_usage=0.5))
+        window = Window(index, users, "up", began, began, settled, end, end)
+        self.steps.append(asdict(window) | {"decision": decision, "reason": "", "invalid": ""})
+
+    def request(self, user: int, sent: int) -> RequestRecord:
+        """One answer."""
+        n = self.tokens
+        gaps = self.draw.normal(GAP_NS, 0.2 * MS, n) * np.where(self.draw.random(n) < LONG, 3, 1)
+        gaps[0] = FIRST_NS * self.draw.lognormal(0, 0.3)
+        at = sent + np.cumsum(gaps).astype(np.int64)
+        low = at - np.where(self.draw.random(n) < INEXACT, 300_000, 0)
+        ones = np.ones(n, np.int64)
+        made = RequestRecord(0, self.number, user, sent, int(at[-1]) + MS, Outcome.ok, status=200,
+                             planned_tokens=n, output_tokens=n, answer_index=0, events_before=1,
+                             silent_events=1)  # fmt: skip
+        self.number += 1
+        for name, column in (("at_ns", at), ("not_before_ns", low), ("tokens", ones)):
+            getattr(made, name).frombytes(column.tobytes())
+        return made
+
+    def close(self) -> None:
+        """Everything on the disk."""
+        for file in (self.writer, self.samples, self.steps):
+            file.close()
+
+
+def climb(levels: int) -> Iterator[tuple[int, str]]:
+    """Users and what was decided: up to a bad level."""
+    for index in range(levels):
+        yield 4 + 12 * index, "bad" if index == levels - 1 else "good"
+
+
+def make(path: Path, tokens: int, levels: int, each: int) -> int:
+    """Write the folder; the tokens that it really has."""
+    slos = (Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms"))
+    plan = SearchPlan(slos)
+    folder = RunFolder.create(path)
+    said = [str(slo) for slo in slos]
+    config = {"kind": "knee", "plan": {**asdict(plan), "slos": said}, "slos": said}
+    folder.write_json(names.RUN, run_info(config, seeds={}, server={}, command=["knee"]))
+    folder.write_json(names.ENDED, {"interrupted": False, "status": "found"})
+    maker = Maker(folder, each)
+    users = [users for users, _ in climb(levels)]
+    rounds = max(3, round(tokens / (sum(users) * each)))
+    for index, (level, decision) in enumerate(climb(levels)):
+        maker.level(index, level, rounds, decision)
+    maker.close()
+    return maker.number * each
+
+
+def report(path: Path) -> tuple[float, float]:
+    """(CPU seconds, peak MB) of `vllm-harness report` on a folder."""
+    command = Path(sys.executable).with_name("vllm-harness")
+    subprocess.run([command, "report", path], check=False, stdout=subprocess.DEVNULL)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("millions", type=float)
+    parser.add_argument("--levels", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=256, help="of an answer")
+    parser.add_argument("--keep", type=Path, help="write the folder here and keep it")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        path = asked.keep or Path(temporary) / "run"
+        count = make(path, round(asked.millions * 1e6), asked.levels, asked.tokens)
+        cpu_s, peak_mb = report(path)
+        print(f"{count:,} tokens: report takes {cpu_s:.1f} s of CPU, {peak_mb:.0f} MB at most")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+/* A server that streams completions by the clock and remembers what it truly sent, and when.
+
+     cc -O2 -o paced_server paced_*.c
+     ./paced_server [--first-ms 100] [--gap-ms 20] [--tokens-per-event 1] [--hold N]
+                    [--certificate PEM]     (needs -DWITH_TLS -lssl -lcrypto)
+
+   Prints its port on 127.0.0.1. A stream's first event is due `--first-ms` after its request came,
+   the others one each gap. `--hold N`: the first N requests wait for each other, then begin at once.
+   GET /oracle gives all requests since POST /oracle/reset as int64: arrived_ns (the kernel's stamp),
+   tokens, tokens of an event, stalled sends, n events, before_ns[n], after_ns[n]. */
+#define _GNU_SOURCE
+#include "paced.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <getopt.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+#include "paced_tls.h"
+
+enum { READ = 65536, READY = 1024 };
+
+struct Connection {
+    int fd;
+    SSL *tls;
+    Request *request;
+    char *in, *out; /* what was read of a request; what the socket did not take */
+    size_t in_size, in_room, out_size, out_sent;
+};
+
+Pace pace = {100000000, 20000000, 1, 0};
+static int poll_fd, timer_fd, door_fd;
+
+Request **waits_for(Connection *connection) { return &connection->request; }
+
+static void watch(Connection *to) {
+    struct epoll_event event = {EPOLLIN | (to->out_size ? EPOLLOUT : 0), {.ptr = to}};
+    epoll_ctl(poll_fd, EPOLL_CTL_MOD, to->fd, &event);
+}
+
+int put(Connection *to, const char *data, size_t size) {
+    ssize_t sent = to->out_size ? 0 : tls_send(to->fd, to->tls, data, size);
+    if (sent == (ssize_t)size) return 1;
+    if (sent < 0) sent = 0;
+    to->out = realloc(to->out, to->out_size + size - sent);
+    memcpy(to->out + to->out_size, data + sent, size - sent);
+    to->out_size += size - sent;
+    watch(to);
+    return 0;
+}
+
+static void flush(Connection *to) {
+    while (to->out_sent < to->out_size) {
+        const char *rest = to->out + to->out_sent;
+        ssize_t sent = tls_send(to->fd, to->tls, rest, to->out_size - to->out_sent);
+        if (sent <= 0) return;
+        to->out_sent += sent;
+    }
+    free(to->out);
+    to->out = NULL;
+    to->out_size = to->out_sent = 0;
+    watch(to);
+}
+
+/* Whether the connection lives on. */
+static int read_all(Connection *from) {
+    for (;;) {
+        if (from->in_room - from->in_size < READ + 1)
+            from->in = realloc(from->in, from->in_room += 2 * READ);
+        long stamp_ns = 0;
+        ssize_t size = tls_recv(from->fd, from->tls, from->in + from->in_size, READ, &stamp_ns);
+        if (size <= 0) return size < 0 && errno == EAGAIN;
+        size += from->in_size;
+        from->in_size = parse(from, from->in, size, stamp_ns ? stamp_ns : now_ns());
+    }
+}
+
+static void hang_up(Connection *from) {
+    if (from->request) give_up(from->request);
+    tls_free(from->tls);
+    close(from->fd);
+    free(from->in);
+    free(from->out);
+    free(from);
+}
+
+static void welcome(void) {
+    int one = 1, fd;
+    while ((fd = accept4(door_fd, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+        Connection *new = calloc(1, sizeof *new);
+        new->fd = fd;
+        new->tls = tls_new(fd);
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        struct epoll_event event = {EPOLLIN, {.ptr = new}};
+        epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &event);
+    }
+}
+
+static void listen_here(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int one = 1;
+    door_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    setsockopt(door_fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one); /* connections inherit it */
+    if (bind(door_fd, (struct sockaddr *)&at, size) || listen(door_fd, 4096)) exit(1);
+    getsockname(door_fd, (struct sockaddr *)&at, &size);
+    printf("%d\n", ntohs(at.sin_port));
+    fflush(stdout);
+}
+
+static int options(int argc, char **argv) {
+    struct option known[] = {{"first-ms", 1, 0, 'f'}, {"gap-ms", 1, 0, 'g'}, {"hold", 1, 0, 'h'},
+                             {"tokens-per-event", 1, 0, 'k'}, {"certificate", 1, 0, 'c'}, {0}};
+    for (int flag; (flag = getopt_long(argc, argv, "", known, NULL)) >= 0;) {
+        if (flag == 'f') pace.first_ns = atof(optarg) * 1e6;
+        else if (flag == 'g') pace.gap_ns = atof(optarg) * 1e6;
+        else if (flag == 'h') pace.hold = atol(optarg);
+        else if (flag == 'k') pace.per_event = atol(optarg);
+        else if (flag != 'c' || !tls_begin(optarg)) return 0;
+    }
+    return pace.gap_ns > 0 && pace.per_event > 0 && pace.per_event <= 512;
+}
+
+int main(int argc, char **argv) {
+    if (!options(argc, argv)) return 2;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    signal(SIGPIPE, SIG_IGN);
+    poll_fd = epoll_create1(0);
+    timer_fd = timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK);
+    listen_here();
+    /* the timer is edge-triggered: setting it anew is enough, nobody reads it */
+    struct epoll_event timer = {EPOLLIN | EPOLLET, {.ptr = &timer_fd}}, door = {EPOLLIN, {0}};
+    epoll_ctl(poll_fd, EPOLL_CTL_ADD, timer_fd, &timer);
+    epoll_ctl(poll_fd, EPOLL_CTL_ADD, door_fd, &door);
+    static struct epoll_event ready[READY];
+    for (;;) {
+        int n = epoll_wait(poll_fd, ready, READY, -1);
+        for (int i = 0; i < n; i++) {
+            Connection *from = ready[i].data.ptr;
+            if (!from) welcome();
+            else if (ready[i].data.ptr != &timer_fd) {
+                if (ready[i].events & EPOLLOUT) flush(from);
+                if (ready[i].events & ~EPOLLOUT && !read_all(from)) hang_up(from);
+            }
+        }
+        long due_ns = play();
+        struct itimerspec when = {.it_value = {due_ns / 1000000000L, due_ns % 1000000000L}};
+        timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+    }
+}

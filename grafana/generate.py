@@ -1,0 +1,130 @@
+"""Writes dashboards/*.json from PANELS: `make docs`. Needs grafana-foundation-sdk (`dev`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fields import SOURCE, VISUALS
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.builders import prometheus
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DashboardLinkType,
+    GridPos,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+
+from harness.export.dashboards.panels import PANELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.export.dashboards.model import Dashboard, Note, Panel, Row, Variable
+
+HERE = Path(__file__).parent
+WIDTH = 24  # of Grafana's grid
+
+
+def places(row: Row, top: int) -> Iterator[tuple[Panel, GridPos]]:
+    """From left to right, then below."""
+    x = y = tallest = 0
+    for panel in row.panels:
+        if x + panel.width > WIDTH:
+            x, y, tallest = 0, y + tallest, 0
+        yield panel, GridPos(h=panel.height, w=panel.width, x=x, y=top + y)
+        x, tallest = x + panel.width, max(tallest, panel.height)
+
+
+def bottom(row: Row, top: int) -> int:
+    """The first free line below a row."""
+    return max(place.y + place.h for _, place in places(row, top))
+
+
+def dashboard(name: str, of: Dashboard) -> build.Dashboard:
+    """One page."""
+    page = (
+        build.Dashboard(f"vLLM harness: {of.title}")
+        .uid(f"harness-{name}")
+        .description(of.says)
+        .tags(["vllm-harness"])
+        .refresh("5s")
+        .time("now-15m", "now")
+        .timezone("browser")
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .readonly()
+        .link(build.DashboardLink("Others").type(DashboardLinkType.DASHBOARDS).tags(["vllm-harness"])
+              .as_dropdown(False).include_vars(True).keep_time(True))
+    )  # fmt: skip
+    for each in of.variables:
+        page = page.with_variable(variable(each))
+    for note in of.notes:
+        page = page.annotation(annotation(note))
+    top = number = 0
+    for row in of.rows:
+        if row.title:
+            page = page.with_row(build.Row(row.title).grid_pos(GridPos(h=1, w=WIDTH, x=0, y=top)))
+            top += 1
+        for panel, place in places(row, top):
+            number += 1
+            visual = VISUALS[panel.kind](panel).id(number).grid_pos(place)
+            page = page.with_panel(visual.datasource(SOURCE))
+        top = bottom(row, top)
+    return page
+
+
+def variable(of: Variable) -> build.QueryVariable | build.CustomVariable:
+    """A choice: of a label's values, or of given ones."""
+    if of.values:
+        options = [VariableOption(v == of.values[0], v, v) for v in of.values]
+        listed = build.CustomVariable(of.name).values(",".join(of.values)).options(options)
+        return listed.label(of.label).description(of.says).current(options[0])
+    text = f"label_values({of.series}, {of.of_label})"
+    everything = VariableOption(selected=True, text=["All"], value=["$__all"])
+    return (
+        build.QueryVariable(of.name)
+        .label(of.label)
+        .description(of.says)
+        .datasource(SOURCE)
+        .query({"query": text, "refId": of.name})
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_DESC)  # the newest run first
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(everything)
+    )
+
+
+def annotation(of: Note) -> build.AnnotationQuery:
+    """Regions where the expression has a value."""
+    asked = prometheus.Dataquery().expr(of.expr).ref_id("Anno").interval("2s").range()
+    return (
+        build.AnnotationQuery()
+        .name(of.name)
+        .datasource(SOURCE)
+        .enable(True)
+        .icon_color(of.colour)
+        .title_format(of.title)
+        .target(asked)
+    )
+
+
+def text(name: str) -> str:
+    """The file's content."""
+    made = dashboard(name, PANELS[name]).build()
+    return json.dumps(made, cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+
+
+def main() -> None:
+    """Write every dashboard."""
+    for name in PANELS:
+        (HERE / "dashboards" / f"{name}.json").write_text(text(name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+// The live page: asks once a second what is new since its cursor, and shows it.
+
+import { Chart, clock, el, legend, number } from "./charts.js";
+import { build, post } from "./form.js";
+
+const EVERY_MS = 1000, PATIENCE = 3, NEWEST = 30;
+const $ = (id) => document.getElementById(id);
+const page = { cursor: "", points: [], facts: {}, now: {}, failures: 0, column: {} };
+const at = (name) => (point) => point[page.column[name]];
+
+const latency = (key, title) => new Chart({ title, unit: "ms (log scale)", log: true, lines: [
+  { name: "p50", color: "--muted", value: at(`${key}_p50_ms`) },
+  { name: "p95", color: "--blue", width: 2.2, value: at(`${key}_p95_ms`) },
+  { name: "p99", color: "--gold", dash: "3 3", value: at(`${key}_p99_ms`) }] });
+const charts = {
+  ttft: latency("ttft", "TTFT"), itl: latency("itl", "ITL"), tpot: latency("tpot", "TPOT"),
+  users: new Chart({ title: "Users", unit: "concurrent requests", lines: [{ name: "users", color: "--ink", value: at("users") }] }),
+  tokens: new Chart({ title: "Throughput", unit: "output tokens/s", lines: [{ name: "tokens/s", color: "--blue", value: at("tokens_per_s") }] }),
+  server: new Chart({ title: "On the server", unit: "requests", lines: [
+    { name: "running", color: "--blue", value: at("running") },
+    { name: "waiting", color: "--red", dash: "5 3", value: at("waiting") }] }),
+};
+charts.users.keys.append(...legend(
+  { name: "level kept the SLO", color: "--blue", kind: "good" }, { name: "broke it", color: "--red", kind: "bad" },
+  { name: "open", color: "--muted", kind: "open" }, { name: "the knee lies here", color: "--green", band: true }));
+$("plots").append(...Object.values(charts).map((chart) => chart.node));
+
+function text(node, words) { if (node.textContent !== words) node.textContent = words; }
+
+function showState({ badge, tone, sentence, over, answer = [], files = [], can_start, can_stop }) {
+  text($("badge"), badge);
+  $("badge").className = `badge ${tone}`;
+  text($("sentence"), sentence);
+  document.title = `${badge}: vllm-harness live`;
+  $("answer").replaceChildren(...answer.map((line) => el("p", {}, line)));
+  $("stop").hidden = over || !can_stop;
+  $("asking").hidden = !over || !can_start;
+  $("files").hidden = !files.length;
+  const links = files.map(({ name, what }) => el("a", { href: `harness/files/${name}`, title: what }, name === "report.html" ? "Open the report" : name));
+  $("files").replaceChildren("This run's files: ", ...links);
+}
+
+function showAbout({ kind, target, model, folder, processes }) {
+  const parts = ["vllm-harness", kind === "knee" ? "search for the knee" : kind, target, model,
+    processes > 1 ? `${processes} load processes` : "", folder && `run folder ${folder}`];
+  text($("about"), parts.filter(Boolean).join(" · "));
+}
+
+function limitsOf(key) {
+  return (page.facts.slos || []).filter((slo) => slo.name.startsWith(`${key}_`))
+    .map((slo) => ({ name: `SLO ${slo.name.split("_")[1]} ${number(slo.limit_ms)} ms`, value: slo.limit_ms }));
+}
+
+function drawAll() {
+  const steps = page.facts.steps || [], { points } = page, newest = page.facts.over ? "last" : "now";
+  for (const key of ["ttft", "itl", "tpot"]) charts[key].draw({ points, newest, limits: limitsOf(key) });
+  charts.tokens.draw({ points, newest });
+  charts.server.draw({ points, newest });
+  const last = points.length ? points[points.length - 1][0] : 0;
+  const bands = steps.filter((s) => s.bracket[0] !== null && s.bracket[1] !== null).map((s) => {
+    const next = steps[steps.indexOf(s) + 1];
+    return { from: s.to_s, to: next ? next.to_s : last, low: s.bracket[0], high: s.bracket[1] };
+  });
+  charts.users.draw({ points, newest, bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: s.decision })) });
+}
+
+function bracket([low, high] = [null, null]) {
+  if (page.facts.knee && page.facts.knee[0] !== null) return [number(page.facts.knee[0]), `${number(page.facts.knee[1])} to ${number(page.facts.knee[2])} (95 %)`];
+  if (low !== null && high !== null) return [`${low} to ${high}`, "good below, bad above"];
+  if (high !== null) return [`below ${high}`, "no level kept the SLO yet"];
+  return low !== null ? [`above ${low}`, "no level broke it yet"] : ["–", "not known yet"];
+}
+
+function showCards() {
+  const point = page.points[page.points.length - 1];
+  const value = (name) => number(point && at(name)(point));
+  const server = point && at("running")(point) !== null ? `${value("running")} + ${value("waiting")}` : "–";
+  const cards = [["Users", value("users"), page.now.users === undefined ? "" : `level: ${page.now.users}`],
+    ["Output tokens/s", value("tokens_per_s"), ""], ["p95 TTFT", `${value("ttft_p95_ms")} ms`, limitsOf("ttft").map((l) => l.name).join(", ")],
+    ["p95 ITL", `${value("itl_p95_ms")} ms`, limitsOf("itl").map((l) => l.name).join(", ")],
+    ["On the server", server, "running + waiting"]];
+  if (page.facts.kind === "knee") cards.push(["The knee, users", ...bracket(page.facts.bracket)]);
+  $("cards").replaceChildren(...cards.map(([name, what, note]) =>
+    el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
+}
+
+const PURPOSE = { up: "way up", bisect: "halving the bracket", repeat: "measuring an end again", down: "going down", hold: "given" };
+
+function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
+  const parts = [];
+  if (step && !page.facts.over) parts.push(`Step ${step}: ${users} users (${PURPOSE[purpose] || purpose}), ${phase}`);
+  if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} of them failed`);
+  if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
+  text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
+}
+
+function table(caption, head, rows) {
+  const cell = (tag) => ([words, kind]) => el(tag, { ...(kind ? { class: kind } : {}), ...(tag === "th" ? { scope: "col" } : {}) }, words);
+  return el("table", { "aria-label": caption }, el("thead", {}, el("tr", {}, ...head.map(cell("th")))),
+    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map(cell("td"))))));
+}
+
+function interval(told) {
+  if (!told) return "–";
+  return number(told[0]) + (told[1] === null ? "" : ` (${number(told[1])} to ${number(told[2])})`);
+}
+
+function showSteps(steps = []) {
+  $("levels").hidden = !steps.length;
+  const head = [["Step"], ["Users"], ["Why this level", "text"], ["Decision", "text"], ["p95 TTFT, ms"], ["p95 ITL, ms"], ["Measured"], ["Reason", "text"]];
+  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [PURPOSE[s.purpose] || s.purpose, "text"], [s.decision, `text ${s.decision}`],
+    [interval(s.ttft_p95_ms)], [interval(s.itl_p95_ms)], [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
+  $("levels").querySelector(".wide").replaceChildren(table("Steps", head, rows));
+}
+
+function showFigures() {
+  if (!$("figures").open) return;
+  const names = Object.keys(page.column), newest = page.points.slice(-NEWEST).reverse();
+  const head = names.map((name) => [name.replace("_per_", "/").replace(/_(ms|s)$/, ", $1").replaceAll("_", " ")]);
+  $("figures").querySelector(".wide").replaceChildren(table("The newest figures", head,
+    newest.map((point) => point.map((v) => [number(v)]))));
+}
+
+function take(news) {
+  page.cursor = news.cursor;
+  page.now = news.now;
+  page.points = news.whole ? news.points : page.points.concat(news.points);
+  if (news.facts) {
+    const before = page.facts;
+    page.facts = news.facts;
+    page.column = Object.fromEntries(news.facts.columns.map((name, place) => [name, place]));
+    showState(page.facts);
+    showAbout(page.facts);
+    showSteps(page.facts.steps);
+    const formed = $("form").childElementCount > 0;
+    if (page.facts.fields && !formed) build($("form"), page.facts.fields, page.facts.form, () => ask());
+    if (before.over !== page.facts.over) $("asking").open = ["idle", "refused"].includes(page.facts.state);
+  }
+  showProgress(page.now);
+  if (news.points.length || news.whole || news.facts) { drawAll(); showCards(); showFigures(); }
+}
+
+function lost(error) {
+  page.failures += 1;
+  if (page.failures < PATIENCE) return;
+  const quiet = { over: true, can_start: false, can_stop: false, files: [] };
+  const where = page.facts.folder ? ` The run's files are in the folder ${page.facts.folder}.` : "";
+  if (page.facts.over) {
+    showState({ ...page.facts, ...quiet });
+    text($("progress"), `The command that served this page has ended.${where}`);
+  } else {
+    const sentence = `The harness does not answer any more (${error.message}): its command has ended, or the network between is away. What is shown is the last that was known.${where}`;
+    showState({ ...page.facts, ...quiet, badge: "no connection", tone: "bad", sentence });
+  }
+}
+
+let timer = 0;
+async function ask() {
+  clearTimeout(timer);
+  try {
+    if (!document.hidden) {
+      const answer = await fetch(`harness/live.json?since=${page.cursor}`, { cache: "no-store", signal: AbortSignal.timeout(10_000) });
+      if (answer.redirected || answer.status === 401) return location.reload(); // to the login
+      if (!answer.ok) throw new Error(`${answer.status}`);
+      if (page.failures >= PATIENCE) page.cursor = "";
+      const news = await answer.json();
+      if (page.failures < PATIENCE || news.facts) { page.failures = 0; take(news); }
+      else page.failures = PATIENCE - 1;
+    }
+  } catch (error) {
+    lost(error);
+  }
+  timer = setTimeout(ask, EVERY_MS);
+}
+
+$("stop").addEventListener("click", async () => {
+  $("stop").disabled = true;
+  try { await post("harness/stop"); } catch (error) { lost(error); }
+  $("stop").disabled = false;
+  ask();
+});
+$("figures").addEventListener("toggle", showFigures);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) ask(); });
+ask();

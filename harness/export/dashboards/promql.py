@@ -1,0 +1,113 @@
+"""The expressions that panels are made of, and the variables in them.
+
+    $window   what rates and quantiles look back over
+    $run      names of runs, a regular expression; so are
+    $model    vLLM's model_name, and
+    $target   a server's HOST:PORT, which is Prometheus' `instance` of it unless it is relabelled
+
+A run's and an exporter's series carry none of these: they are chosen by the info series of the same
+page. Where several servers or runs are chosen, counts add up.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from harness.export.dashboards.model import Variable
+from harness.export.exported import GPU, RUN, TARGET, finite_mean
+from harness.wire.vllm_series import SERIES
+
+OURS: Final = {row.key: row.name for row in (*TARGET, *GPU, *RUN)}
+SERVER: Final = {row.key: row for row in SERIES}
+WINDOW: Final = "[$window]"
+OF_SERVER: Final = 'model_name=~"$model", instance=~"$target"'
+SAME: Final = "and on (job, instance)"
+RUN_INFO: Final = 'harness_run_info{run=~"$run", model=~"$model"}'
+THIS_RUN: Final = f"{SAME} {RUN_INFO}"
+THIS_TARGET: Final = f'{SAME} harness_target_info{{target=~"$target"}}'
+
+MODEL: Final = Variable("model", "Model", "Of the server's figures, and of the runs that load it.",
+                        "vllm:num_requests_running", "model_name")  # fmt: skip
+TARGET_OF: Final = Variable(
+    "target", "Target", "The server, as Prometheus calls it (`instance`).",
+    'vllm:num_requests_running{model_name=~"$model"}', "instance")  # fmt: skip
+RUN_OF: Final = Variable("run", "Run", "A run by the name of its folder.",
+                         'harness_run_info{model=~"$model"}', "run")  # fmt: skip
+LOOK_BACK: Final = Variable(
+    "window", "Window", "What rates and quantiles look back over: four scrapes at least.",
+    values=("10s", "5s", "30s", "1m", "5m"))  # fmt: skip
+VARIABLES: Final = (MODEL, TARGET_OF, RUN_OF, LOOK_BACK)
+
+
+def run(key: str, labels: str = "") -> str:
+    """A gauge of a run."""
+    return f"{OURS[key]}{_braced(labels)} {THIS_RUN}"
+
+
+def run_result(key: str) -> str:
+    """What a run finds late, 0 until then: else a stat goes on with the run before it."""
+    return f"max({run(key)}) or 0 * max({RUN_INFO})"
+
+
+def run_rate(key: str, labels: str = "", part: str = "") -> str:
+    """A counter of a run, per second; `part`: of a histogram, such as `_bucket`."""
+    return f"rate({OURS[key]}{part}{_braced(labels)}{WINDOW}) {THIS_RUN}"
+
+
+def beside(key: str, labels: str = "") -> str:
+    """A gauge of the exporter beside the target."""
+    return f"{OURS[key]}{_braced(labels)} {THIS_TARGET}"
+
+
+def beside_rate(key: str) -> str:
+    """A counter of the exporter, per second."""
+    return f"rate({OURS[key]}{WINDOW}) {THIS_TARGET}"
+
+
+def server(key: str) -> str:
+    """A gauge of vLLM's."""
+    return f"{_spelled(key)}{{{_of(key)}}}"
+
+
+def server_rate(key: str, part: str = "") -> str:
+    """A counter of vLLM's, per second."""
+    counted = "_total" if SERVER[key].kind == "counter" else part
+    return f"rate({_spelled(key)}{counted}{{{_of(key)}}}{WINDOW})"
+
+
+def run_buckets(key: str) -> str:
+    """Observations per second at or below each bound."""
+    return f"sum by (le) ({run_rate(key, part='_bucket')})"
+
+
+def server_buckets(key: str) -> str:
+    """The same, as the server counts."""
+    return f"sum by (le) ({server_rate(key, '_bucket')})"
+
+
+def quantile(q: float, buckets: str) -> str:
+    """Interpolated in its bucket, as Prometheus does."""
+    return f"histogram_quantile({q}, {buckets})"
+
+
+def run_mean(key: str) -> str:
+    """Of what did not fail."""
+    return finite_mean(key, lambda part, labels: f"sum({run_rate(key, labels, part)})")
+
+
+def server_mean(key: str) -> str:
+    """Sum over count."""
+    return f"sum({server_rate(key, '_sum')}) / sum({server_rate(key, '_count')})"
+
+
+def _spelled(key: str) -> str:
+    return SERVER[key].spellings[0].name  # the newest
+
+
+def _of(key: str) -> str:
+    label, value = SERVER[key].where
+    return f'{label}="{value}", {OF_SERVER}' if label else OF_SERVER
+
+
+def _braced(labels: str) -> str:
+    return f"{{{labels}}}" if labels else ""

@@ -1,0 +1,160 @@
+"""EXPORTED: every metric of ours, from which pages and docs/exporter.md are made.
+
+Names: prefix `harness_`, base units, counters end in `_total`. Label sets are bounded: GPUs,
+processes, SLOs and enumerations; nothing of a request, a prompt or a step's number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.measure.buckets import BUCKETS_S
+from harness.measure.metrics import METRICS
+from harness.wire.exposition import Family, page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.wire.exposition import Kind
+
+    # by key: a number, a histogram, or such by the values of the labels
+    Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One metric. Its key is its name without prefix and unit."""
+
+    key: str
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _gauge(key: str, unit: str, text: str, *labels: str) -> Exported:
+    return Exported(key, f"harness_{key}{unit and '_'}{unit}", "gauge", text, labels)
+
+
+def _counter(key: str, unit: str, text: str, *labels: str) -> Exported:
+    name = f"harness_{key}{unit and '_'}{unit}_total"
+    return Exported(key, name, "counter", text, labels)
+
+
+def _histogram(key: str, more: str = "") -> Exported:
+    metric = METRICS[key]
+    text = f"{metric.title} of each {'gap' if key == 'itl' else 'request'}. {more}".strip()
+    return Exported(key, metric.prometheus, "histogram", text)
+
+
+def _of_metric(key: str, metric: str, text: str, *labels: str) -> Exported:
+    return Exported(key, METRICS[metric].prometheus, "counter", text, labels)
+
+
+TARGET: Final = (
+    _gauge("target_up", "", "1 while the target answers /metrics with vLLM's figures, else 0; "
+           "without an answer the figures of the target are left out."),
+    _gauge("target_info", "", "1; which target: HOST:PORT, as Prometheus' `instance` is by "
+           "default.", "target"),
+    _gauge("target_sample_age", "seconds", "Since the target's figures on this page were read."),
+    _gauge("target_scrape_duration", "seconds", "What the target took for its last /metrics."),
+    _gauge("server_kv_tokens", "", "Tokens that fit into the KV cache, all engines together."),
+    _gauge("server_kv_free_tokens", "", "Of them, those that no request holds."),
+    _gauge("server_seats", "", "Requests that may run at once, all engines together "
+           "(max_num_seqs): given, read from the server, or inferred from what ran while "
+           "requests waited.", "source"),
+    _gauge("server_seats_left", "", "Of them, those that no request holds."),
+    _gauge("server_ttft_mean", "seconds", "The server's own mean TTFT over the last minute."),
+    _gauge("server_ttft_part_mean", "seconds", "Its parts: queue and prefill of the requests that "
+           "ended in that minute, and the rest (tokenizing, front end, IPC), which may be below 0 "
+           "while the load changes.", "part"),
+    _counter("engine_cpu", "seconds", "CPU time of the engine cores' processes, where they run "
+             "on this machine."),
+)  # fmt: skip
+GPU: Final = (
+    _gauge("gpu_info", "", "1 for each GPU; the UUID's beginning tells GPUs apart.",
+           "gpu", "name", "uuid", "driver"),
+    _gauge("gpu_sample_age", "seconds", "Since the GPUs' figures on this page were read."),
+    _gauge("gpu_utilization", "ratio", "Share of the time in which any kernel ran.", "gpu"),
+    _gauge("gpu_memory_utilization", "ratio", "Share of the time in which memory was read or "
+           "written.", "gpu"),
+    _gauge("gpu_memory_used", "bytes", "Memory in use.", "gpu"),
+    _gauge("gpu_memory", "bytes", "Memory in all.", "gpu"),
+    _gauge("gpu_power", "watts", "Power drawn.", "gpu"),
+    _counter("gpu_energy", "joules", "Energy since the driver was loaded.", "gpu"),
+    _gauge("gpu_sm_clock", "hertz", "Clock of the multiprocessors.", "gpu"),
+    _gauge("gpu_memory_clock", "hertz", "Clock of the memory.", "gpu"),
+    _gauge("gpu_temperature", "celsius", "Temperature of the chip.", "gpu"),
+    _gauge("gpu_pcie_receive", "bytes_per_second", "PCIe traffic to the GPU between the last two "
+           "readings.", "gpu"),
+    _gauge("gpu_pcie_transmit", "bytes_per_second", "PCIe traffic from the GPU.", "gpu"),
+    _gauge("gpu_throttled", "", "1 while this reason holds the clocks down.", "gpu", "reason"),
+)  # fmt: skip
+RUN: Final = (
+    _gauge("run_info", "", "1; what is run: knee, run, sweep or locust, the workload, the run's "
+           "name (its folder's), and which model it loads at which target.",
+           "kind", "workload", "run", "model", "target"),
+    _gauge("users_target", "", "Users that the run asks for."),
+    _gauge("users_running", "", "Users that run, retiring ones included."),
+    _gauge("step", "", "Number of the load step under way, from 1; 0 before the first."),
+    _gauge("step_phase", "", "1 for the phase that the step is in.", "phase"),
+    _gauge("step_purpose", "", "1 for what the step is for.", "purpose"),
+    _counter("steps", "", "Steps that ended, by what they showed.", "decision"),
+    _histogram("ttft", "Counted when the first token arrives; without one, when the request "
+               "fails, as +Inf."),
+    _histogram("itl", "Counted when the gap ends; a failed request adds one of +Inf for each "
+               "planned token that it did not deliver."),
+    _histogram("tpot", "Counted when the request ends; +Inf when it fails."),
+    _histogram("e2e", "Counted when the request ends; +Inf when it fails."),
+    Exported("schedule_lag", "harness_schedule_lag_seconds", "histogram",
+             "How much later than scheduled a request was sent; only where there is a schedule."),
+    _of_metric("output_tokens", "output_tokens_per_s", "Tokens that arrived."),
+    _counter("prompt_tokens", "", "Prompt tokens of ended requests, as the server counts them."),
+    _of_metric("requests", "requests_per_s", "Requests that ended, by how; `ok`: well.", "outcome"),
+    _of_metric("good_requests", "goodput_per_s", "Requests that met every SLO by their own "
+               "figures."),
+    _gauge("slo_limit", "seconds", "What was promised.", "slo"),
+    _gauge("slo_allowed", "ratio", "Share of the latencies that may be over it.", "slo"),
+    _counter("slo_observations", "", "Latencies that an SLO looks at.", "slo"),
+    _counter("slo_misses", "", "Of them, those over its limit, exactly: no bucket is involved.",
+             "slo"),
+    _gauge("loop_lag", "seconds", "How late the event loop of a load process woke at worst, in "
+           "the last second.", "process"),
+    _counter("client_cpu", "seconds", "CPU time of each process of the load generator.",
+             "process"),
+    _gauge("bracket_low_users", "", "Highest level so far that kept every SLO, by the figures of "
+           "all levels."),
+    _gauge("bracket_high_users", "", "Lowest level so far that did not."),
+    _gauge("knee_users", "", "The knee, once it is found."),
+    _gauge("knee_low_users", "", "The lower end of its 95 % interval."),
+    _gauge("knee_high_users", "", "The upper end of its 95 % interval."),
+)  # fmt: skip
+EXPORTED: Final = {
+    "the exporter": (*TARGET, *GPU),
+    "a run": RUN,
+}
+BUCKETS_OF: Final = {row.key: BUCKETS_S[row.key] for row in RUN if row.kind == "histogram"}
+
+
+def finite_mean(key: str, rate: Callable[[str, str], str]) -> str:
+    """PromQL: the mean of a run's histogram, of what is finite; `rate` is told part and labels.
+
+    A run's sums leave failures out, its counts do not.
+    """
+    finite = f'le="{BUCKETS_OF[key][-2]}"'
+    return f"{rate('_sum', '')} / {rate('_bucket', finite)}"
+
+
+def families(rows: Sequence[Exported], values: Values) -> list[Family]:
+    """The rows of which a figure is given, in their order."""
+    return [
+        Family(row.name, row.kind, row.help, row.labels, found if row.labels else {(): found})
+        for row in rows
+        if (found := values.get(row.key)) is not None
+    ]
+
+
+def page_of(rows: Sequence[Exported], values: Values) -> bytes:
+    """The page itself."""
+    return page(families(rows, values))

@@ -1,0 +1,81 @@
+"""From a measured knee to the load at which one replica should get company.
+
+The knee counts concurrent users; a server counts what runs and waits in it. The two differ by what
+is on its way: between users' requests, in the front end, on the network. So the threshold is the
+knee's lower end times the share of its users that the server saw, at the knee's own level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor, isnan, nan
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import NoKnee, RunFolderError
+from harness.measure.slo import Slo
+from harness.runfolder import names
+from harness.runfolder.jsonfiles import number, read_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Requests that run or wait on one replica, and where that comes from."""
+
+    requests: int  # the SLOs hold up to here
+    users: int  # the knee's lower end
+    knee: int
+    slos: tuple[Slo, ...]  # none: the power knee
+    share: float  # of the users, seen by the server; NaN: it did not say, taken as 1
+    model: str  # as the server calls it; "": not known
+
+    @property
+    def sentence(self) -> str:
+        """For a person, of one line."""
+        seen = (
+            "the server's own count of them is not known"
+            if self.share != self.share
+            else f"the server counts {self.share:.0%} of them"
+        )
+        promise = " and ".join(map(str, self.slos)) or "the best throughput for the waiting time"
+        return (
+            f"Measured: {promise} holds up to {self.users} concurrent users at least (the knee is "
+            f"{self.knee}); {seen}."
+        )
+
+
+def threshold(folder: Path) -> Threshold:
+    """Of a run folder's knee.json. Raises RunFolderError, NoKnee."""
+    result = read_json(folder / names.KNEE)
+    if result is None:
+        raise RunFolderError(
+            f"{folder} has no {names.KNEE} that can be read: expected a run folder of "
+            f"`vllm-harness knee`; try `vllm-harness report {folder}`, which writes it."
+        )
+    knee, status = result.get("knee") or {}, result.get("status") or "missing"
+    low, users = (knee.get("ci95") or [0])[0] or 0, knee.get("users") or 0
+    if status != "found" or low < 1:
+        why = "its interval reaches 0" if status == "found" else f"its status is {status}"
+        raise NoKnee(
+            f"{folder} holds no knee to build on ({why}): expected one that was found; try "
+            "`vllm-harness knee` with a longer --budget, or another --max-users."
+        )
+    share = seen_share(result.get("steps") or [], knee.get("measured_at_users"))
+    counted = low if isnan(share) else floor(low * share)
+    target = (read_json(folder / names.RUN) or {}).get("server") or {}
+    slos = tuple(Slo.parse(text) for text in result.get("slos") or [])
+    return Threshold(max(counted, 1), low, users, slos, share, str(target.get("model") or ""))
+
+
+def seen_share(steps: list[dict[str, Any]], level: object) -> float:
+    """Of a level's users, the share that ran or waited on average, at most 1; NaN: not known."""
+    seen = seconds = 0.0
+    for step in steps:
+        server = step.get("server") or {}
+        held = number(server.get("running_mean")) + number(server.get("waiting_mean"))
+        length = float(step["end_ns"] - step["settled_ns"])
+        if step["users"] == level and step.get("decision") != "invalid" and held >= 0:
+            seen, seconds = seen + held / step["users"] * length, seconds + length
+    return min(seen / seconds, 1.0) if seen else nan

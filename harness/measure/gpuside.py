@@ -1,0 +1,111 @@
+"""The GPUs' side of one window: how busy, how full, how hot, how many joules for a token."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from math import fsum, isnan, nan
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from harness.measure.samples import GpuSample
+
+# NVML's bits, which DCGM repeats; that an idle GPU's clocks are low (bit 1) holds nothing down
+THROTTLES: Final = {
+    0x2: "clocks set by a user",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "heat (software)",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+    0x100: "display",
+}
+
+SLOWED: Final = frozenset(THROTTLES.values()) - {"clocks set by a user", "display"}  # not chosen
+
+
+# the same as a Prometheus label
+REASON_LABELS: Final = {
+    words: words.replace(" (", "_").replace(")", "").replace(" ", "_")
+    for words in THROTTLES.values()
+}
+
+
+MIB: Final = 1 << 20
+# field of GpuSample -> (the exporter's series without its prefix, what one of ours is in its unit)
+GPU_SERIES: Final = {
+    "util_pct": ("gpu_utilization_ratio", 0.01),
+    "memory_util_pct": ("gpu_memory_utilization_ratio", 0.01),
+    "memory_used_mib": ("gpu_memory_used_bytes", MIB),
+    "power_w": ("gpu_power_watts", 1.0),
+    "energy_j": ("gpu_energy_joules_total", 1.0),
+    "sm_clock_mhz": ("gpu_sm_clock_hertz", 1e6),
+    "memory_clock_mhz": ("gpu_memory_clock_hertz", 1e6),
+    "temperature_c": ("gpu_temperature_celsius", 1.0),
+    "pcie_rx_mb_per_s": ("gpu_pcie_receive_bytes_per_second", 1e6),
+    "pcie_tx_mb_per_s": ("gpu_pcie_transmit_bytes_per_second", 1e6),
+}
+
+
+def throttle_reasons(mask: int) -> tuple[str, ...]:
+    """Why clocks are held down, in words; unknown bits are left out."""
+    return tuple(words for bit, words in THROTTLES.items() if mask & bit)
+
+
+def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> dict[str, Any]:
+    """Of a window's samples, all GPUs: means over GPUs, power and memory added up; for JSON.
+
+    `tokens_per_s`: output tokens that arrived in the window, for joules per token. {}: no sample.
+    """
+    if not samples:
+        return {}
+    each: defaultdict[int, list[GpuSample]] = defaultdict(list)
+    for sample in samples:
+        each[sample.gpu].append(sample)
+    power = fsum(_power_w(one) for one in each.values())
+    held = Counter(reason for s in samples for reason in s.throttled or ())
+    figures = {
+        "gpus": len(each),
+        "samples": len(samples),
+        "util_pct_mean": _mean(s.util_pct for s in samples),
+        "memory_util_pct_mean": _mean(s.memory_util_pct for s in samples),
+        "memory_used_mib_max": fsum(_most(s.memory_used_mib for s in o) for o in each.values()),
+        "power_w": power,
+        "j_per_output_token": power / tokens_per_s if tokens_per_s > 0 else nan,
+        "sm_clock_mhz_min": -_most(-s.sm_clock_mhz for s in samples),
+        "sm_clock_mhz_mean": _mean(s.sm_clock_mhz for s in samples),
+        "sm_clock_mhz_max": _most(s.sm_clock_mhz for s in samples),
+        "temperature_c_max": _most(s.temperature_c for s in samples),
+        "pcie_rx_mb_per_s": fsum(_mean(s.pcie_rx_mb_per_s for s in o) for o in each.values()),
+        "pcie_tx_mb_per_s": fsum(_mean(s.pcie_tx_mb_per_s for s in o) for o in each.values()),
+    }
+    told: dict[str, Any] = {k: None if isnan(v) else round(v, 4) for k, v in figures.items()}
+    known = any(sample.throttled is not None for sample in samples)
+    words = [f"{reason} {count / len(samples):.0%}" for reason, count in held.items()]
+    slowed = sum(1 for s in samples if SLOWED.intersection(s.throttled or ()))
+    told["throttled_share"] = round(slowed / len(samples), 4) if known else None
+    told["throttled"] = ", ".join(words) if known else None  # the share of the readings
+    return told
+
+
+def _power_w(samples: Sequence[GpuSample]) -> float:
+    """Of one GPU: from its energy counter, else the mean of its power readings."""
+    first, last = samples[0], samples[-1]
+    seconds = (last.at_ns - first.at_ns) / SECOND
+    joules = last.energy_j - first.energy_j
+    if seconds > 0 and joules >= 0:
+        return joules / seconds
+    return _mean(sample.power_w for sample in samples)
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = [value for value in values if not isnan(value)]
+    return fsum(known) / len(known) if known else nan
+
+
+def _most(values: Iterable[float]) -> float:
+    return max((value for value in values if not isnan(value)), default=nan)

@@ -1,0 +1,72 @@
+"""The report's tables about the instrument: each quantile's two intervals, each step's client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.report.facts import mapping
+from harness.report.say import UNKNOWN, Figure, as_float, bounds, say
+
+if TYPE_CHECKING:
+    from harness.report.facts import Facts
+    from harness.report.steprow import StepRow
+
+LATENCIES: Final = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "End to end"}
+STATISTICS: Final = ("p50", "p95", "p99")
+
+
+def quantiles(facts: Facts) -> list[dict[str, str]]:
+    """At the knee: each quantile with its sampling interval and the instrument's, in ms."""
+    step = facts.at_knee()
+    if step is None:
+        return []
+    rows = []
+    for key, title in LATENCIES.items():
+        block = step.part(f"{key}_ms")
+        for name in STATISTICS:
+            figure = Figure.of(block, name)
+            if figure.known:
+                rows.append(
+                    {
+                        "Quantile": f"{title} {name}",
+                        "ms": figure.digits,
+                        "95 % interval (sampling)": figure.interval or UNKNOWN,
+                        "instrument": _sharp(bounds(block.get(f"{name}_instrument"))),
+                    }
+                )
+    return rows
+
+
+def _sharp(pair: tuple[float, float]) -> str:
+    """To the microsecond: the instrument's bounds lie close together."""
+    lo, hi = pair
+    return UNKNOWN if lo != lo else f"{lo:,.3f} to {hi:,.3f}"  # noqa: PLR0124 - NaN
+
+
+def clients(facts: Facts) -> list[dict[str, str]]:
+    """Per step, what the load generator shows of itself."""
+    return [_client(step) for step in facts.steps if step.part("client")]
+
+
+def _client(step: StepRow) -> dict[str, str]:
+    said = step.part("client")
+    turn = mapping(said.get("turnaround_ms"))
+    return {
+        "#": str(step.index + 1),
+        "Users": f"{step.users:,}",
+        "Instrument's share": _share(
+            max(mapping(said.get("instrument_share")).values(), default=0)
+        ),
+        "Exact stamps": _share(step.data.get("exact_share")),
+        "Stamped reads": _share(said.get("stamp_coverage")),
+        "Next request after, ms": say(as_float(turn.get("mean"))),
+        "p99": say(as_float(turn.get("p99"))),
+        "Worst loop lag, ms": say(as_float(said.get("loop_lag_max_ms"))),
+        "Clock steps": str(said.get("clock_steps", "")),
+        **{f"CPU {name}": _share(cores) for name, cores in mapping(said.get("cpu")).items()},
+    }
+
+
+def _share(value: Any) -> str:
+    number = as_float(value)
+    return UNKNOWN if number != number else f"{number:.1%}"  # noqa: PLR0124 - NaN

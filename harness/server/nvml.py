@@ -1,0 +1,158 @@
+"""NVML's readings of this machine's GPUs, through NVIDIA's own `pynvml`.
+
+Seen on an H200: a reading takes some milliseconds, mostly for the energy counter. NVML's own PCIe
+throughput takes 21 ms a direction and sees only those 21 ms (8 MB/s and 902 MB/s in one steady
+load of 216), so ours comes from the byte counters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any, Final
+
+import pynvml
+
+from harness.measure.gpuside import throttle_reasons
+from harness.measure.samples import GpuSample
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB: Final = 1 << 20
+UNSIGNED_INT: Final = 1  # NVML's type of a counter that wraps at 4 GiB
+
+
+class NoGpu(Exception):  # noqa: N818 - a finding, no error
+    """Why there is nothing to read, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """PCIe counters at an instant; each wraps where `wrap` says."""
+
+    at_ns: int
+    received: int
+    sent: int
+    wrap: int
+
+
+class NvmlGpus:
+    """This machine's GPUs. Use `open`."""
+
+    blocking = True  # calls into a C library
+
+    def __init__(self, nvml: Any, handles: list[Any]) -> None:
+        """`nvml` has pynvml's functions, `handles` are its devices."""
+        self._nvml = nvml
+        self._handles = handles
+        self._bytes: dict[int, Bytes] = {}
+
+    @classmethod
+    def open(cls, nvml: Any = pynvml) -> NvmlGpus:
+        """Raises NoGpu."""
+        try:
+            nvml.nvmlInit()
+            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        except nvml.NVMLError as error:
+            raise NoGpu(f"no GPU here ({error})") from None
+        if not handles:
+            nvml.nvmlShutdown()
+            raise NoGpu("no GPU here (NVIDIA's driver sees none)")
+        return cls(nvml, handles)
+
+    def close(self) -> None:
+        """Let the library go."""
+        self._nvml.nvmlShutdown()
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """What each is."""
+        nvml = self._nvml
+        driver = nvml.nvmlSystemGetDriverVersion()
+        return [
+            {
+                "index": index,
+                "name": nvml.nvmlDeviceGetName(handle),
+                "memory_mib": self._memory(handle, "total"),
+                "driver": driver,
+                "uuid": nvml.nvmlDeviceGetUUID(handle),
+            }
+            for index, handle in enumerate(self._handles)
+        ]
+
+    def read(self, at_ns: int) -> list[GpuSample]:
+        """One sample each; NaN for what a GPU, its driver or a container does not show."""
+        return [self._read(index, handle, at_ns) for index, handle in enumerate(self._handles)]
+
+    def _read(self, index: int, handle: Any, at_ns: int) -> GpuSample:
+        nvml, number = self._nvml, self._number
+        received, sent = self._pcie_mb_per_s(index, handle, at_ns)
+        return GpuSample(
+            at_ns,
+            index,
+            util_pct=number(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            memory_util_pct=number(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory),
+            memory_used_mib=self._memory(handle, "used"),
+            power_w=number(lambda: nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3,
+            energy_j=number(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3,
+            sm_clock_mhz=number(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            memory_clock_mhz=number(
+                lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
+            ),
+            temperature_c=number(
+                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            ),
+            pcie_rx_mb_per_s=received,
+            pcie_tx_mb_per_s=sent,
+            throttled=self._throttled(handle),
+        )
+
+    def _number(self, ask: Callable[[], float]) -> float:
+        try:
+            return float(ask())
+        except self._nvml.NVMLError:
+            return nan
+
+    def _memory(self, handle: Any, part: str) -> float:
+        return self._number(lambda: getattr(self._nvml.nvmlDeviceGetMemoryInfo(handle), part) / MIB)
+
+    def _throttled(self, handle: Any) -> tuple[str, ...] | None:
+        """By the newer name of the call, or the older where the driver has only that."""
+        for name in ("EventReasons", "ThrottleReasons"):
+            ask = partial(getattr(self._nvml, f"nvmlDeviceGetCurrentClocks{name}"), handle)
+            if not isnan(mask := self._number(ask)):
+                return throttle_reasons(int(mask))
+        return None
+
+    def _pcie_mb_per_s(self, index: int, handle: Any, at_ns: int) -> tuple[float, float]:
+        """(received, sent) by the GPU since the last reading; wrong above 4 GiB in between."""
+        now, before = self._count(handle, at_ns), self._bytes.get(index)
+        if now is None:
+            return nan, nan
+        self._bytes[index] = now
+        if before is None:
+            return nan, nan
+        seconds = max(now.at_ns - before.at_ns, 1) / SECOND
+        received = (now.received - before.received) % now.wrap
+        sent = (now.sent - before.sent) % now.wrap
+        return received / 1e6 / seconds, sent / 1e6 / seconds
+
+    def _count(self, handle: Any, at_ns: int) -> Bytes | None:
+        nvml = self._nvml
+        fields = [nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES]
+        try:
+            received, sent = nvml.nvmlDeviceGetFieldValues(handle, fields)
+        except nvml.NVMLError:
+            return None
+        if received.nvmlReturn or sent.nvmlReturn:
+            return None
+        small = received.valueType == UNSIGNED_INT
+        part = "uiVal" if small else "ullVal"
+        return Bytes(
+            at_ns,
+            getattr(received.value, part),
+            getattr(sent.value, part),
+            wrap=1 << (32 if small else 64),
+        )

@@ -1,0 +1,131 @@
+"""FIELDS: what a person asks for before a search starts, on our page, Locust's or its command line.
+
+Each row reads its own text or raises ConfigError with the sentence that the page shows beside it.
+Where files are written, and whose key is sent, are no fields: a browser must not choose them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from harness.errors import ConfigError
+from harness.load.workloads import WORKLOADS, workload
+from harness.measure.slo import Slo
+from harness.server.address import Address
+from harness.units import SECOND, duration_ns, exact_ns, percent
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Callable, Mapping
+
+SHORTEST_NS: Final = 10 * SECOND
+MOST: Final = 1_000_000
+
+
+class Field(NamedTuple):
+    """One row."""
+
+    label: str
+    hint: str
+    read: Callable[[str], Any]
+    default: str = ""
+    choices: tuple[str, ...] = ()
+
+
+def _url(text: str) -> str:
+    if not text.strip():
+        raise ConfigError("no target was given: expected a URL; try http://127.0.0.1:8000.")
+    return str(Address.parse(text))
+
+
+def _slos(text: str) -> tuple[Slo, ...]:
+    return tuple(Slo.parse(one) for one in re.split(r"[\s,]+", text.strip()) if one)
+
+
+def _count(what: str, least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        text = text.strip() or str(least)
+        if not text.isdecimal() or not least <= int(text) <= MOST:
+            raise ConfigError(
+                f"{what} is {text!r}: expected a whole number from {least} to {MOST:,}; "
+                f"try {max(least, 1)}."
+            )
+        return int(text)
+
+    return read
+
+
+def _budget(text: str) -> int:
+    budget_ns = duration_ns(text, "the budget")
+    if budget_ns < SHORTEST_NS:
+        raise ConfigError(f"the budget is {text!r}: expected {exact_ns(SHORTEST_NS)} or more.")
+    return budget_ns
+
+
+FIELDS: Final[dict[str, Field]] = {
+    "host": Field("Target", "the server's URL", _url),
+    "model": Field("Model", "empty: the only one that it serves", str.strip),
+    "slo": Field(
+        "SLOs",
+        "as ttft_p95=500ms, with blanks between several; none: the power knee",
+        _slos,
+        "ttft_p95=500ms itl_p95=50ms",
+    ),
+    "workload": Field("Workload", "what is sent", workload, "chat", tuple(WORKLOADS)),
+    "prompt_tokens": Field(
+        "Prompt tokens", "mean; 0: the workload's own", _count("prompt tokens", 0), "0"
+    ),
+    "output_tokens": Field(
+        "Output tokens", "mean; 0: the workload's own", _count("output tokens", 0), "0"
+    ),
+    "min_users": Field("Lowest level", "users", _count("the lowest level", 1), "1"),
+    "max_users": Field("Highest level", "users", _count("the highest level", 1), "512"),
+    "budget": Field("Budget", "the load ends within this time", _budget, "10m"),
+    "max_errors": Field(
+        "Failures allowed",
+        "a level with more failed requests is bad",
+        lambda text: percent(text, "the share of failures"),
+        "1%",
+    ),
+}
+ON_THE_LINE: Final = ("min_users", "max_users", "budget", "max_errors")  # chat.py has the others
+
+
+def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(values by field, by field what is wrong); one of the two is whole."""
+    values: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for name, field in FIELDS.items():
+        try:
+            values[name] = field.read(form.get(name, field.default))
+        except ConfigError as error:
+            wrong[name] = str(error)
+    if not wrong and values["min_users"] > values["max_users"]:
+        wrong["min_users"] = (
+            f"the lowest level is {values['min_users']} and the highest {values['max_users']}: "
+            "expected the first to be at most the second; try 1."
+        )
+    return values, wrong
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The search's own options on Locust's command line."""
+    for name in ON_THE_LINE:
+        field = FIELDS[name]
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            default=field.default,
+            help=f"{field.hint}; default: {field.default}".replace("%", "%%"),
+        )
+
+
+def given(options: Any, host: str) -> dict[str, str]:
+    """The form as the command line, or Locust's own form, has it."""
+    form = {"host": host}
+    for name, field in FIELDS.items():
+        value = getattr(options, name, None)
+        if name != "host" and value not in (None, "", []):
+            form[name] = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        form.setdefault(name, field.default)
+    return form

@@ -1,0 +1,86 @@
+"""The live page of one run of the `vllm-harness` command (`--ui`), to its answer.
+
+The web server ends with the command, a moment after an open page has seen the answer.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from harness.drive.livepage import LivePage
+from harness.export.history import LiveState
+from harness.export.states import STATES, facts_of
+from harness.measure.recent import Recent
+from harness.study.watch import PageView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.measure.counts import RunCounts
+    from harness.study.experiment import Experiment, Viewer, Wanted
+
+
+class RunPage:
+    """A context manager: at its end nobody is served any more."""
+
+    def __init__(self, wanted: Wanted, url: str, model: str) -> None:
+        """Nothing is served yet: the session does it."""
+        self.recent = Recent()
+        self.state = LiveState({"kind": wanted.kind})
+        self.state.begin(**facts_of("starting", url), **about(wanted, url, model))
+        self.page = LivePage(self.state, lambda: wanted.output.out_dir)
+        self._interrupted = self._looked_at = False
+        self._view: PageView | None = None
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let an open page see the answer, then end."""
+        with suppress(KeyboardInterrupt):
+            if self._looked_at:
+                self.page.linger()
+        self.page.close()
+
+    def view(self, counts: RunCounts, beside: Viewer) -> PageView:
+        """What sees each tick."""
+        self._view = PageView(self.state, counts, self.recent, beside)
+        return self._view
+
+    def over(self, experiment: Experiment, *, interrupted: bool) -> None:
+        """The load has ended."""
+        self._interrupted, self._looked_at = interrupted, self.page.open
+        if self._view is not None:
+            self._view.over(experiment)
+        self.page.stop = None
+        self.state.tell(**facts_of("computing"))
+
+    def answer(self, result: Mapping[str, Any], words: str) -> None:
+        """The results, and the report's words about them."""
+        self.state.tell(**ending(result, words, self._interrupted))
+
+
+def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
+    """The page's facts of what is asked for."""
+    return {
+        "target": url,
+        "model": model,
+        "folder": wanted.output.out_dir.name,
+        "slos": [{"name": s.name, "limit_ms": s.limit_ns / 1e6} for s in wanted.plan.slos],
+        "processes": wanted.load.processes,
+    }
+
+
+def ending(result: Mapping[str, Any], answer: str, interrupted: bool) -> dict[str, Any]:
+    """The page's facts of a run that has its results; `answer`: the report's, in words."""
+    lines = [line for line in answer.strip().splitlines() if not line.startswith("The run folder")]
+    status = "interrupted" if interrupted else str(result["status"])
+    headline = lines[0] if lines else ""
+    knee = result.get("knee") or {}
+    return facts_of(status if status in STATES else "undecided") | {
+        "sentence": headline,
+        "answer": lines[1:],
+        "knee": [knee.get("users"), *(knee.get("ci95") or (None, None))],
+    }

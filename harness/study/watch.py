@@ -1,0 +1,128 @@
+"""What a live page is told of a study, once a second: points, the step under way, the steps so far.
+
+Nothing is computed that the run does not have: users and the server's figures from the controller,
+tokens and latencies from RunCounts. Only when a step has ended, its own p95s are looked up once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.export.states import facts_of
+from harness.measure.figures import sample_of, spans_of
+from harness.measure.records import Outcome
+from harness.measure.summary import Tokens
+from harness.study.outcome import bracket_users
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from harness.export.history import LiveState
+    from harness.measure.counts import RunCounts
+    from harness.measure.figures import Figures
+    from harness.measure.recent import Recent
+    from harness.study.controller import KneeController, Step
+    from harness.study.experiment import Experiment, Viewer
+
+P95: Final = 0.95
+
+
+class PageView:
+    """A viewer that tells `state`, and then another viewer."""
+
+    def __init__(
+        self, state: LiveState, counts: RunCounts, recent: Recent, beside: Viewer | None = None
+    ) -> None:
+        """`counts` and `recent` are fed by the run's records."""
+        self.state = state
+        self._counts, self._recent, self._beside = counts, recent, beside
+        self._steps: list[dict[str, Any]] = []
+        self._tokens = 0
+        self._at_ns = -1
+
+    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
+        """A second has passed."""
+        controller = experiment.controller
+        counts, server = self._counts, controller.server
+        seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else math.inf
+        rate = round((counts.output_tokens - self._tokens) / seconds, 1)
+        self._at_ns, self._tokens = now_ns, counts.output_tokens
+        told = (server.running, server.waiting) if server is not None else (math.nan, math.nan)
+        point = [
+            round((now_ns - controller.began_ns) / SECOND, 1),
+            running_users,
+            rate,
+            *(None if math.isnan(figure) else int(figure) for figure in told),
+            *self._recent.look(),
+        ]
+        self.state.add(point, **self._ended(), **self._now(controller, now_ns))
+        if len(controller.steps) != len(self._steps):
+            self.steps(experiment)
+        elif self.state.facts["state"] == "starting":
+            self.state.tell(**facts_of("running", experiment.url))
+        if self._beside is not None:
+            self._beside.show(experiment, now_ns, running_users)
+
+    def _now(self, controller: KneeController, now_ns: int) -> dict[str, Any]:
+        """The step under way."""
+        left = controller.plan.budget_ns - (now_ns - controller.began_ns)
+        now = controller.now
+        if now is None:
+            return {}
+        return {
+            "step": len(controller.steps) + 1,
+            "users": now.hold.users,
+            "purpose": now.hold.purpose,
+            "phase": now.phase,
+            "left_s": max(left, 0) // SECOND,
+        }
+
+    def over(self, experiment: Experiment) -> None:
+        """The load has ended and every record is here."""
+        self.steps(experiment)
+        self.state.now = self._ended()
+
+    def _ended(self) -> dict[str, Any]:
+        ended = sum(self._counts.outcomes.values())
+        return {"ended": ended, "failed": ended - self._counts.outcomes[Outcome.ok]}
+
+    def steps(self, experiment: Experiment) -> None:
+        """Tell of the steps that ended, and of the bracket that they leave."""
+        controller = experiment.controller
+        for number in range(len(self._steps), len(controller.steps)):
+            bracket = bracket_users(controller.plan, controller.steps[: number + 1])
+            self._steps.append(
+                self._row(experiment, controller.steps[number]) | {"bracket": bracket}
+            )
+            self.state.tell(steps=list(self._steps), bracket=bracket)
+
+    def _row(self, experiment: Experiment, step: Step) -> dict[str, Any]:
+        window, began_ns = step.window, experiment.controller.began_ns
+        look = experiment.ledger.look(window.settled_ns, window.end_ns)
+        span = (window.settled_ns, window.end_ns)
+        ttft = sample_of(look.table, "ttft", spans_of(look.table, [span]))
+        return {
+            "users": window.users,
+            "purpose": window.purpose,
+            "decision": "invalid" if step.invalid else step.judgement.decision,
+            "why": step.invalid or step.judgement.reason,
+            "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
+            "to_s": round((window.end_ns - began_ns) / SECOND, 1),
+            "ttft_p95_ms": _p95(ttft),
+            "itl_p95_ms": _p95(Tokens.of(look, span).gaps),
+        }
+
+
+def _p95(seen: Figures) -> list[float | str | None] | None:
+    """[value, low, high] in ms; None without observations, None ends where too few for them."""
+    if not seen.n:
+        return None
+    interval = seen.interval(P95)
+    ends = (None, None) if interval is None else (_ms(interval.lo), _ms(interval.hi))
+    return [_ms(seen.quantile(P95)), *ends]
+
+
+def _ms(ns: float) -> float | str | None:
+    if math.isnan(ns):
+        return None
+    return "inf" if math.isinf(ns) else round(ns / MS, 2)

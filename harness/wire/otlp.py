@@ -1,0 +1,108 @@
+"""OTLP traces as a server sends them over HTTP, to what vLLM says of each request in its span.
+
+Protobuf's wire format is four kinds of fields, of which a span's attributes use three; reading them
+here saves two packages (docs/dependencies.md). Field numbers: opentelemetry-proto 1.x, trace.proto
+and common.proto. Fields that are not wanted are skipped, whatever they hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from harness.measure.traces import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Value = int | bytes
+
+# vllm/tracing/utils.py, SpanAttributes
+REQUEST_ID: Final = "gen_ai.request.id"
+TTFT: Final = "gen_ai.latency.time_to_first_token"
+QUEUE: Final = "gen_ai.latency.time_in_queue"
+PREFILL: Final = "gen_ai.latency.time_in_model_prefill"
+
+RESOURCE_SPANS, SCOPE_SPANS, SPANS, ATTRIBUTES = 1, 2, 2, 9
+KEY, VALUE = 1, 2
+STRING, INT, DOUBLE = 1, 3, 4
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+MOST_VARINT_BITS: Final = 63
+
+
+def traces(body: bytes) -> list[Trace]:
+    """Of an ExportTraceServiceRequest, the requests that it tells of. Raises ValueError."""
+    found = []
+    for resource in _messages(body, RESOURCE_SPANS):
+        for scope in _messages(resource, SCOPE_SPANS):
+            for span in _messages(scope, SPANS):
+                said = dict(_attribute(each) for each in _messages(span, ATTRIBUTES))
+                if isinstance(said.get(REQUEST_ID), str):
+                    seconds = (_number(said.get(key)) for key in (TTFT, QUEUE, PREFILL))
+                    found.append(Trace(str(said[REQUEST_ID]), *seconds))
+    return found
+
+
+def _number(value: str | float | None) -> float:
+    return float(value) if isinstance(value, float | int) else float("nan")
+
+
+def _attribute(message: bytes) -> tuple[str, str | float | None]:
+    """(name, value) of a KeyValue; None for a kind of value that is not wanted."""
+    name, value = "", None
+    for number, field in _fields(message):
+        if number == KEY and isinstance(field, bytes):
+            name = field.decode(errors="replace")
+        elif number == VALUE and isinstance(field, bytes):
+            value = _any_value(field)
+    return name, value
+
+
+def _any_value(message: bytes) -> str | float | None:
+    for number, field in _fields(message):
+        if number == STRING and isinstance(field, bytes):
+            return field.decode(errors="replace")
+        if number == DOUBLE and isinstance(field, bytes) and len(field) == struct.calcsize("<d"):
+            return float(struct.unpack("<d", field)[0])
+        if number == INT and isinstance(field, int):
+            return field
+    return None
+
+
+def _messages(message: bytes, wanted: int) -> Iterator[bytes]:
+    for number, field in _fields(message):
+        if number == wanted and isinstance(field, bytes):
+            yield field
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
+    """(field number, value): varints as integers, everything else as its bytes."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind, size = tag & 7, 0
+        if kind == VARINT:
+            value, at = _varint(message, at)
+            yield tag >> 3, value
+            continue
+        if kind == BYTES:
+            size, at = _varint(message, at)
+        elif kind in (FIXED64, FIXED32):
+            size = 8 if kind == FIXED64 else 4
+        else:
+            raise ValueError(f"protobuf wire type {kind} at byte {at}: expected 0, 1, 2 or 5")
+        if at + size > len(message):
+            raise ValueError(f"a field of {size} bytes at byte {at} of {len(message)}")
+        yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(message) and shift <= MOST_VARINT_BITS:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follows
+            return value, at
+    raise ValueError(f"an unfinished number at byte {at} of {len(message)}")

@@ -1,0 +1,143 @@
+"""The stack of docker-compose.yml in a copy of this tree, with an .env and secrets of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOP = Path(__file__).parents[1]
+PATIENCE_S = 180.0  # it runs beside everything else
+PLAIN, SEARCH = "locustfiles/chat.py", "locustfiles/knee.py"  # what Locust runs
+
+
+# Where `.ci/docker.sh` starts an engine of its own, if it must. While that is under way there is
+# no `state`; then it is empty, or says why Docker cannot be had here.
+HOME = Path(os.environ.get("HARNESS_DOCKER", TOP / ".docker"))
+STARTING = os.environ.get("HARNESS_DOCKER_INSTALLING") == "1"
+START_S = 900
+
+
+def said() -> str:
+    """Why Docker cannot be had on this machine, by `.ci/run`. Waits while that tries."""
+    state = HOME / "state"
+    until = time.monotonic() + START_S
+    while STARTING and not state.exists() and time.monotonic() < until:
+        time.sleep(1)
+    return state.read_text().strip() if state.exists() else ""
+
+
+def where() -> dict[str, str]:
+    """What `docker` must be told of the engine."""
+    file = HOME / "env"
+    told = file.read_text().removeprefix("export ").split() if file.exists() else []
+    return dict(setting.split("=", 1) for setting in told)
+
+
+def missing() -> str:
+    """Why no stack can be started here; "" where one can."""
+    if why := said():
+        return why
+    for what in ("compose version", "info"):
+        try:
+            done = subprocess.run(
+                ["docker", *what.split()],
+                env=os.environ | where(),
+                capture_output=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            return "docker is not installed"
+        if done.returncode:
+            return f"`docker {what}` fails: {done.stderr.decode().strip().splitlines()[-1]}"
+    return ""
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    """Its first true value; fails after PATIENCE_S."""
+    until = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < until, "this did not happen"
+        time.sleep(0.5)
+    return found
+
+
+class Stack:
+    """One Compose project in `folder`; `login` is the password of Locust's page."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        """Copy what git knows or would know; nothing is started."""
+        names = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(names, cwd=TOP, capture_output=True, text=True, check=True).stdout
+        for name in filter(lambda name: (TOP / name).is_file(), listed.splitlines()):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TOP / name, folder / name)
+        self.folder, self.url, self.login = folder, f"http://127.0.0.1:{port}", ""
+        self.project = f"harness-test-{os.getpid()}"
+        drop = ("COMPOSE_PROFILES", "HARNESS_TARGET", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+        self.env = {k: v for k, v in (os.environ | where()).items() if k not in drop}
+        self.env |= {"COMPOSE_PROJECT_NAME": self.project, "LOCUST_PORT": str(port),
+                     "HARNESS_TAG": "test", "HARNESS_BUILD_NETWORK": "host",
+                     "LOCUST_LOGIN": "yes", "HARNESS_LOCUSTFILE": PLAIN}  # fmt: skip
+
+    def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """A command in the copy, to its end."""
+        return subprocess.run(
+            command, cwd=self.folder, env=self.env | more, text=True, capture_output=True,
+            check=False, timeout=300, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def compose(self, *arguments: str, **more: str) -> str:
+        """`docker compose`: its stdout; fails the test where it fails."""
+        done = self.run("docker", "compose", *arguments, **more)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def containers(self) -> dict[str, dict[str, Any]]:
+        """`docker inspect` of every container, by name without the project's."""
+        listed = self.compose("ps", "--all", "--quiet").split()
+        done = self.run("docker", "inspect", *listed)
+        found = json.loads(done.stdout)
+        return {c["Name"].removeprefix(f"/{self.project}-"): c for c in found}
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Prometheus' answer; it is not published, so it is asked from inside."""
+        ask = ["exec", "-T", "prometheus", "promtool", "query", "-o", "json", "instant"]
+        return list(json.loads(self.compose(*ask, "http://localhost:9090", expression)))
+
+    def value(self, expression: str) -> float | None:
+        """Of a query with one answer; None without one."""
+        found = self.query(expression)
+        return float(found[0]["value"][1]) if found else None
+
+    def ask(
+        self, path: str, form: str | dict[str, str] = "", user: str = "admin"
+    ) -> tuple[str, str]:
+        """Locust's page as curl asks it: (the address where it ended, the text)."""
+        data = form if isinstance(form, str) else json.dumps(form)
+        request = urllib.request.Request(self.url + path, data=data.encode() or None)  # noqa: S310 - ours
+        if not isinstance(form, str):
+            request.add_header("Content-Type", "application/json")
+        if self.login:
+            words = base64.b64encode(f"{user}:{self.login}".encode()).decode()
+            request.add_header("Authorization", f"Basic {words}")
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - ours
+            return answer.url.removeprefix(self.url), answer.read().decode()
+
+    def stats(self) -> dict[str, Any]:
+        """What Locust's page polls."""
+        return dict(json.loads(self.ask("/stats/requests")[1]))
+
+    def requests(self) -> int:
+        """That Locust has counted."""
+        return int(sum(row["num_requests"] for row in self.stats()["stats"][:-1]))

@@ -1,0 +1,124 @@
+"""Requests of every kind, cut into parts as a run cuts them, and what METRICS says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.measure.buckets import BUCKETS_S
+from harness.measure.metrics import METRICS, delivered_tokens
+from harness.measure.records import Outcome, RequestRecord, ns_array
+from harness.measure.summary import good_requests
+from harness.measure.table import OUTCOMES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.slo import Slo
+    from harness.measure.table import RecordTable
+
+MS = 1_000_000
+Series = tuple[str, tuple[tuple[str, str], ...]]  # a line's name and labels
+
+
+def records(seed: int, count: int, worker: int = 0) -> list[RequestRecord]:
+    """Some fail, some before their first token; events carry one to four tokens."""
+    rng = np.random.default_rng(seed)
+    return [_record(rng, worker, number) for number in range(count)]
+
+
+def _record(rng: np.random.Generator, worker: int, number: int) -> RequestRecord:
+    sent = 1_000 * MS + int(rng.integers(0, 9_000 * MS))
+    outcome = rng.choice(
+        [Outcome.ok, Outcome.timeout, Outcome.cancelled, Outcome.truncated], p=[0.7, 0.1, 0.1, 0.1]
+    )
+    events = int(rng.integers(0, 40))
+    gaps = rng.choice([10 * MS, 50 * MS, int(rng.integers(1, 900 * MS))], events)
+    at = (sent + np.cumsum(gaps)).tolist()
+    tokens = rng.integers(1, 5, events).tolist()
+    return RequestRecord(
+        worker=worker,
+        number=number,
+        user=number,
+        sent_ns=sent,
+        scheduled_ns=sent - int(rng.integers(0, 30 * MS)) if number % 2 else -1,
+        done_ns=(at[-1] if at else sent) + int(rng.integers(0, 50 * MS)),
+        outcome=Outcome(outcome),
+        planned_tokens=sum(tokens) + (0 if outcome == "ok" else int(rng.integers(0, 9))),
+        prompt_tokens=int(rng.integers(-1, 300)),
+        answer_index=int(rng.integers(-1, max(events, 1))) if events else -1,
+        at_ns=ns_array(at),
+        not_before_ns=ns_array(at),
+        tokens=ns_array(tokens),
+    )
+
+
+def with_parts(record: RequestRecord, cuts: Sequence[float]) -> list[RequestRecord]:
+    """Its parts, cut at these shares of its events, then the record itself."""
+    ends = sorted(round(cut * len(record.at_ns)) for cut in cuts)
+    out, begin = [], 0
+    for place, end in enumerate(ends):
+        arrays = {
+            name: getattr(record, name)[begin:end] for name in ("at_ns", "not_before_ns", "tokens")
+        }
+        known = record.sent_ns + place + 1
+        out.append(replace(record, outcome=Outcome.open, done_ns=known, **arrays))
+        begin = end
+    return [*out, record]
+
+
+def bucketed(key: str, ns: np.ndarray) -> tuple[tuple[float, ...], float]:
+    """(cumulative counts, sum in s) the slow way: one comparison for each bound."""
+    whole = [round(value) if np.isfinite(value) else value for value in ns.tolist()]
+    counts = tuple(
+        float(sum(value <= round(bound * 1e9) if bound < inf else True for value in whole))
+        for bound in BUCKETS_S[key]
+    )
+    return counts, sum(value for value in whole if value != inf) / 1e9
+
+
+def expected(table: RecordTable, slos: Sequence[Slo]) -> dict[str, Any]:
+    """What METRICS says of whole records; TTFT as it is counted: by the first token, if it came."""
+    observed = {key: row.observe(table).ns for key, row in METRICS.items() if row.observe}
+    had = table.counts > 0
+    first = np.where(had, table.offsets[:-1], 0)
+    arrived = table.at_ns[first] if len(table.at_ns) else table.sent_ns
+    observed["ttft"] = np.where(had, arrived - table.sent_ns, np.inf)
+    planned = table.scheduled_ns >= 0
+    observed["schedule_lag"] = (table.sent_ns - table.scheduled_ns)[planned].astype(float)
+    ended = np.bincount(table.outcome, minlength=len(OUTCOMES))
+    return {
+        "latency": {key: bucketed(key, observed[key]) for key in BUCKETS_S},
+        "outcomes": {o: int(n) for o, n in zip(OUTCOMES, ended, strict=True) if o != "open"},
+        "output_tokens": int(delivered_tokens(table).sum()),
+        "prompt_tokens": int(table.prompt_tokens.clip(min=0).sum()),
+        "good": int(good_requests(table, slos).sum()),
+        "observed": [len(observed[slo.metric]) for slo in slos],
+        "missed": [int((observed[slo.metric] > slo.limit_ns).sum()) for slo in slos],
+    }
+
+
+def exposed(want: dict[str, Any], slos: Sequence[Slo]) -> dict[Series, float]:
+    """The same as the lines of a page: (name, labels) -> value."""
+    lines: dict[Series, float] = {}
+    for key, (counts, total) in want["latency"].items():
+        name = f"harness_{key}_seconds"
+        for bound, count in zip(BUCKETS_S[key], counts, strict=True):
+            lines[f"{name}_bucket", (("le", "+Inf" if bound == inf else str(bound)),)] = count
+        lines[f"{name}_sum", ()] = total
+        lines[f"{name}_count", ()] = counts[-1]
+    for name in ("output_tokens", "prompt_tokens"):
+        lines[f"harness_{name}_total", ()] = want[name]
+    lines["harness_good_requests_total", ()] = want["good"]
+    for outcome, count in want["outcomes"].items():
+        lines["harness_requests_total", (("outcome", str(outcome)),)] = count
+    for slo, observed, missed in zip(slos, want["observed"], want["missed"], strict=True):
+        label = (("slo", slo.name),)
+        lines["harness_slo_limit_seconds", label] = slo.limit_ns / 1e9
+        lines["harness_slo_allowed_ratio", label] = slo.allowed
+        lines["harness_slo_observations_total", label] = observed
+        lines["harness_slo_misses_total", label] = missed
+    return lines

@@ -1,0 +1,164 @@
+"""The verdict on seeded configurations in simulated time, against what doubling resources does.
+
+`python tests/simulated_verdict.py` writes data/verdicts.json again, with the argument `truths`
+data/bottlenecks.json before it (5 minutes on two cores). Then: `make docs`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.engine.bottlenecks import RESOURCES, bottleneck
+from harness.engine.movement import movements
+from harness.engine.simulate import ClosedLoop
+from harness.measure.evidence import Window, gather
+from harness.measure.figures import in_window
+from harness.measure.metrics import ttft
+from harness.measure.search import SearchPlan
+from harness.measure.verdict import UNDECIDED
+from harness.study.controller import Step
+from harness.study.why import Found, all_seats, signs, verdict
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.measure.samples import GpuSample, ServerSample
+    from harness.measure.verdict import Verdict
+
+TRUTHS = Path(__file__).parent / "data" / "bottlenecks.json"
+VERDICTS = TRUTHS.with_name("verdicts.json")
+CONFIDENT = 0.8
+HELD_OUT = 4000  # the rules' constants were chosen while looking at seeds below it
+CASES = 200
+LEAST, MOST = 4, 300  # knees that are looked at,
+BINDS = 0.2  # where doubling something moves them by that much (log): by 22 % at least
+BATCH = 16
+
+
+def truth(seed: int) -> dict[str, Any] | None:
+    """`{"knee": users, "moved": {resource: log}}`; None: no such knee, or nothing moves it."""
+    users, moved = movements(bottleneck(seed), LEAST, MOST)
+    if max(moved.values(), default=0.0) < BINDS:
+        return None
+    return {"knee": round(users, 2), "moved": {k: round(v, 3) for k, v in moved.items()}}
+
+
+def truths(first: int, wanted: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The first so many seeds from `first` on that have one."""
+    found = 0
+    with ProcessPoolExecutor() as pool:
+        for start in count(first, BATCH):
+            seeds = range(start, start + BATCH)
+            for seed, one in zip(seeds, pool.map(truth, seeds), strict=True):
+                if one is not None and found < wanted:
+                    found += 1
+                    yield seed, one
+            if found == wanted:
+                return
+
+
+RIVAL = 0.5  # of the movement: then the runner-up, or no name, is right too
+
+
+def answers(one: dict[str, Any]) -> set[str]:
+    """What may be said of a configuration: the resource that moves the knee most, or nearly."""
+    (first, most), (second, next_most) = sorted(one["moved"].items(), key=lambda x: -x[1])[:2]
+    return {first} | ({second, UNDECIDED} if next_most > RIVAL * most else set())
+
+
+SHARES = (0.05, 0.85, 1.12)  # of the knee: what the search holds far below, below, just above
+HELD_S = 25
+WARM_S = 60  # at most, until each user has ended two requests
+
+
+def conclusion(seed: int, knee: float) -> Verdict:
+    """The verdict after three levels around a knee that is known."""
+    case = bottleneck(seed)
+    loop = ClosedLoop(case.engine, case.traffic, seed, observe=True)
+    plan = SearchPlan(case.slos, seed=seed)
+    samples: list[ServerSample] = []
+    gpus: list[GpuSample] = []
+    steps: list[Step] = []
+    entries: list[dict[str, Any]] = []
+    for share in SHARES:
+        least = int(knee) + 1 if share > 1 else 1
+        window = hold(loop, max(int(share * knee), least), samples, gpus)
+        table = loop.table(window.settled_ns, window.end_ns)
+        evidence = gather(table, window, case.slos)
+        steps.append(Step(window, evidence, plan.judge(evidence)))
+        whole = (window.settled_ns, window.end_ns)
+        first = in_window(ttft(table), table, "ttft", *whole).ns
+        first = first[first < np.inf]
+        entries.append(
+            asdict(window)
+            | signs(window, table, case.slos, samples, gpus=gpus)
+            | {"ttft_ms": {"mean": float(first.mean()) / MS if len(first) else None}}
+        )
+    found = Found("found", int(knee), int(knee), int(knee))
+    return verdict(plan, steps, found, entries, all_seats({}, samples))
+
+
+def hold(
+    loop: ClosedLoop, users: int, samples: list[ServerSample], gpus: list[GpuSample]
+) -> Window:
+    """Hold a level, read server and GPU once a second; its window."""
+    loop.set_users(users)
+    began, before = loop.now_ns, loop.sample().requests_total
+    settled = 0
+    while not settled or loop.now_ns - settled < HELD_S * SECOND:
+        loop.advance(loop.now_ns // SECOND * SECOND + SECOND)
+        samples.append(loop.sample())
+        gpus.append(loop.gpu_sample())
+        turned = samples[-1].requests_total - before >= 2 * users
+        if not settled and (turned or loop.now_ns - began >= WARM_S * SECOND):
+            settled = loop.now_ns
+    return Window(0, users, "hold", began, began, settled, loop.now_ns, loop.now_ns)
+
+
+def known() -> dict[int, dict[str, Any]]:
+    """Seed -> its truth, of the held-out ones."""
+    return {int(seed): one for seed, one in json.loads(TRUTHS.read_text()).items()}
+
+
+def tally(truths: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """How often the verdict is right and sure; resource that moves most -> name -> how often."""
+    knees = [one["knee"] for one in truths.values()]
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
+        told = dict(zip(truths, pool.map(conclusion, truths, knees), strict=True))
+    right = {seed for seed, one in truths.items() if told[seed].bound_by in answers(one)}
+    sure = {seed for seed in truths if told[seed].confidence >= CONFIDENT}
+    table: dict[str, Counter[str]] = {name: Counter() for name in RESOURCES}
+    for seed, one in truths.items():
+        table[max(one["moved"], key=one["moved"].get)][told[seed].bound_by] += 1
+    return {
+        "cases": len(truths),
+        "right": len(right),
+        "right_and_sure": len(right & sure),
+        "wrong_and_sure": sorted(sure - right),
+        "table": {name: dict(sorted(named.items())) for name, named in table.items()},
+    }
+
+
+def main() -> None:
+    """Write the tally; before it, with the argument `truths`, the truths."""
+    if sys.argv[1:] == ["truths"]:
+        every = {str(seed): one for seed, one in truths(HELD_OUT, CASES)}
+        TRUTHS.write_text(json.dumps(every, indent=0) + "\n")
+    found = tally(known())
+    VERDICTS.write_text(json.dumps(found, indent=1) + "\n")
+    sys.stdout.write(f"{found}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Simulated runs whose every request is known from the inside: what a split of TTFT must bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.engine.configurations import configuration
+from harness.engine.simulate import ClosedLoop
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from harness.measure.samples import ServerSample
+    from harness.measure.table import RecordTable
+
+FAR_MS = (0, 1, 40, 700)  # one-way delays of the network, at most
+
+
+@dataclass(frozen=True)
+class Known:
+    """One run: from an empty server, two levels of load, to an empty server."""
+
+    table: RecordTable  # as the client saw it, over a network with delays
+    samples: list[ServerSample]
+    parts_ms: dict[str, np.ndarray]  # each request's own, rows as in the table
+
+    def true_ms(self, from_ns: int, to_ns: int) -> dict[str, float]:
+        """Means over the requests sent between two instants."""
+        rows = (self.table.sent_ns > from_ns) & (self.table.sent_ns <= to_ns)
+        return {key: float(values[rows].mean()) for key, values in self.parts_ms.items()}
+
+
+@cache
+def known(seed: int) -> Known:
+    """Users and lengths vary with the seed, so does how far the server is."""
+    rng = np.random.default_rng([77, seed])
+    case = configuration(seed)
+    loop = ClosedLoop(case.engine, case.traffic, seed, observe=True)
+    loop.advance(2 * SECOND)  # nobody yet: a request that is seen to leave early leaves after 0
+    samples = [replace(loop.sample(), at_ns=SECOND)]
+    for users in rng.integers(1, 90, 2):
+        loop.set_users(int(users))
+        for _ in range(int(rng.integers(6, 16))):
+            loop.advance(loop.now_ns + SECOND)
+            samples.append(loop.sample())
+    loop.set_users(0)
+    while loop.running_users:
+        loop.advance(loop.now_ns + SECOND)
+    loop.advance(loop.now_ns + 3 * SECOND)  # the last bytes are still on their way
+    samples.append(loop.sample())
+    return seen_from_afar(loop, samples, rng, FAR_MS[seed % len(FAR_MS)] * MS)
+
+
+def seen_from_afar(
+    loop: ClosedLoop, samples: list[ServerSample], rng: np.random.Generator, most_ns: int
+) -> Known:
+    """The loop's records with a delay on each way of each request."""
+    table = loop.table(0, loop.now_ns)
+    mine = loop.sequences
+    assert [s.request_id for s in mine] == table.number.tolist()
+    there, back = (rng.integers(0, most_ns + 1, len(table)) for _ in range(2))
+    first = np.array([s.first_token_ns for s in mine])
+    scheduled = np.array([s.scheduled_ns for s in mine])
+    arrived = np.array([s.arrived_ns for s in mine])
+    parts = {
+        "ttft": first - table.sent_ns,
+        "queue": scheduled - arrived,
+        "prefill": first - scheduled,
+        "rest": arrived - table.sent_ns,  # the front end's
+        "client": first - table.sent_ns + there + back,
+        "residual": there + back,
+    }
+    late = np.repeat(back, table.counts)
+    far = replace(
+        table,
+        sent_ns=table.sent_ns - there,
+        done_ns=table.done_ns + back,
+        at_ns=table.at_ns + late,
+        not_before_ns=table.not_before_ns + late,
+    )
+    return Known(far, samples, {key: values / MS for key, values in parts.items()})

@@ -1,0 +1,69 @@
+"""The benchmark's cells: what was read matches what was sent, and the table shows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[1]
+CLIENTS = ["C client", "vllm-harness", "Locust HttpUser"]
+# TLS needs more than the rest: OpenSSL's headers, and its command for a certificate
+HEADERS = ["cc", "-xc", "-fsyntax-only", "-include", "openssl/ssl.h", "/dev/null"]
+HAVE_TLS = (
+    all(map(shutil.which, ("cc", "openssl")))
+    and subprocess.run(HEADERS, capture_output=True, check=False).returncode == 0
+)
+TLS = {"server": "tls"} if HAVE_TLS else {}
+ALONE = {"clients": ["vllm-harness"]}
+SMALL = {"streams": 4, "tokens": 12, "seconds": 0.4}
+# 12 events take 0.32 s, so two rounds; three of 4 tokens take 0.11 s, so four
+CELLS = [
+    pytest.param({"clients": CLIENTS}, 2 * 4 * 12, id="all clients"),
+    pytest.param(
+        {"burst": True, "per_event": 4, "gap_ms": 5.0, "api": "completions"} | TLS | ALONE,
+        4 * 4 * 3,
+        id=f"four an event, burst, {'TLS' if TLS else 'plain'}",
+    ),
+    pytest.param({"server": "engine"} | ALONE, 2 * 4 * 12, id="the engine's oracle"),
+]
+pytestmark = [
+    pytest.mark.realtime,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: the floor needs one"),
+]
+
+
+def measured(cell: dict[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
+    """(the rows of one cell by client, the page)."""
+    asked = json.dumps(SMALL | cell)
+    page = folder / "page.md"
+    subprocess.run(
+        [sys.executable, "bench/matrix.py", "--cell", asked, "--out", str(page)],
+        cwd=ROOT, check=True, capture_output=True, timeout=150,
+    )  # fmt: skip
+    (kept,) = json.loads(page.with_suffix(".json").read_text())["cells"]
+    return {row["client"]: row for row in kept["rows"]}, page.read_text()
+
+
+@pytest.mark.parametrize(("cell", "events"), CELLS)
+def test_what_is_read_matches_what_was_sent(
+    cell: dict[str, Any], events: int, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """Every request and event of the harness finds its send, and no client loses a token."""
+    rows, page = measured(cell, tmp_path)
+    assert rows["vllm-harness"]["notes"] == []
+    # the engine merges tokens when it comes late, so only the paced server's events can be counted
+    wanted = rows["vllm-harness"]["events"] if cell.get("server") == "engine" else events
+    assert rows["vllm-harness"]["events"] == wanted > 0
+    assert [row["tokens"] % (4 * 12) for row in rows.values()] == [0] * len(cell["clients"])
+    assert [client for client in rows if f"| {client} |" not in page] == []
+    row = rows["vllm-harness"]
+    figure(f"off {row['off']}/{row['events']}, {row['cost_us']:.0f} us/token of 4 streams")

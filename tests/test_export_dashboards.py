@@ -1,0 +1,199 @@
+"""Dashboards as files: regenerated equals committed, Grafana's own types, layout, words, YAML."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from dashboard_wants import WANTS
+from prometheus_tools import test_rules
+from yamllint import linter
+from yamllint.config import YamlLintConfig
+
+from harness.export.dashboards.panels import PANELS, expressions
+from harness.export.exported import EXPORTED
+from harness.wire.vllm_series import WANTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.export.dashboards.model import Panel
+
+ROOT = Path(__file__).parents[1]
+GRAFANA = ROOT / "grafana"
+SCREEN = 16  # grid lines: 800 pixels less Grafana's two bars and the variables, 38 pixels each
+TSC = ("--strict", "--skipLibCheck", "--noEmit", "--module", "nodenext", "--target", "es2022")
+MISSING = os.environ.get("HARNESS_NPM_MISSING", "")
+PACKAGES = ("@grafana/schema@13.2.3", "typescript@7.0.2")
+FILES = sorted(GRAFANA.rglob("*.yml"))
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    """What is committed."""
+    found: dict[str, Any] = json.loads((GRAFANA / f"dashboards/{name}.json").read_text())
+    return found
+
+
+def panels() -> Iterator[tuple[str, int, Panel]]:
+    """(dashboard, row, panel)."""
+    for name, page in PANELS.items():
+        for place, row in enumerate(page.rows):
+            yield from ((name, place, panel) for panel in row.panels)
+
+
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2")  # JSON of the classic kind
+def test_regenerated_equals_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make docs` was run after the last change, and no other dashboard lies about."""
+    monkeypatch.setattr(sys, "path", [str(GRAFANA), *sys.path])
+    text = runpy.run_path(str(GRAFANA / "generate.py"))["text"]
+    committed = {p.stem: p.read_text() for p in (GRAFANA / "dashboards").glob("*")}
+    assert committed == {name: text(name) for name in PANELS}
+
+
+def test_every_expression_is_recomputed() -> None:
+    """WANTS has each query and each note once, under a name of its own."""
+    keys = [key for key, _ in expressions()]
+    assert sorted(keys) == sorted(WANTS)
+
+
+def page_of(run: str, **values: str) -> list[dict[str, str]]:
+    """Series of one run, as `promtool test rules` takes them."""
+    info = {"run_info": "1x60", **values}
+    where = f'job="j", instance="{run}"'
+    more = {"run_info": 'run="r", model="m"', "step_phase": 'phase="measuring"',
+            "steps_total": 'decision="good"'}  # fmt: skip
+    return [
+        {"series": f"harness_{name}{{{where}, {more.get(name, '')}}}", "values": shown}
+        for name, shown in info.items()
+    ]
+
+
+IDLE = page_of("idle", users_running="0x60", step_phase="0x60")
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "shown"),
+    [
+        (page_of("a", users_running="8x60", step_phase="1x60"), "users", 8),
+        ([*IDLE, *page_of("a", users_running="8x60", step_phase="1x60")], "users", 8),
+        ([*IDLE, *page_of("a", users_running="4x55 8x4", step_phase="1x60")], "users", None),
+        (page_of("a", steps_total="3x55 4x4"), "step ended", 1),
+        (page_of("a", steps_total="3x55 0x4"), "step ended", None),  # the next search began
+        (page_of("a", knee_users="8x60"), "knee", 8),
+        (page_of("a", knee_users="8x30 stale"), "knee", 0),  # not the last search's
+        ([{"series": "harness_knee_users", "values": "8x60"}], "knee", None),
+    ],
+)  # fmt: skip
+def test_knee_is_drawn_of_what_it_says(given, key, shown, tmp_path: Path) -> None:
+    """Points of levels that stand still beside an idle run; marks of steps that ended."""
+    names = {("knee", "ITL p95 against users", "users"), ("knee", "step ended", ""),
+             ("knee", "Knee", "knee")}  # fmt: skip
+    [expr] = [e for (of, name, legend), e in expressions()
+              if (of, name, legend) in names and key in (name, legend)]  # fmt: skip
+    for name, value in (("run", ".*"), ("model", ".*"), ("window", "10s")):
+        expr = expr.replace(f"${name}", value)
+    want = [] if shown is None else [{"labels": "{}", "value": shown}]
+    asked = f"count({expr})" if key == "step ended" else expr
+    case = {"expr": asked, "eval_time": "60s", "exp_samples": want}
+    test_rules("groups: []\n", tmp_path,
+               [{"interval": "1s", "input_series": given, "promql_expr_test": [case]}])  # fmt: skip
+
+
+def test_every_series_is_known() -> None:
+    """Each name in an expression is one that we export or that SERIES has."""
+    ours = {row.name for rows in EXPORTED.values() for row in rows}
+    for key, expr in expressions():
+        for name in re.findall(r"\b((?:harness|vllm|process)[a-z0-9_:]+)", expr):
+            plain = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert {name, plain} & (ours | WANTED), (key, name)
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_first_row_fits_a_laptop_screen(name: str) -> None:
+    """What stands above the first headline ends within 1280 x 800, and nothing overlaps."""
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard(name)["panels"]:
+        x, y, w, h = (panel["gridPos"][k] for k in "xywh")
+        cells = {(i, j) for i in range(x, x + w) for j in range(y, y + h)}
+        assert not taken & cells, panel["title"]
+        assert x + w <= 24
+        taken |= cells
+    headline = next(p["gridPos"]["y"] for p in dashboard(name)["panels"] if p["type"] == "row")
+    assert 0 < headline <= SCREEN
+
+
+@pytest.mark.parametrize("panel", [p for _, _, p in panels()], ids=lambda p: p.title)
+def test_a_panel_explains_itself(panel: Panel) -> None:
+    """Unit, legends, and what it shows, how to read it, what to do: each a sentence."""
+    assert panel.unit
+    assert all(query.legend for query in panel.queries)
+    for words in (panel.shows, panel.read, panel.do):
+        assert re.fullmatch(r"[A-Za-z`-].*[.]", words), words
+    assert len(panel.description) < 600
+
+
+def test_data_source_and_folders_fit_together() -> None:
+    """Every panel asks the provisioned data source; the provider reads what Compose mounts."""
+    source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())
+    provider = yaml.safe_load((GRAFANA / "provisioning/dashboards/vllm-harness.yml").read_text())
+    [found] = source["datasources"]
+    assert (found["uid"], found["url"]) == ("prometheus", "http://prometheus:9090")
+    assert provider["providers"][0]["options"]["path"] == "/var/lib/grafana/dashboards"
+    text = "".join(p.read_text() for p in (GRAFANA / "dashboards").glob("*.json"))
+    assert set(re.findall(r'"uid": "(?!harness-)([^"]+)"', text)) == {found["uid"]}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_yaml_is_clean(path: Path) -> None:
+    """By yamllint's own rules, lines of 100."""
+    rules = "extends: default\nrules: {line-length: {max: 100}, document-start: disable}"
+    assert list(linter.run(path.read_text(), YamlLintConfig(rules))) == []
+
+
+@pytest.fixture(scope="module")
+def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with Grafana's types and TypeScript, from npm."""
+    if MISSING or shutil.which("npm") is None:
+        pytest.skip(MISSING or "npm is not installed (Debian, Ubuntu: apt-get install npm)")
+    folder = tmp_path_factory.mktemp("types")
+    done = subprocess.run(
+        ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts",
+         *PACKAGES], capture_output=True, text=True, check=False, cwd=folder,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(MISSING or f"npm gives nothing here: {done.stderr.strip().splitlines()[-1]}")
+    shutil.copy(ROOT / "tests/data/dashboard_types.ts", folder / "types.ts")
+    return folder
+
+
+def checked(folder: Path, text: str) -> str:
+    """What tsc says of dashboards; "" where it has nothing to say."""
+    (folder / "dashboards.ts").write_text(f"import type {{Whole}} from './types.js';\n{text}")
+    tsc = [str(folder / "node_modules/.bin/tsc"), *TSC, "dashboards.ts"]
+    done = subprocess.run(tsc, capture_output=True, text=True, check=False, cwd=folder)
+    return done.stdout
+
+
+@pytest.mark.npm
+@pytest.mark.process
+def test_grafanas_own_types(types: Path) -> None:
+    """Every dashboard is one, with its panels' options; a wrong one is not."""
+    texts = {name: (GRAFANA / f"dashboards/{name}.json").read_text() for name in PANELS}
+    assert (
+        checked(types, "".join(f"export const {n}: Whole = {t};\n" for n, t in texts.items())) == ""
+    )
+    knee = texts["knee"]
+    for good, bad in (('"showLegend": true', '"showLegend": "yes"'),
+                      ('"mode": "absolute"', '"mode": "absolut"'),
+                      ('"graphMode"', '"graphModes"'), ('"lineWidth"', '"lineWidht"')):  # fmt: skip
+        assert good in knee
+        assert "error TS" in checked(types, f"export const x: Whole = {knee.replace(good, bad)};")

@@ -1,0 +1,286 @@
+"""Alert routing, and what a knee becomes: rules that fire when they should and say why."""
+
+from __future__ import annotations
+
+import json
+from math import inf, isnan, nan
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_tools import check_rules, test_rules
+
+from harness.cli.app import main
+from harness.export.kubernetes import scaled_object
+from harness.export.rules import knee_file, routing_alerts, routing_file
+from harness.export.threshold import Threshold, threshold
+from harness.measure.routing import limits_ns, route
+from harness.measure.slo import Slo
+from harness.report.facts import Facts
+from harness.report.routing import routed
+from harness.report.steprow import StepRow
+
+ROOT = Path(__file__).parents[1]
+MS = 1_000_000
+QUEUE, DECODE = "queueing and prefill", "decode scheduling and memory pressure"
+BOTH = f"p95 TTFT and p95 ITL are over their limits: inspect {QUEUE}, and inspect {DECODE}"
+NAMES = {"ttft": "InspectQueueingAndPrefill", "itl": "InspectDecodeAndMemory"}
+SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
+
+
+@pytest.mark.parametrize(
+    ("ttft", "itl", "inspect", "sentence"),
+    [
+        (400, 40, "", "p95 TTFT and p95 ITL are within their limits"),
+        (500, 50, "", "p95 TTFT and p95 ITL are within their limits"),  # the limit itself is kept
+        (501, 40, QUEUE, f"p95 TTFT is over its limit: inspect {QUEUE}"),
+        (400, 51, DECODE, f"p95 ITL is over its limit: inspect {DECODE}"),
+        (501, 51, f"{QUEUE}, {DECODE}", BOTH),  # neither hides the other
+        (inf, 40, QUEUE, f"p95 TTFT is over its limit: inspect {QUEUE}"),  # requests failed
+        (nan, 51, DECODE, f"p95 ITL is over its limit: inspect {DECODE}"),
+        (nan, 40, "", "p95 ITL is within its limit"),
+        (nan, nan, "", "neither p95 TTFT nor p95 ITL is known: nothing to route"),
+    ],
+)  # fmt: skip
+def test_route(ttft, itl, inspect, sentence):
+    """Four quadrants, and what is not known is not called good."""
+    found = route(ttft, itl, 500, 50)
+    assert (found.inspect, found.sentence) == (inspect, sentence)
+
+
+def test_limits_are_those_of_the_p95s():
+    """Other quantiles and other latencies route nothing; the stricter of two counts."""
+    given = ("ttft_p99=2s", "ttft_p95=900ms", "ttft_p95=700ms", "ttft_p95=800ms", "e2e_p95=9s")
+    ttft, itl = limits_ns(Slo.parse(text) for text in given)
+    assert (ttft, isnan(itl)) == (700 * MS, True)
+
+
+def level(users: int, ttft: float | None, itl: float | None, **more: object) -> StepRow:
+    """A step of 10 s with its p95s in ms."""
+    figures = {"ttft_ms": {"p95": ttft}, "itl_ms": {"p95": itl}}
+    times = {"settled_ns": 0, "end_ns": 10**10, "decision": "bad"}
+    return StepRow({"users": users, **times, **figures, **more})
+
+
+@pytest.mark.parametrize(
+    ("steps", "knee", "want"),
+    [
+        ([level(8, 400, 40)], None, []),
+        ([level(8, 600, 40), level(16, 900, 90)], None,
+         [f"At 8 concurrent requests p95 TTFT is over its limit: inspect {QUEUE}."]),
+        ([level(8, 600, 40), level(16, 900, 90)], 8,  # by chance a good level's p95 may be over
+         [f"At 16 concurrent requests {BOTH}."]),
+        ([level(1, 400, "inf")], None,
+         [f"At 1 concurrent request p95 ITL is over its limit: inspect {DECODE}."]),
+        ([level(8, None, 40, over_share={"ttft_p95": 0.4})], None,  # decided, without a quantile
+         [f"At 8 concurrent requests p95 TTFT is over its limit: inspect {QUEUE}."]),
+        ([level(8, None, 40, over_share={"ttft_p95": 0.04})], None, []),
+        ([level(8, None, 40, over_share={"ttft_p95": 0.4}, decision="undecided")], None, []),
+        ([level(8, 900, 90, decision="invalid")], None, []),
+    ],
+)  # fmt: skip
+def test_report_says_where_to_look(steps, knee, want):
+    """One line, of the lowest level that is over."""
+    run = type("Run", (), {"knee": {"knee": {"users": knee}}})()
+    assert routed(Facts(run, "found", steps, SLOS)) == want  # type: ignore[arg-type]
+
+
+def buckets(name: str, limit_s: float, labels: str, bad: bool) -> list[dict[str, str]]:
+    """Sixty observations every 15 s for ten minutes: all of half the limit, or all over it.
+
+    Over it they lie in (limit, 2 limit]: the p95 that Prometheus interpolates is 1.95 limits.
+    """
+    rows = {limit_s / 2: 0 if bad else 60, limit_s: 0 if bad else 60, 2 * limit_s: 60, "+Inf": 60}
+    return [
+        {"series": f'{name}_bucket{{{labels},le="{le}"}}', "values": f"0+{n}x40"}
+        for le, n in rows.items()
+    ]
+
+
+SOURCES = {
+    "server": (
+        "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+        {"job": "vllm", "model_name": "m"},
+    ),
+    "client": ("harness_ttft_seconds", "harness_itl_seconds", {"job": "run"}),
+}  # fmt: skip
+
+
+def quadrant(source: str, ttft_bad: bool, itl_bad: bool) -> dict[str, object]:
+    """One case of `promtool test rules`: after ten minutes exactly these alerts fire."""
+    *names, labels = SOURCES[source]
+    where = ",".join(f'{k}="{v}"' for k, v in {**labels, "instance": "a"}.items())
+    series, cases = [], []
+    known = {(a.name, a.labels["seen_by"]): a for a in routing_alerts(500 * MS, 50 * MS)}
+    for key, name, limit_s, bad in zip(
+        ("ttft", "itl"), names, (0.5, 0.05), (ttft_bad, itl_bad), strict=True
+    ):
+        series += buckets(str(name), limit_s, where, bad)
+        alert = known[NAMES[key], source]
+        text = alert.annotations["description"].replace(
+            "{{ $value | humanizeDuration }}", "975ms" if key == "ttft" else "97.5ms"
+        )
+        said = {**alert.annotations, "description": text}
+        fires = {"exp_labels": {**alert.labels, **labels}, "exp_annotations": said}
+        cases.append(
+            {"eval_time": "10m", "alertname": alert.name, "exp_alerts": [fires] if bad else []}
+        )
+    return {"interval": "15s", "input_series": series, "alert_rule_test": cases}
+
+
+def test_routing_rules_fire_in_their_quadrant(tmp_path):
+    """Prometheus itself: neither, the first, the second, both; by vLLM's histograms and by ours."""
+    cases = [
+        quadrant(source, ttft_bad, itl_bad)
+        for source in SOURCES
+        for ttft_bad in (False, True)
+        for itl_bad in (False, True)
+    ]
+    test_rules((ROOT / "prometheus/rules/harness_routing.yml").read_text(), tmp_path, cases)
+
+
+KNEE = {
+    "status": "found",
+    "slos": ["ttft_p95=500ms", "itl_p95=50ms"],
+    "knee": {"users": 48, "ci95": [40, 52], "measured_at_users": 48},
+    # of 48 users the server saw 16 + 20 = 36 for 30 s, 16 + 26 = 42 for 10 s: 37.5, 78.1 %
+    "steps": [
+        {"users": 48, "settled_ns": 0, "end_ns": 30, "decision": "good",
+         "server": {"running_mean": 16.0, "waiting_mean": 20.0}},
+        {"users": 48, "settled_ns": 40, "end_ns": 50, "decision": "undecided",
+         "server": {"running_mean": 16.0, "waiting_mean": 26.0}},
+        {"users": 48, "settled_ns": 60, "end_ns": 99, "decision": "invalid",
+         "server": {"running_mean": 1.0, "waiting_mean": 0.0}},
+        {"users": 64, "settled_ns": 99, "end_ns": 199, "decision": "bad",
+         "server": {"running_mean": 16.0, "waiting_mean": 48.0}},
+    ],
+}  # fmt: skip
+
+
+def folder(path: Path, knee: dict[str, object]) -> Path:
+    """A run folder as far as rules need it."""
+    (path / "knee.json").write_text(json.dumps(knee))
+    (path / "run.json").write_text(json.dumps({"server": {"model": 'qwen"7b'}}))
+    return path
+
+
+def test_threshold_is_in_the_servers_count(tmp_path):
+    """The lower end of the knee, 40, times what the server sees of so many users: 31.25."""
+    assert threshold(folder(tmp_path, KNEE)) == Threshold(31, 40, 48, SLOS, 0.78125, 'qwen"7b')
+
+
+def test_threshold_without_the_servers_figures(tmp_path):
+    """Then a user counts as a request, and the sentence says so."""
+    found = threshold(folder(tmp_path, {**KNEE, "steps": []}))
+    assert (found.requests, isnan(found.share)) == (40, True)
+    assert found.sentence == (
+        "Measured: ttft_p95=500ms and itl_p95=50ms holds up to 40 concurrent users at least (the "
+        "knee is 48); the server's own count of them is not known."
+    )
+
+
+def test_knee_rules(tmp_path):
+    """The alert fires above the threshold on one replica, for this model, and not at it."""
+    text = knee_file(threshold(folder(tmp_path, KNEE)))
+    assert check_rules(text, tmp_path).count("SUCCESS: 5 rules found") == 1  # and four that route
+    of = '{job="vllm",instance="%s",model_name="%s",engine="%d"}'
+    values = {  # replica b: 16 + 16 = 32; replica a 31 in two engines; another model more
+        ("b", 'qwen\\"7b', 0): (16, 16),
+        ("a", 'qwen\\"7b', 0): (10, 5), ("a", 'qwen\\"7b', 1): (10, 6),
+        ("c", "other", 0): (90, 90),
+    }  # fmt: skip
+    series = [
+        {"series": f"vllm:num_requests_{kind}{of % labels}", "values": f"{n}x40"}
+        for labels, pair in values.items()
+        for kind, n in zip(("running", "waiting"), pair, strict=True)
+    ]
+    fires = {
+        "exp_labels": {
+            "severity": "warning", "job": "vllm", "instance": "b", "model_name": 'qwen"7b'
+        },
+        "exp_annotations": {
+            "summary": "more than 31 requests run or wait on one replica",
+            "description": "b holds 32 requests. Measured: ttft_p95=500ms and itl_p95=50ms holds "
+            "up to 40 concurrent users at least (the knee is 48); the server counts 78% of them. "
+            "Add a replica, or admit fewer.",
+        },
+    }  # fmt: skip
+    case = {"eval_time": "5m", "alertname": "ReplicaPastItsKnee", "exp_alerts": [fires]}
+    query = yaml.safe_load(scaled_object(threshold(tmp_path), "vllm", "http://p:9090", 8))
+    total = {  # 32 + 31: KEDA asks for ceil(63 / 31) = 3 replicas
+        "expr": query["spec"]["triggers"][0]["metadata"]["query"], "eval_time": "5m",
+        "exp_samples": [{"labels": "{}", "value": 63}],
+    }  # fmt: skip
+    test_rules(
+        text, tmp_path,
+        [{"interval": "15s", "input_series": series, "alert_rule_test": [case],
+          "promql_expr_test": [total]}],
+    )  # fmt: skip
+
+
+def test_scaled_object(tmp_path):
+    """What `kubectl apply` reads, field by field: a trigger holds strings."""
+    text = scaled_object(threshold(folder(tmp_path, KNEE)), "qwen", "http://prom:9090", 4)
+    both = (
+        'sum(vllm:num_requests_running{model_name="qwen\\"7b"} '
+        '+ vllm:num_requests_waiting{model_name="qwen\\"7b"})'
+    )
+    metadata = {"serverAddress": "http://prom:9090", "query": both, "threshold": "31"}
+    assert yaml.safe_load(text) == {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "qwen"},
+        "spec": {
+            "scaleTargetRef": {"name": "qwen"},
+            "minReplicaCount": 1,
+            "maxReplicaCount": 4,
+            "triggers": [
+                {"type": "prometheus", "metricType": "AverageValue", "metadata": metadata}
+            ],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("knee", "code", "says"),
+    [
+        ({**KNEE, "status": "undecided"}, 6, "no knee to build on (its status is undecided)"),
+        ({**KNEE, "knee": {"users": 1, "ci95": [0, 2]}}, 6, "(its interval reaches 0)"),
+        ({"status": "held", "steps": []}, 6, "(its status is held)"),
+    ],
+)
+def test_no_knee_is_one_sentence(tmp_path, capsys, knee, code, says):
+    """And an exit code of its own."""
+    assert main(["rules", str(folder(tmp_path, knee))]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_no_run_folder_and_no_place_to_write(tmp_path, capsys):
+    """Both are refused with exit code 4."""
+    assert main(["rules", str(tmp_path)]) == 4
+    assert "has no knee.json" in capsys.readouterr().err
+    folder(tmp_path, KNEE)
+    assert main(["rules", str(tmp_path), "--out", str(tmp_path / "no/where.yml")]) == 4
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_forms_of_the_command(tmp_path, capsys):
+    """Rules go to a file; the query and its threshold to the terminal."""
+    run = str(folder(tmp_path, KNEE))
+    assert main(["rules", run, "--out", str(tmp_path / "knee.yml")]) == 0
+    assert main(["rules", run, "--form", "query"]) == 0
+    written = yaml.safe_load((tmp_path / "knee.yml").read_text())
+    assert [len(group["rules"]) for group in written["groups"]] == [1, 4]
+    assert capsys.readouterr().out == (
+        'sum(vllm:num_requests_running{model_name="qwen\\"7b"} '
+        '+ vllm:num_requests_waiting{model_name="qwen\\"7b"})\n31\n'
+    )
+
+
+def test_a_sign_without_a_limit_has_no_rule():
+    """No promise, no alert."""
+    assert [alert.name for alert in routing_alerts(nan, 50 * MS)] == [NAMES["itl"]] * 2
+    assert "InspectQueueing" not in routing_file(nan, 50 * MS)

@@ -1,0 +1,110 @@
+"""What a step leaves: counts by block of time and by ratio to the limit."""
+
+import numpy as np
+import pytest
+from measure_tables import evidence, record, table, window
+
+from harness.measure.evidence import (
+    BINS,
+    HALF,
+    SPAN,
+    bin_of,
+    gather,
+    lifetime_ns,
+    pool,
+    ratio_quantiles,
+    worst_ratio,
+)
+from harness.measure.records import Outcome
+from harness.measure.slo import Slo
+
+TTFT, ITL = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
+TEN_S = window(1, 0, 10)
+STEP = SPAN / HALF  # log 20 / 240: 1.25 % a bin
+# sent each second, tokens 100 and 140 ms later
+CLEAN = [record(s, 1000 * s, [1000 * s + 100, 1000 * s + 140]) for s in range(10)]
+SLOW = record(10, 3000, [3501], done=3600)
+YOUNG = record(11, 5000, [], done=5400, outcome=Outcome.open)  # not over the limit yet
+OLD = record(12, 5000, [], done=5600, outcome=Outcome.open)  # over it already
+FAILED = record(13, 6000, [], done=6001, outcome=Outcome.connect, planned=3)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "want"),
+    [
+        (1, HALF),  # the limit itself is kept
+        (1.0001, HALF + 1),
+        (np.exp(STEP), HALF + 1),  # the first bin's upper edge
+        (np.exp(-1.5 * STEP), HALF - 1),  # bins end at their upper edge
+        (20, 2 * HALF),
+        (21, BINS - 1),
+        (np.inf, BINS - 1),
+        (0, 0),
+    ],
+)
+def test_the_bin_of_a_ratio(ratio, want):
+    """The limit is an edge; what is beyond 20 times it, or failed, is in the last bin."""
+    assert bin_of(np.array([float(ratio)])).tolist() == [want]
+
+
+@pytest.mark.parametrize(
+    ("more", "want_ttft", "want_itl", "want_ended"),
+    [
+        ([], (10, 0), (10, 0), (10, 0)),
+        ([SLOW], (11, 1), (10, 0), (11, 0)),
+        ([YOUNG], (5, 0), (10, 0), (10, 0)),  # those sent at 5 s or later wait for its latency
+        ([OLD], (11, 1), (10, 0), (10, 0)),
+        ([FAILED], (11, 1), (12, 2), (11, 1)),  # two gaps of three tokens never came
+    ],
+)
+def test_counts_of_a_step(more, want_ttft, want_itl, want_ended):
+    """(observations, over the limit) of both SLOs and (ended, failed)."""
+    found = gather(table(*CLEAN, *more), TEN_S, (TTFT, ITL))
+    got = [tuple(float(x.sum()) for x in found.over(i)) for i in range(2)]
+    assert got == [want_ttft, want_itl]
+    assert (found.ended.sum(), found.errors.sum()) == want_ended
+    assert (found.tokens.sum(), found.seconds) == (20 + len(more[:1] and more[0].at_ns), 10)
+
+
+def test_blocks_are_of_time():
+    """Ten seconds in 24 blocks: 10 s over a lifetime of 140 ms are more than the most."""
+    found = gather(table(*CLEAN), TEN_S, (TTFT,))
+    sizes, _ = found.over(0)
+    assert found.blocks == 24
+    # sent at s seconds: floor(s / (10 / 24)); 5 s just misses 12, for blocks are 1 ns longer
+    assert np.flatnonzero(sizes).tolist() == [0, 2, 4, 7, 9, 11, 14, 16, 19, 21]
+
+
+def test_the_mean_lifetime_counts_what_is_open():
+    """Ten of 140 ms and one open for 600 ms over ten ended: (1400 + 600) / 10."""
+    assert lifetime_ns(table(*CLEAN, OLD)) == 200_000_000
+
+
+@pytest.mark.parametrize(
+    ("within", "over", "q", "want_bins"),
+    [
+        (90, 10, 0.95, 0.5),  # the 95th of 100 is half way into the first bin above
+        (95, 5, 0.95, 0),  # at the limit
+        (100, 0, 0.95, -0.05),  # 95 of 100 into the bin that ends at the limit
+        (0, 100, 0.5, 0.5),
+    ],
+)
+def test_the_quantiles_ratio_to_the_limit(within, over, q, want_bins):
+    """Linear within a bin, as a logarithm."""
+    level = evidence(8, (within + over, over))
+    assert ratio_quantiles(level.grids[0].sum(axis=0)[None], q)[0] == pytest.approx(
+        want_bins * STEP
+    )
+
+
+def test_the_worst_ratio_leaves_out_what_was_not_observed():
+    """No gaps: TTFT alone; nothing at all: NaN."""
+    assert worst_ratio(evidence(8, (100, 10), (0, 0)), (TTFT, ITL))[0] == pytest.approx(STEP / 2)
+    assert np.isnan(worst_ratio(evidence(8, (0, 0), (0, 0)), (TTFT, ITL))[0])
+
+
+def test_steps_of_one_level_are_pooled():
+    """Blocks side by side, time added up."""
+    both = pool([evidence(8, (100, 10), seconds=20), evidence(8, (300, 0), seconds=40, blocks=4)])
+    sizes, hits = both.over(0)
+    assert (both.blocks, both.seconds, sizes.sum(), hits.sum()) == (12, 60, 400, 10)

@@ -1,0 +1,123 @@
+"""Records and parts as they come: in any order, some twice."""
+
+from dataclasses import fields
+from itertools import permutations
+
+import numpy as np
+import pytest
+from measure_tables import MS, SECOND, record, window
+from random_tables import random_records
+
+from harness.measure import ledger as ledgers
+from harness.measure.compact import Compact
+from harness.measure.evidence import gather
+from harness.measure.ledger import Ledger, Look
+from harness.measure.records import Outcome
+from harness.measure.slo import Slo
+from harness.measure.table import OPEN, RecordTable, concat
+
+# one request in three parts, known until 15, 25 and 45 ms; the second brought nothing
+PARTS = [
+    record(0, 0, [10, 11], done=15, outcome=Outcome.open),
+    record(0, 0, [], done=25, outcome=Outcome.open),
+    record(0, 0, [30, 40], done=45, outcome=Outcome.open),
+]
+WHOLE = record(0, 0, [10, 11, 30, 40, 50], done=51)
+
+
+def whole(look: Look) -> RecordTable:
+    """All that it holds as one table."""
+    return concat(list(look.chunks()))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+@pytest.mark.parametrize("twice", [None, 0, 1, 2])
+def test_parts_in_any_order_one_of_them_twice(order, twice):
+    """The joined request has each event once, in time order, and is known until the last part."""
+    ledger = Ledger()
+    for i in [*order, *([] if twice is None else [twice])]:
+        ledger.put([PARTS[i]])
+    seen = whole(ledger.look(0, 100 * MS))
+    assert (seen.at_ns / MS).tolist() == [10, 11, 30, 40]
+    assert (seen.tokens.tolist(), len(seen)) == ([1, 1, 1, 1], 1)
+    assert PARTS[0].at_ns.tolist() == [10 * MS, 11 * MS]  # the caller's own stays as it was
+
+
+def test_a_whole_record_replaces_its_parts_and_comes_once():
+    """What comes after it, part or whole, is dropped; wholes that came again are counted."""
+    ledger = Ledger()
+    ledger.put([PARTS[0], WHOLE, PARTS[2], WHOLE, record(0, 0, [9], worker=1)])
+    seen = whole(ledger.look(0, 100 * MS))
+    assert (len(seen), seen.counts.tolist()) == (2, [5, 1])
+    assert (ledger.total, ledger.twice) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "horizon_ms", "want"),
+    [
+        (0, 100, [(0, 5, 51), (1, 2, 70)]),  # worker: events, known until (ms)
+        (60, 100, [(1, 2, 70)]),  # ended before 60
+        (0, 35, [(0, 3, 35)]),  # as it was at 35: three events, and worker 1 had not sent
+        (0, 65, [(0, 5, 51), (1, 1, 65)]),
+    ],
+)
+def test_what_was_known_at_an_instant(from_ms, horizon_ms, want):
+    """Requests that ended after one instant, as they were known at another."""
+    ledger = Ledger()
+    ledger.put([WHOLE, record(0, 55, [60, 70], worker=1)])
+    seen = whole(ledger.table(from_ms * MS, horizon_ms * MS))
+    got = zip(
+        seen.worker.tolist(), seen.counts.tolist(), (seen.done_ns // MS).tolist(), strict=True
+    )
+    assert list(got) == want
+
+
+def test_what_ended_long_ago_is_forgotten():
+    """Half a minute before the instant asked for: memory stays bounded, counts stay."""
+    ledger = Ledger()
+    for number in range(100):
+        ledger.put([record(number, 1000 * number, [1000 * number + 500])])
+        ledger.table(1000 * number * MS, 1000 * number * MS)
+    assert len(ledger.table(0, 200_000 * MS).table) < 70
+    assert (ledger.total, ledger.twice) == (100, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("events", [1, 500, 1 << 16])
+def test_packed_tokens_are_the_same(seed, events, monkeypatch):
+    """Evidence of a ledger that packs after so many events is that of the records."""
+    monkeypatch.setattr(ledgers, "EVENTS", events)
+    records, step = random_records(seed, 200), window(20, 2, 9)
+    ledger = Ledger()
+    for first in range(0, len(records), 7):
+        ledger.put(records[first : first + 7])
+    slos = (Slo.parse("ttft_p95=90ms"), Slo.parse("itl_p95=21ms"))
+    got = gather(ledger.table(step.settled_ns, step.end_ns), step, slos)
+    known = RecordTable.from_records(records)
+    known = known.select((known.done_ns >= step.settled_ns) | (known.outcome == OPEN))
+    want = gather(known.until(step.end_ns), step, slos)
+    for f in fields(want)[1:]:
+        assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), f.name
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_packed_table_comes_back(seed):
+    """Whatever gaps, stamps and tokens; a gap of three seconds, and none at all, too."""
+    table = RecordTable.from_records(random_records(seed, 50, gap_ms=[20, 0.001, 3000, 0][seed]))
+    for f in fields(table):
+        got = getattr(Compact.of(table).whole(), f.name)
+        assert np.array_equal(got, getattr(table, f.name)), f.name
+
+
+def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
+    """After ten seconds: what is asked of the last ones is there, of older ones it is refused."""
+    monkeypatch.setattr(ledgers, "EVENTS", 5)
+    ledger = Ledger(tokens_ns=10 * SECOND)
+    for number in range(100):  # one a second, two tokens each
+        at = 1000 * number
+        ledger.put([record(number, at, [at + 300, at + 500])])
+    assert len(ledger.look(0, 100 * SECOND).table) == 100
+    assert len(whole(ledger.look(95 * SECOND, 100 * SECOND)).at_ns) == 2 * 5
+    assert ledger.ended(0, 100 * SECOND) == (100, 0)
+    with pytest.raises(ValueError, match="thin table"):
+        gather(ledger.look(0, 100 * SECOND), window(1, 0, 100), [Slo.parse("itl_p95=21ms")])

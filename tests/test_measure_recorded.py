@@ -1,0 +1,66 @@
+"""Requests without most of their events say the same of themselves as with all of them."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from measure_tables import SECOND, window
+from random_tables import Pieces, random_table
+
+from harness.measure.evidence import gather
+from harness.measure.metrics import METRICS, Observed, delivered_tokens, itl, lost_gaps
+from harness.measure.recorded import Known, thin
+from harness.measure.slo import Slo
+from harness.measure.summary import good_requests
+from harness.measure.table import concat
+
+SLOS = tuple(map(Slo.parse, ("ttft_p95=90ms", "itl_p95=21ms", "tpot_p90=20ms", "e2e_p50=1s")))
+PER_REQUEST = [key for key, row in METRICS.items() if row.observe and key != "itl"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("horizon_s", [None, 3, 11])
+def test_every_figure_of_a_request_is_kept(seed, horizon_s):
+    """Whole, or as it was known at some instant: cut before or after, it is the same."""
+    whole = random_table(seed)
+    few = thin(whole)
+    assert few.counts.max() <= 3
+    if horizon_s is not None:
+        whole, few = whole.until(horizon_s * SECOND), few.until(horizon_s * SECOND)
+    for key in PER_REQUEST:
+        got, want = METRICS[key].observe(few), METRICS[key].observe(whole)
+        for f in fields(Observed):
+            assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), (key, f.name)
+    assert np.array_equal(good_requests(few, SLOS), good_requests(whole, SLOS))
+    assert [x.tolist() for x in lost_gaps(few)] == [x.tolist() for x in lost_gaps(whole)]
+    ended = few.done_ns < (horizon_s or 99) * SECOND  # of the others, some had more
+    assert np.array_equal(delivered_tokens(few)[ended], delivered_tokens(whole)[ended])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_thinning_twice_changes_nothing_more(seed):
+    """A thin table is its own thin table."""
+    once = thin(random_table(seed))
+    for f in fields(once):
+        assert np.array_equal(getattr(thin(once), f.name), getattr(once, f.name)), f.name
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("requests", [1, 17, 1000])
+def test_evidence_from_pieces_is_that_of_the_table(seed, requests):
+    """Live, replayed, whole or in pieces: the same counts."""
+    whole, step = random_table(seed), window(20, 2, 9)
+    want = gather(Known(whole, step.settled_ns, step.end_ns), step, SLOS)
+    got = gather(Known(Pieces(whole, requests), step.settled_ns, step.end_ns), step, SLOS)
+    for f in fields(want)[1:]:
+        assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), f.name
+
+
+def test_gaps_are_not_made_of_what_is_left_out():
+    """A thin table refuses both ways to its events, and so does what is joined with one."""
+    whole = random_table(0, 5)
+    for table in (thin(whole), thin(whole).until(SECOND), concat([whole, thin(whole)])):
+        with pytest.raises(ValueError, match="thin table"):
+            itl(table)
+        with pytest.raises(ValueError, match="thin table"):
+            list(table.chunks())

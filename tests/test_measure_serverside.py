@@ -1,0 +1,197 @@
+"""The server's side of a window: what its counters grew by, restarts, seats inferred."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.measure.evidence import Window
+from harness.measure.histogram import Histogram
+from harness.measure.resets import reset_sentence
+from harness.measure.samples import ServerSample, within
+from harness.measure.seats import inferred_seats
+from harness.measure.serverside import lacking, server_figures
+from harness.server.seats import flags_of, max_num_seqs
+
+S = 10**9
+BOUNDS = (0.1, 1.0, inf)
+FIRST = ServerSample(
+    10 * S, running=4.0, waiting=0.0, kv_usage=0.25, preemptions_total=3.0,
+    prompt_tokens_total=1000.0, generation_tokens_total=500.0, requests_total=10.0,
+    prefix_queries_total=1000.0, prefix_hits_total=100.0, api_cpu_s=7.0, started_s=1e9,
+    ttft_sum_s=1.0, ttft_count=10.0, queue_sum_s=0.0, queue_count=10.0,
+    finished={"length": 10.0, "abort": 0.0},
+    histograms={"ttft": Histogram(BOUNDS, (10.0, 10.0, 10.0), 1.0)},
+)  # fmt: skip
+MIDDLE = replace(FIRST, at_ns=11 * S, running=8.0, waiting=6.0, kv_usage=0.75)
+# two seconds after FIRST
+LAST = replace(
+    FIRST, at_ns=12 * S, running=6.0, waiting=3.0, kv_usage=0.5, preemptions_total=5.0,
+    prompt_tokens_total=3000.0, generation_tokens_total=1500.0, requests_total=230.0,
+    prefix_queries_total=3000.0, prefix_hits_total=600.0, api_cpu_s=8.5,
+    ttft_sum_s=45.0, ttft_count=230.0, queue_sum_s=11.0, queue_count=230.0,
+    finished={"length": 229.0, "abort": 1.0},
+    histograms={"ttft": Histogram(BOUNDS, (200.0, 229.0, 230.0), 45.0)},
+)  # fmt: skip
+WINDOW = Window(0, 8, "up", 0, 9 * S, 10 * S, 12 * S, 14 * S)
+
+
+def test_the_figures_of_a_window() -> None:
+    """Means and maxima of gauges, growth of counters, means and bucket bounds of histograms."""
+    got = server_figures([FIRST, MIDDLE, LAST])
+    assert {key: value for key, value in got.items() if value is not None} == {
+        "samples": 3, "running_mean": 6.0, "running_max": 8.0, "running_flat_share": 0.5,
+        "waiting_mean": 3.0, "waiting_max": 6.0, "kv_usage_mean": 0.5, "kv_usage_max": 0.75,
+        "preemptions": 2.0, "prefix_hit_share": 0.25,  # 500 of 2,000
+        "prompt_tokens_per_s": 1000.0, "generation_tokens_per_s": 500.0, "requests_per_s": 110.0,
+        "api_server_cores": 0.75,
+        "ttft_mean_s": 0.2, "queue_mean_s": 0.05,  # 44 s and 11 s by 220
+        "ttft_p95_s": [0.1, 1.0],  # of 190, 29, 1: rank 208.05 is in the second bucket
+        "finished_length": 219, "finished_abort": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("samples", [[], [FIRST]])
+def test_too_few_samples(samples: list[ServerSample]) -> None:
+    """Nothing grew that we know of; a gauge is known from one reading."""
+    got = server_figures(samples)
+    assert (got["preemptions"], got["ttft_mean_s"], got["ttft_p95_s"]) == (None, None, None)
+    assert got["running_mean"] == (4.0 if samples else None)
+
+
+def test_an_older_folder_without_buckets() -> None:
+    """Means come from the sums that it has, quantiles from nowhere."""
+    got = server_figures([replace(s, histograms={}) for s in (FIRST, LAST)])
+    assert (got["ttft_mean_s"], got["queue_mean_s"], got["ttft_p95_s"]) == (0.2, 0.05, None)
+
+
+def test_samples_of_a_window() -> None:
+    """Both ends belong to it."""
+    assert within([FIRST, MIDDLE, LAST], 10 * S, 11 * S) == [FIRST, MIDDLE]
+
+
+RESTARTED = replace(FIRST, at_ns=12 * S, generation_tokens_total=20.0)
+EARLY = replace(FIRST, at_ns=9 * S)
+
+
+@pytest.mark.parametrize(
+    ("samples", "want"),
+    [
+        ([EARLY, FIRST, MIDDLE, LAST], ""),
+        ([], ""),
+        ([FIRST], ""),
+        ([EARLY, FIRST, MIDDLE, RESTARTED], "generation tokens fell from 500 to 20"),
+        # before the step's first scrape, and after the last one before that
+        ([replace(EARLY, requests_total=99.0), FIRST, LAST], "requests fell from 99 to 10"),
+        # earlier still: the step itself is whole
+        ([replace(EARLY, at_ns=8 * S, requests_total=99.0), EARLY, FIRST, LAST], ""),
+        # after the step
+        ([FIRST, LAST, replace(LAST, at_ns=13 * S, requests_total=0.0)], ""),
+        ([FIRST, replace(LAST, started_s=1e9 + 30)], "started 30 s later than before"),
+        (
+            [FIRST, replace(LAST, histograms={"ttft": Histogram(BOUNDS, (1.0, 2.0, 3.0), 1.0)})],
+            "the count of ttft fell from 10 to 3",
+        ),
+        # what a server no longer says, or says only now, is no restart
+        ([FIRST, replace(LAST, requests_total=nan, histograms={}, started_s=nan)], ""),
+    ],
+)
+def test_a_restart_is_noticed(samples: list[ServerSample], want: str) -> None:
+    """A counter that fell makes the step invalid, in a sentence that says which."""
+    got = reset_sentence(WINDOW, samples)
+    assert (want in got, bool(got)) == (True, bool(want))
+    if got:
+        assert got.endswith("look at its log, or give the URL of one server")
+
+
+def test_nothing_is_made_of_a_restart() -> None:
+    """Growth across it is not known: neither negative nor zero."""
+    got = server_figures([FIRST, RESTARTED])
+    assert (got["generation_tokens_per_s"], got["preemptions"]) == (None, None)
+
+
+def run(*states: tuple[float, float], **more: float) -> list[ServerSample]:
+    """A second each of (running, waiting)."""
+    return [
+        replace(FIRST, at_ns=i * S, running=running, waiting=waiting, **more)
+        for i, (running, waiting) in enumerate(states)
+    ]
+
+
+FULL = ((16.0, 9.0),) * 6
+
+
+@pytest.mark.parametrize(
+    ("samples", "want"),
+    [
+        (run(*FULL), 16),
+        (run((2.0, 0.0), (8.0, 0.0), *FULL, (15.0, 3.0)), 16),  # one had just ended
+        (run(*FULL[:5]), None),  # four in a row with one before: too few
+        (run(*((8.0, 0.0),) * 30), None),  # nothing ever waited
+        (run(*((8.0, 1.0), (9.0, 0.0)) * 20), None),  # it had only just come
+        (run(*FULL, kv_usage=0.95), None),  # blocks bind
+        (run(*FULL, kv_usage=0.5, kv_usage_fullest=0.97), None),  # in one engine
+        (run(*FULL, waiting_capacity=0.0), None),  # what waits does not wait for a seat
+        (run(*FULL, kv_usage=nan), 16),  # not said
+        # running swings while requests wait: prompts or blocks bind
+        (run(*((16.0, 5.0), (9.0, 5.0), (12.0, 5.0)) * 8), None),
+        ([], None),
+    ],
+)
+def test_seats_are_inferred(samples: list[ServerSample], want: int | None) -> None:
+    """What runs, flat, while others wait and blocks are free."""
+    assert inferred_seats(samples) == want
+
+
+def test_seats_are_not_inferred_from_preemptions() -> None:
+    """Requests that lose their blocks wait too."""
+    samples = [replace(s, preemptions_total=float(i)) for i, s in enumerate(run(*FULL))]
+    assert inferred_seats(samples) is None
+
+
+@pytest.mark.parametrize(
+    ("server", "want"),
+    [
+        ({"flags": {"max_num_seqs": 8}, "read": ["max_num_seqs"]}, (8, "read")),
+        ({"flags": {"max_num_seqs": 8}, "read": []}, (8, "given")),
+        ({"flags": {"max_num_seqs": 8}}, (8, "given")),  # an older folder
+        ({"flags": {}}, (16, "inferred")),
+        ({"engines": 2}, (8, "inferred")),  # vLLM's flag is an engine's
+        ({}, (16, "inferred")),
+    ],
+)
+def test_where_the_seats_are_from(server: dict[str, object], want: tuple[int, str]) -> None:
+    """Read or given, else inferred, and which."""
+    assert max_num_seqs(server, run(*FULL)) == {"value": want[0], "from": want[1]}
+
+
+def test_unknown_seats() -> None:
+    """Nobody says and nothing waited."""
+    assert max_num_seqs({}, [FIRST]) == {"value": None, "from": ""}
+
+
+def test_flags_that_contradict() -> None:
+    """A person's word against the server's is refused before any load."""
+    read = {"max_num_seqs": 8}
+    assert flags_of(read, {"dtype": "fp8"}) == {"max_num_seqs": 8, "dtype": "fp8"}
+    assert flags_of(read, {"max_num_seqs": 8}) == read
+    with pytest.raises(ConfigError, match=r"--server-flag max-num-seqs=9 contradicts.*says 8"):
+        flags_of(read, {"max_num_seqs": 9})
+
+
+@pytest.mark.parametrize(
+    ("samples", "want"),
+    [
+        ([FIRST], ["prefill time"]),
+        ([replace(FIRST, kv_usage=nan), replace(LAST, prefill_count=3.0)], []),
+        ([replace(FIRST, kv_usage=nan, queue_count=nan)],
+         ["KV cache usage", "queue time", "prefill time"]),
+    ],
+)  # fmt: skip
+def test_what_the_server_never_says(samples: list[ServerSample], want: list[str]) -> None:
+    """In words, for the report."""
+    assert lacking(samples) == want
+    assert len(lacking([])) == 8

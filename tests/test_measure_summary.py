@@ -1,0 +1,125 @@
+"""The figures of a window as JSON holds them."""
+
+import numpy as np
+import pytest
+from measure_tables import MS, SECOND, record, table
+
+from harness.measure.figures import block, block_ns_of, sample_of, spans_of
+from harness.measure.records import Outcome
+from harness.measure.slo import Slo
+from harness.measure.summary import good_requests, window_summary
+
+TTFT, ITL, E2E = (Slo.parse(t) for t in ("ttft_p95=60ms", "itl_p95=30ms", "e2e_p95=100ms"))
+
+
+def plain(number, sent=None, ttft=50.0, gap=20.0, lows=None):
+    """Sent each 10 ms, two tokens: `ttft` ms after it and `gap` ms later, where it ends."""
+    sent = 10 * number if sent is None else sent
+    return record(number, sent, [sent + ttft, sent + ttft + gap], lows=lows)
+
+
+def lost(number):
+    """Sent as `plain`, refused after 1 ms; two tokens were planned."""
+    return record(number, 10 * number, [], 10 * number + 1, outcome=Outcome.status, planned=2)
+
+
+TWO_S = [plain(n) for n in range(199)] + [lost(199)]
+
+
+def test_the_figures_of_two_seconds():
+    """200 requests in 2 s, the last of them refused."""
+    got = window_summary(table(*TWO_S), 0, 2 * SECOND, (TTFT,))
+    # 194 of 199 ended by 2 s: sent at 1930 at the latest; so did their second tokens, and the
+    # first ones of those sent by 1950: 194 + 196 tokens
+    assert got["requests_per_s"] == 194 / 2
+    assert got["output_tokens_per_s"] == (194 + 196) / 2
+    assert got["goodput_per_s"] == 194 / 2
+    assert (got["outcomes"], got["n_failed"]) == ({"ok": 199, "status": 1}, 1)
+    assert got["exact_share"] == 1
+    ttft = got["ttft_ms"]
+    assert (ttft["n"], ttft["n_failed"], ttft["mean"], ttft["max"]) == (200, 1, 50, 50)
+    assert (ttft["p50"], ttft["p50_instrument"], ttft["p50_ci95"]) == (50, [50, 50], [50, 50])
+    assert (ttft["p95"], ttft["p99"], ttft["p99_ci95"], ttft["p99_instrument"]) == (
+        50, None, None, None,
+    )  # fmt: skip
+    # gaps count by when they end: 194 in time, and the refused request's one at 1991 ms
+    assert (got["itl_ms"]["n"], got["itl_ms"]["n_failed"]) == (195, 1)
+
+
+@pytest.mark.parametrize(
+    ("failed", "want"),
+    [
+        (9, 50),  # place 0.95 x 199 = 189.05: the 190th and the 191st of 191 finite ones
+        (10, "inf"),  # the 191st is infinite, and the place lies beyond the 190th
+        (20, "inf"),
+    ],
+)
+def test_failures_push_a_quantile_to_infinity(failed, want):
+    """Of 200 requests."""
+    rows = [plain(n) for n in range(200 - failed)] + [lost(n) for n in range(200 - failed, 200)]
+    assert window_summary(table(*rows), 0, 3 * SECOND)["ttft_ms"]["p95"] == want
+
+
+@pytest.mark.parametrize(("q", "enough"), [("p50", 20), ("p90", 100), ("p95", 200), ("p99", 1000)])
+def test_a_quantile_with_too_few_beyond_it_is_null(q, enough):
+    """Ten observations are expected above a quantile that is told."""
+    for n, known in ((enough - 1, False), (enough, True)):
+        rows = [plain(i) for i in range(n)]
+        found = window_summary(table(*rows), 0, 20 * SECOND)["ttft_ms"]
+        assert (found[q] is not None, found[f"{q}_instrument"] is not None) == (known, known)
+
+
+def test_the_instruments_interval_is_that_of_the_stamps():
+    """First tokens known to 10 ms: the median lies in (40, 50], gaps of 20 in (20, 30]."""
+    rows = [plain(n, lows=[10 * n + 40, 10 * n + 70]) for n in range(20)]
+    got = window_summary(table(*rows), 0, SECOND)
+    assert (got["ttft_ms"]["p50"], got["ttft_ms"]["p50_instrument"]) == (50, [40, 50])
+    assert (got["itl_ms"]["p50"], got["itl_ms"]["p50_instrument"]) == (20, [20, 30])
+    assert got["exact_share"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("one", "slos", "want"),
+    [
+        (plain(0), (TTFT, ITL, E2E), True),
+        (plain(0, ttft=60), (TTFT,), True),  # at the limit
+        (plain(0, ttft=61), (TTFT,), False),
+        (plain(0, gap=31), (ITL,), False),
+        (record(0, 0, [50, 60, 100]), (ITL,), True),  # gaps 10 and 40: its own TPOT is 25
+        (record(0, 0, [50]), (ITL,), True),  # one token has no gap
+        (plain(0, ttft=55, gap=50), (E2E,), False),  # 105
+        (lost(0), (), False),
+    ],
+)
+def test_good_requests(one, slos, want):
+    """Goodput judges each request by its own figures."""
+    assert good_requests(table(one), slos).tolist() == [want]
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "life_ms", "want_ms"),
+    [
+        (1000, 70, 1000 / 14),  # floor(1000 / 70) lifetimes
+        (10_000, 70, 10_000 / 24),  # 24 blocks at most
+        (100, 70, 25),  # 4 at least
+    ],
+)
+def test_blocks_are_a_lifetime_at_least(length_ms, life_ms, want_ms):
+    """Requests of 70 ms."""
+    assert life_ms == 70
+    assert block_ns_of(table(*TWO_S[:10]), 0, length_ms * MS) == int(np.ceil(want_ms * MS))
+
+
+def test_several_windows_of_a_level_are_one():
+    """Requests sent in either window count once; those between them do not."""
+    whole = table(*TWO_S[:199])
+    windows = [(0, 495 * MS), (1000 * MS, 1495 * MS)]  # sent at 0 to 490 and 1000 to 1490
+    got = block(sample_of(whole, "ttft", spans_of(whole, windows)))
+    assert (got["n"], got["p50"], got["p90"]) == (100, 50, 50)
+
+
+def test_an_empty_window():
+    """Nothing was sent: counts are 0, latencies are not known."""
+    got = window_summary(table(), 0, SECOND, (TTFT,))
+    assert (got["requests_per_s"], got["output_tokens_per_s"], got["exact_share"]) == (0, 0, None)
+    assert (got["ttft_ms"]["n"], got["ttft_ms"]["mean"], got["ttft_ms"]["p50"]) == (0, None, None)

@@ -1,0 +1,210 @@
+"""What stops it there: rules over the server's figures, some of which may be missing."""
+
+from dataclasses import fields, replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from harness.measure.rules.facts import Facts
+from harness.measure.rules.reading import facts
+from harness.measure.verdict import ENOUGH, RULES, conclude
+
+NAN = float("nan")
+# 64 users, 16 slots, 48 wait, first tokens too late; a quiet client, a busy GPU, even arrivals
+FULL = Facts(
+    users=64, seconds=30, broken="ttft", limit_ms=500, samples=30,
+    running=16, running_max=16, running_flat=1, waiting=48, waiting_max=48, capacity=48,
+    kv_max=0.5, preemptions=0, requests_per_s=50, prompt_tokens_per_s=6400,
+    ttft_ms=1000, queue_ms=900, prefill_ms=80,
+    api_cores=0.2, engine_cores=1, gpu_util=0.97, gpu_memory_util=0.6,
+    throttle=0, throttled="", clock_share=1,
+    client_ttft_ms=1005, client_cores=0.3, instrument_share=0.001, turnaround_ms=0.3,
+    gap_p50_ms=20, gap_p95_ms=22, gap_mean_ms=20, alone_p50_ms=19, alone_p95_ms=21,
+    beside_p50_ms=20, beside_share=0.3, longest_beside_share=0.4, late_share=0, low_late_share=0,
+    base_ms=19, slope_ms=2, prompt_tokens=50, decode_ms=300, memory_kept=1,
+    dispersion=0.9, low_users=1, low_gap_ms=18,
+)  # fmt: skip
+# 64 users run at once, gaps are too long: 40 ms where 30 were promised
+LONG = replace(
+    FULL, broken="itl", limit_ms=30, running=64, running_max=64, waiting=0, waiting_max=0,
+    capacity=0, running_flat=NAN, ttft_ms=100, queue_ms=5, prefill_ms=90, client_ttft_ms=101,
+    gap_p50_ms=38, gap_p95_ms=40, gap_mean_ms=38, alone_p50_ms=37, alone_p95_ms=39, base_ms=37,
+)  # fmt: skip
+NUMBERS = [f.name for f in fields(Facts) if f.type == "float" and f.name != "seconds"]
+
+# what changes from FULL or LONG -> what is named, how surely
+TABLE = {
+    "every slot is taken": (FULL, {}, "batch slots", 0.9),
+    "16 slots, as the server says": (
+        FULL, {"seats": 16, "seats_from": "read"}, "batch slots", 0.9),
+    "16 of 32 slots are taken": (FULL, {"seats": 32, "seats_from": "read"}, "undecided", 0),
+    "what runs changes": (FULL, {"running_flat": 0.5}, "undecided", 0),
+    "half a request waits, a slot is the smaller part": (
+        FULL, {"capacity": 0.5, "queue_ms": 400, "prefill_ms": 200}, "batch slots", 0.6),
+    "all blocks are in use": (FULL, {"kv_max": 0.97}, "KV cache capacity", 0.9),
+    "blocks are lost, but how full it is is not said": (
+        FULL, {"preemptions": 2, "kv_max": NAN}, "KV cache capacity", 0.7),
+    "every step is full of prompts": (
+        FULL, {"running_flat": 0.5, "beside_share": 1, "low_gap_ms": 8}, "prefill compute", 0.85),
+    "every step is full of prompts, what runs stands still for it": (
+        FULL, {"beside_share": 1, "low_gap_ms": 8}, "prefill compute", 0.85),
+    "every step is full, all the 16 slots that the server has are taken": (
+        FULL, {"beside_share": 1, "low_gap_ms": 8, "seats": 16, "seats_from": "read"},
+        "batch slots", 0.6),
+    "prompts wait while others decode for long": (
+        FULL, {"running_flat": 0.5, "beside_share": 1, "low_gap_ms": 8, "decode_ms": 900},
+        "prefill-decode interference", 0.85),
+    "prefill is the larger part": (
+        FULL, {"capacity": 0, "waiting": 0, "queue_ms": 0, "prefill_ms": 600, "base_ms": 8},
+        "prefill compute", 0.85),
+    "prefill, but the GPU has time": (
+        FULL, {"capacity": 0, "waiting": 0, "queue_ms": 0, "prefill_ms": 600, "base_ms": 8,
+               "gpu_util": 0.4, "engine_cores": 0.5}, "engine process", 0.9),
+    "neither queue nor prefill, a whole core": (
+        FULL, {"capacity": 0, "queue_ms": 10, "api_cores": 0.99}, "front end", 0.9),
+    "neither queue nor prefill, CPU not known": (
+        FULL, {"capacity": 0, "queue_ms": 10, "api_cores": NAN}, "front end", 0.5),
+    "the step is long": (LONG, {}, "decode bandwidth", 0.85),
+    "the GPU is not seen": (LONG, {"gpu_util": NAN, "engine_cores": NAN}, "decode bandwidth", 0.6),
+    "the GPU waits, the engine has no CPU left": (
+        LONG, {"gpu_util": 0.4}, "engine process", 0.9),
+    "they take turns": (
+        LONG, {"gpu_util": 0.4, "engine_cores": 0.6}, "engine process", 0.9),
+    "the GPU waits for half of the time": (LONG, {"gpu_util": 0.55}, "engine process", 0.65),
+    "the GPU waits, the engine's CPU is not known": (
+        LONG, {"gpu_util": 0.5, "engine_cores": NAN}, "engine process", 0.5),
+    "the GPU waits for somebody else": (
+        LONG, {"gpu_util": 0.5, "engine_cores": 0.2}, "undecided", 0),
+    "long where a prompt is computed, half of it would do": (
+        LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
+               "beside_p50_ms": 41}, "prefill compute", 0.85),
+    "a prompt's step is three times too long": (
+        LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
+               "beside_p50_ms": 90}, "prefill-decode interference", 0.85),
+    "prompts' long steps are as rare as the longest gaps": (
+        LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "gap_p95_ms": 22, "beside_share": 0.045,
+               "longest_beside_share": 0.95, "beside_p50_ms": 90},
+        "prefill-decode interference", 0.85),
+    "events wait for the API server": (LONG, {"api_cores": 0.97}, "front end", 0.9),
+    "events are sent late": (
+        LONG, {"api_cores": 0.6, "late_share": 0.08, "alone_p95_ms": 21}, "front end", 0.9),
+    "events that seem late although the API servers have time": (
+        LONG, {"api_cores": 0.4, "late_share": 0.2, "alone_p95_ms": 21}, "decode bandwidth", 0.6),
+    "heat": (LONG, {"throttle": 0.6, "throttled": "heat (hardware) 60%", "clock_share": 0.7},
+             "GPU throttled", 0.95),
+    "a power cap": (LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.9},
+                    "GPU throttled", 0.9),
+    "a power cap that costs no speed": (
+        LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.97},
+        "decode bandwidth", 0.85),
+    "bursts of a schedule": (
+        FULL, {"dispersion": 9, "scheduled": 1, "waiting": 3, "capacity": 3, "waiting_max": 40,
+               "running": 8, "running_flat": 0.2, "queue_ms": 600}, "arrival bursts", 0.85),
+    "clumps of a closed loop, in which answers end together": (
+        FULL, {"dispersion": 9, "scheduled": 0, "waiting": 3, "capacity": 3, "waiting_max": 40,
+               "running": 8, "running_flat": 0.2, "queue_ms": 600}, "undecided", 0),
+    "one API server of an H200 at 144 users": (  # four of them hold twice as many
+        FULL, {"dispersion": 106, "scheduled": 0, "waiting": 15.8, "waiting_max": 63,
+               "running": 92, "running_max": 144, "running_flat": 0.1, "queue_ms": 133,
+               "prefill_ms": 75, "ttft_ms": 314, "client_ttft_ms": 397, "api_cores": 0.88,
+               "engine_cores": 0.68, "gpu_util": 0.36, "kv_max": 0.06, "capacity": 0},
+        "front end", 0.9),
+    "bursts at a full server": (
+        FULL, {"dispersion": 9, "waiting": 3, "capacity": 3, "waiting_max": 40, "running": 8,
+               "running_flat": 0.9, "queue_ms": 600}, "batch slots", 0.9),
+    "the client blurs what it measures": (
+        FULL, {"instrument_share": 0.2, "client_cores": 0.99}, "client", 0.95),
+    "the client sends late": (
+        FULL, {"turnaround_ms": 700, "client_cores": 0.99}, "client", 0.95),
+    "late on the way": (
+        FULL, {"client_ttft_ms": 2500, "capacity": 0, "queue_ms": 100}, "network", 0.85),
+    "nothing is said": (Facts(64, 30, "itl"), {}, "undecided", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_the_rule_that_fits(case: str) -> None:
+    """One change each from a server that is full, or one whose gaps are too long."""
+    start, change, want, confidence = TABLE[case]
+    found = conclude(replace(start, **change))
+    assert (found.bound_by, found.confidence) == (want, confidence)
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_every_other_cause_is_ruled_out_in_words(case: str) -> None:
+    """A verdict says why it is none of the others, and what to turn next with its trade."""
+    start, change, want, _ = TABLE[case]
+    found = conclude(replace(start, **change))
+    assert [line.partition(":")[0] for line in found.ruled_out] == [n for n in RULES if n != want]
+    assert [line for line in found.ruled_out if not line.partition(": ")[2]] == []
+    assert bool(found.evidence) == bool(found.knobs) == (want != "undecided")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_nobody_says_is_never_a_figure(name: str) -> None:
+    """A rule says in words which figure is missing: `nan` is no evidence."""
+    for (start, change, _, _), rule in product(TABLE.values(), RULES.values()):
+        found = rule(replace(start, **change | {name: NAN}))
+        told = [found.sentence, *found.evidence, found.against]
+        assert [line for line in told if "nan" in line.lower()] == []
+        assert found.confidence <= 1
+
+
+def test_a_slot_bound_server_without_kv_usage() -> None:
+    """The verdict stands, and its evidence says what is missing and whose figures these are."""
+    found = conclude(replace(FULL, kv_max=NAN, preemptions=NAN))
+    assert (found.bound_by, found.window) == (
+        "batch slots", "64 users held for 30 s, 30 readings of the server"
+    )  # fmt: skip
+    assert found.evidence == [
+        "running stays at 16.0 (most 16)",
+        "max_num_seqs 16, inferred: what runs stands still while requests wait",
+        "48.0 requests wait on average",
+        "the queue is 900 ms of the server's mean TTFT of 1,000 ms",
+        "KV cache usage is not among the server's figures",
+        "preemptions are not among the server's figures",
+    ]
+
+
+def test_without_metrics_there_is_no_verdict() -> None:
+    """Long gaps alone do not say what made them long."""
+    found = conclude(Facts(64, 30, "itl"))
+    assert (found.bound_by, found.sentence) == (
+        "undecided",
+        "not decided: the server does not show its running requests",
+    )
+
+
+def test_the_facts_of_a_step() -> None:
+    """Of the entry's own figures; the fullest engine's KV cache counts, and the fastest clock."""
+    step = {
+        "users": 20, "settled_ns": 0, "end_ns": 30_000_000_000,
+        "server": {"samples": 30, "running_mean": 12.5, "kv_usage_max": 0.6,
+                   "kv_usage_fullest_max": 0.98, "kv_usage_mean": 0.5, "preemptions": 3,
+                   "ttft_mean_s": 0.3, "queue_mean_s": None, "engine_cores": 0.4},
+        "gpu": {"util_pct_mean": 88, "sm_clock_mhz_mean": 1400, "throttled": "power cap 40%"},
+        "client": {"cpu": {"main": 0.2, "worker 0": 0.7}, "instrument_share": {"ttft_p95": 0.01}},
+        "gaps": {"p50_ms": 20, "base_ms": 15, "mean_ms": 20},
+    }  # fmt: skip
+    low = {
+        "users": 2, "settled_ns": 0, "end_ns": 1,
+        "gpu": {"sm_clock_mhz_max": 2000}, "gaps": {"p50_ms": 9},
+    }  # fmt: skip
+    seats = {"value": 16, "from": "given"}
+    found = facts(step, [low, step], "ttft", 250, seats)
+    assert (found.users, found.seconds, found.broken, found.limit_ms) == (20, 30, "ttft", 250)
+    assert (found.kv_max, found.preemptions) == (0.98, 3)
+    assert (found.ttft_ms, found.gpu_util, found.clock_share) == (300, 0.88, 0.7)
+    assert (found.client_cores, found.instrument_share, found.engine_cores) == (0.7, 0.01, 0.4)
+    assert (found.seats, found.seats_from, found.low_gap_ms) == (16, "given", 9)
+    assert found.prompt_part == 0.25  # 15 of 20 ms without prompts
+    assert np.isnan([found.queue_ms, found.waiting, found.dispersion]).all()  # nobody says
+
+
+def test_confidence_is_a_share() -> None:
+    """Below ENOUGH nothing is named."""
+    for start, change, want, confidence in TABLE.values():
+        found = conclude(replace(start, **change))
+        assert 0 <= found.confidence <= 1
+        assert (want == "undecided") == (confidence < ENOUGH)

@@ -1,0 +1,46 @@
+"""How many replicas that makes: the sentence under the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.measure.table import concat
+from harness.report.explain import explained
+from harness.report.facts import Facts
+from harness.runfolder.reader import Damage, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: str) -> Facts:
+    """A finished search that was asked for `planned` users."""
+    knee = {"status": status, "knee": {"users": users, "ci95": list(ci95)}}
+    info = {"config": {"plan_users": planned}}
+    run = Run(Path(), info, concat([]), [], [], [], [], [], [], None, knee, Damage())
+    return Facts(run, status, [], ())
+
+
+@pytest.mark.parametrize(
+    ("users", "ci95", "planned", "status", "want"),
+    [
+        # by the interval's lower end: 2,000 / 48 = 41.7
+        (51, (48, 52), 2000, "found",
+         ["Each replica holds 48, so 2,000 users need R = ceil(2,000 / 48) = 42 replicas."]),
+        (51, (50, 52), 2000, "found",  # exactly 40
+         ["Each replica holds 50, so 2,000 users need R = ceil(2,000 / 50) = 40 replicas."]),
+        (51, (48, 52), 48, "found",
+         ["Each replica holds 48, so 48 users need R = ceil(48 / 48) = 1 replica."]),
+        (51, (48, 52), None, "found",
+         ["Each replica holds 48, so U users need R = ceil(U / 48) replicas."]),
+        (1, (0, 2), 2000, "found", []),  # an interval that reaches 0 promises nothing
+        (None, (4, 64), 2000, "undecided", []),
+        (None, (64, 64), 2000, "not_reached", []),
+    ],
+)  # fmt: skip
+def test_replicas(users, ci95, planned, status, want):
+    """Only a knee that was found says what a replica holds, and by its cautious end."""
+    assert explained(facts(users, ci95, planned, status)) == want

@@ -1,0 +1,95 @@
+"""Where the mean TTFT goes, as the report shows it: bars, a table that adds up, buckets."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from report_folder import LEVELS, make
+
+from harness.report.facts import Facts
+from harness.report.steprow import StepRow
+from harness.report.waterfall import as_markdown, bucket_rows, table_rows, waterfall
+from harness.report.write import write_reports
+from harness.runfolder import names
+from harness.runfolder.reader import read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ADDED = ("Queue", "Prefill", "Rest", "Residual")
+SPLIT = {
+    "exact": True, "n": 1234,
+    "queue_ms": 120.04, "queue_ms_bound": [120.04, 120.04],
+    "prefill_ms": 31.2, "prefill_ms_bound": [31.2, 31.2],
+    "rest_ms": 9.3, "rest_ms_bound": [9.3, 9.3],
+    "ttft_ms": 160.54, "ttft_ms_bound": [160.54, 160.54],
+    "residual_ms": -4.1, "residual_ms_bound": [-4.1, -4.1],
+    "client_ms": 156.44, "client_ms_bound": [156.44, 156.44],
+    "ttft_p95_ms_bucket": [250.0, 500.0], "queue_p95_ms_bucket": [0.0, 300.0],
+    "prefill_p95_ms_bucket": [7680000.0, "inf"],
+}  # fmt: skip
+BOUNDED = SPLIT | {"exact": False, "queue_ms_bound": [80.0, 300.0], "rest_ms_bound": [0.0, 99.9]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose steps last long enough for scrapes inside them."""
+    path = tmp_path_factory.mktemp("runs") / "found"
+    make(path, seconds=3)
+    write_reports(path)
+    return path
+
+
+def test_the_report_has_a_bar_and_a_row_for_each_step(folder: Path) -> None:
+    """Drawing and table in the page, the same table in Markdown."""
+    page, text = ((folder / name).read_text() for name in (names.REPORT_HTML, names.REPORT_MD))
+    assert page.count("<title>Mean TTFT of each step") == 1
+    labels = re.findall(r"#\d+: \d+", page)
+    assert labels == [f"#{i + 1}: {users}" for i, users in enumerate(LEVELS)]
+    rows = [line for line in text.splitlines() if re.match(r"\| \d+ \| \d+ \| \d+ \|", line)]
+    assert len(rows) == len(LEVELS)
+
+
+def facts(folder: Path, *splits: dict[str, Any]) -> Facts:
+    """A run of one step each."""
+    rows = [{"index": i, "users": 8, "decision": "good", "ttft_split": s}
+            for i, s in enumerate(splits)]  # fmt: skip
+    return Facts(read_run(folder), "held", [StepRow(row) for row in rows], ())
+
+
+def test_the_table_adds_up(folder: Path) -> None:
+    """One number of decimals in a row; bounds only where they are wider than a point."""
+    exact, bounded = table_rows(facts(folder, SPLIT, BOUNDED))
+    assert exact == {
+        "#": "1", "Users": "8", "n": "1,234", "Queue": "120", "Prefill": "31", "Rest": "9",
+        "Server": "161", "Residual": "-4", "Client": "156", "Exact": "yes",
+    }  # fmt: skip
+    assert sum(int(exact[name]) for name in ADDED) == int(exact["Client"])
+    assert [bounded[k] for k in ("Queue", "Rest", "Exact")] == [
+        "120 (80 to 300)", "9 (0 to 100)", "no",
+    ]  # fmt: skip
+
+
+def test_a_residual_below_zero_is_drawn_to_the_left_of_it(folder: Path) -> None:
+    """It is no part that is spent, and it is not hidden."""
+    drawn = waterfall(facts(folder, SPLIT))
+    positive = waterfall(facts(folder, SPLIT | {"residual_ms": 4.1}))
+    ticks = [re.findall(r">(−?\d+)</text>", svg)[0] for svg in (drawn, positive)]  # noqa: RUF001
+    assert (ticks[1], drawn != positive) == ("0", True)
+
+
+def test_buckets_stand_beside_each_other(folder: Path) -> None:
+    """What the server did not say is a dash."""
+    assert bucket_rows(facts(folder, SPLIT)) == [
+        {"#": "1", "Users": "8", "TTFT p50": "–", "Queue p50": "–", "Prefill p50": "–",  # noqa: RUF001
+         "TTFT p95": "250 to 500", "Queue p95": "0 to 300", "Prefill p95": "over 7,680,000"},
+    ]  # fmt: skip
+
+
+def test_without_a_split_there_is_nothing(folder: Path) -> None:
+    """A server that does not say its queue time, a run without scrapes."""
+    unsaid = SPLIT | {f"{k}_ms{b}": None for k in ("queue", "rest") for b in ("", "_bound")}
+    for found in (facts(folder, {}), facts(folder, unsaid)):
+        assert (waterfall(found), table_rows(found), as_markdown(found)) == ("", [], [])

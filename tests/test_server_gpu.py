@@ -1,0 +1,202 @@
+"""GPUs: an H200's recorded readings, a dcgm-exporter's text over a socket, and machines without."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from math import isnan
+
+import pytest
+from little_servers import http, little_server
+from recorded_nvml import Recorded
+
+from harness.errors import ConfigError, ServerUnreachable
+from harness.measure.gpuside import gpu_figures
+from harness.measure.samples import GpuSample
+from harness.server.address import Address
+from harness.server.gpu import Gpu, Gpus, local_gpus, open_gpus
+from harness.server.nvml import NoGpu, NvmlGpus
+
+H200 = Gpu(0, "NVIDIA H200", 143771.0, "580.159.04", "GPU-12345678")
+# names, labels and units as dcgm-exporter 4 writes them; two GPUs, of which one has no energy
+DCGM = """\
+# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
+# TYPE DCGM_FI_DEV_SM_CLOCK gauge
+DCGM_FI_DEV_SM_CLOCK{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA L4"} 2040
+DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-aaaaaaaa-bbbb",device="nvidia0",modelName="NVIDIA L4"} 1500
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-aaaaaaaa-bbbb",device="nvidia0",modelName="NVIDIA L4"} 97
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-aaaaaaaa-bbbb",device="nvidia0",modelName="NVIDIA L4"} 71
+DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-aaaaaaaa-bbbb",modelName="NVIDIA L4"} 71.5
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-aaaaaaaa-bbbb"} 5000
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="1",UUID="GPU-b"} 9223372036854775794
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-aaaaaaaa-bbbb",DCGM_FI_DRIVER_VERSION="580.65"} 20000
+DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-aaaaaaaa-bbbb",DCGM_FI_DRIVER_VERSION="580.65"} 2500
+DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0",UUID="GPU-aaaaaaaa-bbbb"} 36
+DCGM_FI_PROF_PCIE_RX_BYTES{gpu="0",UUID="GPU-aaaaaaaa-bbbb"} 2500000
+DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-aaaaaaaa-bbbb",err_msg="No Error"} 0
+go_goroutines 12
+"""
+HERE = Address.parse("http://127.0.0.1:8000")
+NEARBY = Address.parse("http://10.0.0.7:8000")
+
+
+def test_an_h200_under_load() -> None:
+    """Each figure in our units; PCIe from the byte counters, a reading after the first."""
+    nvml = Recorded()
+    source = NvmlGpus.open(nvml)
+    assert [Gpu.of(said) for said in source.gpus()] == [H200]
+    first, second, third = (source.read(nvml.go_to(i))[0] for i in (0, 2, 3))
+    assert (isnan(first.pcie_rx_mb_per_s), first.throttled) == (True, ())  # idle is no throttling
+    # from 2 to 3: 1.045,749,862 s, 16,232,516 bytes received and 245,743,808 sent
+    assert asdict(third) == {
+        "at_ns": 33423796162, "gpu": 0, "util_pct": 99.0, "memory_util_pct": 23.0,
+        "memory_used_mib": 1704853504 / 2**20, "power_w": 692.465, "energy_j": 4806.272,
+        "sm_clock_mhz": 1440.0, "memory_clock_mhz": 3201.0, "temperature_c": 59.0,
+        "pcie_rx_mb_per_s": pytest.approx(15.522, abs=1e-3),
+        "pcie_tx_mb_per_s": pytest.approx(234.993, abs=1e-3), "throttled": ("power cap",),
+    }  # fmt: skip
+    without_pcie = {"pcie_rx_mb_per_s": 0, "pcie_tx_mb_per_s": 0}
+    assert gpu_figures([second, third], 1000.0) | without_pcie == {
+        "gpus": 1, "samples": 2, "util_pct_mean": 99.0, "memory_util_pct_mean": 23.0,
+        "memory_used_mib_max": 1625.875, "power_w": 724.5891,  # 757.739 J in that time
+        "j_per_output_token": 0.7246, "sm_clock_mhz_min": 1440.0, "sm_clock_mhz_mean": 1447.5,
+        "sm_clock_mhz_max": 1455.0, "temperature_c_max": 59.0, "throttled_share": 1.0,
+        "pcie_rx_mb_per_s": 0, "pcie_tx_mb_per_s": 0, "throttled": "power cap 100%",
+    }  # fmt: skip
+    source.close()
+    assert nvml.inits == 0
+
+
+def test_pcie_counters_wrap() -> None:
+    """They are 32 bits wide: 3.3e9 down to 2e8 is 1.2e9 more."""
+    nvml = Recorded()
+    source = NvmlGpus.open(nvml)
+    source.read(nvml.go_to(3))
+    nvml.reading = nvml.reading | {"rx": 200_000_000, "tx": nvml.reading["tx"]}
+    got = source.read(33423796162 + 10**9)[0]
+    assert got.pcie_rx_mb_per_s == pytest.approx((2**32 + 200_000_000 - 3281134800) / 1e6)
+    assert got.pcie_tx_mb_per_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("lacks", "field"),
+    [
+        ("nvmlDeviceGetUtilizationRates", "util_pct"),  # a GPU cut into instances
+        ("nvmlDeviceGetMemoryInfo", "memory_used_mib"),  # memory shared with the CPU
+        ("nvmlDeviceGetTotalEnergyConsumption", "energy_j"),  # older than Volta
+        ("nvmlDeviceGetFieldValues", "pcie_rx_mb_per_s"),
+        ("nvmlDeviceGetPowerUsage", "power_w"),
+    ],
+)
+def test_what_a_gpu_does_not_show(lacks: str, field: str) -> None:
+    """It is NaN, in the summary nothing; the rest is read."""
+    nvml = Recorded(lacks=(lacks,))
+    source = NvmlGpus.open(nvml)
+    samples = [source.read(nvml.go_to(i))[0] for i in (1, 2)]
+    assert isnan(getattr(samples[-1], field))
+    assert samples[-1].sm_clock_mhz == 1455.0
+    assert gpu_figures(samples)["sm_clock_mhz_min"] == 1455.0
+
+
+def test_power_without_an_energy_counter() -> None:
+    """The mean of the power readings then: (614.514 + 687.804) / 2."""
+    nvml = Recorded(lacks=("nvmlDeviceGetTotalEnergyConsumption",))
+    source = NvmlGpus.open(nvml)
+    samples = [source.read(nvml.go_to(i))[0] for i in (1, 2)]
+    assert gpu_figures(samples)["power_w"] == 651.159
+
+
+@pytest.mark.parametrize(
+    ("lacks", "want"),
+    [
+        (("nvmlDeviceGetCurrentClocksEventReasons",), ("power cap",)),  # an older driver
+        (("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+         None),
+    ],
+)  # fmt: skip
+def test_throttle_reasons_by_either_name(lacks: tuple[str, ...], want: object) -> None:
+    """The newer call, else the older, else it is not known."""
+    nvml = Recorded(lacks=lacks)
+    assert NvmlGpus.open(nvml).read(nvml.go_to(1))[0].throttled == want
+
+
+def test_no_gpu_here() -> None:
+    """The real NVML on a machine without one, and a driver that sees none: a sentence."""
+    got = local_gpus()
+    if got.source is not None:
+        pytest.skip("there is a GPU here")
+    assert got.why.startswith("no GPU here (")
+    with pytest.raises(NoGpu, match=r"no GPU here \(NVIDIA's driver sees none\)"):
+        NvmlGpus.open(Recorded(devices=0))
+
+
+@pytest.mark.parametrize(
+    ("choice", "server", "want"),
+    [
+        ("none", HERE, Gpus("none", why="GPUs were not read (--gpu-metrics none)")),
+        (None, None, Gpus("none", why="no GPU here (the embedded engine needs none)")),
+        (None, NEARBY, Gpus("none", why="the server's GPUs are elsewhere (--gpu-metrics URL "
+                                        "reads an exporter's)")),
+    ],
+)  # fmt: skip
+def test_where_nothing_is_read(choice: str | None, server: Address | None, want: Gpus) -> None:
+    """And why, in words for the report."""
+    assert open_gpus(choice, server) == want
+
+
+@pytest.mark.parametrize("path", ["", "/metrics", "/metrics/"])
+def test_a_dcgm_exporter(path: str) -> None:
+    """Over a real socket: units, blanks, labels; asked again and again."""
+    with little_server(lambda _path, _body: http(DCGM.encode(), kind="text/plain")) as server:
+        found = open_gpus(f"http://127.0.0.1:{server.port}{path}", NEARBY)
+        assert found.source is not None
+        samples = found.source.read(7)
+        asked = server.paths
+        found.source.close()
+    assert found.found == (
+        Gpu(0, "NVIDIA L4", 22500.0, "580.65", "GPU-aaaaaaaa"),
+        Gpu(1, "NVIDIA L4", 0.0, "", "GPU-b"),
+    )
+    assert repr(samples) == repr([
+        GpuSample(7, 0, util_pct=97.0, memory_used_mib=20000.0, power_w=71.5, energy_j=5.0,
+                  sm_clock_mhz=1500.0, temperature_c=71.0, pcie_rx_mb_per_s=2.5,
+                  throttled=("power cap", "heat (software)")),
+        GpuSample(7, 1, sm_clock_mhz=2040.0, throttled=None),
+    ])  # fmt: skip
+    assert asked == ["/metrics", "/metrics"]
+    assert found.source.read(8) == []  # the exporter is gone: the run goes on
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "words"),
+    [
+        ("PORT", ConfigError, ("shows no GPU", "dcgm-exporter", "--gpu-metrics none")),
+        ("http://127.0.0.1:1", ServerUnreachable, ("127.0.0.1:1",)),
+        ("h200", ConfigError, ("expected http://",)),
+    ],
+)
+def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple[str, ...]) -> None:
+    """It was asked for by name, so it is said before any load."""
+    with little_server(lambda _path, _body: http(b"go_goroutines 12\n")) as server:
+        target = f"http://127.0.0.1:{server.port}" if url == "PORT" else url
+        with pytest.raises(error) as caught:
+            open_gpus(target, HERE)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_two_gpus_in_one_window() -> None:
+    """Power and memory add up, utilisation is the mean, clocks and heat the worst."""
+    samples = [
+        GpuSample(at * 10**9, gpu, util_pct=50.0 + 50 * gpu, memory_used_mib=1000.0 * (gpu + at),
+                  energy_j=100.0 * at * (gpu + 1), sm_clock_mhz=1000.0 - gpu - at,
+                  temperature_c=50.0 + gpu, throttled=("power cap",) if gpu and at else ())
+        for at in (0, 1, 2)
+        for gpu in (0, 1)
+    ]  # fmt: skip
+    got = gpu_figures(samples, 150.0)
+    assert (got["gpus"], got["samples"], got["util_pct_mean"]) == (2, 6, 75.0)
+    assert got["memory_used_mib_max"] == 5000.0  # 2000 and 3000
+    assert (got["power_w"], got["j_per_output_token"]) == (300.0, 2.0)  # 100 and 200 W
+    assert (got["sm_clock_mhz_min"], got["temperature_c_max"]) == (997.0, 51.0)
+    assert got["throttled"] == "power cap 33%"
+    assert got["pcie_rx_mb_per_s"] is None
+    assert gpu_figures([]) == {}

@@ -1,0 +1,227 @@
+"""The Compose stack in a real Docker: up, loaded, scraped, and with parts of it killed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+from itertools import chain, combinations
+from typing import TYPE_CHECKING
+
+import pytest
+from compose import SEARCH, Stack, missing, wait_for
+
+from harness.export.recording import RECORDED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.docker, pytest.mark.process, pytest.mark.xdist_group("docker")]
+ALWAYS = {"locust-master", "locust-worker", "prometheus"}
+SERVICES = {  # by profile
+    "gpu": {"vllm", "exporter-gpu"},
+    "engine": {"engine", "exporter"},
+    "url": {"exporter"},
+    "grafana": {"grafana"},
+    "ci": {"knee"},
+}
+STARTED = {"engine-1", "exporter-1", "prometheus-1", "locust-master-1", "locust-worker-1",
+           "locust-worker-2"}  # fmt: skip
+PROFILES = list(chain.from_iterable(combinations(SERVICES, n) for n in range(len(SERVICES) + 1)))
+RECORDINGS = {row.name for group in RECORDED.values() for row in group}
+USERS = 8
+NO_KNEE = "--slo ttft_p95=1ms --budget 20s --max-users 2 --prompt-tokens 64 --output-tokens 16"
+FORM = {"host": "http://engine:8000", "slo": "ttft_p95=1ms", "workload": "chat", "budget": "20s",
+        "prompt_tokens": "64", "output_tokens": "16", "max_users": "2"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    """A copy of the tree without an .env."""
+    if why := missing():
+        pytest.skip(why)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = int(sock.getsockname()[1])
+    return Stack(tmp_path_factory.mktemp("stack"), port)
+
+
+@pytest.fixture(scope="module")
+def stack(bare: Stack) -> Iterator[Stack]:
+    """`make up` without a GPU, then a second worker."""
+    done = bare.run("make", "up", "PROFILES=engine")
+    try:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == f"Locust: {bare.url}"
+        bare.compose("up", "--detach", "--wait", "--no-build", "--scale", "locust-worker=2")
+        bare.login = (bare.folder / ".secrets/locust_password").read_text()
+        yield bare
+    finally:
+        bare.compose("--profile", "*", "down", "--volumes", "--timeout", "2")
+
+
+def test_without_env_one_sentence(bare: Stack) -> None:
+    """Nothing starts, and it says what to do."""
+    done = bare.run("docker", "compose", "up")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    (line,) = done.stderr.strip().splitlines()
+    assert 'Run "make up", which writes one' in line
+
+
+@pytest.mark.parametrize("profiles", PROFILES, ids="-".join)
+def test_profiles(bare: Stack, profiles: tuple[str, ...]) -> None:
+    """Each adds its services, and neither server comes without its own."""
+    env = {"COMPOSE_PROFILES": ",".join(profiles), "HARNESS_TARGET": "http://x"}
+    want = ALWAYS.union(*(SERVICES[name] for name in profiles))
+    assert set(bare.compose("config", "--services", **env).split()) == want
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("PROFILES=gpu,engine", "expected one of gpu, engine and url"),
+        ("PROFILES=grafana", "expected one of gpu, engine and url"),
+        ("PROFILES=url", "PROFILES has url, and there is no URL"),
+    ],
+)
+def test_make_up_refuses(bare: Stack, arguments: str, says: str) -> None:
+    """Before a file is written."""
+    done = bare.run("make", ".env", arguments)
+    assert done.returncode != 0
+    assert says in done.stdout
+    assert not (bare.folder / ".secrets").exists()
+
+
+def test_make_up_keeps_what_is_there(stack: Stack) -> None:
+    """Other profiles than those in .env are refused, not forgotten."""
+    before = (stack.folder / ".env").read_text()
+    done = stack.run("make", "up", "PROFILES=gpu")
+    assert done.returncode != 0
+    assert "PROFILES is gpu, and .env has others" in done.stdout
+    assert (stack.folder / ".env").read_text() == before
+
+
+def test_up_and_healthy(stack: Stack) -> None:
+    """Every container, by its own health check."""
+    health = {name: c["State"]["Health"]["Status"] for name, c in stack.containers().items()}
+    assert health == dict.fromkeys(STARTED, "healthy")
+
+
+def test_secrets_are_generated_and_kept(stack: Stack) -> None:
+    """Passwords of 32 characters, each its own, in no file that others read and in no `inspect`."""
+    secrets = stack.folder / ".secrets"
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (stack.folder / ".env", secrets)]
+    assert modes == [0o600, 0o700]
+    words = [(secrets / f"{name}_password").read_text() for name in ("grafana", "locust")]
+    assert [len(set(words)), *map(len, words)] == [2, 32, 32]
+    shown = json.dumps(stack.containers())
+    assert [word for word in words if word in shown] == []
+
+
+def test_containers_may_little(stack: Stack) -> None:
+    """Not root, no capability, nothing written outside volumes; one port, on the loopback."""
+    for name, container in stack.containers().items():
+        host = container["HostConfig"]
+        assert container["Config"]["User"] not in ("", "root", "0"), name
+        assert (host["ReadonlyRootfs"], host["CapDrop"], host["Init"]) == (True, ["ALL"], True)
+        assert host["SecurityOpt"] == ["no-new-privileges:true"]
+        assert host["Memory"] > 0, name
+        published = [p for ports in host["PortBindings"].values() for p in ports]
+        assert [p["HostIp"] for p in published] == ["127.0.0.1"] * (name == "locust-master-1")
+
+
+def test_login(stack: Stack) -> None:
+    """Without the password nothing starts; a browser is led to the page that asks."""
+    word, stack.login = stack.login, ""
+    assert stack.ask("/")[0].startswith("/login")
+    assert stack.ask("/swarm", "user_count=1&spawn_rate=1")[0].startswith("/login")
+    stack.login = word
+    assert stack.ask("/")[0] == "/"
+    assert stack.stats()["state"] == "ready"
+
+
+def swarm(stack: Stack) -> None:
+    """Start the load, until every user runs."""
+    form = f"user_count={USERS}&spawn_rate={USERS}&host=http://engine:8000"
+    assert json.loads(stack.ask("/swarm", form)[1])["success"]
+    wait_for(lambda: stack.stats()["user_count"] == USERS)
+
+
+def test_prometheus_has_what_the_run_did(stack: Stack) -> None:
+    """Its targets are up, and it counts the requests that Locust counted."""
+    swarm(stack)
+    wait_for(lambda: stack.requests() > 5 * USERS)
+    wait_for(lambda: (stack.value("harness:ttft_seconds:p95") or 0) > 0)
+    assert {row["metric"]["instance"]: row["value"][1] for row in stack.query("up")} == {
+        "engine:8000": "1", "exporter:9400": "1", "locust-master:8089": "1", "127.0.0.1:9090": "1",
+    }  # fmt: skip
+    stack.ask("/stop", "stop=1")
+    wait_for(lambda: stack.stats()["state"] == "stopped")
+    # Locust's workers report every 3 s, the last time after the end; ours is whole at once
+    wait_for(lambda: stack.value("sum(harness_requests_total)") == stack.requests())
+    counted = stack.requests()
+    assert stack.value('harness_requests_total{outcome="ok"}') == counted
+    assert stack.value("harness_target_up") == 1
+    names = stack.query('count by (__name__) ({__name__=~"harness:.+"})')
+    assert {row["metric"]["__name__"] for row in names} == RECORDINGS
+    assert stack.value("sum(prometheus_rule_evaluation_failures_total)") == 0
+    # the server's own count has the probe before the load too
+    assert stack.value("sum(vllm:request_success_total)") > counted
+
+
+def test_a_killed_worker(stack: Stack) -> None:
+    """Its users are gone and do not move to the other; started again, it gets its share."""
+    swarm(stack)
+    stack.run("docker", "kill", f"{stack.project}-locust-worker-2")
+    wait_for(lambda: stack.stats()["user_count"] == USERS // 2)
+    before = stack.requests()
+    wait_for(lambda: stack.requests() > before)
+    found = stack.stats()
+    assert (found["state"], found["user_count"]) == ("running", USERS // 2)
+    wait_for(lambda: stack.value("harness_users_running") == USERS // 2)
+    assert stack.value("harness_users_target") == USERS
+    wait_for(lambda: stack.query('ALERTS{alertname="UsersMissing"}'))
+    assert stack.containers()["locust-worker-2"]["State"]["ExitCode"] == 137
+    stack.compose("up", "--detach", "--wait", "--no-build", "--scale", "locust-worker=2")
+    wait_for(lambda: stack.stats()["user_count"] == USERS)
+
+
+def test_a_killed_master(stack: Stack) -> None:
+    """Its workers end by themselves and the load with them; what serves goes on, nothing restarts.
+
+    Meanwhile the headless service looks for a knee and ends with the code of what it found.
+    """
+    stack.run("docker", "kill", f"{stack.project}-locust-master-1")
+    knee = ("docker", "compose", "run", "--rm", "--use-aliases", "knee")
+    done = stack.run(*knee, KNEE_FLAGS=NO_KNEE)
+    assert done.returncode == 99, done.stderr
+    assert "No level tried keeps the SLO" in done.stdout
+    assert stack.value('max_over_time(harness_users_running{job="vllm-harness-run"}[1m])') >= 1
+    wait_for(lambda: not stack.value("sum(vllm:num_requests_running)"))
+    states = wait_for(lambda: ended(stack))
+    assert states.pop("locust-master-1") == 137
+    assert {code < 128 for code in states.values()} == {True}  # they were not killed
+    health = {name: c["State"]["Health"]["Status"] for name, c in stack.containers().items()}
+    assert {name for name, status in health.items() if status == "healthy"} == {
+        "engine-1", "exporter-1", "prometheus-1",
+    }  # fmt: skip
+
+
+def ended(stack: Stack) -> dict[str, int]:
+    """Exit codes of Locust's containers, once all have ended."""
+    states = {name: c["State"] for name, c in stack.containers().items() if "locust" in name}
+    if any(state["Running"] for state in states.values()):
+        return {}
+    return {name: int(state["ExitCode"]) for name, state in states.items()}
+
+
+def test_a_search_from_the_form(stack: Stack) -> None:
+    """As the stack is by default: the master searches, its workers send, a report is there."""
+    up = ("up", "--detach", "--wait", "--no-build", "--scale", "locust-worker=2")
+    stack.compose(*up, HARNESS_LOCUSTFILE=SEARCH)
+    assert SEARCH in (stack.folder / ".env").read_text()
+    assert json.loads(stack.ask("/harness/start", FORM)[1]) == {"wrong": {}}
+    wait_for(lambda: "report.html" in stack.ask("/harness/live.json")[1])
+    found = json.loads(stack.ask("/harness/files/knee.json")[1])
+    assert (found["status"], found["client"]["missing"]) == ("slo_failed_at_min", "")
+    assert "<title>" in stack.ask("/harness/files/report.html")[1]

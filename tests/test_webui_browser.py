@@ -1,0 +1,229 @@
+"""The live page in a real browser: a search from the form to the report, and all that may go wrong.
+
+One Locust, one engine and one browser serve the whole file, in the order of a working day.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from browser_run import CONTRAST, Visit, browser, locust, until
+from study_process import send
+
+from harness.engine.config import EngineConfig
+from harness.engine.process import start_engine
+from harness.runfolder.reader import read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from harness.engine.process import EngineProcess
+
+pytestmark = pytest.mark.browser
+# two batch slots, answers of 50 ms: from three users on, one waits for another's end
+OPTIONS = (
+    "--slo", "ttft_p95=30ms", "--prompt-tokens", 16, "--output-tokens", 4, "--min-users", 2,
+    "--max-users", 4, "--budget", "60s", "--workload", "completions",
+)  # fmt: skip
+SOME = "/[1-9][0-9]* requests ended/.test(document.getElementById('progress').textContent)"
+STEPS = "document.querySelectorAll('#levels tbody tr').length"
+
+
+class Day(NamedTuple):
+    """What the tests of this file share."""
+
+    opened: Browser
+    visit: Visit
+    url: str
+    engine: EngineProcess
+    runs: Path
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
+    """Locust with the search, beside an engine; neither has anything to do yet."""
+    runs = tmp_path_factory.mktemp("runs")
+    with (
+        browser() as opened,
+        start_engine(EngineConfig(max_num_seqs=2)) as engine,
+        locust("--host", engine.url, "--runs", runs, *OPTIONS) as url,
+    ):
+        yield Day(opened, Visit(opened, url), url, engine, runs)
+
+
+def wait_for_badge(page: Page, *badges: str) -> None:
+    """Until the page says one of them."""
+    until(page, "all => all.includes(document.getElementById('badge').textContent)", list(badges))
+
+
+def test_bad_input_is_said_beside_its_field(day: Day) -> None:
+    """Before any load: each wrong field has its sentence, the first is focused; all by keyboard."""
+    page = day.visit.open("/harness")
+    wait_for_badge(page, "idle")
+    for name, text in (("slo", "ttft_p95=30"), ("budget", "soon"), ("max_users", "many")):
+        page.locator(f"#f-{name}").fill(text)
+    page.keyboard.press("Enter")
+    until(page, "document.getElementById('e-slo').textContent")
+    told = {
+        name: page.locator(f"#e-{name}").inner_text() for name in ("slo", "budget", "max_users")
+    }
+    assert "no readable unit" in told["slo"]
+    assert "expected a number with ns, us, ms" in told["budget"]
+    assert "expected a whole number from 1" in told["max_users"]
+    assert page.evaluate("document.activeElement.id") == "f-slo"
+    assert page.locator("#f-slo").get_attribute("aria-invalid") == "true"
+    assert page.locator("#badge").inner_text() == "idle"
+    assert list(day.runs.iterdir()) == []
+    page.close()
+
+
+def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
+    """Start, figures move, the bracket closes, the knee is said, the report opens."""
+    page = day.visit.open("/harness")
+    wait_for_badge(page, "idle")
+    page.get_by_role("button", name="Start").click()
+    wait_for_badge(page, "running")
+    cards = page.locator("#cards b")
+    until(page, f"{STEPS} >= 2")
+    early = cards.all_inner_texts()
+    until(page, "was => document.querySelector('#cards b').textContent !== was", early[0])
+    until(page, "/to/.test(document.querySelector('#cards li:last-child b').textContent)")
+    wait_for_badge(page, "knee found")
+    (folder,) = day.runs.iterdir()
+    knee = json.loads((folder / "knee.json").read_text())
+    users = knee["knee"]["users"]
+    figure(f"knee {users}, {knee['knee']['ci95']}, {len(knee['steps'])} steps")
+    assert users in (2, 3)  # two slots
+    assert f"up to {users} concurrent requests" in page.locator("#sentence").inner_text()
+    assert page.locator("#levels tbody tr").count() == len(knee["steps"])
+    assert page.locator("#cards li:last-child b").inner_text() == str(users)
+    assert knee["damage"] == []
+    headline = page.locator("#sentence").inner_text()
+    page.get_by_role("link", name="Open the report").click()
+    page.wait_for_url("**/report.html")
+    assert page.locator(".badge").inner_text() == "knee found"
+    assert page.locator("h1").inner_text() == headline
+    page.go_back()
+    wait_for_badge(page, "knee found")
+    with page.expect_download() as loading:
+        page.get_by_role("link", name="knee.json").click()
+    assert json.loads(loading.value.path().read_text()) == knee
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_the_page_is_readable(day: Day, scheme: str, width: int) -> None:
+    """Contrast 4.5 everywhere, no sideways scrolling, every chart by keyboard, names for all."""
+    visit = Visit(day.opened, day.url, viewport={"width": width, "height": 800},
+                  color_scheme=scheme)  # fmt: skip
+    page = visit.open("/harness")
+    wait_for_badge(page, "knee found")
+    page.locator("#asking").evaluate("node => { node.open = true }")
+    page.locator("#figures summary").click()
+    seen, low = page.evaluate(CONTRAST)
+    assert low == []
+    assert seen > 150
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("body").press("Tab")
+    reached = []
+    for _ in range(60):
+        name = page.evaluate("(document.activeElement.getAttribute('aria-label') "
+                             "|| document.activeElement.textContent).slice(0, 40)")  # fmt: skip
+        reached.append(name)
+        page.keyboard.press("Tab")
+    for what in ("Skip to", "Locust's own", "Open the report", "TTFT in ms", "Users in", "Start"):
+        assert any(name.startswith(what) for name in reached), (what, reached)
+    chart = page.locator("svg.chart").first
+    chart.focus()
+    page.keyboard.press("Home")
+    assert "at 0:0" in (chart.get_attribute("aria-label") or "")
+    named = "[...document.querySelectorAll('input,select')].filter(n => !n.labels.length).length"
+    assert page.evaluate(named) == 0
+    assert visit.errors == []
+    visit.context.close()
+
+
+def test_stop_midway_keeps_what_was_measured(day: Day) -> None:
+    """The second run from the same form; Stop leaves a report of it, and the page says so."""
+    before = set(day.runs.iterdir())
+    page = day.visit.open("/harness")
+    page.locator("#asking summary").click()
+    page.get_by_role("button", name="Start").click()
+    wait_for_badge(page, "running")
+    until(page, SOME)
+    page.get_by_role("button", name="Stop").click()
+    wait_for_badge(page, "stopped")
+    assert page.locator("#sentence").inner_text().startswith("Interrupted:")
+    (folder,) = set(day.runs.iterdir()) - before
+    assert json.loads((folder / "knee.json").read_text())["interrupted"] is True
+    run = read_run(folder)
+    assert run.damage.sentences() == []  # this run's numbers count from 0, too
+    assert len(run.table) > 0
+    page.close()
+
+
+def test_locust_s_own_page_leads_here(day: Day) -> None:
+    """A link at any time; the tab "Live" once a test has run."""
+    page = day.visit.open("/")
+    page.get_by_role("tab", name="Live").click()
+    page.wait_for_url("**/harness")
+    page.get_by_role("link", name="Locust's own page").click()
+    page.get_by_role("link", name="TTFT, ITL and the knee, live").click()
+    page.wait_for_url("**/harness")
+    page.close()
+
+
+def test_the_server_dies(day: Day) -> None:
+    """The page says that the target failed, and the run folder is whole."""
+    before = set(day.runs.iterdir())
+    page = day.visit.open("/harness")
+    page.locator("#asking summary").click()
+    page.get_by_role("button", name="Start").click()
+    wait_for_badge(page, "running")
+    until(page, SOME)
+    send(day.engine.pid, signal.SIGKILL)
+    wait_for_badge(page, "invalid")
+    assert "The target failed hard" in page.locator("#answer").inner_text()
+    (folder,) = set(day.runs.iterdir()) - before
+    assert (folder / "report.html").exists()
+    page.get_by_text("Start a search").click()
+    page.get_by_role("button", name="Start").click()
+    wait_for_badge(page, "refused")
+    assert "nothing listens at" in page.locator("#sentence").inner_text()
+    page.close()
+
+
+def test_nothing_was_asked_for_elsewhere(day: Day) -> None:
+    """All of the above stayed on this server, and no page logged an error."""
+    assert len(day.visit.asked) > 50
+    assert day.visit.elsewhere() == []
+    assert day.visit.errors == []
+
+
+def test_login(day: Day, tmp_path: Path) -> None:
+    """Without the password nothing is shown; with it, Locust's page and ours."""
+    secret = tmp_path / "password"
+    secret.write_text("correct horse\n")
+    env = {"HARNESS_WEB_USER": "ops", "HARNESS_WEB_PASSWORD_FILE": str(secret)}
+    with locust("--host", "http://127.0.0.1:1", env=env) as url:
+        visit = Visit(day.opened, url)
+        page = visit.open("/harness")
+        page.wait_for_url("**/login**")
+        for word in ("wrong", "correct horse"):
+            page.locator("[name=username]").fill("ops")
+            page.locator("[name=password]").fill(word)
+            page.get_by_role("button", name="Login").click()
+            if word == "wrong":
+                page.get_by_text("do not belong together").wait_for()
+        page.wait_for_url("**/harness")  # where the visit began
+        wait_for_badge(page, "idle")
+        page.get_by_role("button", name="Start").click()
+        wait_for_badge(page, "refused")
+        assert visit.elsewhere() == []

@@ -1,0 +1,350 @@
+"""The live page without a browser: what it is told, what a form may say, whom a login lets in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from argparse import Namespace
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from browser_run import TOP, free_port, get, locust
+
+from harness.drive import arguments, login
+from harness.drive.login import credentials
+from harness.errors import ConfigError
+from harness.export.history import COLUMNS, History, LiveState
+from harness.export.states import STATES, facts_of
+from harness.measure.recent import Recent
+from harness.measure.slo import Slo
+from harness.study import form as forms
+from harness.study.outcome import EXIT_OF
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MS = 1e6
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ([], [None, None, None]),
+        ([5.0], [None, None, None]),  # a p50 needs two
+        ([1.0, 3.0], [2.0, None, None]),
+        (range(1, 21), [10.5, 19.05, None]),  # a p95 needs 20: 1 + 0.95 * 19
+        (range(1, 101), [50.5, 95.05, 99.01]),
+        ([*range(1, 90), *[inf] * 11], [50.5, "inf", "inf"]),  # 11 % failed
+    ],
+)
+def test_recent_quantiles(values: Any, want: list[Any]) -> None:
+    """Type 7, in ms, from one value above the quantile on."""
+    recent = Recent()
+    recent.take("ttft", np.array(list(values), float) * MS)
+    assert recent.look()[:3] == want
+
+
+def test_recent_forgets() -> None:
+    """A value is seen in as many looks as the span has seconds; no more than `most` are kept."""
+    recent = Recent(span_s=2, most=4)
+    recent.take("itl", np.array([1.0] * 2 + [9.0] * 4) * MS)
+    assert [recent.look()[3] for _ in range(3)] == [9.0, 9.0, None]
+
+
+def test_recent_is_cleared() -> None:
+    """Neither what was looked at nor what waits is seen again."""
+    recent = Recent()
+    for _ in range(2):
+        recent.take("tpot", np.array([3.0] * 4) * MS)
+        seen = recent.look()[6]
+    recent.take("tpot", np.array([3.0] * 4) * MS)
+    recent.clear()
+    assert (seen, recent.look()[6]) == (3.0, None)
+
+
+def test_points_are_thinned() -> None:
+    """1,000 points in room for 10: evenly spaced, the first one kept, the newest never far away."""
+    history = History(most=10)
+    for second in range(1000):
+        history.add([second])
+        assert len(history.points) < 10
+    times = [point[0] for point in history.points]
+    assert times == [i * history.every for i in range(len(times))]
+    assert 1000 - times[-1] <= history.every
+    assert history.every == 128  # 10 * 128 > 1,000 > 10 * 64
+
+
+def test_a_page_is_told_only_what_is_new() -> None:
+    """By its cursor; all of it for a cursor of another run, of before a thinning, or none."""
+    state = LiveState({"kind": "knee"})
+    state.begin(state="running")
+    first = state.news()
+    assert (first["whole"], first["points"], first["facts"]["columns"]) == (True, [], COLUMNS)
+    state.add([1.0], ended=3)
+    second = state.news(first["cursor"])
+    assert second == {"cursor": second["cursor"], "now": {"ended": 3}, "points": [[1.0]],
+                      "whole": False}  # fmt: skip
+    state.tell(state="running")  # nothing new
+    assert state.news(second["cursor"])["points"] == []
+    assert "facts" not in state.news(second["cursor"])
+    state.tell(state="computing")
+    assert state.news(second["cursor"])["facts"]["state"] == "computing"
+    state.begin(state="starting")
+    anew = state.news(second["cursor"])
+    assert (anew["whole"], anew["points"], anew["facts"]["kind"]) == (True, [], "knee")
+    for cursor in ("x", "0-0-0-0", second["cursor"] + "9" * 40, "-1-2-3"):
+        assert state.news(cursor)["whole"] is True
+    for second_ in range(2000):
+        state.add([float(second_)])
+    assert state.news(anew["cursor"])["whole"] is True  # thinned meanwhile
+    assert len(json.dumps(state.news(state.news()["cursor"]))) < 200
+
+
+def test_each_way_to_end_has_its_sentence() -> None:
+    """STATES has every status that knee.json can have; none of the texts lacks a word."""
+    assert set(EXIT_OF) - set(STATES) == set()
+    for name in STATES:
+        told = facts_of(name, "Some words.")
+        assert "{" not in told["sentence"]
+        assert told["badge"]
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ({}, "host"),
+        ({"host": "ftp://x"}, "host"),
+        ({"slo": "ttft=5"}, "slo"),
+        ({"workload": "<script>"}, "workload"),
+        ({"prompt_tokens": "-3"}, "prompt_tokens"),
+        ({"max_users": "1e3"}, "max_users"),
+        ({"max_users": "٣" * 9}, "max_users"),
+        ({"min_users": "9", "max_users": "8"}, "min_users"),
+        ({"budget": "3s"}, "budget"),
+        ({"max_errors": "2"}, "max_errors"),
+    ],
+)
+def test_a_form_that_makes_no_sense(given: dict[str, str], want: str) -> None:
+    """Its field is named, with what was found, expected, and to try."""
+    host = {} if want == "host" else {"host": "http://127.0.0.1:8000"}
+    _, wrong = forms.read(host | given)
+    assert list(wrong) == [want]
+    assert "expected" in wrong[want]
+
+
+def test_a_form_is_read() -> None:
+    """Each value in its unit; several SLOs with blanks or commas between them."""
+    form = {"host": "http://h:1/v1", "slo": " ttft_p95=1s,itl_p99=20ms ", "budget": "1m30s"}
+    values, wrong = forms.read(form)
+    assert wrong == {}
+    assert values["host"] == "http://h:1"
+    assert values["slo"] == (Slo.parse("ttft_p95=1s"), Slo.parse("itl_p99=20ms"))
+    assert (values["budget"], values["max_users"]) == (90_000_000_000, 512)
+
+
+@pytest.mark.parametrize(
+    ("slo", "want"),
+    [
+        ([], forms.FIELDS["slo"].default),
+        (["ttft_p95=1s", "itl_p99=20ms"], "ttft_p95=1s itl_p99=20ms"),
+    ],
+)
+def test_the_command_line_fills_the_form_in(slo: list[str], want: str) -> None:
+    """What it says; the field's default where it says nothing."""
+    assert forms.given(Namespace(slo=slo, budget=""), "http://h:1")["slo"] == want
+
+
+def test_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From the environment or a file; a file that is empty or missing is refused, not ignored."""
+    file = tmp_path / "secret"
+    for name in (login.USER, login.PASSWORD, login.PASSWORD_FILE):
+        monkeypatch.delenv(name, raising=False)
+    assert credentials() is None
+    monkeypatch.setenv(login.PASSWORD_FILE, str(file))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        credentials()
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="is empty"):
+        credentials()
+    file.write_text("two words\n")
+    assert credentials() == ("admin", "two words")
+    monkeypatch.setenv(login.PASSWORD, "nearer")
+    monkeypatch.setenv(login.USER, "ops")
+    assert credentials() == ("ops", "nearer")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("flags", "form", "want"),
+    [
+        (["--web-login"], {}, "--web-login was given and no password"),
+        ([], {login.PASSWORD_FILE: "/nowhere/secret"}, "which cannot be read"),
+    ],
+)
+def test_a_login_without_a_password_is_refused(
+    flags: list[str], form: dict[str, str], want: str
+) -> None:
+    """Exit code 2 with a sentence, before anything is served."""
+    command = [sys.executable, "-m", "locust", "-f", "locustfiles/knee.py", "--web-port",
+               str(free_port()), "--web-host", "127.0.0.1", *flags]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=TOP, env=os.environ | form, capture_output=True, text=True, check=False,
+        timeout=60, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert want in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@dataclass(eq=False)
+class Environment:
+    """As much of Locust's as is looked at: its own patches what it runs in."""
+
+    parsed_options: Namespace
+    host: str
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("http://vllm:8000", "KEY"),
+        ("http://VLLM:8000/v1", "KEY"),
+        ("https://vllm:8000", ""),
+        ("http://vllm:8001", ""),
+        ("http://vllm.evil:8000", ""),
+        ("not a url", ""),
+    ],
+)
+def test_the_key_goes_to_the_named_host_only(url: str, want: str) -> None:
+    """A form names another server, or another variable: nothing is sent there."""
+    options = Namespace(api_key_env="KEY", ca_file="", insecure=False, run_folder="")
+    environment = Environment(parsed_options=options, host="http://vllm:8000")
+    arguments.fix(environment)
+    options.api_key_env, options.insecure = "HOME", True  # as Locust's /swarm would take them
+    assert arguments.key_source(environment, url) == want
+    assert arguments.fixed(environment)["insecure"] is False
+
+
+OPEN = {"/login", "/harness/login", "/assets/<path:path>", "/static/<path:filename>"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Locust with a login, that lists its own rules at /rules (test only, hence unguarded)."""
+    file = tmp_path_factory.mktemp("file") / "knee.py"
+    source = Path(__file__).parents[1] / "locustfiles/knee.py"
+    listing = """
+from locust import events
+@events.init.add_listener
+def _rules(environment, web_ui, **_):
+    if web_ui is not None:
+        app = web_ui.app
+        app.add_url_rule("/rules", "rules", lambda: [
+            [rule.rule, sorted(rule.methods)] for rule in app.url_map.iter_rules()])
+"""
+    file.write_text(source.read_text() + listing)
+    env = {login.PASSWORD: "sesame"}
+    with locust("--host", "http://127.0.0.1:1", env=env, file=str(file)) as url:
+        yield url
+
+
+BASIC = {"Authorization": "Basic YWRtaW46c2VzYW1l"}  # admin:sesame
+ELSEWHERE = {"Origin": "http://elsewhere.example"}
+
+
+@pytest.fixture(scope="module")
+def unguarded() -> Iterator[str]:
+    """Locust without a login."""
+    with locust("--host", "http://127.0.0.1:1") as url:
+        yield url
+
+
+def answer(url: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, Any]:
+    """(status, headers); a GET without a body."""
+    asked = urllib.request.Request(url, body, headers)  # noqa: S310 - loopback
+    try:
+        with urllib.request.urlopen(asked, timeout=20) as found:  # noqa: S310 - loopback
+            return found.status, found.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("where", "who"), [("unguarded", {}), ("guarded", BASIC)])
+def test_what_another_site_may_not_do(
+    where: str, who: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    """No button, Locust's or ours, and no figure to read; a login changes nothing of that."""
+    url = request.getfixturevalue(where)
+    for path in ("/harness/start", "/harness/stop", "/swarm", "/stop", "/stats/reset", "/user"):
+        assert answer(url + path, b"{}", who | ELSEWHERE)[0] == 403, path
+    for path in ("/", "/stats/requests", "/harness/live.json", "/harness/metrics"):
+        status, headers = answer(url + path, None, who | ELSEWHERE)
+        assert (status, headers["Access-Control-Allow-Origin"]) == (200, None), path
+    assert answer(f"{url}/harness/start", b"[]", who)[0] == 400
+    assert answer(f"{url}/harness/files/passwd", None, who)[0] == 404
+    assert answer(f"{url}/stats/reset", b"", who | {"Origin": url})[0] == 200
+    assert answer(f"{url}/stats/reset", b"", who)[0] == 200
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("asked", "want"),
+    [
+        ("/harness", "/harness"),
+        ("/harness/files/report.html", "/harness/files/report.html"),
+        ("/", "/"),
+        ("/harness/live.json", "/"),  # an old page polls it; nobody wants to read it
+        ("https://elsewhere.example/harness", "/"),
+        ("//elsewhere.example/harness", "/"),
+        ("/\\elsewhere.example", "/"),
+        ("", "/"),
+    ],
+)
+def test_after_the_login(guarded: str, asked: str, want: str) -> None:
+    """One is where one wanted to go, if that is a page of ours."""
+    shown = f"{guarded}/login?{urllib.parse.urlencode({'next': asked})}"
+    login_form = urllib.parse.urlencode({"username": "admin", "password": "sesame"}).encode()
+    jar = urllib.request.HTTPCookieProcessor()
+    ways: list[str] = []
+
+    class Ways(urllib.request.HTTPRedirectHandler):
+        """Notes them, and follows none."""
+
+        def redirect_request(self, *told: Any) -> None:
+            ways.append(told[-1])
+
+    browser = urllib.request.build_opener(jar, Ways())
+    browser.open(shown, timeout=20).close()
+    with pytest.raises(urllib.error.HTTPError, match="302"):
+        browser.open(f"{guarded}/harness/login", login_form, timeout=20)
+    assert ways == [guarded + want]
+
+
+@pytest.mark.process
+def test_a_login_guards_every_page(guarded: str) -> None:
+    """Each rule that Locust and we serve leads to the login; with Basic they answer."""
+    rules: list[tuple[str, list[str]]] = json.loads(get(f"{guarded}/rules")[1])
+    paths = [rule for rule, methods in rules if "GET" in methods and rule not in OPEN | {"/rules"}]
+    assert {"/", "/harness", "/harness/live.json", "/harness/metrics", "/stats/requests",
+            "/harness/files/<name>", "/latencies/requests.csv"} <= set(paths)  # fmt: skip
+    for path in paths:
+        status, _ = get(guarded + path.replace("<name>", "run.json").split("<")[0])
+        assert status in (302, 404), path  # 404: a path with a converter, cut off
+    for method_rule in ("/harness/start", "/harness/stop", "/swarm"):
+        asked = urllib.request.Request(guarded + method_rule, b"{}", method="POST")  # noqa: S310
+        with urllib.request.urlopen(asked, timeout=20) as answer:  # noqa: S310 - loopback
+            assert "/login" in answer.url
+    assert get(f"{guarded}/harness/metrics", BASIC)[0] == 200
+    assert json.loads(get(f"{guarded}/harness/live.json", BASIC)[1])["facts"]["state"] == "idle"
+    wrong = {"Authorization": "Basic YWRtaW46c2VzYW1"}
+    assert get(f"{guarded}/harness/live.json", wrong)[0] == 302

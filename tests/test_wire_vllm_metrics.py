@@ -1,0 +1,208 @@
+"""vLLM's /metrics become one sample: in every spelling, over engines and API servers, or not."""
+
+from __future__ import annotations
+
+from math import inf, isnan
+
+import pytest
+
+from harness.measure.histogram import Histogram
+from harness.measure.samples import ServerSample
+from harness.wire.vllm_metrics import cache_config, server_sample
+from harness.wire.vllm_series import SERIES, WANTED, Series
+
+# as vLLM 0.5 (V0) wrote them
+OLD = """\
+# HELP vllm:cache_config_info information of cache_config
+vllm:cache_config_info{block_size="16",cache_dtype="auto",num_gpu_blocks="27896"} 1.0
+vllm:num_requests_running{model_name="m"} 3.0
+vllm:num_requests_waiting{model_name="m"} 2.0
+vllm:gpu_cache_usage_perc{model_name="m"} 0.25
+vllm:num_preemptions_total{model_name="m"} 1.0
+vllm:generation_tokens_total{model_name="m"} 500.0
+vllm:request_success_total{finished_reason="stop",model_name="m"} 4.0
+vllm:request_success_total{finished_reason="length",model_name="m"} 5.0
+vllm:time_per_output_token_seconds_bucket{le="0.01",model_name="m"} 90.0
+vllm:time_per_output_token_seconds_bucket{le="0.025",model_name="m"} 100.0
+vllm:time_per_output_token_seconds_bucket{le="+Inf",model_name="m"} 101.0
+vllm:time_per_output_token_seconds_count{model_name="m"} 101.0
+vllm:time_per_output_token_seconds_sum{model_name="m"} 1.5
+"""
+# as 0.32 writes them, two engines
+NEW = """\
+process_start_time_seconds 1.7952802e+09
+process_cpu_seconds_total 7.5
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 5.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
+vllm:num_requests_waiting{engine="1",model_name="m"} 9.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="deferred"} 0.0
+vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="capacity"} 7.0
+vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="deferred"} 2.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 1.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="weights_offloaded"} 0.0
+vllm:engine_sleep_state{engine="1",model_name="m",sleep_state="awake"} 0.0
+vllm:engine_sleep_state{engine="1",model_name="m",sleep_state="weights_offloaded"} 1.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 100.0
+vllm:prefix_cache_queries_created{engine="0",model_name="m"} 1.79e+09
+vllm:prefix_cache_queries_total{engine="1",model_name="m"} 300.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 4.0
+vllm:request_success_total{engine="1",finished_reason="length",model_name="m"} 5.0
+vllm:request_success_total{engine="1",finished_reason="abort",model_name="m"} 1.0
+vllm:inter_token_latency_seconds_bucket{engine="0",le="0.01",model_name="m"} 10.0
+vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="m"} 20.0
+vllm:inter_token_latency_seconds_count{engine="0",model_name="m"} 20.0
+vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"} 0.5
+vllm:inter_token_latency_seconds_bucket{engine="1",le="0.01",model_name="m"} 1.0
+vllm:inter_token_latency_seconds_bucket{engine="1",le="+Inf",model_name="m"} 4.0
+vllm:inter_token_latency_seconds_count{engine="1",model_name="m"} 4.0
+vllm:inter_token_latency_seconds_sum{engine="1",model_name="m"} 0.25
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="900",swap_space="None"} 1.0
+vllm:cache_config_info{_guard="True",block_size="16",engine="0",num_gpu_blocks="1000"} 1.0
+"""
+STALE = """\
+vllm:kv_cache_usage_perc{engine="0",pid="7"} 0.5
+vllm:kv_cache_usage_perc{engine="0",pid="8"} 0
+vllm:kv_cache_usage_perc{engine="0",pid="9"} 0.25
+vllm:kv_cache_usage_perc{engine="1",pid="7"} 0.25
+"""
+COUNTED = """\
+vllm:generation_tokens_total{engine="0",api="0"} 10
+vllm:generation_tokens_total{engine="0",api="1"} 5
+"""
+WANT_OLD = ServerSample(
+    9,
+    running=3.0,
+    waiting=2.0,
+    kv_usage=0.25,
+    kv_usage_fullest=0.25,
+    preemptions_total=1.0,
+    generation_tokens_total=500.0,
+    requests_total=9.0,
+    finished={"stop": 4.0, "length": 5.0},
+    histograms={"itl": Histogram((0.01, 0.025, inf), (90.0, 100.0, 101.0), 1.5)},
+)
+WANT_NEW = ServerSample(
+    9,
+    running=8.0,
+    waiting=9.0,
+    waiting_capacity=7.0,
+    waiting_deferred=2.0,
+    kv_usage=0.5,
+    kv_usage_fullest=0.75,
+    awake=0.0,
+    requests_total=10.0,
+    prefix_queries_total=400.0,
+    api_cpu_s=7.5,
+    started_s=1795280200.0,
+    finished={"length": 9.0, "abort": 1.0},
+    histograms={"itl": Histogram((0.01, inf), (11.0, 24.0), 0.75)},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (OLD, WANT_OLD),
+        (NEW, WANT_NEW),
+        (NEW.replace("vllm:", "vllm_"), WANT_NEW),  # re-exported
+    ],
+    ids=["0.5", "0.32, two engines", "underscores"],
+)
+def test_a_whole_scrape(text: str, want: ServerSample) -> None:
+    """What the server says is in the sample, what it does not say is NaN."""
+    got = server_sample(text.encode(), 9)
+    assert repr(got) == repr(want)  # NaN is not equal to itself
+
+
+def written(series: Series, name: str) -> str:
+    """A line or a histogram's three that one spelling of a series makes, of value 3."""
+    labels = f'{{{series.where[0]}="{series.where[1]}"}}' if series.where[0] else ""
+    labels = f'{{{series.by}="length"}}' if series.by else labels
+    if series.kind != "histogram":
+        return f"{name}{labels} 3\n"
+    stem = name.removesuffix("_bucket")
+    return f'{stem}_bucket{{le="+Inf"}} 3\n{stem}_count 3\n{stem}_sum 3\n'
+
+
+@pytest.mark.parametrize("series", SERIES, ids=lambda series: series.key)
+def test_every_spelling_is_read(series: Series) -> None:
+    """Each spelling, with colon or underscore, with `_total` or not, gives the figure of 3."""
+    for names in series.names():
+        for name in names:
+            if name.endswith(("_sum", "_count")):
+                continue
+            assert name in WANTED
+            got = server_sample(f"vllm:num_requests_running 1\n{written(series, name)}", 9)
+            if series.key == "running":
+                continue  # two lines of it here: see above
+            value = getattr(got, series.key, None) or got.histograms.get(series.key)
+            assert value == {"finished": {"length": 3.0}}.get(
+                series.key, Histogram((inf,), (3.0,), 3.0) if series.kind == "histogram" else 3.0
+            )
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        # both names of a gauge while the old one was going away: the newer counts, once
+        ("vllm:kv_cache_usage_perc 0.25\nvllm:gpu_cache_usage_perc 0.75\n", ("kv_usage", 0.25)),
+        # three API servers of one engine, 0.9.2: one of the three is up to date
+        (STALE, ("kv_usage", 0.375)),
+        # what each API server counted adds up
+        (COUNTED, ("generation_tokens_total", 15.0)),
+        # NaN is no figure of ours to hide
+        ("vllm:kv_cache_usage_perc NaN\nvllm:num_requests_running 2\n", ("running", 2.0)),
+    ],
+)
+def test_several_lines_of_one_figure(text: str, want: tuple[str, float]) -> None:
+    """How they become one."""
+    assert getattr(server_sample(text, 1), want[0]) == want[1]
+
+
+def test_engines_with_different_buckets() -> None:
+    """Those that both have are kept: the counts there are right."""
+    text = "".join(
+        f'vllm:time_to_first_token_seconds_bucket{{engine="{e}",le="{le}"}} {n}\n'
+        for e, buckets in enumerate(({"0.1": 1, "0.5": 2, "+Inf": 4}, {"0.5": 8, "+Inf": 16}))
+        for le, n in buckets.items()
+    )
+    text += "vllm:time_to_first_token_seconds_sum 2.5\n"
+    got = server_sample(text, 1)
+    assert got.histograms == {"ttft": Histogram((0.5, inf), (10.0, 20.0), 2.5)}
+    assert (got.ttft_sum_s, got.ttft_count) == (2.5, 20.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "<html>busy</html>", "go_goroutines 12\nprocess_cpu_seconds_total 3\n",
+     "sglang:num_running_reqs 3\n"],
+)  # fmt: skip
+def test_another_server(text: str) -> None:
+    """Without a series of vLLM's there is no sample; a process's own figures are nobody's."""
+    assert server_sample(text, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (OLD, [{"block_size": "16", "cache_dtype": "auto", "num_gpu_blocks": "27896"}]),
+        (NEW, [{"block_size": "16", "engine": "0", "num_gpu_blocks": "1000"},
+               {"block_size": "16", "engine": "1", "num_gpu_blocks": "900"}]),
+        ("vllm:num_requests_running 1\n", []),
+    ],
+)  # fmt: skip
+def test_the_caches_configuration(text: str, want: list[dict[str, str]]) -> None:
+    """One per engine in their order, without what is not set or vLLM's own business."""
+    assert cache_config(text) == want
+
+
+def test_what_is_not_said_is_nan() -> None:
+    """A figure without a series is NaN, a histogram is missing."""
+    sample = server_sample("vllm:num_requests_running 2\n", 1)
+    assert sample is not None
+    assert isnan(sample.waiting)
+    assert "ttft" not in sample.histograms
