@@ -134,7 +134,7 @@ def test_the_receiver(tmp_path: Path) -> None:
     """Plain and packed bodies are taken, others refused; what came lies in traces.jsonl."""
     folder = RunFolder.create(tmp_path / "run")
     lines = folder.lines(names.TRACES)
-    receiver = TraceReceiver(0, lambda found: [lines.append(t) for t in found])
+    receiver = TraceReceiver(0, lambda found: len([lines.append(t) for t in found]))
     answers = []
     for path, body, packed in [
         ("/v1/traces", TWO, False),
@@ -152,6 +152,19 @@ def test_the_receiver(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert (receiver.taken, receiver.refused) == (4, 2)
     assert read_traces(folder.path, Damage()) == traces(TWO) * 2
+
+
+def test_others_traces_are_not_ours() -> None:
+    """The server's earlier requests come first: the end waits for ours all the same."""
+    ours = iter([0, 2])
+    receiver = TraceReceiver(0, lambda _: next(ours))
+    post(receiver.port, "/v1/traces", TWO, packed=False)
+    ending = gevent.spawn(receiver.close, expected=2)
+    gevent.sleep(0.3)
+    assert (receiver.taken, ending.ready()) == (0, False)
+    post(receiver.port, "/v1/traces", TWO, packed=False)
+    ending.join(5)
+    assert (receiver.taken, ending.ready()) == (2, True)
 
 
 def post(port: int, path: str, body: bytes, *, packed: bool) -> int:

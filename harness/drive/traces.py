@@ -32,9 +32,13 @@ LATEST_S: Final = 6.0  # OpenTelemetry's batches leave every 5 s
 class TraceReceiver:
     """Give it a port (0: any) and what is to be done with each batch of traces."""
 
-    def __init__(self, port: int, on_traces: Callable[[list[Trace]], None]) -> None:
-        """Listen. Raises OSError when the port is taken."""
-        self.taken = 0  # requests told of
+    def __init__(self, port: int, on_traces: Callable[[list[Trace]], int]) -> None:
+        """Listen. `on_traces` says how many were of ours: the server has others' as well.
+
+        Raises OSError when the port is taken.
+        """
+        self.taken = 0  # of ours
+        self._latest_s = 0.0  # when some of them came
         self.refused = 0  # bodies that could not be read
         self._on_traces = on_traces
         self._server = WSGIServer((HOST, port), self._answer, log=None, error_log=None)
@@ -46,9 +50,9 @@ class TraceReceiver:
         return int(self._server.server_port)
 
     def close(self, expected: int = 0) -> None:
-        """Stop; where traces came at all, wait a moment for all of `expected` requests."""
-        until = time.monotonic() + LATEST_S
-        while 0 < self.taken < expected and time.monotonic() < until:
+        """Stop, when all of `expected` requests are here or none came for a while."""
+        self._latest_s = time.monotonic()
+        while self.taken < expected and time.monotonic() < self._latest_s + LATEST_S:
             gevent.sleep(0.1)
         self._server.stop(timeout=1)
 
@@ -63,8 +67,9 @@ class TraceReceiver:
                 self.refused += 1
                 status = "400 Bad Request"
             else:
-                self.taken += len(found)
-                self._on_traces(found)
+                if ours := self._on_traces(found):
+                    self.taken += ours
+                    self._latest_s = time.monotonic()
         start(status, [("Content-Type", "application/x-protobuf"), ("Content-Length", "0")])
         return []
 

@@ -21,6 +21,7 @@ from harness.drive.session import Session
 from harness.drive.traces import TraceReceiver
 from harness.engine.process import EngineProcess, start_engine
 from harness.measure.ledger import Ledger
+from harness.measure.traces import key_of
 from harness.runfolder import names
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
@@ -233,9 +234,10 @@ class Experiment:
             return
         lines = self.folder.lines(names.TRACES)
 
-        def on_traces(traces: list[Trace]) -> None:
+        def on_traces(traces: list[Trace]) -> int:
             for trace in traces:
                 lines.append(asdict(trace))
+            return sum(key_of(self.options.run_id, one.request_id) is not None for one in traces)
 
         receiver = TraceReceiver(port, on_traces)
         try:
