@@ -94,8 +94,8 @@ def test_a_real_vllm_with_too_few_kv_blocks(tmp_path: Path, figure: Callable[[st
     figure(
         f"real vLLM, 33 KV blocks of 32 tokens, {slo}: {result['status']}, knee "
         f"{result['knee']['users']} of {result['knee']['ci95']}, stopped by {verdict['bound_by']} "
-        f"(confidence {verdict['confidence']}, from {verdict['window']}): {'; '.join(verdict['evidence'])}; "
-        f"exit {done.returncode}"
+        f"(confidence {verdict['confidence']}, from {verdict['window']}): "
+        f"{'; '.join(verdict['evidence'])}; exit {done.returncode}"
     )
     assert done.returncode in (0, 5, 6, 99), done.stderr
     busy = [s["server"] for s in result["steps"] if s["users"] >= KV_USERS]
