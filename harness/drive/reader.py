@@ -132,11 +132,13 @@ class Reader:
     def _send(self, connection: Connection, stream: Stream, data: bytes, asked: list[int]) -> bool:
         """Put the request on its way; False when that failed, and the stream says how."""
         out = connection.tls.encrypt(data) if connection.tls else data
-        stream.sent_ns = asked[6] = self.clock.now_ns()
-        connection.asked(stream.sent_ns)
+        connection.asked(
+            self.clock.now_ns()
+        )  # may wait for the thread's round, so before the stamp
         connection.stream = stream
         if connection.tls is None:
             stream.lane = connection.lane
+        stream.sent_ns = asked[6] = self.clock.now_ns()
         # before the first byte leaves: the decoder must know a stream before its reads
         self.link.open(stream.number, tuple(asked))
         try:
