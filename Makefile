@@ -109,7 +109,7 @@ clean: ## remove .venv and caches; run folders stay
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build harness/*/*.so
 
 # uv is what reads the lock; pip brings it. The stamp file makes this run only after a change.
-$(READY): requirements.lock pyproject.toml $(wildcard harness/*/*.c)
+$(READY): requirements.lock pyproject.toml $(wildcard harness/*/*.[ch])
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing: install it (Debian, Ubuntu:" \
 		"apt-get install python3 python3-venv), then run make again."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv is missing:" \

@@ -13,11 +13,14 @@ from reader_cases import LAST, Case, Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
 from harness.drive.clock import CLOCK, Clock
+from harness.drive.reading import IN_C
 from harness.measure.records import Outcome
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from harness.measure.records import RequestRecord
 
 DONE = chunk(event(b"[DONE]")) + LAST
 pytestmark = pytest.mark.usefixtures("each_reader")
@@ -87,13 +90,14 @@ def stall(rng: random.Random) -> None:
 
 @pytest.mark.parametrize("stamps", [True, False])
 @pytest.mark.parametrize("read_bytes", [65_536, 300])
-def test_a_thousand_streams(port: int, stamps: bool, read_bytes: int) -> None:
+@pytest.mark.parametrize("stand_in", [True, False])
+def test_a_thousand_streams(port: int, stamps: bool, read_bytes: int, stand_in: bool) -> None:
     """Coalesced, split, undrained and delayed reads, with kernel stamps and without any.
 
-    Reads of 300 bytes leave bytes behind.
+    Reads of 300 bytes leave bytes behind. `stand_in`: a thread reads while the loop stands still.
     """
     rng = random.Random(read_bytes + stamps)  # noqa: S311 - a test's dice
-    with case(port, stamps=stamps, read_bytes=read_bytes) as it:
+    with case(port, stamps=stamps, read_bytes=read_bytes, stand_in=stand_in) as it:
         stalling = gevent.spawn(stall, rng)
         scripts = {n: script_of(rng) for n in range(500)}
         todo = iter(scripts.items())
@@ -120,18 +124,47 @@ def test_a_loop_that_stood_still_says_so(port: int) -> None:
         assert it.reader.figures()["loop_lag_max_ms"] >= 20
 
 
+def while_the_loop_stands_still(it: Case) -> tuple[RequestRecord, list[tuple[int, int]]]:
+    """Two tokens come, 30 ms apart; the record, and when each send was made."""
+    script = [*send(HEAD), ["sleep", 50], *send(token()), ["sleep", 30], *send(token()),
+              ["sleep", 200], *send(DONE)]  # fmt: skip
+    user = it.start(0, script)
+    gevent.sleep(0.025)  # the head has been read
+    time.sleep(0.15)
+    user.join()
+    assert it.reader.flush(10)
+    return it.records[0], it.sends(0)
+
+
+def test_a_thread_stands_in_for_the_loop(port: int, each_reader: str) -> None:
+    """In C each is read when it comes, so both are exact though the loop stood still."""
+    if each_reader != IN_C:
+        return
+    with case(port) as it:
+        record, sends = while_the_loop_stands_still(it)
+    assert record.not_before_ns == record.at_ns
+    for at, (before, after) in zip(record.at_ns, sends[1:], strict=False):
+        assert before - SLACK_NS <= at <= after + 5 * MS
+
+
+def test_what_came_before_a_request_was_stopped(port: int) -> None:
+    """Its user is cut off just after the loop stood still: the record has what came meanwhile."""
+    with case(port) as it:
+        script = [*send(HEAD, token()), *[s for _ in range(4) for s in (["sleep", 20],
+                  *send(token()))], ["sleep", 5000], *send(DONE)]  # fmt: skip
+        user = it.start(0, script)
+        gevent.sleep(0.015)
+        time.sleep(0.2)
+        user.kill()
+        assert it.reader.flush(10)
+    record = it.records[0]
+    assert (record.outcome, len(record.at_ns)) == (Outcome.cancelled, 5)
+
+
 def test_two_tokens_30_ms_apart_read_late(port: int) -> None:
     """One read brings both: the second is exact, the first lies in between, and the gap says so."""
-    with case(port) as it:
-        script = [*send(HEAD), ["sleep", 50], *send(token()), ["sleep", 30], *send(token()),
-                  ["sleep", 200], *send(DONE)]  # fmt: skip
-        user = it.start(0, script)
-        gevent.sleep(0.025)  # the head has been read
-        time.sleep(0.15)  # both tokens come while the loop stands still
-        user.join()
-        assert it.reader.flush(10)
-        sends = it.sends(0)
-    record = it.records[0]
+    with case(port, stand_in=False) as it:
+        record, sends = while_the_loop_stands_still(it)
     low, at = record.not_before_ns, record.at_ns
     first, second = sends[1][1], sends[2][1]
     assert low[1] == at[1] == at[0]

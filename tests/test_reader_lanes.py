@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import select
 import socket
+import time
 from array import array
 from contextlib import closing
 from typing import Any
@@ -23,34 +24,35 @@ pytestmark = pytest.mark.skipif(not built(), reason="no C compiler at the instal
 @pytest.mark.parametrize("seed", range(20))
 def test_arrivals_as_in_python(seed: int) -> None:
     """Any sequence of reads: stamps missing, too old or of the future, rounds left out."""
-    from harness.drive import _drain  # noqa: PLC0415 - it may not be built
+    from harness.drive._drain import Drain, arrived  # noqa: PLC0415 - it may not be built
     from harness.drive.lanes import CELLS, Lane  # noqa: PLC0415 - as above
 
     rng = random.Random(seed)  # noqa: S311 - a test's dice
-    cells = array("q", bytes(8 * CELLS))
-    lane, stamps = Lane(cells, 0, 500, 0), SocketStamps(500, 0)
-    polled = [0]
-    for number in range(1, 200):
-        polled.append(polled[-1] + rng.randint(1, 1000))
-        now, before = polled[-1], polled[-2]
-        if rng.random() < 0.1:
-            for either in (lane, stamps):
-                either.asked(now - 50)
-        if rng.random() < 0.1:
-            for either in (lane, stamps):
-                either.forget(now - 20)
-        if rng.random() < 0.7:
-            stamp = rng.choice((NO_STAMP, now - rng.randint(-300, 1500)))
-            drained = rng.random() < 0.7
-            want = stamps.arrival(stamp, now, now + 100, drained, number, before)
-            got = _drain.arrived(cells, stamp, now, now + 100, drained, number, before)
-            assert got == want
+    cells = memoryview(array("q", bytes(8 * CELLS)))
+    with closing(select.epoll()) as poll, closing(Drain(poll.fileno(), cells, 1, 0, 0, 0)) as drain:
+        lane, stamps = Lane(cells, drain, 0, 500, 0), SocketStamps(500, 0)
+        polled = [0]
+        for number in range(1, 200):
+            polled.append(polled[-1] + rng.randint(1, 1000))
+            now, before = polled[-1], polled[-2]
+            if rng.random() < 0.1:
+                for either in (lane, stamps):
+                    either.asked(now - 50)
+            if rng.random() < 0.1:
+                for either in (lane, stamps):
+                    either.forget(now - 20)
+            if rng.random() < 0.7:
+                stamp = rng.choice((NO_STAMP, now - rng.randint(-300, 1500)))
+                drained = rng.random() < 0.7
+                want = stamps.arrival(stamp, now, now + 100, drained, number, before)
+                got = arrived(cells, stamp, now, now + 100, drained, number, before)
+                assert got == want
 
 
 class Lanes:
     """One lane on a socket pair, and what was left to Python."""
 
-    def __init__(self, read_bytes: int = 65_536) -> None:
+    def __init__(self, read_bytes: int = 65_536, *, stand_in: bool = False) -> None:
         """Let go for stream 7."""
         from harness.drive.lanes import Lane, LaneReads  # noqa: PLC0415 - it may not be built
 
@@ -62,7 +64,7 @@ class Lanes:
         self.poll = select.epoll()
         sockets = Sockets(
             self.poll, {self.fd: self}, CLOCK, lambda _, data, *__: self.left.append(data),
-            lambda _, why: self.left.append(why), read_bytes,
+            lambda _, why: self.left.append(why), read_bytes, stand_in,
         )  # type: ignore[dict-item]  # fmt: skip
         self.reads = LaneReads(sockets)
         self.reads.admit(self, CLOCK.now_ns(), 0)  # type: ignore[arg-type]
@@ -71,6 +73,7 @@ class Lanes:
 
     def close(self) -> None:
         """All three descriptors."""
+        self.reads.close()
         for one in (self.poll, self.theirs, self.sock):
             one.close()
 
@@ -81,7 +84,16 @@ class Lanes:
             self.lane.learn(taught)
         self.lane.let_go(7)
         self.theirs.sendall(data)
+        self.round()
+        return self.got()
+
+    def round(self) -> None:
+        """Read what there is."""
         self.reads.read(self.batch, Round(1, CLOCK.now_ns(), 0, True, 0))
+        self.reads.over(believe=True)
+
+    def got(self) -> list[tuple[int, int, int]]:
+        """(stream, kind without exactness, value) of each row."""
         return [(s, k & ~EXACT, v) for s, _, _, k, v in ROW.iter_unpack(self.batch.rows)]
 
 
@@ -151,5 +163,32 @@ def test_ends() -> None:
     """A closed connection has its words."""
     with closing(Lanes()) as it:
         it.theirs.close()
-        it.reads.read(it.batch, Round(1, CLOCK.now_ns(), 0, True, 0))
+        it.round()
         assert it.left == [END_OF_FILE]
+
+
+def test_the_thread_keeps_the_order() -> None:
+    """Read while nobody asks: a token, then what Python must see, and from there on all of it."""
+    with closing(Lanes(stand_in=True)) as it:
+        it.round()
+        it.lane.learn(ONE)
+        it.lane.let_go(7)
+        for data in (chunk(token(2)), chunk(token(3)), chunk(OTHER), chunk(token(4))):
+            it.theirs.sendall(data)
+            time.sleep(0.02)
+        assert it.poll.poll(0) != []  # the loop would wake up
+        it.round()
+        assert it.got() == [(7, TOKEN, 2), (7, TOKEN, 3)]
+        assert it.left == [chunk(OTHER), chunk(token(4))]
+        assert it.poll.poll(0) == []
+
+
+def test_a_connection_that_is_gone() -> None:
+    """What the thread has read of it is dropped: its descriptor may be another's by now."""
+    with closing(Lanes(stand_in=True)) as it:
+        it.round()
+        it.theirs.sendall(b"HTTP/1.1 200 OK")
+        time.sleep(0.02)
+        it.reads.dismiss(it)
+        it.round()
+        assert it.left == []

@@ -8,339 +8,334 @@
    whole events in whole chunks, rows for the decoder are made here; any other read (the head, the
    end, half an event, an error, TLS) is handed to Python as it is.
 
+   A thread stands in for a loop that is late: users keep it busy, and events that lie unread run
+   into one another. What it read waits here for the loop's next round, in order: once a read of a
+   lane is handed over, all are until Python has seen them. The lock is held through each round, and
+   by Python from its round's beginning until it has worked that off.
+
    Row for the decoder, five int64: stream, at_ns, bound_ns, kind, and for bytes (kind 0, exact: 1)
    how many follow in `blob`; for a token (kind 4, exact: 5) its running count, or -1. */
 #define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
 #include <Python.h>
-#include <errno.h>
-#include <stdint.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
-#define NO_STAMP (-1)
-#define MOST_READS 256        /* between two visits to Python */
-#define MOST_ROWS 1024        /* the same; a read may hold many tokens */
-#define SCRATCH (1 << 18)     /* bytes; the same */
-#define LANE_CELLS 128        /* 1 kB */
-#define SHAPE_BYTES (8 * (LANE_CELLS - 9))
+#include "_lane.h"
 
 #define MORE (EPOLLRDHUP | EPOLLHUP | EPOLLERR) /* behind what is read, its end */
 #define WATCHED (EPOLLIN | EPOLLRDHUP | EPOLLET)
+#define MOST_WAITING (256 << 20)  /* bytes: then the thread leaves the rest to the kernel */
+#define QUIET_NS 20000000         /* how often the thread looks when nothing is watched */
 
-enum { CLOSED, HAND_OVER, WHOLE_EVENTS, LEARNING }; /* a lane's mode */
-enum { BYTES = 0, TOKEN = 4 };                      /* a row's kind; + 1: exact */
+struct buffer { char *data; size_t size, room; };
 
-struct lane {
-    int64_t mode, stream, drained_ns, last_ns, round, body_ns, n_bytes, before_size, rest_size;
-    char shape[SHAPE_BYTES]; /* of a token's event: before its text, then the rest */
+struct drain {
+    PyObject_HEAD
+    pthread_mutex_t lock;
+    int epoll, bell; /* the bell is an eventfd in the epoll: the thread has read something */
+    Py_buffer table;
+    struct lane *lanes;
+    size_t n_lanes;
+    int n_watched, n_ready, no_memory;
+    struct round round;
+    struct buffer events, scratch;
+    struct buffer rows, blob, reads, handed; /* until Python takes them; data of `reads` in `handed` */
+    long n_reads, n_stamped;
+    int64_t n_bytes, latest_ns;
+    pthread_t thread;
+    int64_t patience_ns; /* 0: no thread */
+    int stop;
 };
 
-struct round {
-    int64_t number, polled_ns, before_ns, offset_ns, anchor_ns;
-    int believe;
-    size_t read_bytes;
-};
+/* ---- one round, by either thread; under the lock and without the interpreter's */
 
-struct row { int64_t stream, at_ns, bound_ns, kind, value; };
-
-struct read {
-    int fd, code, handed, stamped; /* code: errno; handed: to Python, as it is */
-    char *data;           /* body bytes of whole chunks, or all that was read */
-    ssize_t size;
-    int64_t at_ns, bound_ns;
-    int exact;
-};
-
-static _Thread_local char scratch[SCRATCH];
-static _Thread_local struct row rows[MOST_ROWS];
-static _Thread_local struct read reads[MOST_READS];
-
-/* ---- when it arrived: wire.stamps.SocketStamps.arrival */
-
-static int64_t clock_ns(int64_t anchor_ns) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec + anchor_ns;
+/* Room for `more` bytes behind what is there; 0 when there is no memory. */
+static int room_for(struct buffer *buffer, size_t more) {
+    if (buffer->size + more <= buffer->room) return 1;
+    size_t room = 2 * (buffer->size + more);
+    char *data = realloc(buffer->data, room);
+    if (!data) return 0;
+    buffer->data = data;
+    buffer->room = room;
+    return 1;
 }
 
-static void arrival(struct lane *lane, const struct round *round, int64_t stamp_ns, int drained,
-                    int64_t read_ns, struct read *out) {
-    int64_t before = lane->drained_ns, bound = before, at;
-    if (round->number - lane->round > 1 && round->before_ns > bound) bound = round->before_ns;
-    lane->round = round->number;
-    if (drained) lane->drained_ns = round->polled_ns;
-    out->exact = 0;
-    if (stamp_ns >= before) {
-        at = stamp_ns;
-        out->exact = drained;
+static void append(struct buffer *buffer, const void *data, size_t size) {
+    memcpy(buffer->data + buffer->size, data, size);
+    buffer->size += size;
+}
+
+/* An edge is told once: have it told again. */
+static void again(struct drain *self, int fd) {
+    struct epoll_event event = {.events = WATCHED, .data.fd = fd};
+    epoll_ctl(self->epoll, EPOLL_CTL_MOD, fd, &event);
+}
+
+static void keep(struct drain *self, struct lane *lane, struct read *read) {
+    if (read->size) {
+        self->n_reads++;
+        self->n_stamped += read->stamped;
+        self->n_bytes += read->size;
+        if (read->at_ns > self->latest_ns) self->latest_ns = read->at_ns;
+    }
+    if (!read->handed) {
+        size_t n = rows_of(lane, read, (struct row *)(self->rows.data + self->rows.size));
+        self->rows.size += n * sizeof(struct row);
+        read->handed = n == 0;
+    }
+    if (read->handed) {
+        lane->waiting++;
+        append(&self->handed, read->data, (size_t)read->size);
+        append(&self->reads, read, sizeof *read);
     } else {
-        at = read_ns ? read_ns : clock_ns(round->anchor_ns);
-        if (stamp_ns != NO_STAMP) bound = stamp_ns;
+        append(&self->blob, read->data, (size_t)read->size);
     }
-    if (at < lane->last_ns) {
-        if (at < bound) bound = at;
-        at = lane->last_ns;
-        out->exact = 0;
-    }
-    lane->last_ns = at;
-    out->at_ns = at;
-    out->bound_ns = bound < at ? bound : at;
 }
 
-static int64_t stamp_of(struct msghdr *message) {
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SO_TIMESTAMPNS) continue;
-        struct timespec when;
-        memcpy(&when, CMSG_DATA(c), sizeof when);
-        return when.tv_sec * 1000000000LL + when.tv_nsec;
+/* Poll, and read each ready socket once. `aside`: by the thread, so Python is to be told. */
+static void one_round(struct drain *self, int aside) {
+    size_t bytes = self->round.read_bytes;
+    int most = self->n_watched + 2; /* never full, so what is not listed is empty */
+    self->n_ready = 0;
+    if (!room_for(&self->events, (size_t)most * sizeof(struct epoll_event)) ||
+        !room_for(&self->scratch, bytes)) {
+        self->no_memory = 1;
+        return;
     }
-    return NO_STAMP;
-}
-
-/* ---- what it holds */
-
-/* The next chunk of [data, end): where it begins and its size; NULL unless it is whole and is that
-   of events: `data: ...` up to two line feeds. The return is what follows it. */
-static char *next_chunk(char *data, char *end, char **body, size_t *size) {
-    size_t n = 0;
-    char *digits = data;
-    for (; data < end && data - digits < 7; data++) {
-        char c = *data;
-        if (c >= '0' && c <= '9') n = n * 16 + (size_t)(c - '0');
-        else if ((c | 32) >= 'a' && (c | 32) <= 'f') n = n * 16 + (size_t)((c | 32) - 'a' + 10);
-        else break;
-    }
-    if (end - data < 2 || data[0] != '\r' || data[1] != '\n') return NULL;
-    data += 2;
-    if (n < 8 || (size_t)(end - data) < n + 2) return NULL;
-    if (memcmp(data, "data: ", 6) || memcmp(data + n - 2, "\n\n\r\n", 4)) return NULL;
-    *body = data;
-    *size = n;
-    return data + n + 2;
-}
-
-/* Whether the event is a token like the one that the lane has learned (wire.alike.Alike.count);
-   if so `running` is its running count, or -1. */
-static int is_token(const struct lane *lane, const char *data, size_t size, int64_t *running) {
-    const char *end = data + size - 2;
-    const unsigned char *rest = (const unsigned char *)lane->shape + lane->before_size;
-    const unsigned char *rest_end = rest + lane->rest_size;
-    data += 6;
-    if (!lane->before_size || end - data < lane->before_size) return 0;
-    if (memcmp(data, lane->shape, (size_t)lane->before_size)) return 0;
-    data += lane->before_size;
-    const char *quote = memchr(data, '"', (size_t)(end - data));
-    if (!quote || quote == data || quote[-1] == '\\') return 0;
-    data = quote;
-    *running = -1;
-    while (rest < rest_end) {
-        if (*rest > 2) { /* compare up to the next number */
-            const unsigned char *from = rest;
-            while (rest < rest_end && *rest > 2) rest++;
-            if (end - data < rest - from || memcmp(data, from, (size_t)(rest - from))) return 0;
-            data += rest - from;
-            continue;
-        }
-        int64_t n = 0; /* 1: any number; 2: the running count */
-        const char *digits = data;
-        for (; data < end && *data >= '0' && *data <= '9' && data - digits < 18; data++)
-            n = n * 10 + (*data - '0');
-        if (data == digits) return 0;
-        if (*rest++ == 2) *running = n;
-    }
-    return data == end;
-}
-
-/* Whether the user must be told of it at once: how a stream ends, or an error object. */
-static int is_special(const char *data, size_t size) {
-    return memmem(data, size, "[DONE]", 6) || memmem(data, size, "\"error\"", 7);
-}
-
-/* Make rows of a read that is nothing but whole events; how many, 0 for one that Python must see. */
-static size_t rows_of(struct lane *lane, struct read *read, struct row *rows, size_t room) {
-    char *at = read->data, *end = at + read->size, *body;
-    size_t size, n = 0, known = 0;
-    for (; at < end; n++) {
-        if (n == room || !(at = next_chunk(at, end, &body, &size))) return 0;
-        rows[n] = (struct row){lane->stream, read->at_ns, read->bound_ns, TOKEN, -1};
-        if (is_token(lane, body, size, &rows[n].value)) known++;
-        else if (lane->mode == LEARNING || is_special(body, size)) return 0;
-    }
-    lane->n_bytes += read->size;
-    lane->body_ns = read->at_ns;
-    if (known == n) {
-        rows[n - 1].kind += read->exact; /* an event that another follows may have come earlier */
-        read->size = 0;
-        return n;
-    }
-    char *to = read->data; /* the chunks' bytes, moved together */
-    for (at = read->data; at < end; to += size) {
-        at = next_chunk(at, end, &body, &size);
-        memmove(to, body, size);
-    }
-    read->size = to - read->data;
-    rows[0].kind = BYTES + read->exact;
-    rows[0].value = read->size;
-    return 1;
-}
-
-/* ---- reading */
-
-/* Read a socket once; 0 when there was nothing to read after all. */
-static int read_one(struct lane *lane, const struct round *round, struct read *out) {
-    union { char bytes[CMSG_SPACE(sizeof(struct timespec))]; struct cmsghdr align; } control;
-    struct iovec part = {out->data, round->read_bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    ssize_t size;
-    do size = recvmsg(out->fd, &message, MSG_DONTWAIT);
-    while (size < 0 && errno == EINTR);
-    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    out->code = size < 0 ? errno : 0;
-    out->size = size < 0 ? 0 : size;
-    out->handed = size <= 0 || lane->mode == HAND_OVER;
-    if (size <= 0) return 1;
-    int64_t stamp_ns = round->believe ? stamp_of(&message) : NO_STAMP;
-    out->stamped = stamp_ns != NO_STAMP;
-    if (out->stamped) stamp_ns -= round->offset_ns;
-    arrival(lane, round, stamp_ns, (size_t)size < round->read_bytes, 0, out);
-    return 1;
-}
-
-struct seen { long n, stamped; int64_t n_bytes, latest_ns; };
-
-/* Read sockets until all are read or room is short; how many of `events` are done with. */
-static int read_some(int epoll, struct lane *lanes, size_t n_lanes, const struct round *round,
-                     const struct epoll_event *events, int n_events,
-                     int *n_reads, size_t *n_rows, struct seen *seen) {
-    char *free_ = scratch;
-    int i = 0;
-    for (*n_reads = 0, *n_rows = 0; i < n_events; i++) {
-        if (*n_reads == MOST_READS || free_ + round->read_bytes > scratch + SCRATCH ||
-            *n_rows > MOST_ROWS / 2) break;
+    struct epoll_event *events = (struct epoll_event *)self->events.data;
+    self->round.number++;
+    self->round.before_ns = self->round.polled_ns;
+    self->round.polled_ns = clock_ns(self->round.anchor_ns);
+    int ready = epoll_wait(self->epoll, events, most, 0); /* -1: a signal: the next round sees them */
+    for (int i = 0; i < ready; i++) {
         int fd = events[i].data.fd;
-        if (fd < 0 || (size_t)fd >= n_lanes || lanes[fd].mode == CLOSED) continue;
-        struct read *read = &reads[*n_reads];
-        *read = (struct read){.fd = fd, .data = free_};
-        if (!read_one(&lanes[fd], round, read)) continue;
-        if (read->size && (read->size == round->read_bytes || events[i].events & MORE)) {
-            struct epoll_event again = {.events = WATCHED, .data.fd = fd};
-            epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &again); /* an edge is told once */
-        }
-        if (read->size) {
-            seen->n++;
-            seen->stamped += read->stamped;
-            seen->n_bytes += read->size;
-            if (read->at_ns > seen->latest_ns) seen->latest_ns = read->at_ns;
-        }
-        if (!read->handed) {
-            size_t n = rows_of(&lanes[fd], read, rows + *n_rows, MOST_ROWS - *n_rows);
-            *n_rows += n;
-            read->handed = n == 0;
-        }
-        free_ += read->size;
-        (*n_reads)++;
-    }
-    return i;
-}
-
-/* Append to a bytearray of Python's; the room for `size` bytes, NULL with an exception. */
-static char *grow(PyObject *array, Py_ssize_t size) {
-    Py_ssize_t old = PyByteArray_Size(array);
-    if (PyByteArray_Resize(array, old + size)) return NULL;
-    return PyByteArray_AsString(array) + old;
-}
-
-/* Rows and bytes into the batch, other reads into `others`; -1 with an exception. */
-static int give(PyObject *row_bytes, PyObject *blob, PyObject *others, int n_reads, size_t n_rows) {
-    Py_ssize_t total = 0;
-    char *to;
-    for (int i = 0; i < n_reads; i++) {
-        struct read *r = &reads[i];
-        if (!r->handed) {
-            total += r->size;
+        if (fd == self->bell || fd < 0 || (size_t)fd >= self->n_lanes) continue;
+        struct lane *lane = &self->lanes[fd];
+        if (lane->mode == CLOSED) continue;
+        if (!room_for(&self->rows, (bytes / LEAST_CHUNK + 1) * sizeof(struct row)) ||
+            !room_for(&self->blob, bytes) || !room_for(&self->handed, bytes) ||
+            !room_for(&self->reads, sizeof(struct read))) {
+            self->no_memory = 1;
+            again(self, fd);
             continue;
         }
-        PyObject *other = Py_BuildValue("iy#LLOi", r->fd, r->data, (Py_ssize_t)r->size,
-                                        (long long)r->at_ns, (long long)r->bound_ns,
-                                        r->exact ? Py_True : Py_False, r->code);
-        if (!other) return -1;
-        int failed = PyList_Append(others, other);
-        Py_DECREF(other);
-        if (failed) return -1;
-    }
-    if (n_rows) {
-        if (!(to = grow(row_bytes, (Py_ssize_t)(n_rows * sizeof *rows)))) return -1;
-        memcpy(to, rows, n_rows * sizeof *rows);
-    }
-    if (total) {
-        if (!(to = grow(blob, total))) return -1;
-        for (int i = 0; i < n_reads; i++) {
-            if (reads[i].handed) continue;
-            memcpy(to, reads[i].data, (size_t)reads[i].size);
-            to += reads[i].size;
+        if (aside && !self->n_ready) { /* before the first is read: the epoll never looks idle */
+            uint64_t one = 1;
+            if (write(self->bell, &one, sizeof one) < 0) return; /* never: it counts to 2^64 */
         }
+        self->n_ready++;
+        struct read read = {.fd = fd, .data = self->scratch.data};
+        if (!read_one(lane, &self->round, &read)) continue;
+        if (read.size && ((size_t)read.size == bytes || events[i].events & MORE)) again(self, fd);
+        keep(self, lane, &read);
     }
-    return 0;
+}
+
+/* ---- the thread that stands in */
+
+static void *stand_in(void *argument) {
+    struct drain *self = argument;
+    while (!__atomic_load_n(&self->stop, __ATOMIC_RELAXED)) {
+        int64_t wait_ns = self->patience_ns / 4;
+        if (!pthread_mutex_trylock(&self->lock)) {
+            int64_t late_ns = clock_ns(self->round.anchor_ns) - self->round.polled_ns;
+            size_t waiting = self->rows.size + self->blob.size + self->handed.size;
+            wait_ns = self->patience_ns;
+            if (!self->n_watched) wait_ns = QUIET_NS;
+            else if (late_ns < self->patience_ns) wait_ns -= late_ns > 0 ? late_ns : 0;
+            else if (waiting < MOST_WAITING) one_round(self, 1);
+            pthread_mutex_unlock(&self->lock);
+        }
+        struct timespec wait = {.tv_sec = 0, .tv_nsec = wait_ns};
+        nanosleep(&wait, NULL);
+    }
+    return NULL;
 }
 
 /* ---- Python's side */
 
-/* (ready, reads, stamped reads, bytes, latest at_ns, reads that are left to Python: each
-   (descriptor, data, at_ns, bound_ns, exact, errno), without data where the connection ended) */
-static PyObject *drain(PyObject *Py_UNUSED(module), PyObject *args) {
-    int epoll, most, believe;
-    long long number, polled_ns, before_ns, offset_ns, anchor_ns;
-    Py_ssize_t read_bytes;
-    Py_buffer table;
-    PyObject *row_bytes, *blob;
-    if (!PyArg_ParseTuple(args, "iw*O!O!inLLLLLp", &epoll, &table, &PyByteArray_Type, &row_bytes,
-                          &PyByteArray_Type, &blob, &most, &read_bytes, &number, &polled_ns,
-                          &before_ns, &offset_ns, &anchor_ns, &believe)) return NULL;
-    struct round round = {number, polled_ns, before_ns, offset_ns, anchor_ns, believe,
-                          (size_t)(read_bytes < SCRATCH ? read_bytes : SCRATCH)};
-    struct lane *lanes = table.buf;
-    size_t n_lanes = (size_t)table.len / sizeof *lanes, n_rows;
-    struct seen seen = {0};
-    struct epoll_event *events = malloc(sizeof *events * (size_t)most);
-    PyObject *others = PyList_New(0), *result = NULL;
-    int ready = 0, done = 0, n_reads;
-    if (!events || !others) {
-        PyErr_NoMemory();
-        goto end;
+/* Append to a bytearray of Python's, and forget it here; -1 with an exception. */
+static int give(struct buffer *from, PyObject *array) {
+    if (!from->size) return 0;
+    Py_ssize_t old = PyByteArray_Size(array);
+    if (PyByteArray_Resize(array, old + (Py_ssize_t)from->size)) return -1;
+    memcpy(PyByteArray_AsString(array) + old, from->data, from->size);
+    from->size = 0;
+    return 0;
+}
+
+/* What is left to Python: a list of (descriptor, data, at_ns, bound_ns, exact, errno), without data
+   where the connection ended. From now on it is Python that keeps the order. */
+static PyObject *take_reads(struct drain *self) {
+    PyObject *list = PyList_New(0);
+    char *data = self->handed.data;
+    struct read *read = (struct read *)self->reads.data;
+    struct read *end = (struct read *)(self->reads.data + self->reads.size);
+    for (; list && read < end; data += read++->size) {
+        if (read->fd < 0) continue; /* its connection is gone */
+        self->lanes[read->fd].waiting = 0;
+        PyObject *one = Py_BuildValue("iy#LLOi", read->fd, data, (Py_ssize_t)read->size,
+                                      (long long)read->at_ns, (long long)read->bound_ns,
+                                      read->exact ? Py_True : Py_False, read->code);
+        if (!one || PyList_Append(list, one)) Py_CLEAR(list);
+        Py_XDECREF(one);
     }
-    do {
-        Py_BEGIN_ALLOW_THREADS
-        if (!done) {
-            ready = epoll_wait(epoll, events, most, 0);
-            if (ready < 0) ready = 0; /* a signal: the next round sees them */
-        }
-        done += read_some(epoll, lanes, n_lanes, &round, events + done, ready - done, &n_reads, &n_rows,
-                          &seen);
-        Py_END_ALLOW_THREADS
-        if (give(row_bytes, blob, others, n_reads, n_rows)) goto end;
-    } while (done < ready);
-    result = Py_BuildValue("illLLO", ready, seen.n, seen.stamped, (long long)seen.n_bytes,
-                           (long long)seen.latest_ns, others);
-end:
-    free(events);
-    Py_XDECREF(others);
-    PyBuffer_Release(&table);
+    self->reads.size = self->handed.size = 0;
+    return list;
+}
+
+static void lock(struct drain *self) {
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&self->lock);
+    Py_END_ALLOW_THREADS
+}
+
+static PyObject *drain_lock(PyObject *self, PyObject *Py_UNUSED(args)) {
+    lock((struct drain *)self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *drain_unlock(PyObject *self, PyObject *Py_UNUSED(args)) {
+    pthread_mutex_unlock(&((struct drain *)self)->lock);
+    Py_RETURN_NONE;
+}
+
+/* (ready, reads, stamped reads, bytes, latest at_ns, reads left to Python): of this round, and of
+   what the thread has read since the one before. The lock must be held. */
+static PyObject *drain_round(PyObject *object, PyObject *args) {
+    struct drain *self = (struct drain *)object;
+    PyObject *rows, *blob;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyByteArray_Type, &rows, &PyByteArray_Type, &blob))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    one_round(self, 0);
+    uint64_t rung;
+    if (read(self->bell, &rung, sizeof rung) > 0) self->n_ready++;
+    Py_END_ALLOW_THREADS
+    if (self->no_memory) {
+        self->no_memory = 0;
+        return PyErr_NoMemory();
+    }
+    if (give(&self->rows, rows) || give(&self->blob, blob)) return NULL;
+    PyObject *others = take_reads(self);
+    if (!others) return NULL;
+    PyObject *result = Py_BuildValue("illLLN", self->n_ready, self->n_reads, self->n_stamped,
+                                     (long long)self->n_bytes, (long long)self->latest_ns, others);
+    self->n_reads = self->n_stamped = self->n_bytes = self->latest_ns = 0;
     return result;
 }
 
-/* Only of a change: a socket that was drained would be looked at twice for each event else. */
-static PyObject *watch(PyObject *Py_UNUSED(module), PyObject *args) {
-    int epoll, fd;
-    if (!PyArg_ParseTuple(args, "ii", &epoll, &fd)) return NULL;
-    struct epoll_event event = {.events = WATCHED, .data.fd = fd};
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event)) return PyErr_SetFromErrno(PyExc_OSError);
+/* What is believed of stamps from here on. */
+static PyObject *drain_trust(PyObject *object, PyObject *args) {
+    struct drain *self = (struct drain *)object;
+    long long offset_ns;
+    if (!PyArg_ParseTuple(args, "Lp", &offset_ns, &self->round.believe)) return NULL;
+    self->round.offset_ns = offset_ns;
     Py_RETURN_NONE;
+}
+
+/* Only of a change: a socket that was drained would be looked at twice for each event else.
+   The return is the round in which it has nothing to read. */
+static PyObject *drain_watch(PyObject *object, PyObject *args) {
+    struct drain *self = (struct drain *)object;
+    int fd;
+    if (!PyArg_ParseTuple(args, "i", &fd)) return NULL;
+    struct epoll_event event = {.events = WATCHED, .data.fd = fd};
+    if (epoll_ctl(self->epoll, EPOLL_CTL_ADD, fd, &event)) return PyErr_SetFromErrno(PyExc_OSError);
+    self->n_watched++;
+    return PyLong_FromLongLong(self->round.number);
+}
+
+/* Its descriptor is about to become another's: nothing that was read of it is handed over. */
+static PyObject *drain_forget(PyObject *object, PyObject *args) {
+    struct drain *self = (struct drain *)object;
+    int fd;
+    if (!PyArg_ParseTuple(args, "i", &fd)) return NULL;
+    struct read *end = (struct read *)(self->reads.data + self->reads.size);
+    for (struct read *read = (struct read *)self->reads.data; read < end; read++)
+        if (read->fd == fd) read->fd = -1;
+    self->n_watched--;
+    Py_RETURN_NONE;
+}
+
+static void halt(struct drain *self) {
+    if (!self->patience_ns) return;
+    __atomic_store_n(&self->stop, 1, __ATOMIC_RELAXED);
+    Py_BEGIN_ALLOW_THREADS
+    pthread_join(self->thread, NULL);
+    Py_END_ALLOW_THREADS
+    self->patience_ns = 0;
+}
+
+static PyObject *drain_close(PyObject *self, PyObject *Py_UNUSED(args)) {
+    halt((struct drain *)self);
+    Py_RETURN_NONE;
+}
+
+/* Drain(epoll, table, read_bytes, anchor_ns, offset_ns, patience_ns): the thread reads where there
+   has been no round for so long; 0: there is no thread. */
+static PyObject *drain_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
+    int epoll;
+    Py_ssize_t read_bytes;
+    long long anchor_ns, offset_ns, patience_ns;
+    Py_buffer table;
+    if (!PyArg_ParseTuple(args, "iw*nLLL", &epoll, &table, &read_bytes, &anchor_ns, &offset_ns,
+                          &patience_ns)) return NULL;
+    struct drain *self = PyObject_New(struct drain, type);
+    if (!self) {
+        PyBuffer_Release(&table);
+        return NULL;
+    }
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
+    self->table = table;
+    self->lanes = table.buf;
+    self->n_lanes = (size_t)table.len / sizeof(struct lane);
+    self->epoll = epoll;
+    self->round.polled_ns = clock_ns(anchor_ns);
+    self->round.anchor_ns = anchor_ns;
+    self->round.offset_ns = offset_ns;
+    self->round.read_bytes = (size_t)read_bytes;
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&self->lock, &kind);
+    pthread_mutexattr_destroy(&kind);
+    self->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = self->bell};
+    int failed = self->bell < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, self->bell, &event);
+    if (!failed && patience_ns) {
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are Python's */
+        self->patience_ns = patience_ns;
+        errno = pthread_create(&self->thread, NULL, stand_in, self);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if ((failed = errno != 0)) self->patience_ns = 0;
+    }
+    if (!failed) return (PyObject *)self;
+    PyErr_SetFromErrno(PyExc_OSError);
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void drain_dealloc(PyObject *object) {
+    struct drain *self = (struct drain *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    halt(self);
+    if (self->bell >= 0) close(self->bell);
+    struct buffer *all[] = {&self->events, &self->scratch, &self->rows, &self->blob, &self->reads,
+                            &self->handed};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->data);
+    PyBuffer_Release(&self->table);
+    pthread_mutex_destroy(&self->lock);
+    PyObject_Free(object);
+    Py_DECREF(type);
 }
 
 /* The rules alone, for the tests: one read of lane 0. */
@@ -359,15 +354,42 @@ static PyObject *arrived(PyObject *Py_UNUSED(module), PyObject *args) {
                          read.exact ? Py_True : Py_False);
 }
 
+static PyMethodDef drain_methods[] = {
+    {"lock", drain_lock, METH_NOARGS, "Neither lanes nor sockets change until it is unlocked."},
+    {"unlock", drain_unlock, METH_NOARGS, "As often as it was locked."},
+    {"round", drain_round, METH_VARARGS, "Read everything that is ready."},
+    {"trust", drain_trust, METH_VARARGS, "What is believed of stamps from here on."},
+    {"watch", drain_watch, METH_VARARGS, "Add a socket to the epoll; the number of the round."},
+    {"forget", drain_forget, METH_VARARGS, "Drop what was read of a socket."},
+    {"close", drain_close, METH_NOARGS, "End the thread."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot drain_slots[] = {
+    {Py_tp_new, drain_new}, {Py_tp_dealloc, drain_dealloc}, {Py_tp_methods, drain_methods},
+    {Py_tp_doc, "The sockets of one epoll."}, {0, NULL},
+};
+
+static PyType_Spec drain_spec = {
+    "harness.drive._drain.Drain", sizeof(struct drain), 0, Py_TPFLAGS_DEFAULT, drain_slots,
+};
+
 static PyMethodDef methods[] = {
-    {"drain", drain, METH_VARARGS, "Read everything that is ready."},
-    {"watch", watch, METH_VARARGS, "Add a socket to the epoll."},
     {"arrived", arrived, METH_VARARGS, "(at_ns, bound_ns, exact) of one read."},
     {NULL, NULL, 0, NULL},
 };
 
+static int prepare(PyObject *module) {
+    PyObject *type = PyType_FromModuleAndSpec(module, &drain_spec, NULL);
+    int failed = !type || PyModule_AddObjectRef(module, "Drain", type);
+    Py_XDECREF(type);
+    return failed ? -1 : 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
+
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_drain", .m_size = 0, .m_methods = methods,
+    PyModuleDef_HEAD_INIT, .m_name = "_drain", .m_size = 0, .m_methods = methods, .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__drain(void) { return PyModuleDef_Init(&module); }

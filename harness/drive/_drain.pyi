@@ -1,23 +1,28 @@
-from array import array
+from typing import Self
 
-def drain(
-    epoll: int,
-    table: array[int],
-    rows: bytearray,
-    blob: bytearray,
-    most: int,
-    read_bytes: int,
-    number: int,
-    polled_ns: int,
-    before_ns: int,
-    offset_ns: int,
-    anchor_ns: int,
-    believe: bool,
-    /,
-) -> tuple[int, int, int, int, int, list[tuple[int, bytes, int, int, bool, int]]]: ...
-def watch(epoll: int, fd: int, /) -> None: ...
+class Drain:
+    def __new__(
+        cls,
+        epoll: int,
+        table: memoryview[int],
+        read_bytes: int,
+        anchor_ns: int,
+        offset_ns: int,
+        patience_ns: int,
+        /,
+    ) -> Self: ...
+    def lock(self) -> None: ...
+    def unlock(self) -> None: ...
+    def round(
+        self, rows: bytearray, blob: bytearray, /
+    ) -> tuple[int, int, int, int, int, list[tuple[int, bytes, int, int, bool, int]]]: ...
+    def trust(self, offset_ns: int, believe: bool, /) -> None: ...
+    def watch(self, fd: int, /) -> int: ...
+    def forget(self, fd: int, /) -> None: ...
+    def close(self) -> None: ...
+
 def arrived(
-    table: array[int],
+    table: memoryview[int],
     stamp_ns: int,
     polled_ns: int,
     read_ns: int,

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from harness.drive.decoder import Row
     from harness.measure.records import Outcome, RequestRecord
 
-FLUSH_S: Final = 0.25
+FLUSH_S: Final = 0.5  # each flush costs as much as a token for every stream that is open
 BREATH_S: Final = 0.0002  # a timer: after sleep(0) the loop may stay with us for another 5 ms
-FLUSH_BYTES: Final = 256 << 10  # a fifth of a millisecond to pack
+FLUSH_BYTES: Final = 768 << 10  # half a millisecond to pack
 PARTS_NS: Final = SECOND  # how often open streams report: each report costs as much as 20 tokens
 MANY_PARTS_NS: Final = 2 * SECOND
 MANY: Final = 500  # streams, of which this is how often; in between, in proportion

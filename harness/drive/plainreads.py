@@ -29,9 +29,15 @@ class PlainReads:
     def dismiss(self, connection: Connection) -> None:
         """Nothing was kept."""
 
+    def over(self, believe: bool) -> None:
+        """Nobody else reads."""
+
+    def close(self) -> None:
+        """Nothing was kept."""
+
     def read(self, batch: Batch, when: Round) -> Seen:
         """One read of each ready socket, and when it arrived: the path of every token, so flat."""
-        poll, connections, clock, deliver, closed, read_bytes = self._of
+        poll, connections, clock, deliver, closed, read_bytes, _ = self._of
         now_ns, offset_ns = clock.now_ns, clock.offset_ns
         number, polled_ns, before_ns, believe, first_row = when
         # never full: what is not listed is empty

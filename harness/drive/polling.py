@@ -43,8 +43,12 @@ class Poller:
         stamped: bool,
         nap_s: float = NAP_S,
         read_bytes: int = READ_BYTES,
+        stand_in: bool = True,
     ) -> None:
-        """`stamped` False: the time of the read counts, and it never naps."""
+        """`stamped` False: the time of the read counts, and it never naps.
+
+        `stand_in`: see `reading.Sockets`.
+        """
         self.reads = self.stamped_reads = self.n_bytes = 0
         self.code = which()
         self._clock, self._link = clock, link
@@ -54,7 +58,9 @@ class Poller:
         self._poll = _epoll()
         self._asks = _poll()
         self._asks.register(self._poll, 1)
-        sockets = Sockets(self._poll, self._connections, clock, deliver, closed, read_bytes)
+        sockets = Sockets(
+            self._poll, self._connections, clock, deliver, closed, read_bytes, stand_in
+        )
         self._reads = reads_in(self.code, sockets)
         self._round = 0
         self._polled_ns = self._before_ns = clock.sample()[0]
@@ -102,24 +108,32 @@ class Poller:
                 napping = self._nap_s > 0 and len(self._connections) >= FEW
                 if napping:
                     gevent.sleep(self._nap_s)
-                ready = self._read_round() * napping
+                ready = self.read_round() * napping
         finally:
             watcher.close()
 
-    def _read_round(self) -> int:
-        """Sockets that were ready."""
+    def read_round(self) -> int:
+        """Read what there is to read; sockets that were ready.
+
+        Not from within a round: `deliver` and `closed` run in one.
+        """
+        if self._poll.closed:
+            return 0
         clock, batch = self._clock, self._link.batch
         self._before_ns, self._polled_ns = self._polled_ns, clock.now_ns()
         self._round += 1
         believe = self._stamped and not self._distrust
         when = Round(self._round, self._polled_ns, self._before_ns, believe, len(batch))
-        seen = self._reads.read(batch, when)
-        self.reads += seen.reads
-        self.stamped_reads += seen.stamped
-        self.n_bytes += seen.n_bytes
-        now, stepped = clock.sample()
-        if self._stamped:
-            self._check_stamps(when.first_row, now, seen.latest_ns, stepped=stepped)
+        try:
+            seen = self._reads.read(batch, when)
+            self.reads += seen.reads
+            self.stamped_reads += seen.stamped
+            self.n_bytes += seen.n_bytes
+            now, stepped = clock.sample()
+            if self._stamped:
+                self._check_stamps(when.first_row, now, seen.latest_ns, stepped=stepped)
+        finally:
+            self._reads.over(self._stamped and not self._distrust)
         self._link.round_is_over()
         return seen.ready
 
@@ -135,6 +149,7 @@ class Poller:
     def close(self) -> None:
         """Close every connection."""
         self._loop.kill()
+        self._reads.close()
         for connection in self.connections:
             self.drop(connection)
         self._poll.close()

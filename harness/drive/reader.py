@@ -47,8 +47,11 @@ class Reader:
         stamps: bool = True,
         nap_s: float = NAP_S,
         read_bytes: int = READ_BYTES,
+        stand_in: bool = True,
     ) -> None:
         """`stamps` False: as on a system without them. Starts the decoder process.
+
+        `stand_in`: a thread reads where the loop is late (`reading.Sockets`).
 
         Raises ConfigError (see `reading.which`).
         """
@@ -62,6 +65,7 @@ class Reader:
         self.poller = Poller(
             clock, self.link, self._deliver, self._closed,
             stamped=self.source == "kernel", nap_s=nap_s, read_bytes=read_bytes,
+            stand_in=stand_in,
         )  # fmt: skip
         self.link.read_until_ns = self._read_until_ns
         self._response = ChunkedResponse if self.poller.code == IN_C else Response
@@ -101,6 +105,8 @@ class Reader:
         except ConnectFailed as error:
             stream.end(error.outcome, str(error), self.clock.now_ns())
         finally:
+            if not stream.over.is_set():
+                self.poller.read_round()  # what came before it was stopped
             stream.end(Outcome.cancelled, STOPPED, self.clock.now_ns())  # if nothing else did
             self._record(stream, asked)
             if connection is not None:
@@ -126,11 +132,13 @@ class Reader:
     def _send(self, connection: Connection, stream: Stream, data: bytes, asked: list[int]) -> bool:
         """Put the request on its way; False when that failed, and the stream says how."""
         out = connection.tls.encrypt(data) if connection.tls else data
-        stream.sent_ns = asked[6] = self.clock.now_ns()
-        connection.asked(stream.sent_ns)
+        connection.asked(
+            self.clock.now_ns()
+        )  # may wait for the thread's round, so before the stamp
         connection.stream = stream
         if connection.tls is None:
             stream.lane = connection.lane
+        stream.sent_ns = asked[6] = self.clock.now_ns()
         # before the first byte leaves: the decoder must know a stream before its reads
         self.link.open(stream.number, tuple(asked))
         try:
@@ -151,6 +159,8 @@ class Reader:
         if not stream.sent_ns:  # it never came to sending
             stream.sent_ns = asked[6] = stream.done_ns
             self.link.open(stream.number, tuple(asked))
+        if stream.outcome is not None:
+            self.poller.read_round()  # what was read of it, aside from the loop, comes before
         self.link.end(stream.number, stream.outcome, stream.error, stream.done_ns)
         stream.response.release()
 

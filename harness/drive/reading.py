@@ -34,6 +34,7 @@ class Sockets(NamedTuple):
     deliver: Callable[[Connection, bytes, int, int, bool], None]  # a read: at, bound, exact
     closed: Callable[[Connection, str], None]  # why
     read_bytes: int  # a read that returns less has drained the socket
+    stand_in: bool = True  # in C: a thread reads where the loop is late
 
 
 class Round(NamedTuple):
@@ -66,7 +67,13 @@ class Reads(Protocol):
         """It is about to be closed."""
 
     def read(self, batch: Batch, when: Round) -> Seen:
-        """Poll, and read what is ready."""
+        """Poll, and read what is ready. Nobody else reads until `over`."""
+
+    def over(self, believe: bool) -> None:
+        """The round's stamps were checked; whether those are believed that come before the next."""
+
+    def close(self) -> None:
+        """No more rounds."""
 
 
 def which() -> str:

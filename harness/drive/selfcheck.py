@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from harness.drive.clock import Clock
 
 LAG_S: Final = 0.02
-RECENT: Final = 50  # samples: a second
+RECENT_S: Final = 1.0
 FINE: Final = 16  # bins from one power of two to the next: a lag is known to 6 %
 
 
 class LoopLag:
     """How late the loop wakes a sleeper, sampled by a timer of its own."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, every_s: float = LAG_S) -> None:
         """Begins at once."""
-        self._clock = clock
-        self._recent_ns: deque[int] = deque(maxlen=RECENT)
+        self._clock, self._every_s = clock, every_s
+        self._recent_ns: deque[int] = deque(maxlen=round(RECENT_S / every_s))
         self._bins: Counter[int] = Counter()  # by the bin's upper end, ns
         self._most_ns = 0
         self._loop = gevent.spawn(self._run)
 
     def _run(self) -> None:
         while True:
-            due = self._clock.now_ns() + round(LAG_S * SECOND)
-            gevent.sleep(LAG_S)
+            due = self._clock.now_ns() + round(self._every_s * SECOND)
+            gevent.sleep(self._every_s)
             self.add(self._clock.now_ns() - due)
 
     def add(self, lag_ns: int) -> None:

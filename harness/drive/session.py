@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from harness.measure.samples import ClientSample, ServerSample
 
 WATCH_S: Final = 0.2
+MASTER_LAG_S: Final = 0.1  # nothing is timed in this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Session:
         self.interrupted = False
         self.over_ns = 0  # when the load was to end: what is open then is let go or cut off
         self._over = Event()
-        self._lag = LoopLag(CLOCK)
+        self._lag = LoopLag(CLOCK, MASTER_LAG_S)
         self.shape = ControllerShape(
             controller, CLOCK.now_ns, self._known_ns, self.scraper.latest, self._over.set
         )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
 SHORT: Final = 64  # bytes; a shorter read counts as one with the next
+LAST_EVENT: Final = b"\n\ndata: [DONE]\n\n"
 ERROR: Final = b'"error"'  # only a key is written so: inside a string the quotes are escaped
 
 
@@ -124,7 +125,10 @@ class Stream:
         if outcome is None and response.status != OK_STATUS:
             outcome, error = Outcome.status, f"HTTP {response.status}"
         elif outcome is None or outcome is Outcome.truncated:
-            events = SseDecoder().feed(b"".join(self.latest))
+            latest = b"".join(self.latest)
+            if outcome is None and latest.endswith(LAST_EVENT) and ERROR not in latest:
+                return Exchange(Outcome.ok, max(self.done_ns - self.sent_ns, 0), self.n_bytes, "")
+            events = SseDecoder().feed(latest)
             if said := error_in(events):
                 outcome, error = Outcome.status, said
             elif outcome is None:

@@ -45,6 +45,11 @@ class Lengths:
     mean: int
     cv: float = 0.0
 
+    @property
+    def varies(self) -> bool:
+        """Whether `draw` looks at its generator: making one takes as long as all else of a plan."""
+        return self.shape != "fixed"
+
     def draw(self, rng: Random) -> int:
         """One length in tokens, at least 1, from an eighth to four times the mean."""
         value = SHAPES[self.shape](self.mean, self.cv, rng)

@@ -7,12 +7,13 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from harness.load.plan import RequestSpec
-from harness.load.tokens import Calibration, prompt_ids, prompt_text
+from harness.load.tokens import Calibration, Draws, prompt_ids, prompt_text
 
 if TYPE_CHECKING:
     from harness.load.workloads import Workload
 
 UNCALIBRATED: Final = Calibration()
+UNUSED: Final = Random(0)  # noqa: S311 - where nothing is drawn
 
 
 def randomness(*key: object) -> Random:
@@ -31,7 +32,8 @@ def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
 
 def plan_lengths(workload: Workload, seed: int, worker: int, number: int) -> tuple[int, int]:
     """(prompt tokens, output tokens) of `plan` with the same arguments, without making the text."""
-    return draw_lengths(workload, randomness(seed, worker, number))
+    varies = workload.prompt.varies or workload.output.varies
+    return draw_lengths(workload, randomness(seed, worker, number) if varies else UNUSED)
 
 
 def plan(
@@ -48,15 +50,14 @@ def plan(
     Lengths depend on the seed alone. `run_id` changes the words: the same prompts sent to the same
     server again would be found in its prefix cache, and the second run would look faster.
     """
-    rng = randomness(seed, worker, number)
-    prompt_tokens, output_tokens = draw_lengths(workload, rng)
-    rng = randomness(run_id, seed, worker, number) if run_id else rng
+    prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, number)
+    draws = Draws(run_id, seed, worker, number)
     if workload.token_ids:
-        ids = prompt_ids(prompt_tokens, rng)
+        ids = prompt_ids(prompt_tokens, draws)
         return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids)
     words = calibration.words(prompt_tokens - workload.system_tokens)
     system = _system_message(workload.system_tokens, calibration) if workload.system_tokens else ""
-    return RequestSpec(prompt_text(words, rng), prompt_tokens, output_tokens, system=system)
+    return RequestSpec(prompt_text(words, draws), prompt_tokens, output_tokens, system=system)
 
 
 @cache

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 
 UNLIKE: Final = -2
 _KEYS: Final = (b'"content":"', b'"text":"')
-_COUNTS: Final = re.compile(rb'("(?:prompt|total)_tokens":)\d+')
-_RUNNING: Final = re.compile(rb'("completion_tokens":)\d+')
+_COUNT: Final = re.compile(rb'"(prompt|total|completion)_tokens":\d+')
 _QUOTE, _BACKSLASH = b'"', 92
 ANY_NUMBER, RUNNING_COUNT = b"\x01", b"\x02"  # in a likeness; JSON has no such bytes
+_COUNTED: Final = {
+    b"prompt": b'"prompt_tokens":' + ANY_NUMBER,
+    b"total": b'"total_tokens":' + ANY_NUMBER,
+    b"completion": b'"completion_tokens":' + RUNNING_COUNT,
+}
 _patterns: dict[bytes, Callable[[bytes, int], re.Match[bytes] | None]] = {}
 _MOST_PATTERNS: Final = 256  # of a process; a pattern takes as long to make as 100 events to read
 _MOST_LESSONS: Final = 4  # of a stream: its events may all be different
@@ -68,11 +72,13 @@ def likeness(data: bytes) -> tuple[bytes, bytes] | None:
 
     Numbers that will differ are ANY_NUMBER or RUNNING_COUNT. None if it is not a plain token.
     """
+    if (found := _split(data)) is None:
+        return None
     try:
         chunk = read_event(data)
     except NotACompletion:
         return None
-    return _split(data) if _is_plain_token(chunk) else None
+    return found if _is_plain_token(chunk) else None
 
 
 def _is_plain_token(chunk: Chunk) -> bool:
@@ -85,10 +91,13 @@ def _split(data: bytes) -> tuple[bytes, bytes] | None:
         return None
     size = data.index(keys[0]) + len(keys[0])
     end = data.find(_QUOTE, size)
-    while data[end - 1] == _BACKSLASH:
+    while end > size and data[end - 1] == _BACKSLASH:
         end = data.find(_QUOTE, end + 1)
-    rest = _RUNNING.sub(rb"\1" + RUNNING_COUNT, _COUNTS.sub(rb"\1" + ANY_NUMBER, data[end:]))
-    return data[:size], rest
+    if end <= size:  # no text, as in the event with the role
+        return None
+    pieces = _COUNT.split(data[end:])
+    pieces[1::2] = map(_COUNTED.__getitem__, pieces[1::2])
+    return data[:size], b"".join(pieces)
 
 
 def _pattern(rest: bytes) -> Callable[[bytes, int], re.Match[bytes] | None] | None:
