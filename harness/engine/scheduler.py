@@ -188,7 +188,13 @@ class Scheduler:
     def _grow(self, number: int) -> list[Sequence]:
         """Give a block to each sequence whose next token opens one; preempt when there is none."""
         preempted: list[Sequence] = []
-        for sequence, epoch in self._need.pop(number, ()):
+        due = [entry for entry in self._need.pop(number, ()) if entry[0].epoch == entry[1]]
+        if due and self.kv.take(len(due)):  # nearly always there is room for all at once
+            for sequence, _ in due:
+                sequence.blocks += 1
+            self._need[number + self.config.block_size] += due
+            return preempted
+        for sequence, epoch in due:
             while sequence.epoch == epoch and not self.kv.take(1):
                 victim = next(reversed(self.running.values()))
                 self._preempt(victim)
