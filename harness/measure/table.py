@@ -74,9 +74,12 @@ class RecordTable:
         return self
 
     def chunks(self) -> Iterator[RecordTable]:
-        """All events, about CHUNK at a time: what is computed of so few stays in the CPU's cache."""
+        """All events, about CHUNK at a time: what is computed of these stays in a CPU's cache."""
         if not self.whole:
             raise ValueError("a thin table has no events to go through: pass what it was made of")
+        if len(self.at_ns) <= CHUNK:
+            yield self
+            return
         cuts = np.searchsorted(self.offsets, np.arange(CHUNK, len(self.at_ns), CHUNK))
         for first, last in pairwise([0, *np.unique(np.append(cuts, len(self))).tolist()]):
             yield self._rows(first, last)
