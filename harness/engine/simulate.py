@@ -20,15 +20,11 @@ from harness.measure.samples import ServerSample
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from harness.engine.config import EngineConfig
     from harness.engine.scheduler import Sequence
     from harness.engine.traffic import Traffic
     from harness.measure.samples import GpuSample
     from harness.measure.table import RecordTable
-
-    Ints = NDArray[np.int64]
 
 CLIENT_NS: Final = 200_000  # from the last token to the same user's next request
 KEEP_NS: Final = 60 * SECOND  # requests that ended so long before the last look are forgotten
