@@ -34,14 +34,16 @@ class KvBlocks:
     @property
     def available(self) -> int:
         """Blocks that can be had, cached idle ones included."""
-        return self.total - self.used
+        return self.total - self.private - len(self._users)
 
     def take(self, count: int) -> bool:
         """Make `count` blocks private; False, and nothing taken, when there are not so many."""
-        if count > self.available:
+        left = self.total - self.private - len(self._users) - count
+        if left < 0:
             return False
         self.private += count
-        self._evict()
+        while len(self._idle) > left:
+            self._idle.popitem(last=False)
         return True
 
     def give(self, count: int) -> None:
@@ -88,7 +90,3 @@ class KvBlocks:
     def reset(self) -> None:
         """Forget cached blocks that nobody uses (POST /reset_prefix_cache)."""
         self._idle.clear()
-
-    def _evict(self) -> None:
-        while self.used + len(self._idle) > self.total:
-            self._idle.popitem(last=False)

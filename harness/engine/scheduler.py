@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -56,8 +56,7 @@ class Sequence:
     decoding: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """One engine step: it lasts `duration_ns`, and at its end these have a token or are over."""
 
     number: int
@@ -169,13 +168,13 @@ class Scheduler:
 
     def _account(self, number: int, tokens: int) -> int:
         """How long a step with so many tokens takes; whose time it is."""
-        config, sequences = self.config, len(self.running)
+        config, line, sequences = self.config, self._roofline, len(self.running)
         factor = self._factor[number % JITTERS]
-        gpu = int(self._roofline.step_ns(sequences, self.kv_tokens, tokens) * factor)
+        gpu = int(line.step_ns(sequences, self.kv_tokens, tokens) * factor)
         own = config.engine_step_ns + sequences * config.engine_sequence_ns
         cpu = int(own * factor) if own else 0
         self.gpu_ns += gpu
-        self.memory_ns += int(self._roofline.memory_ns(self.kv_tokens) * factor)
+        self.memory_ns += int(line.memory_ns(self.kv_tokens) * factor)
         self.cpu_ns += cpu + (gpu if config.engine_spins else 0)
         return gpu + cpu
 
@@ -188,7 +187,16 @@ class Scheduler:
     def _grow(self, number: int) -> list[Sequence]:
         """Give a block to each sequence whose next token opens one; preempt when there is none."""
         preempted: list[Sequence] = []
-        for sequence, epoch in self._need.pop(number, ()):
+        due = self._need.pop(number, None)
+        if not due:
+            return preempted
+        due = [entry for entry in due if entry[0].epoch == entry[1]]
+        if self.kv.take(len(due)):  # nearly always there is room for all at once
+            for sequence, _ in due:
+                sequence.blocks += 1
+            self._need[number + self.config.block_size] += due
+            return preempted
+        for sequence, epoch in due:
             while sequence.epoch == epoch and not self.kv.take(1):
                 victim = next(reversed(self.running.values()))
                 self._preempt(victim)
@@ -228,6 +236,8 @@ class Scheduler:
         self, budget: int, preempted: list[Sequence]
     ) -> tuple[int, list[Sequence]]:
         first: list[Sequence] = []
+        if not self.prefilling:
+            return budget, first
         for sequence in list(self.prefilling.values()):
             if budget <= 0:
                 break
@@ -249,15 +259,16 @@ class Scheduler:
     def _admit(
         self, budget: int, now_ns: int, admitted: list[Sequence], first: list[Sequence]
     ) -> int:
-        while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
+        config = self.config
+        while self.waiting and budget > 0 and len(self.running) < config.max_num_seqs:
             sequence = self.waiting[0]
             hits = self._lookup(sequence)
-            known = hits * self.config.block_size
-            if self.config.prompts_elsewhere and sequence.request_id % 2 and not sequence.emitted:
+            known = hits * config.block_size
+            if config.prompts_elsewhere and sequence.request_id % 2 and not sequence.emitted:
                 known = sequence.to_compute - 1
             chunk = sequence.to_compute - known
             if chunk > budget:
-                if not self.config.enable_chunked_prefill:
+                if not config.enable_chunked_prefill:
                     break
                 chunk = budget
             prefix = list(sequence.block_hashes[:hits])
@@ -272,7 +283,7 @@ class Scheduler:
             if sequence.scheduled_ns < 0:
                 sequence.scheduled_ns = now_ns
                 sequence.cached_tokens = sequence.computed
-                if self.config.enable_prefix_caching:  # vLLM keeps preempted requests out of these
+                if config.enable_prefix_caching:  # vLLM keeps preempted requests out of these
                     self.prefix_queries_total += sequence.prompt_tokens
                     self.prefix_hits_total += sequence.computed
             self.running[sequence.request_id] = sequence

@@ -14,21 +14,17 @@ import numpy as np
 
 from harness.engine.frontend import FrontEnd
 from harness.engine.observed import Observed
-from harness.engine.played import columns, merged
+from harness.engine.played import Played, merged
 from harness.engine.scheduler import Scheduler
 from harness.measure.samples import ServerSample
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from harness.engine.config import EngineConfig
     from harness.engine.scheduler import Sequence
     from harness.engine.traffic import Traffic
     from harness.measure.samples import GpuSample
     from harness.measure.table import RecordTable
-
-    Ints = NDArray[np.int64]
 
 CLIENT_NS: Final = 200_000  # from the last token to the same user's next request
 KEEP_NS: Final = 60 * SECOND  # requests that ended so long before the last look are forgotten
@@ -53,12 +49,10 @@ class ClosedLoop:
         self._apart = self.front.costs  # the API servers' processes have their own time
         self._due: list[tuple[int, int]] = []  # (sent, request number)
         self._life_ns = float(SECOND)
-        self._requests: list[tuple[int, Sequence]] = []  # (sent, sequence), by sending
+        self._played = Played()
         self._count = 0
         self._finished = 0
-        self._ends = np.zeros(0, np.int64)
         self._over_ns: list[int] = []  # when requests ended, sorted
-        self._seen: dict[int, int] = {}  # number -> when its last token was sent, if apart
 
     @property
     def running_users(self) -> int:
@@ -68,7 +62,7 @@ class ClosedLoop:
     @property
     def sequences(self) -> list[Sequence]:
         """What the engine knows of each request, in the order of a table of all of them."""
-        return [sequence for _, sequence in self._requests]
+        return self._played.sequences
 
     def set_users(self, users: int) -> None:
         """Start or retire users; those retiring are called back first."""
@@ -114,7 +108,6 @@ class ClosedLoop:
         self._hand_in(now_ns)
         for at_ns, batch in self.front.work(now_ns):
             for sequence in batch.finished:
-                self._seen[sequence.request_id] = at_ns
                 self._over(sequence, at_ns)
             if self._observed is not None:
                 self._observed.sent(batch, at_ns)
@@ -129,7 +122,7 @@ class ClosedLoop:
 
     def _add(self, at_ns: int, sent_ns: int, number: int) -> None:
         prompt, output = next(self._lengths)
-        self._requests.append((sent_ns, self.engine.add(number, prompt, output, at_ns)))
+        self._played.add(sent_ns, self.engine.add(number, prompt, output, at_ns))
 
     def _next_ns(self) -> int:
         """When something happens while the engine has nothing to do; -1: nothing will."""
@@ -145,6 +138,7 @@ class ClosedLoop:
 
     def _over(self, sequence: Sequence, at_ns: int) -> None:
         self._finished += 1
+        self._played.end(sequence.request_id, at_ns)
         insort(self._over_ns, at_ns)
         self._life_ns += 0.05 * (at_ns - sequence.arrived_ns - self._life_ns)
         if self._retiring:
@@ -152,47 +146,18 @@ class ClosedLoop:
         else:
             self._send(at_ns + CLIENT_NS)
 
-    def _done_ns(self, sequence: Sequence) -> int:
-        """When the client had its last token; -1: not yet."""
-        if self._apart:
-            return self._seen.get(sequence.request_id, -1)
-        return sequence.finished_ns
-
     def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`."""
-        done = self._done_ns
-        old = 0
-        for _, sequence in self._requests:
-            if not 0 <= done(sequence) < from_ns - KEEP_NS:
-                break
-            self._seen.pop(sequence.request_id, None)
-            old += 1
-        del self._requests[:old]
+        self._played.forget(from_ns - KEEP_NS)
         if not self._apart:
-            rows = [  # spelled out: this is where a simulated run spends its time
-                (sent, at, s)
-                for sent, s in self._requests
-                if ((at := s.finished_ns) < 0 or at >= from_ns) and sent <= horizon_ns
-            ]
-            return columns(rows, [self._step_ends()], horizon_ns)
-        rows = [
-            (sent, done(s), s)
-            for sent, s in self._requests
-            if sent <= horizon_ns and not 0 <= done(s) < from_ns
-        ]
-        ends = [np.frombuffer(process.ends, np.int64).copy() for process in self.front.processes]
-        return merged(columns(rows, ends, horizon_ns))
+            ends = [np.array(self.engine.step_ends, np.int64)]
+            return self._played.table(ends, from_ns, horizon_ns)
+        ends = [np.array(process.ends, np.int64) for process in self.front.processes]
+        return merged(self._played.table(ends, from_ns, horizon_ns))
 
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
         """(requests that ended in this time, 0: none fails)."""
         return bisect_right(self._over_ns, horizon_ns) - bisect_left(self._over_ns, from_ns), 0
-
-    def _step_ends(self) -> Ints:
-        known = len(self._ends)
-        if known < len(self.engine.step_ends):
-            fresh = np.array(self.engine.step_ends[known:], np.int64)
-            self._ends = np.concatenate([self._ends, fresh])
-        return self._ends
 
     def sample(self) -> ServerSample:
         """What /metrics would show now; gauges and counters only, unless it is observed."""

@@ -77,10 +77,14 @@ class Evidence:
 
 def bin_of(ratio: Floats) -> Ints:
     """Bin of value / limit; bin HALF ends exactly at the limit (a ratio of 1 is within it)."""
-    with np.errstate(divide="ignore"):
-        place = np.log(np.maximum(ratio, 1e-12)) * (HALF / SPAN)
-    place = np.ceil(np.clip(place, -HALF - 1, HALF + 1) - 1e-9)
-    return np.asarray(place + HALF, np.int64).clip(0, BINS - 1)
+    place = np.maximum(ratio, 1e-12)
+    np.log(place, out=place)
+    place *= HALF / SPAN
+    np.clip(place, -HALF, HALF + 1, out=place)
+    place -= 1e-9
+    np.ceil(place, out=place)
+    place += HALF
+    return place.astype(np.int64)
 
 
 def lifetime_ns(table: RecordTable) -> float:

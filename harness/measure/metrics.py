@@ -123,9 +123,11 @@ def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
 
     They count when the request failed.
     """
-    owed = table.planned_tokens - np.maximum(delivered_tokens(table), 1)
-    rows = np.flatnonzero(failed(table) & (owed > 0))
-    return rows, owed[rows]
+    rows = np.flatnonzero(failed(table))
+    if not len(rows):  # nearly always: no event needs to be counted
+        return rows, rows
+    owed = (table.planned_tokens - np.maximum(delivered_tokens(table), 1))[rows]
+    return rows[owed > 0], owed[owed > 0]
 
 
 def itl(table: RecordTable) -> Observed:

@@ -7,6 +7,7 @@ Token times are flat with offsets (Arrow's list layout): the events of request i
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ OUTCOME_CODE: Final = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 OK: Final = OUTCOME_CODE[Outcome.ok]
 OPEN: Final = OUTCOME_CODE[Outcome.open]
 
+CHUNK: Final = 1 << 14  # events
 NUMBERS: Final = (
     "worker", "number", "user", "scheduled_ns", "connect_ns", "sent_ns", "head_ns",
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
@@ -38,7 +40,7 @@ NUMBERS: Final = (
 class RecordTable:
     """n requests with m token-bearing events in all; every column is int64.
 
-    It is `Recorded` by itself: all requests and, in one chunk, all events.
+    It is `Recorded` by itself: all requests, and all events some thousand at a time.
     """
 
     worker: Ints
@@ -72,10 +74,23 @@ class RecordTable:
         return self
 
     def chunks(self) -> Iterator[RecordTable]:
-        """All events: this again."""
+        """All events, about CHUNK at a time: what is computed of these stays in a CPU's cache."""
         if not self.whole:
             raise ValueError("a thin table has no events to go through: pass what it was made of")
-        yield self
+        if len(self.at_ns) <= CHUNK:
+            yield self
+            return
+        cuts = np.searchsorted(self.offsets, np.arange(CHUNK, len(self.at_ns), CHUNK))
+        for first, last in pairwise([0, *np.unique(np.append(cuts, len(self))).tolist()]):
+            yield self._rows(first, last)
+
+    def _rows(self, first: int, last: int) -> RecordTable:
+        """The requests from `first` up to `last`; nothing is copied."""
+        begin, end = self.offsets[first], self.offsets[last]
+        columns = {name: getattr(self, name)[first:last] for name in (*NUMBERS, "outcome")}
+        events = {name: getattr(self, name)[begin:end] for name in ARRAYS}
+        offsets = self.offsets[first : last + 1] - begin
+        return RecordTable(**columns, **events, offsets=offsets, whole=self.whole)
 
     def __len__(self) -> int:
         """Number of requests."""

@@ -208,13 +208,12 @@ class KneeController:
         if failing:
             self._hard_failed(now, now_ns, horizon)
             return
-        seen = self.records.table(since, horizon)
-        if now.ramped_ns < 0:
-            self._ramp(now, seen.table, horizon, running_users)
-        elif now.settled_ns < 0:
-            self._settle(now, seen.table, horizon)
+        if now.settled_ns >= 0:
+            self._measure(now, self.records.table(since, horizon), now_ns, horizon)
+        elif now.ramped_ns >= 0:
+            self._settle(now, horizon)
         else:
-            self._measure(now, seen, now_ns, horizon)
+            self._ramp(now, self.records.table(since, horizon).table, horizon, running_users)
 
     def _ramp(self, now: _Now, table: RecordTable, horizon: int, running_users: int) -> None:
         busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
@@ -227,8 +226,8 @@ class KneeController:
         """How long a phase may wait for the load itself: three lifetimes as last measured."""
         return 3 * self._life_ns if self._life_ns else 30.0 * SECOND
 
-    def _settle(self, now: _Now, table: RecordTable, horizon: int) -> None:
-        ended = int(((table.outcome != OPEN) & (table.done_ns > now.ramped_ns)).sum())
+    def _settle(self, now: _Now, horizon: int) -> None:
+        ended, _ = self.records.ended(now.ramped_ns + 1, horizon)
         turned = ended >= self._turnovers(now) * now.hold.users
         if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
