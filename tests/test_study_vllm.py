@@ -44,7 +44,7 @@ def test_the_planted_knee_of_a_real_vllm(
     with real_vllm(f"{seats} seats") as server:
         url = server.url
         traffic = ("--prompt-tokens", "32", "--output-tokens", str(ANSWERS[seats]), "--quiet")
-        slo = warmed(url, seats, 4 * seats, tmp_path / "w", traffic)
+        slo = warmed(url, seats, 2 * seats, tmp_path / "w", traffic)
         done = harness(
             "knee", url, "--slo", slo, "--budget", BUDGETS.get(seats, "45s"),
             "--min-users", str(seats // 2), "--max-users", str(2 * seats),

@@ -103,6 +103,9 @@ class WorkerRelay:
     def _finish(self, environment: Environment, msg: Message) -> None:
         retire_users(environment, msg.data["drain_s"])
         self.flush()
+        counted: dict[str, Any] = {}  # Locust's own last report may be on its way when it ends
+        environment.events.report_to_master.fire(client_id=self.runner.client_id, data=counted)
+        self.runner.send_message("stats", counted)
         environment.stop_timeout = 0.0  # nobody is left: Locust need not wait once more
         self.runner.send_message(FINISHED, {"worker": self.driver.worker})
 
