@@ -190,14 +190,10 @@ static PyObject *take_reads(struct drain *self) {
     return list;
 }
 
-static void lock(struct drain *self) {
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&self->lock);
-    Py_END_ALLOW_THREADS
-}
-
 static PyObject *drain_lock(PyObject *self, PyObject *Py_UNUSED(args)) {
-    lock((struct drain *)self);
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&((struct drain *)self)->lock);
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
