@@ -129,7 +129,9 @@ def while_the_loop_stands_still(it: Case) -> tuple[RequestRecord, list[tuple[int
     script = [*send(HEAD), ["sleep", 50], *send(token()), ["sleep", 30], *send(token()),
               ["sleep", 200], *send(DONE)]  # fmt: skip
     user = it.start(0, script)
-    gevent.sleep(0.025)  # the head has been read
+    opened = it.reader._open  # noqa: SLF001 - nothing else says that the head has been read
+    while not any(stream.head_ns >= 0 for stream in opened.values()):
+        gevent.sleep(0.001)
     time.sleep(0.15)
     user.join()
     assert it.reader.flush(10)
