@@ -7,14 +7,14 @@ import pytest
 
 from harness.drive.transport import RESEND_S, Batch, Inbox, Outbox, say_missing
 from harness.measure.records import Outcome, RequestRecord
+from harness.runfolder.codec import Sealed, seal
 
 
-def record(worker: int, number: int, outcome: Outcome = Outcome.ok) -> RequestRecord:
+def record(worker: int, number: int, outcome: Outcome = Outcome.ok) -> Sealed:
     """A request of one token."""
     one = array("q", [30])
-    return RequestRecord(
-        worker, number, 1, 10, 40, outcome, at_ns=one, not_before_ns=one, tokens=array("q", [1])
-    )
+    arrays = {"at_ns": one, "not_before_ns": one, "tokens": array("q", [1])}
+    return seal(RequestRecord(worker, number, 1, 10, 40, outcome, **arrays))
 
 
 class Wire:
@@ -35,7 +35,7 @@ class Wire:
         if not self.lose(self.sent - 1):
             self.outbox.acknowledged(self.inbox.take(batch), self.now_s)
 
-    def pass_on(self, records: list[RequestRecord], now_s: float = 0.0) -> None:
+    def pass_on(self, records: list[Sealed], now_s: float = 0.0) -> None:
         """Records into the worker's end, and a tick."""
         self.now_s = now_s
         self.outbox.put(records)

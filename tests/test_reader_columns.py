@@ -10,7 +10,8 @@ import pytest
 from wire_examples import delta, event
 
 from harness.drive.batch import ENDED, EXACT, HEAD, LENGTH, OPENED, ROW, TOKEN, Batch, Message
-from harness.drive.decoder import Decoding, record_in
+from harness.drive.decoder import Decoding
+from harness.runfolder.codec import decode
 from harness.wire.decode import Asked, StreamDecoder
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def test_by_streams_or_by_rows(seed: int) -> None:
         both.batch.notice(stream, ENDED, "cancelled", "enough", both.now)
     answers += decoding.take(both.message())
     for kind, *values in answers:
-        for row, n, _ in values[0] if kind == "ended" else ():
-            record = record_in(row)
+        for (*_, frame), _, n, _ in values[0] if kind == "ended" else ():
+            (record,) = decode(frame).records
             got[record.number], exact[record.number] = record, n
     for stream, decoder in enumerate(both.each):
         want = replace(decoder.end(None, "", both.now), outcome=got[stream].outcome, error="enough")

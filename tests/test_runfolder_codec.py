@@ -87,7 +87,7 @@ def test_any_msgpack_reader_walks_the_file() -> None:
 def test_the_codec_knows_every_field() -> None:
     """A field added to the record must be added to the format: to LATER, with a default."""
     known = {*NUMBERS, *LATER, "outcome", "error", "finish_reason", "at_ns", "not_before_ns",
-             "tokens"}  # fmt: skip
+             "tokens", "frame"}  # fmt: skip
     assert known == {f.name for f in fields(RequestRecord)}
 
 

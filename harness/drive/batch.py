@@ -25,7 +25,7 @@ EXACT: Final = 1
 OPENED: Final = "opened"  # (asked)
 HEAD: Final = "head"  # (status, head_ns, content_type)
 ENDED: Final = "ended"  # (outcome or "", error, done_ns); "" means judge by content
-RESUMED: Final = "resumed"  # (asked, state)
+RESUMED: Final = "resumed"  # (asked, state, the parts' frames)
 
 
 class Batch:

@@ -17,6 +17,7 @@ from harness.drive.figures import merge
 from harness.drive.files import RecordFiles
 from harness.drive.registry import register
 from harness.drive.relay import FLUSH_S, MasterRelay
+from harness.drive.sinks import Unsealed
 from harness.drive.transport import say_missing
 from harness.errors import MeasurementInvalid
 
@@ -76,7 +77,7 @@ class Alone:
         self.environment = environment
         self.runner = environment.create_local_runner()
         self.files = RecordFiles(options.run_folder)
-        self.driver = Driver(options, 0, [sink, *self.files.writers(0)])
+        self.driver = Driver(options, 0, [Unsealed(sink), *self.files.writers(0)])
         register(environment, self.driver)
 
     def start(self) -> None:

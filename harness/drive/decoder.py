@@ -2,8 +2,9 @@
 
 In: `batch.Message`. Out, for each of these: any number of
 ("ended", rows) and ("parts", rows) of at most SLICE rows, so that the reader's loop is never held
-up for long, then ("done", sequence, whether parts were wanted, CPU seconds). A row is (a record's
-fields as plain values, exact events in it, the stream's state after it or None).
+up for long, then ("done", sequence, whether parts were wanted, CPU seconds). A row is (a sealed
+record's fields, events in it that no part before it had, exact ones of these, the stream's state
+after it or None).
 
 Parts come for all open streams at once and carry each stream's state: they are a checkpoint, and
 everything sent before it may be forgotten.
@@ -30,38 +31,25 @@ from harness.drive.batch import (
     pack,
 )
 from harness.drive.columns import Columns
-from harness.measure.records import ARRAYS, Outcome, RequestRecord, ns_array
+from harness.measure.records import Outcome
+from harness.runfolder.codec import decode, seal
 from harness.wire.decode import Asked, StreamDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.measure.records import RequestRecord
+
 SLICE: Final = 16
 NICE: Final = 5  # on a busy machine the reader comes first: decoding can wait
-FIELDS: Final = tuple(RequestRecord.__slots__)
-_OUTCOME: Final = FIELDS.index("outcome")
 
-Row = tuple[tuple[Any, ...], int, Any]
+Row = tuple[tuple[Any, ...], int, int, Any]
 
 
-def record_out(record: RequestRecord) -> tuple[Any, ...]:
-    """A record as plain values."""
-    values = [getattr(record, name) for name in FIELDS]
-    values[_OUTCOME] = record.outcome.value
-    for i in range(-len(ARRAYS), 0):
-        values[i] = values[i].tobytes()
-    return tuple(values)
-
-
-def record_in(values: tuple[Any, ...]) -> RequestRecord:
-    """The inverse of `record_out`."""
-    fields = list(values)
-    fields[_OUTCOME] = Outcome(fields[_OUTCOME])
-    for i in range(-len(ARRAYS), 0):
-        flat = ns_array()
-        flat.frombytes(fields[i])
-        fields[i] = flat
-    return RequestRecord(*fields)
+def sealed(record: RequestRecord) -> tuple[Any, ...]:
+    """Plain values, for `Sealed`."""
+    worker, number, outcome, *rest = seal(record)
+    return worker, number, outcome.value, *rest
 
 
 class Decoding:
@@ -103,7 +91,9 @@ class Decoding:
         if kind == OPENED:
             self.streams[stream] = StreamDecoder(Asked(*values[0]))
         elif kind == RESUMED:
-            self.streams[stream] = StreamDecoder.resumed(Asked(*values[0]), values[1])
+            asked, state, parts = values
+            parts = decode(parts).records
+            self.streams[stream] = StreamDecoder.resumed(Asked(*asked), state, parts)
         elif decoder is None:
             pass
         elif kind == HEAD:
@@ -112,14 +102,14 @@ class Decoding:
             outcome, error, done_ns = values
             del self.streams[stream]
             record = decoder.end(Outcome(outcome) if outcome else None, error, done_ns)
-            return record_out(record), decoder.exact_events, None
+            return sealed(record), decoder.new_events, decoder.exact_events, None
         return None
 
     def _parts(self, now_ns: int) -> Iterator[tuple[Any, ...]]:
         rows: list[Row] = []
         for decoder in self.streams.values():
-            exact = decoder.exact_events
-            rows.append((record_out(decoder.part(now_ns)), exact, decoder.state()))
+            new, exact = decoder.new_events, decoder.exact_events
+            rows.append((sealed(decoder.part(now_ns)), new, exact, decoder.state()))
             if len(rows) == SLICE:
                 yield ("parts", rows)
                 rows = []

@@ -2,7 +2,7 @@
 
 Every second or two the decoder reports every open stream with its state: a checkpoint. What was
 sent since the last one is kept, so that a decoder that dies can be replaced and nothing is lost;
-what is kept does not grow with the length of streams.
+of what came before, the encoded parts of the streams that are open.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from harness.drive.clock import Clock
     from harness.drive.decoder import Row
-    from harness.measure.records import Outcome, RequestRecord
+    from harness.measure.records import Outcome
+    from harness.runfolder.codec import Sealed
 
 FLUSH_S: Final = 0.5  # each flush costs as much as a token for every stream that is open
 BREATH_S: Final = 0.0002  # a timer: after sleep(0) the loop may stay with us for another 5 ms
@@ -43,7 +44,7 @@ CLOSE_S: Final = 5.0
 class DecoderLink:
     """Records and parts come to `put` at most 16 at a time, on this loop."""
 
-    def __init__(self, clock: Clock, put: Callable[[list[RequestRecord]], None]) -> None:
+    def __init__(self, clock: Clock, put: Callable[[list[Sealed]], None]) -> None:
         """Starts the decoder."""
         self.batch = Batch()
         self.opened = Opened()
@@ -180,7 +181,7 @@ class DecoderLink:
                 self._put(self.opened.parts, some)
         self.known_ns = known_ns
 
-    def _put(self, make: Callable[[list[Row]], list[RequestRecord]], rows: list[Row]) -> None:
+    def _put(self, make: Callable[[list[Row]], list[Sealed]], rows: list[Row]) -> None:
         begun_ns = time.thread_time_ns()
         records = make(rows)
         try:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.drive.options import DriveOptions
+    from harness.drive.sinks import Sink
     from harness.load.plan import RequestSpec
-    from harness.measure.records import RecordSink, RequestRecord
+    from harness.runfolder.codec import Sealed
 
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0
@@ -33,10 +34,8 @@ SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 class Driver:
     """Sends requests for any number of users. Numbers count from 0 without gaps."""
 
-    def __init__(
-        self, options: DriveOptions, worker: int, sinks: Sequence[RecordSink] = ()
-    ) -> None:
-        """`worker` is Locust's index of this process, 0 when it is the only one."""
+    def __init__(self, options: DriveOptions, worker: int, sinks: Sequence[Sink] = ()) -> None:
+        """`worker`: Locust's index of this process, 0 of the only one. Sinks get `Sealed`."""
         self.options = options
         self.worker = worker
         self.sinks = Fanout(sinks)
@@ -137,6 +136,6 @@ class Driver:
             gevent.sleep(0.02)
         return self.ended >= self.issued
 
-    def _put(self, records: list[RequestRecord]) -> None:
+    def _put(self, records: list[Sealed]) -> None:
         self.ended += sum(record.outcome is not Outcome.open for record in records)
         self.sinks.put(records)

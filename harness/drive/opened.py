@@ -1,29 +1,28 @@
-"""Streams whose records are not whole yet: parts are joined here, states kept for a new decoder."""
+"""Streams whose records are not whole yet: parts and states are kept for a new decoder."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from harness.drive.batch import RESUMED, Batch
-from harness.drive.decoder import record_in
-from harness.measure.records import ns_array
+from harness.measure.records import Outcome
+from harness.runfolder.codec import Sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from harness.drive.decoder import Row
-    from harness.measure.records import RequestRecord
 
 
 class _Stream:
-    """What is known of one: what was asked, the decoder's state, the events of its parts."""
+    """What is known of one: what was asked, the decoder's state, the frames of its parts."""
 
-    __slots__ = ("asked", "at_ns", "not_before_ns", "state", "tokens")
+    __slots__ = ("asked", "parts", "state")
 
     def __init__(self, asked: tuple[int, ...]) -> None:
         self.asked = asked
         self.state: Any = None  # as of the last checkpoint; None: there was none
-        self.at_ns = self.not_before_ns = self.tokens = ns_array()
+        self.parts: list[bytes] = []
 
 
 class Opened:
@@ -43,41 +42,31 @@ class Opened:
         """A request is about to be sent, for the first time or again."""
         self._streams[number] = _Stream(asked)
 
-    def ended(self, rows: Iterable[Row]) -> list[RequestRecord]:
+    def ended(self, rows: Iterable[Row]) -> list[Sealed]:
         """Whole records. A new decoder may tell again what its predecessor told: left out."""
         records = []
-        for values, exact, _ in rows:
-            record = record_in(values)
-            stream = self._streams.pop(record.number, None)
-            if stream is None:
-                continue
-            self._count(record, exact)
-            if stream.state is not None:
-                # in place: the record is ours alone, and replacing it would copy twenty fields
-                record.at_ns[:0] = stream.at_ns
-                record.not_before_ns[:0] = stream.not_before_ns
-                record.tokens[:0] = stream.tokens
-            records.append(record)
+        for values, events, exact, _ in rows:
+            record = _sealed(*values)
+            if self._streams.pop(record.number, None) is not None:
+                self._count(events, exact)
+                records.append(record)
         return records
 
-    def parts(self, rows: Iterable[Row]) -> list[RequestRecord]:
+    def parts(self, rows: Iterable[Row]) -> list[Sealed]:
         """The records of a checkpoint's parts; call it only when all of its rows are here."""
         records = []
-        for values, exact, state in rows:
-            record = record_in(values)
+        for values, events, exact, state in rows:
+            record = _sealed(*values)
             stream = self._streams.get(record.number)
-            if stream is None:
-                continue
-            self._count(record, exact)
-            stream.state = state
-            stream.at_ns = stream.at_ns + record.at_ns  # never the part's own array
-            stream.not_before_ns = stream.not_before_ns + record.not_before_ns
-            stream.tokens = stream.tokens + record.tokens
-            records.append(record)
+            if stream is not None:
+                self._count(events, exact)
+                stream.state = state
+                stream.parts.append(record.frame)
+                records.append(record)
         return records
 
-    def _count(self, record: RequestRecord, exact: int) -> None:
-        self.events += len(record.at_ns)
+    def _count(self, events: int, exact: int) -> None:
+        self.events += events
         self.exact_events += exact
 
     def states(self) -> Batch:
@@ -85,5 +74,9 @@ class Opened:
         batch = Batch()
         for number, stream in self._streams.items():
             if stream.state is not None:
-                batch.notice(number, RESUMED, stream.asked, stream.state)
+                batch.notice(number, RESUMED, stream.asked, stream.state, b"".join(stream.parts))
         return batch
+
+
+def _sealed(worker: int, number: int, outcome: str, *rest: Any) -> Sealed:
+    return Sealed(worker, number, Outcome(outcome), *rest)

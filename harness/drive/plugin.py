@@ -30,7 +30,7 @@ from harness.drive.hosted import MAKERS, Host
 from harness.drive.plainlive import PlainLive
 from harness.drive.prepare import prepare
 from harness.drive.relay import FLUSH_S, MasterRelay, WorkerRelay, retire_users
-from harness.drive.sinks import Fanout
+from harness.drive.sinks import Fanout, Unsealed
 from harness.drive.tables import MISSED, LatencyTable, SloTable
 from harness.drive.transport import say_missing
 from harness.errors import EXIT_SLO_MISSED, HarnessError, MeasurementInvalid
@@ -180,7 +180,7 @@ class Plugin:
                 self.worker.begin(driver, kept=kept)
             driver.sinks.sinks.append(self.worker)
         else:
-            driver.sinks.sinks.append(self.sinks)
+            driver.sinks.sinks.append(Unsealed(self.sinks))
         driver.sinks.sinks.extend(self.files.writers(index))
         driver.start()
         registry.register(self.environment, driver)

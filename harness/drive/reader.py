@@ -27,7 +27,7 @@ from harness.wire.http import ChunkedResponse, Response, ends_with_body
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.records import RequestRecord
+    from harness.runfolder.codec import Sealed
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STOPPED: Final = "the harness stopped it"
@@ -39,7 +39,7 @@ class Reader:
     def __init__(
         self,
         worker: int,
-        put: Callable[[list[RequestRecord]], None],
+        put: Callable[[list[Sealed]], None],
         place: Place,
         limits: Limits | None = None,
         *,

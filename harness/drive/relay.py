@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from harness.drive.driver import Driver
     from harness.measure.records import RequestRecord
+    from harness.runfolder.codec import Sealed
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +34,11 @@ FINISH: Final = "harness_finish"  # master -> worker: {"drain_s": seconds}
 FINISHED: Final = "harness_finished"  # worker -> master: {"worker": index}
 TICK_S: Final = 0.2
 BEAT_S: Final = 1.0  # a batch at least this often, so that the master knows what was begun
-BREATH_S: Final = 0.0002  # a timer, so that the reader gets its turn: sleep(0) keeps it for 5 ms
 FLUSH_S: Final = 15.0  # how long records may take to arrive at the end of a run
 
 
 class WorkerRelay:
-    """The worker's end: a RecordSink whose records reach the master."""
+    """The worker's end: a sink of sealed records, which reach the master."""
 
     def __init__(self, runner: WorkerRunner, driver: Driver, *, kept: bool = False) -> None:
         """Start sending; `driver` is this process's; `kept`: it writes its own records file."""
@@ -62,7 +62,7 @@ class WorkerRelay:
             run=self._run,
         )
 
-    def put(self, records: list[RequestRecord]) -> None:
+    def put(self, records: list[Sealed]) -> None:
         """Take records; they leave within TICK_S."""
         self.outbox.put(records)
 
@@ -85,8 +85,6 @@ class WorkerRelay:
             now = time.monotonic()
             due = now - beat >= BEAT_S
             beat = now if due else beat
-            while self.outbox.encode():
-                gevent.sleep(BREATH_S)
             try:
                 self.outbox.tick(now, always=due)
             except Exception:  # Locust's RPCError among others: the batch is sent again

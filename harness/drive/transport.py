@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from harness.measure.records import Outcome, in_pieces
 from harness.measure.seen import Seen
-from harness.runfolder.codec import Decoded, decode_each, encode_all
+from harness.runfolder.codec import Decoded, Sealed, decode_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 RECORDS: Final = "harness_records"  # worker -> master: a Batch
 ACK: Final = "harness_ack"  # master -> worker: the number of batches taken so far
-SLICE: Final = 25  # records that are encoded at once: a third of a millisecond
-BATCH: Final = 20  # slices in a message: about 400 kB at 200 tokens a record
+BATCH: Final = 500  # records in a message: about 400 kB at 200 tokens a record
 WINDOW: Final = 32  # batches in flight; the rest waits its turn in memory
 EVENTS: Final = 1 << 14  # that the master unpacks at a time: 0.4 MB
 RESEND_S: Final = 2.0
@@ -46,7 +45,7 @@ class Batch(TypedDict):
 
 
 class Outbox:
-    """The worker's end. A RecordSink; `tick` it a few times a second."""
+    """The worker's end. A sink of sealed records; `tick` it a few times a second."""
 
     def __init__(
         self,
@@ -68,8 +67,7 @@ class Outbox:
         self._ask_known_ns = known_ns
         self._known_ns = 0  # as of the last batch
         self._kept = kept
-        self._pending: list[RequestRecord] = []
-        self._frames: list[bytes] = []  # of SLICE records each
+        self._frames: list[bytes] = []  # that are in no batch yet
         self._waiting: deque[Batch] = deque()  # not acknowledged, in order
         self._made = 0
         self._sent = 0  # batches sent since the last acknowledgement moved or a resend began
@@ -78,29 +76,18 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether the master has everything."""
-        return not (self._pending or self._frames or self._waiting)
+        return not (self._frames or self._waiting)
 
-    def put(self, records: list[RequestRecord]) -> None:
+    def put(self, records: list[Sealed]) -> None:
         """Take records; they leave at the next tick."""
-        self._pending.extend(records)
+        self._frames += [record.frame for record in records]
 
     def close(self) -> None:
         """Nothing comes after; what is waiting still goes out by `tick`."""
 
-    def encode(self) -> bool:
-        """Encode SLICE of what is new; False when nothing is left to encode.
-
-        Call it a few times before `tick`, which encodes the rest at once: it takes long.
-        """
-        some = self._pending[:SLICE]
-        del self._pending[:SLICE]
-        if some:
-            self._frames.append(encode_all(some))
-        return bool(self._pending)
-
     def tick(self, now_s: float, *, always: bool = False) -> None:
         """Send what is new (`always`: a batch even without records), and again what got lost."""
-        if self._pending or self._frames or always:
+        if self._frames or always:
             self._make_batches()
         if self._sent and now_s - self._since > RESEND_S:
             self._sent = 0
@@ -118,8 +105,6 @@ class Outbox:
             self._since = now_s
 
     def _make_batches(self) -> None:
-        while self.encode():
-            pass
         frames, self._frames = self._frames, []
         starts = range(0, max(len(frames), 1), BATCH)
         for start in starts:

@@ -74,6 +74,8 @@ class RequestRecord:
     at_ns: array[int] = field(default_factory=ns_array)
     not_before_ns: array[int] = field(default_factory=ns_array)
     tokens: array[int] = field(default_factory=ns_array)
+    # as it came, encoded (`runfolder.codec`), so that nobody encodes it again; a copy has none
+    frame: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     @property
     def key(self) -> tuple[int, int]:

@@ -22,7 +22,7 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
@@ -64,8 +64,38 @@ class Decoded:
     damaged_bytes: int = 0  # bytes skipped to the next good frame, or of a frame we cannot read
 
 
+class Sealed(NamedTuple):
+    """A record as its frame, and what must be known of it without opening that."""
+
+    worker: int
+    number: int
+    outcome: Outcome
+    done_ns: int
+    error: str
+    frame: bytes
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """As the record's."""
+        return self.worker, self.number
+
+    def open(self) -> RequestRecord:
+        """The record."""
+        return decode(self.frame).records[0]
+
+
+def seal(record: RequestRecord) -> Sealed:
+    """The inverse of `Sealed.open`."""
+    r = record
+    return Sealed(r.worker, r.number, r.outcome, r.done_ns, r.error, encode(r))
+
+
 def encode(record: RequestRecord) -> bytes:
-    """One frame."""
+    """One frame: that from which the record was decoded, if it was."""
+    return record.frame or _frame(record)
+
+
+def _frame(record: RequestRecord) -> bytes:
     n, at, raw, low = len(record.at_ns), b"", bytes(record.at_ns), bytes(record.not_before_ns)
     lag = b""
     if n:
@@ -111,11 +141,13 @@ def decode_each(data: bytes, losses: Decoded) -> Iterator[RequestRecord]:
     for start, stop in frames(data):
         losses.damaged_bytes += start - end
         end = stop
+        frame = bytes(data[start:stop])
         try:
-            record = _record(msgpack.unpackb(data[start + HEADER_BYTES : stop]))
+            record = _record(msgpack.unpackb(frame[HEADER_BYTES:]))
         except (ValueError, TypeError, IndexError, KeyError, OverflowError):
             losses.damaged_bytes += stop - start
         else:
+            object.__setattr__(record, "frame", frame)  # frozen, but not known to anybody yet
             yield record
     losses.torn_bytes = len(data) - end
 

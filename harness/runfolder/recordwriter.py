@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from harness.measure.records import Outcome, RequestRecord
 from harness.measure.seen import Seen
 from harness.runfolder import names
-from harness.runfolder.codec import encode
+from harness.runfolder.codec import Sealed, decode, encode
 from harness.runfolder.redact import redact_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from harness.runfolder.writer import RunFolder
 
@@ -33,20 +33,20 @@ class RecordWriter:
         self._file = folder.append_to(names.records(worker))
         self._secrets = folder.secrets
         self._ended = Seen()
-        self._parts: dict[tuple[int, int], dict[int, RequestRecord]] = {}
+        self._parts: dict[tuple[int, int], dict[int, bytes]] = {}  # frames
 
     @property
     def unwritten(self) -> int:
         """Requests that did not fit on the disk."""
         return self._file.unwritten
 
-    def put(self, records: list[RequestRecord]) -> None:
+    def put(self, records: Sequence[RequestRecord | Sealed]) -> None:
         """Write the whole records, one write for all; keep the parts; drop what came before."""
-        whole: list[RequestRecord] = []
+        whole: list[RequestRecord | Sealed] = []
         for record in records:
             if record.outcome is Outcome.open:
                 if record.key not in self._ended:
-                    self._parts.setdefault(record.key, {})[record.done_ns] = record
+                    self._parts.setdefault(record.key, {})[record.done_ns] = _frame(record)
             elif self._ended.add(record.key):
                 self._parts.pop(record.key, None)
                 whole.append(record)
@@ -55,20 +55,24 @@ class RecordWriter:
     def close(self) -> None:
         """Write what is open as cancelled, then bring the file to the disk."""
         for parts in self._parts.values():
-            self._write([joined(list(parts.values()))])
+            self._write([joined(decode(b"".join(parts.values())).records)])
         self._parts.clear()
         self._file.close()
 
-    def _write(self, records: list[RequestRecord]) -> None:
+    def _write(self, records: Sequence[RequestRecord | Sealed]) -> None:
         if records:
-            frames = b"".join(encode(self._clean(record)) for record in records)
-            self._file.append(frames, len(records))
+            self._file.append(b"".join(map(self._clean, records)), len(records))
 
-    def _clean(self, record: RequestRecord) -> RequestRecord:
-        """An error text may quote a URL or a header."""
+    def _clean(self, record: RequestRecord | Sealed) -> bytes:
+        """Its frame; an error text may quote a URL or a header."""
         if not record.error:
-            return record
-        return replace(record, error=redact_text(record.error, self._secrets))
+            return _frame(record)
+        opened = record.open() if isinstance(record, Sealed) else record
+        return encode(replace(opened, error=redact_text(record.error, self._secrets)))
+
+
+def _frame(record: RequestRecord | Sealed) -> bytes:
+    return record.frame or encode(record)  # type: ignore[arg-type] # one that is sealed has its own
 
 
 def joined(parts: list[RequestRecord]) -> RequestRecord:

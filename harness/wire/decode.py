@@ -16,12 +16,13 @@ from harness.wire.sse import SseDecoder
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
 ONE: Final = ns_array([1])
 MOST_ERROR_BYTES: Final = 65_536
 # what `state` saves: all that is not an array, the SSE decoder apart
 _SCALARS: Final = (
-    "events", "status", "_type", "_head_ns", "_first_event_ns", "_finish", "_prompt",
+    "status", "_type", "_head_ns", "_first_event_ns", "_finish", "_prompt",
     "_output", "_cached", "_counted", "_answer", "_done", "_problem", "_error_body",
     "_before", "_silent", "_last_silent_ns",
 )  # fmt: skip
@@ -42,16 +43,16 @@ class Asked(NamedTuple):
 class StreamDecoder:
     """`head`, then `feed` for each read, then `end`; `part` in between.
 
-    A record or part holds the token-bearing events since the part before it: whoever wants whole
-    records joins them (see `drive.decoding`). Memory does not grow with the stream's length.
+    A part holds the token-bearing events since the part before it, the record at the end all.
     """
 
-    __slots__ = (*_SCALARS, "_alike", "_at", "_low", "_sse", "_tokens", "asked", "exact_events")
+    __slots__ = (
+        *_SCALARS, "_alike", "_at", "_low", "_sse", "_told", "_tokens", "asked", "exact_events",
+    )  # fmt: skip
 
     def __init__(self, asked: Asked) -> None:
         """A request was sent."""
         self.asked = asked
-        self.events = 0  # token-bearing ones so far
         self.exact_events = 0  # since the last part
         self.status = 0
         self._type = EVENT_STREAM
@@ -66,13 +67,15 @@ class StreamDecoder:
         self._error_body = b""
         self._sse = SseDecoder()
         self._alike = Alike()
-        self._clear()
-
-    def _clear(self) -> None:
-        self.exact_events = 0
+        self._told = 0  # events in parts
         self._at: array[int] = ns_array()
         self._low: array[int] = ns_array()
         self._tokens: array[int] = ns_array()
+
+    @property
+    def new_events(self) -> int:
+        """Token-bearing ones since the last part."""
+        return len(self._at) - self._told
 
     def head(self, status: int, head_ns: int, content_type: str) -> None:
         """The response has begun."""
@@ -118,13 +121,13 @@ class StreamDecoder:
         if completion >= 0:
             self._output = completion
         if silent:
-            self._before += not self.events
-            self._silent += self.events > 0
+            self._before += not self._at
+            self._silent += len(self._at) > 0
             self._last_silent_ns = at_ns
         if not carries:
             return
         if answer and self._answer < 0:
-            self._answer = self.events
+            self._answer = len(self._at)
         self._token(at_ns, low_ns, completion, ids if ids > 0 else 1)
 
     def tokens(
@@ -144,7 +147,6 @@ class StreamDecoder:
             return
         if last >= 0:
             self._counted = self._output = last
-        self.events += n
         self.exact_events += exact
         self._at.frombytes(at_ns)
         self._low.frombytes(low_ns)
@@ -155,7 +157,6 @@ class StreamDecoder:
         if running > self._counted:
             tokens = running - self._counted
             self._counted = self._output = running
-        self.events += 1
         self.exact_events += low_ns == at_ns
         self._at.append(at_ns)
         self._low.append(low_ns)
@@ -163,15 +164,15 @@ class StreamDecoder:
 
     def part(self, known_until_ns: int) -> RequestRecord:
         """What came since the part before, as an open record."""
-        record = self._record(Outcome.open, "", known_until_ns)
-        self._clear()
-        return record
+        told, self._told, self.exact_events = self._told, len(self._at), 0
+        events = self._at[told:], self._low[told:], self._tokens[told:]
+        return self._record(Outcome.open, "", known_until_ns, events)
 
     def end(self, outcome: Outcome | None, error: str, done_ns: int) -> RequestRecord:
-        """The last of it. `outcome` None: the response is complete, judge it by its content."""
+        """All of it. `outcome` None: the response is complete, judge it by its content."""
         if outcome is None or (outcome is Outcome.truncated and self._problem):
             outcome, error = self._verdict(error)
-        return self._record(outcome, error, done_ns)
+        return self._record(outcome, error, done_ns, (self._at, self._low, self._tokens))
 
     def _verdict(self, error: str) -> tuple[Outcome, str]:
         if self._problem is not None:
@@ -187,8 +188,11 @@ class StreamDecoder:
             said = ""
         return said or error_message(self._error_body.decode("utf-8", "replace"))
 
-    def _record(self, outcome: Outcome, error: str, done_ns: int) -> RequestRecord:
+    def _record(
+        self, outcome: Outcome, error: str, done_ns: int, events: Sequence[array[int]]
+    ) -> RequestRecord:
         a = self.asked
+        at_ns, not_before_ns, tokens = events
         return RequestRecord(
             worker=a.worker,
             number=a.number,
@@ -211,22 +215,29 @@ class StreamDecoder:
             events_before=self._before,
             silent_events=self._silent,
             last_silent_ns=self._last_silent_ns,
-            at_ns=self._at,
-            not_before_ns=self._low,
-            tokens=self._tokens,
+            at_ns=at_ns,
+            not_before_ns=not_before_ns,
+            tokens=tokens,
         )
 
     def state(self) -> tuple[Any, ...]:
-        """Plain values from which `resumed` goes on; take it right after `part`."""
+        """Plain values from which, with all parts, `resumed` goes on; take it after `part`."""
         return self._sse.state(), tuple(getattr(self, name) for name in _SCALARS)
 
     @classmethod
-    def resumed(cls, asked: Asked, state: tuple[Any, ...]) -> StreamDecoder:
-        """The decoder that `state` was taken from."""
+    def resumed(
+        cls, asked: Asked, state: tuple[Any, ...], parts: list[RequestRecord]
+    ) -> StreamDecoder:
+        """The decoder that `state` and all of the stream's `parts` were taken from."""
         decoder = cls(asked)
         decoder._sse.resume(state[0])
         for name, value in zip(_SCALARS, state[1], strict=True):
             setattr(decoder, name, value)
+        for part in parts:
+            decoder._at += part.at_ns
+            decoder._low += part.not_before_ns
+            decoder._tokens += part.tokens
+        decoder._told = len(decoder._at)
         return decoder
 
 
