@@ -7,6 +7,13 @@ import msgpack
 import pytest
 
 from harness.measure.records import Outcome, RequestRecord
+from harness.runfolder.arrays import (
+    ZEROS,
+    pack,
+    pack_in_python,
+    unpack,
+    unpack_in_python,
+)
 from harness.runfolder.codec import LATER, NUMBERS, decode, encode, encode_all
 
 T = 1_790_000_000_000_000_000  # an instant of 2026, in ns
@@ -104,3 +111,41 @@ def test_a_frame_of_an_older_version_reads() -> None:
     assert decode(OLD).records == [CASES["reasoning"]]
     wanted = replace(CASES["reasoning"], events_before=1, silent_events=3, last_silent_ns=T)
     assert decode(encode(wanted)).records == [wanted]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_packed_in_c_as_in_python(name: str) -> None:
+    """The same bytes of the same arrays, and each reads the other's."""
+    one = CASES[name]
+    whole = one.at_ns, one.not_before_ns, one.tokens
+    packed = pack_in_python(one.sent_ns, *whole)
+    assert pack(one.sent_ns, *whole) == packed
+    for back in (unpack, unpack_in_python):
+        got = back(one.sent_ns, len(one.at_ns), *packed)
+        assert tuple(array("q", raw) for raw in got) == whole
+
+
+WIDTHS = [bits for width in (7, 15, 31, 63) for bits in (2**width - 1, -(2**width))]
+
+
+@pytest.mark.parametrize(
+    "value", [*WIDTHS, *(v + 1 for v in WIDTHS[:-2:2]), *(v - 1 for v in WIDTHS[1:-2:2])]
+)
+def test_the_fewest_bytes_a_value(value: int) -> None:
+    """At the ends of each width, and one beyond."""
+    arrays = [array("q", [0, 0]), array("q", [0, 0]), array("q", [value, 0])]
+    packed = pack_in_python(0, *arrays)
+    assert pack(0, *arrays) == packed
+    assert unpack(0, 2, *packed) == unpack_in_python(0, 2, *packed)
+    assert array("q", unpack(0, 2, *packed)[2]) == arrays[2]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"", b"c", b"c1234567", b"c123456789", b"2", b"212", b"21234567", b"3123456", b"\x80123456"],
+)
+def test_arrays_of_another_length_are_refused(packed: bytes) -> None:
+    """Three events want a constant or three values: nothing else is read, in either code."""
+    for back in (unpack, unpack_in_python):
+        with pytest.raises((ValueError, KeyError)):
+            back(0, 3, ZEROS, ZEROS, packed)

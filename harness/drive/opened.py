@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harness.drive.batch import RESUMED, Batch
-from harness.measure.records import Outcome
-from harness.runfolder.codec import Sealed
+from harness.runfolder.codec import OUTCOMES, Sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,4 +78,4 @@ class Opened:
 
 
 def _sealed(worker: int, number: int, outcome: str, *rest: Any) -> Sealed:
-    return Sealed(worker, number, Outcome(outcome), *rest)
+    return Sealed(worker, number, OUTCOMES[outcome], *rest)

@@ -8,12 +8,20 @@ In simulated time they count from zero. Durations are differences of these.
 from __future__ import annotations  # array[int] is not subscriptable at run time before 3.12
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from dataclasses import dataclass
+else:
+    import dataclasses
+
+    def dataclass(**how: bool) -> Callable[[type], Any]:
+        """Frozen for mypy alone: at run time that takes a record 9 us to make instead of 1.5."""
+        return dataclasses.dataclass(**how | {"frozen": False})
+
 
 ARRAYS: Final = ("at_ns", "not_before_ns", "tokens")  # of a record: one entry for each event
 

@@ -25,14 +25,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
-import numpy as np
 
-from harness.measure.records import Outcome, RequestRecord
+from harness.measure.records import ARRAYS, Outcome, RequestRecord
+from harness.runfolder.arrays import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
 
 VERSION: Final = 1
 # the order on disk: changing it needs a new version; a new number goes to the end of LATER, which
@@ -43,15 +41,15 @@ NUMBERS: Final = (
     "cached_tokens", "answer_index",
 )  # fmt: skip
 LATER: Final = ("events_before", "silent_events", "last_silent_ns")
+_PAYLOAD: Final = (*NUMBERS, "outcome", "error", "finish_reason", "n", *ARRAYS, *LATER)
 
 # array of 3 | version (positive fixint) | uint32 crc32 | bin32 length; then the payload
 _HEADER: Final = struct.Struct(">BBBIBI")
 HEADER_BYTES: Final = _HEADER.size
 _ARRAY3, _UINT32, _BIN32 = 0x93, 0xCE, 0xC6
-ZEROS: Final = b"c" + bytes(8)  # a packed array of nothing but zeros
-_TYPES: Final = {b"1": "<i1", b"2": "<i2", b"4": "<i4", b"8": "<i8"}
 _numbers: Final = attrgetter(*NUMBERS)
-_most, _least = np.maximum.reduce, np.minimum.reduce  # three times as fast as .max() on a few
+_later: Final = attrgetter(*LATER)
+OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _START: Final = bytes((_ARRAY3, VERSION, _UINT32))
 
 
@@ -96,29 +94,10 @@ def encode(record: RequestRecord) -> bytes:
 
 
 def _frame(record: RequestRecord) -> bytes:
-    n, at, raw, low = len(record.at_ns), b"", bytes(record.at_ns), bytes(record.not_before_ns)
-    lag = b""
-    if n:
-        times = np.frombuffer(raw, np.int64)
-        gaps = np.empty(n, np.int64)
-        gaps[0] = times[0] - record.sent_ns
-        np.subtract(times[1:], times[:-1], out=gaps[1:])
-        at = _pack(gaps.tobytes())
-        same = raw == low  # all stamps are exact, as nearly always
-        lag = ZEROS if same else _pack((times - np.frombuffer(low, np.int64)).tobytes())
-    payload: bytes = msgpack.packb(
-        [
-            *_numbers(record),
-            record.outcome.value,
-            record.error,
-            record.finish_reason,
-            n,
-            at,
-            lag,
-            _pack(bytes(record.tokens)),
-            *(getattr(record, name) for name in LATER),
-        ]
-    )
+    r = record
+    arrays = pack(r.sent_ns, r.at_ns, r.not_before_ns, r.tokens)
+    words = r.outcome.value, r.error, r.finish_reason
+    payload: bytes = msgpack.packb((*_numbers(r), *words, len(r.at_ns), *arrays, *_later(r)))
     crc, size = zlib.crc32(payload), len(payload)
     return _HEADER.pack(_ARRAY3, VERSION, _UINT32, crc, _BIN32, size) + payload
 
@@ -179,45 +158,10 @@ def frames(data: bytes | bytearray, more: int = 0) -> Iterator[tuple[int, int]]:
 
 def _record(values: list[Any]) -> RequestRecord:
     """The record of one payload; raises on anything that is not one."""
-    numbers = dict(zip(NUMBERS, values, strict=False))
-    later = dict(zip(LATER, values[len(NUMBERS) + 7 :], strict=False))
-    outcome, error, finish_reason, n, at, lag, tokens = values[len(NUMBERS) : len(NUMBERS) + 7]
-    times = np.cumsum(unpack(at, n), dtype=np.int64)
-    times += numbers["sent_ns"]
-    at_ns = array("q", times.tobytes())
-    exact = lag == ZEROS
-    low_ns = at_ns[:] if exact else array("q", (times - unpack(lag, n)).tobytes())
-    return RequestRecord(
-        **numbers,
-        **later,
-        outcome=Outcome(outcome),
-        error=error,
-        finish_reason=finish_reason,
-        at_ns=at_ns,
-        not_before_ns=low_ns,
-        tokens=array("q", unpack(tokens, n).astype(np.int64, copy=False).tobytes()),
-    )
-
-
-def _pack(raw: bytes) -> bytes:
-    """An array in the fewest bytes a value that hold it."""
-    if not raw:
-        return b""
-    if raw == raw[:8] * (len(raw) // 8):
-        return b"c" + raw[:8]
-    values = np.frombuffer(raw, np.int64)
-    bits = max(int(_most(values)), -int(_least(values)) - 1).bit_length() + 1
-    width = next(w for w in (1, 2, 4, 8) if bits <= 8 * w)
-    return b"%d" % width + values.astype(f"<i{width}").tobytes()
-
-
-def unpack(packed: bytes, n: int) -> NDArray[np.signedinteger[Any]]:
-    """So many values, of whatever width; ValueError when there are not as many."""
-    if n == 0:
-        return np.zeros(0, np.int64)
-    constant = packed[:1] == b"c"
-    raw = packed[1:] * n if constant else packed[1:]
-    values = np.frombuffer(raw, "<i8" if constant else _TYPES[packed[:1]])
-    if len(values) != n:
-        raise ValueError(n)
-    return values
+    fields = dict(zip(_PAYLOAD, values, strict=False))
+    packed = [fields[name] for name in ARRAYS]
+    unpacked = unpack(fields["sent_ns"], fields.pop("n"), *packed)
+    for name, raw in zip(ARRAYS, unpacked, strict=True):
+        fields[name] = array("q", raw)
+    fields["outcome"] = OUTCOMES[fields["outcome"]]
+    return RequestRecord(**fields)

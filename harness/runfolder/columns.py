@@ -15,7 +15,8 @@ import numpy as np
 
 from harness.measure.records import Outcome
 from harness.measure.table import OUTCOME_CODE, RecordTable
-from harness.runfolder.codec import HEADER_BYTES, LATER, NUMBERS, frames, unpack
+from harness.runfolder.arrays import values
+from harness.runfolder.codec import HEADER_BYTES, LATER, NUMBERS, frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +103,7 @@ class Row:
 def _unpack(packed: bytes, n: int) -> Packed:
     if n and packed[:1] == b"c" and len(packed) == 9:  # noqa: PLR2004 - a byte and an int64
         return int.from_bytes(packed[1:], "little", signed=True)
-    return unpack(packed, n)
+    return values(packed, n)
 
 
 @dataclass(slots=True)
