@@ -37,7 +37,9 @@ def test_a_token_like_one_before_says_the_same(usage: bool, chat: bool) -> None:
     known = 0
     for taught in events[:-2]:
         alike = Alike()
-        alike.learn(taught, read_event(taught))
+        for _ in range(2):  # nothing is learned from a stream's first token
+            assert alike.count(taught) == UNLIKE
+            alike.learn(taught, read_event(taught))
         for data in events:
             count = alike.count(data)
             if count != UNLIKE:
@@ -55,5 +57,5 @@ def test_streams_whose_events_are_all_different_are_given_up() -> None:
         data = orjson.dumps(delta(content="a") | {"nonce": f"{n}"})
         assert alike.count(data) == UNLIKE
         alike.learn(data, read_event(data))
-    assert alike.count(orjson.dumps(delta(content="b") | {"nonce": "3"})) == -1
+    assert alike.count(orjson.dumps(delta(content="b") | {"nonce": "4"})) == -1
     assert alike.count(orjson.dumps(delta(content="b") | {"nonce": "9"})) == UNLIKE

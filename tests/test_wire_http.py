@@ -91,8 +91,8 @@ def test_a_request_on_the_wire() -> None:
     got = post("h:1", "/v1/x", {"a": "\u20ac"}, "k", {"X-Request-Id": "7"})
     assert got == (
         b"POST /v1/x HTTP/1.1\r\nHost: h:1\r\nAccept: text/event-stream\r\n"
-        b"Content-Type: application/json\r\nContent-Length: 11\r\nAuthorization: Bearer k\r\n"
-        b'X-Request-Id: 7\r\n\r\n{"a":"\xe2\x82\xac"}'
+        b"Content-Type: application/json\r\nAuthorization: Bearer k\r\nX-Request-Id: 7\r\n"
+        b'Content-Length: 11\r\n\r\n{"a":"\xe2\x82\xac"}'
     )  # {"a":""} is 8 bytes, the euro sign 3
 
 

@@ -12,12 +12,12 @@ those of requests. Token latencies go to the records.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import gevent
 from locust import User, constant, task
 from locust.exception import StopUser
+from locust.user.task import LOCUST_STATE_STOPPING
 
 from harness.drive.registry import driver_of
 from harness.load.plan import RequestSpec
@@ -70,7 +70,7 @@ class StreamingUser(User):
         if prompt is not None:
             spec = RequestSpec(prompt, -1, spec.output_tokens)
         if output_tokens is not None:
-            spec = replace(spec, output_tokens=output_tokens)
+            spec = spec._replace(output_tokens=output_tokens)
         try:
             sent = self.driver.request(self.number, self.api, spec)
         except gevent.GreenletExit:  # Locust cuts this user off; its record says `cancelled`
@@ -123,6 +123,8 @@ def session_user(api: str) -> type[StreamingUser]:
 
         @task
         def ask(self) -> None:
-            self.send()
+            # all of them in one task: between two, Locust would take as long as planning one
+            while self._state != LOCUST_STATE_STOPPING:
+                self.send()
 
     return SessionUser

@@ -52,5 +52,7 @@ class Lengths:
 
     def draw(self, rng: Random) -> int:
         """One length in tokens, at least 1, from an eighth to four times the mean."""
+        if not self.varies:
+            return self.mean
         value = SHAPES[self.shape](self.mean, self.cv, rng)
         return max(1, round(min(max(value, self.mean * LEAST), self.mean * MOST)))

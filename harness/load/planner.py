@@ -51,7 +51,7 @@ def plan(
     server again would be found in its prefix cache, and the second run would look faster.
     """
     prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, number)
-    draws = Draws(run_id, seed, worker, number)
+    draws = Draws(f"{run_id}/{seed}/{worker}/{number}")
     if workload.token_ids:
         ids = prompt_ids(prompt_tokens, draws)
         return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids)
