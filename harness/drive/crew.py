@@ -143,12 +143,12 @@ class Together:
             self.children.append(child)
             self._brief(child)
         until = time.monotonic() + START_S
-        while len(self.runner.clients.ready) < self.options.processes:
+        while not self.known_ns():  # each has told that its decoder runs
             if trouble := self.trouble():
                 raise MeasurementInvalid(trouble)
             if time.monotonic() > until:
                 raise MeasurementInvalid(
-                    f"{len(self.runner.clients.ready)} of {self.options.processes} load processes "
+                    f"{len(self.relay.inbox.known_ns)} of {self.options.processes} load processes "
                     f"were ready after {START_S:.0f} s: expected all; try fewer --processes."
                 )
             gevent.sleep(0.05)

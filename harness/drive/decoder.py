@@ -31,6 +31,7 @@ from harness.drive.batch import (
     pack,
 )
 from harness.drive.columns import Columns
+from harness.drive.leaving import leave
 from harness.measure.records import Outcome
 from harness.runfolder.codec import decode, seal
 from harness.wire.decode import Asked, StreamDecoder
@@ -153,3 +154,4 @@ def _exactly(pipe: socket.socket, count: int) -> bytes:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))
+    leave()

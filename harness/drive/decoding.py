@@ -39,6 +39,7 @@ MANY: Final = 500  # streams, of which this is how often; in between, in proport
 MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new requests wait too
 MOST_RESTARTS: Final = 3  # without an answer in between; then decode here
 CLOSE_S: Final = 5.0
+START_S: Final = 20.0  # for the decoder to import everything on a busy machine
 
 
 class DecoderLink:
@@ -60,10 +61,11 @@ class DecoderLink:
         self._unsent_bytes = 0
         self._staged: list[Row] = []  # parts of a checkpoint that is not complete yet
         self._sequence = self._answered = self._fruitless = 0
-        self._parts_ns = clock.now_ns()
+        self._parts_ns = 0
         self._cpu_s = self._cpu_before_s = 0.0
         self._wake, self._changed, self._room = Event(), Event(), Event()
         self._room.set()
+        self._wake.set()  # the first message asks whether it is there
         self._closed = False
         self._decoder: DecodesElsewhere = Child()
         self._spawn()
@@ -85,6 +87,13 @@ class DecoderLink:
     def backlog(self) -> int:
         """Batches without an answer."""
         return self._sequence - self._answered
+
+    def ready(self) -> None:
+        """Wait until it decodes: while it starts, it takes a processor from the reads."""
+        with gevent.Timeout(START_S, False):
+            while not self._answered:
+                self._changed.clear()
+                self._changed.wait()
 
     # what the reader says
 

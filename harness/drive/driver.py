@@ -46,6 +46,7 @@ class Driver:
         self._next_start_s = 0.0
         self._access = options.access()
         self._reader: Reader | None = None
+        self._ready = False  # the first reader runs, or ran
         self._figures: dict[str, Any] = {}
 
     def new_user(self) -> int:
@@ -88,13 +89,18 @@ class Driver:
         return sent
 
     def start(self) -> Reader:
-        """The process's one reader, created when it is first asked for: never before a fork."""
+        """The process's one reader, created when it is first asked for: never before a fork.
+
+        Whoever creates it waits until all of it runs.
+        """
         if self._reader is None:
             o, address = self.options, self._access.address
             tls = self._access.tls_context() if address.tls else None
             place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
             limits = Limits(o.first_token_ns, o.idle_ns, o.total_ns)
             self._reader = Reader(self.worker, self._put, place, limits)
+            self._reader.link.ready()
+            self._ready = True
         return self._reader
 
     def retarget(self, options: DriveOptions) -> None:
@@ -111,8 +117,13 @@ class Driver:
 
     @property
     def known_ns(self) -> int:
-        """All that happened in this process before this instant was handed to the sinks."""
-        return CLOCK.now_ns() if self._reader is None else self._reader.known_ns
+        """All that happened in this process before this instant was handed to the sinks.
+
+        0: it is not ready yet.
+        """
+        if self._reader is not None:
+            return self._reader.known_ns
+        return CLOCK.now_ns() if self._ready else 0
 
     def figures(self) -> dict[str, Any]:
         """What this process says about its own measuring: the reader's figures."""

@@ -43,6 +43,7 @@ class WorkerRelay:
     def __init__(self, runner: WorkerRunner, driver: Driver, *, kept: bool = False) -> None:
         """Start sending; `driver` is this process's; `kept`: it writes its own records file."""
         self.runner = runner
+        self._beat_s = 0.0
         self.begin(driver, kept=kept)
         runner.register_message(ACK, self._acknowledged)
         runner.register_message(FINISH, self._finish, concurrent=True)
@@ -66,6 +67,10 @@ class WorkerRelay:
         """Take records; they leave within TICK_S."""
         self.outbox.put(records)
 
+    def tell(self) -> None:
+        """Let the master know within TICK_S, not BEAT_S, what is known by now."""
+        self._beat_s = 0.0
+
     def close(self) -> None:
         """Stop sending."""
         self._greenlet.kill(block=False)
@@ -80,11 +85,11 @@ class WorkerRelay:
         return self.outbox.empty
 
     def _loop(self) -> None:
-        beat = 0.0
         while True:
             now = time.monotonic()
-            due = now - beat >= BEAT_S
-            beat = now if due else beat
+            due = now - self._beat_s >= BEAT_S
+            if due:
+                self._beat_s = now
             try:
                 self.outbox.tick(now, always=due)
             except Exception:  # Locust's RPCError among others: the batch is sent again

@@ -21,6 +21,7 @@ from locust.event import Events
 from harness.drive.crew import LOOPBACK
 from harness.drive.driver import Driver
 from harness.drive.files import RecordFiles
+from harness.drive.leaving import leave
 from harness.drive.options import DriveOptions
 from harness.drive.registry import register
 from harness.drive.relay import WorkerRelay
@@ -53,12 +54,14 @@ def main(port: int) -> None:
     relay = WorkerRelay(runner, driver, kept=files.shared())
     driver.sinks.sinks += [relay, *files.writers(driver.worker)]
     driver.start()
+    relay.tell()
     watch = gevent.spawn(_until_eof, brief, runner)
     runner.greenlet.join()
     watch.kill(block=False)
     relay.close()
     driver.close()
     files.close()
+    leave()
 
 
 def _until_eof(brief: FileObject, runner: WorkerRunner) -> None:
