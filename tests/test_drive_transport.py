@@ -7,14 +7,15 @@ import pytest
 
 from harness.drive.transport import RESEND_S, Batch, Inbox, Outbox, say_missing
 from harness.measure.records import Outcome, RequestRecord
-from harness.runfolder.codec import Sealed, seal
+from harness.runfolder.codec import Sealed, encode
 
 
 def record(worker: int, number: int, outcome: Outcome = Outcome.ok) -> Sealed:
     """A request of one token."""
     one = array("q", [30])
     arrays = {"at_ns": one, "not_before_ns": one, "tokens": array("q", [1])}
-    return seal(RequestRecord(worker, number, 1, 10, 40, outcome, **arrays))
+    made = RequestRecord(worker, number, 1, 10, 40, outcome, **arrays)
+    return Sealed(worker, number, outcome, 40, "", encode(made))
 
 
 class Wire:

@@ -45,15 +45,15 @@ class Columns:
         new[1:] |= ~(token[1:] & token[:-1])
         self._first = np.flatnonzero(new)
 
-    def runs(self) -> Iterator[tuple[int, int, int]]:
-        """(stream, first index, index after the last): tokens in one, anything else alone."""
+    def runs(self) -> Iterator[tuple[int, int, int, int]]:
+        """(stream, kind, first index, index after the last): tokens in one, others alone.
+
+        The kind is the first one's, as in `batch`.
+        """
         first = self._first.tolist()
         last = [*first[1:], len(self._kinds)] if first else []
-        return zip(self._stream[self._first].tolist(), first, last, strict=True)
-
-    def kind(self, row: int) -> int:
-        """As in `batch`."""
-        return self._kinds[row]
+        streams, kinds = self._stream[self._first].tolist(), map(self._kinds.__getitem__, first)
+        return zip(streams, kinds, first, last, strict=True)
 
     def notice(self, row: int) -> tuple[Any, ...]:
         """Its values."""

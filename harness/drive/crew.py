@@ -147,8 +147,9 @@ class Together:
             if trouble := self.trouble():
                 raise MeasurementInvalid(trouble)
             if time.monotonic() > until:
+                ready = sum(known > 0 for known in self.relay.inbox.known_ns.values())
                 raise MeasurementInvalid(
-                    f"{len(self.relay.inbox.known_ns)} of {self.options.processes} load processes "
+                    f"{ready} of {self.options.processes} load processes "
                     f"were ready after {START_S:.0f} s: expected all; try fewer --processes."
                 )
             gevent.sleep(0.05)

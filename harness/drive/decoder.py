@@ -33,7 +33,7 @@ from harness.drive.batch import (
 from harness.drive.columns import Columns
 from harness.drive.leaving import leave
 from harness.measure.records import Outcome
-from harness.runfolder.codec import decode, seal
+from harness.runfolder.codec import decode, encode
 from harness.wire.decode import Asked, StreamDecoder
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ Row = tuple[tuple[Any, ...], int, int, Any]
 
 def sealed(record: RequestRecord) -> tuple[Any, ...]:
     """Plain values, for `Sealed`."""
-    worker, number, outcome, *rest = seal(record)
-    return worker, number, outcome.value, *rest
+    r = record
+    return r.worker, r.number, r.outcome.value, r.done_ns, r.error, encode(r)
 
 
 class Decoding:
@@ -64,9 +64,9 @@ class Decoding:
         """The messages that answer one message."""
         ended: list[Row] = []
         find, columns = self.streams.get, Columns(message)
-        for stream, first, last in columns.runs():
+        for stream, kind, first, last in columns.runs():
             decoder = find(stream)  # None: it ended before the decoder before us died
-            if columns.kind(first) == NOTICE:
+            if kind == NOTICE:
                 row = self._notice(stream, decoder, *columns.notice(first))
                 if row is not None:
                     ended.append(row)
@@ -75,7 +75,7 @@ class Decoding:
                         ended = []
             elif decoder is None:
                 pass
-            elif columns.kind(first) >= TOKEN:
+            elif kind >= TOKEN:
                 decoder.tokens(*columns.tokens(first, last))
             else:
                 decoder.feed(*columns.read(first))

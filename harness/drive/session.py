@@ -86,7 +86,8 @@ class Session:
         self.host = host
         self.page = page
         self.table = LatencyTable()
-        self.sinks = Fanout([*sinks, self.table] if host is None else sinks)
+        shown = [self.table] if host is None and ui_port is not None else []
+        self.sinks = Fanout([*sinks, *shown])
         self.drain_s = drain_ns / SECOND
         self.ui_port = ui_port
         self.scraper = Scraper(options.access(), on_sample)

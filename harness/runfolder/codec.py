@@ -82,12 +82,6 @@ class Sealed(NamedTuple):
         return decode(self.frame).records[0]
 
 
-def seal(record: RequestRecord) -> Sealed:
-    """The inverse of `Sealed.open`."""
-    r = record
-    return Sealed(r.worker, r.number, r.outcome, r.done_ns, r.error, encode(r))
-
-
 def encode(record: RequestRecord) -> bytes:
     """One frame: that from which the record was decoded, if it was."""
     return record.frame or _frame(record)
