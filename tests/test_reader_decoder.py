@@ -91,6 +91,22 @@ def test_without_any_decoder_process(port: int, monkeypatch: pytest.MonkeyPatch)
         assert it.reader.link.pid == -1
 
 
+def test_a_decoder_that_never_answers_is_done_without(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped at its start: waiting for it ends, and decoding goes on in this process."""
+    monkeypatch.setattr(decoding, "START_S", 0.3)
+    monkeypatch.setattr("harness.drive.pipe.EXIT_S", 0.2)
+    with case(port) as it:
+        signal_decoder(it, signal.SIGSTOP)
+        it.reader.link.ready()
+        assert it.reader.link.pid == -1
+        users = [it.start(number, stream()) for number in range(3000, 3002)]
+        gevent.joinall(users)
+        assert it.reader.flush(15)
+        whole(it, range(3000, 3002))
+
+
 def test_a_stuck_decoder_does_not_hold_up_the_end(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def text(words: str, **more: Any) -> dict[str, Any]:
         (text("", finish_reason="length"), Chunk(finish_reason="length", silent=True)),
         (USAGE, Chunk(completion_tokens=4, prompt_tokens=9, cached_tokens=5)),
         ({"choices": [], "usage": None}, Chunk()),
+        ({"choices": [], "usage": {"completion_tokens": 2**63, "prompt_tokens": -5}}, Chunk()),
         ({"error": {"message": "no\n  room", "code": 500}}, Chunk(error="no room")),
         ({"error": "no room"}, Chunk(error="no room")),
     ],

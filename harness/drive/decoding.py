@@ -39,7 +39,7 @@ MANY: Final = 500  # streams, of which this is how often; in between, in proport
 MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new requests wait too
 MOST_RESTARTS: Final = 3  # without an answer in between; then decode here
 CLOSE_S: Final = 5.0
-START_S: Final = 20.0  # for the decoder to import everything on a busy machine
+START_S: Final = 10.0  # for the decoder to import everything on a busy machine
 
 
 class DecoderLink:
@@ -89,11 +89,16 @@ class DecoderLink:
         return self._sequence - self._answered
 
     def ready(self) -> None:
-        """Wait until it decodes: while it starts, it takes a processor from the reads."""
+        """Wait until it decodes: while it starts, it takes a processor from the reads.
+
+        One that does not answer in START_S is done without.
+        """
         with gevent.Timeout(START_S, False):
             while not self._answered:
                 self._changed.clear()
                 self._changed.wait()
+        if not self._answered:
+            self._replace(here=True)
 
     # what the reader says
 
@@ -170,8 +175,9 @@ class DecoderLink:
             sequence, parts, self._cpu_s = values
             if parts:
                 self._checkpoint(sequence)
-            self._fruitless = 0
-            self._answered = max(self._answered, sequence)
+            if sequence > self._answered:  # further than the decoder before it came
+                self._fruitless = 0
+                self._answered = sequence
             self._changed.set()
 
     def _checkpoint(self, sequence: int) -> None:

@@ -91,17 +91,18 @@ class Driver:
     def start(self) -> Reader:
         """The process's one reader, created when it is first asked for: never before a fork.
 
-        Whoever creates it waits until all of it runs.
+        Everybody waits until all of it runs.
         """
-        if self._reader is None:
+        reader = self._reader
+        if reader is None:
             o, address = self.options, self._access.address
             tls = self._access.tls_context() if address.tls else None
             place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
             limits = Limits(o.first_token_ns, o.idle_ns, o.total_ns)
-            self._reader = Reader(self.worker, self._put, place, limits)
-            self._reader.link.ready()
-            self._ready = True
-        return self._reader
+            reader = self._reader = Reader(self.worker, self._put, place, limits)
+        reader.link.ready()
+        self._ready = True
+        return reader
 
     def retarget(self, options: DriveOptions) -> None:
         """The next test of the same process: other options, the same count of numbers."""

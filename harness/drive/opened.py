@@ -60,7 +60,8 @@ class Opened:
             if stream is not None:
                 self._count(events, exact)
                 stream.state = state
-                stream.parts.append(record.frame)
+                if events:
+                    stream.parts.append(record.frame)
                 records.append(record)
         return records
 

@@ -165,6 +165,7 @@ class Plugin:
         before = self.driver
         if before is not None and not (options.fresh or before.options.fresh):
             before.retarget(options)  # the next test of the same process: numbers go on
+            before.start()
             registry.register(self.environment, before)
             return
         if before is not None:

@@ -53,9 +53,9 @@ def main(port: int) -> None:
     files = RecordFiles(options.run_folder)
     relay = WorkerRelay(runner, driver, kept=files.shared())
     driver.sinks.sinks += [relay, *files.writers(driver.worker)]
+    watch = gevent.spawn(_until_eof, brief, runner)
     driver.start()
     relay.tell()
-    watch = gevent.spawn(_until_eof, brief, runner)
     runner.greenlet.join()
     watch.kill(block=False)
     relay.close()

@@ -82,7 +82,8 @@ class RequestRecord:
     at_ns: array[int] = field(default_factory=ns_array)
     not_before_ns: array[int] = field(default_factory=ns_array)
     tokens: array[int] = field(default_factory=ns_array)
-    # as it came, encoded (`runfolder.codec`), so that nobody encodes it again; a copy has none
+    # as it came, encoded (`runfolder.codec`), so that nobody encodes it again; a copy has none, so
+    # a record is changed by `replace` and in no other way
     frame: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     @property

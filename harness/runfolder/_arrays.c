@@ -35,8 +35,9 @@ static PyObject *packed(const int64_t *values, Py_ssize_t n) {
 
 static PyObject *pack_all(int64_t sent_ns, const int64_t *at, const int64_t *low,
                           const int64_t *tokens, Py_ssize_t n) {
-    int64_t *gaps = PyMem_Malloc(2 * (size_t)n * sizeof *gaps), *lags = gaps + n;
+    int64_t *gaps = PyMem_Malloc(2 * (size_t)n * sizeof *gaps);
     if (!gaps) return PyErr_NoMemory();
+    int64_t *lags = gaps + n;
     for (Py_ssize_t i = 0; i < n; i++) {
         gaps[i] = less(at[i], i ? at[i - 1] : sent_ns);
         lags[i] = less(at[i], low[i]);
@@ -93,9 +94,9 @@ static PyObject *unpack_all(int64_t sent_ns, Py_ssize_t n, const Py_buffer *from
     int64_t *values[3] = {NULL, NULL, NULL}, before = sent_ns;
     int bad = 0;
     for (int k = 0; k < 3 && !bad; k++) {
-        bad = !(all[k] = PyByteArray_FromStringAndSize(NULL, 8 * n));
+        bad = !(all[k] = PyBytes_FromStringAndSize(NULL, 8 * n));
         if (bad) break;
-        values[k] = (int64_t *)PyByteArray_AsString(all[k]);
+        values[k] = (int64_t *)PyBytes_AsString(all[k]);
         if ((bad = unpacked(from + k, n, values[k])))
             PyErr_SetString(PyExc_ValueError, "not as many values as events");
     }

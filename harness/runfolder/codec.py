@@ -82,9 +82,11 @@ class Sealed(NamedTuple):
         return decode(self.frame).records[0]
 
 
-def encode(record: RequestRecord) -> bytes:
+def encode(record: RequestRecord | Sealed) -> bytes:
     """One frame: that from which the record was decoded, if it was."""
-    return record.frame or _frame(record)
+    if isinstance(record, Sealed) or record.frame:
+        return record.frame
+    return _frame(record)
 
 
 def _frame(record: RequestRecord) -> bytes:
@@ -117,7 +119,7 @@ def decode_each(data: bytes, losses: Decoded) -> Iterator[RequestRecord]:
         frame = bytes(data[start:stop])
         try:
             record = _record(msgpack.unpackb(frame[HEADER_BYTES:]))
-        except (ValueError, TypeError, IndexError, KeyError, OverflowError):
+        except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError):
             losses.damaged_bytes += stop - start
         else:
             object.__setattr__(record, "frame", frame)  # frozen, but not known to anybody yet

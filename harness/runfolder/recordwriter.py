@@ -46,7 +46,7 @@ class RecordWriter:
         for record in records:
             if record.outcome is Outcome.open:
                 if record.key not in self._ended:
-                    self._parts.setdefault(record.key, {})[record.done_ns] = _frame(record)
+                    self._parts.setdefault(record.key, {})[record.done_ns] = encode(record)
             elif self._ended.add(record.key):
                 self._parts.pop(record.key, None)
                 whole.append(record)
@@ -66,13 +66,9 @@ class RecordWriter:
     def _clean(self, record: RequestRecord | Sealed) -> bytes:
         """Its frame; an error text may quote a URL or a header."""
         if not record.error:
-            return _frame(record)
+            return encode(record)
         opened = record.open() if isinstance(record, Sealed) else record
         return encode(replace(opened, error=redact_text(record.error, self._secrets)))
-
-
-def _frame(record: RequestRecord | Sealed) -> bytes:
-    return record.frame or encode(record)  # type: ignore[arg-type] # one that is sealed has its own
 
 
 def joined(parts: list[RequestRecord]) -> RequestRecord:

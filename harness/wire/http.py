@@ -29,7 +29,7 @@ def post(
 ) -> bytes:
     """A POST of JSON that asks for a stream. Raises ValueError, without the value, on bad headers.
 
-    `host` as in a URL: an IPv6 address in its brackets.
+    `host` as in a URL: an IPv6 address in its brackets. `headers` are further ones.
     """
     content = orjson.dumps(body)
     own = _lines(headers) if headers else b""

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 DONE: Final = b"[DONE]"
+MOST_TOKENS: Final = 1 << 53  # in a count; a larger one is no count
 
 
 class Chunk(NamedTuple):
@@ -82,7 +83,7 @@ def _read(body: Any) -> Chunk:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) else -1
+    return value if isinstance(value, int) and 0 <= value < MOST_TOKENS else -1
 
 
 def error_message(error: object, most: int = 200) -> str:
