@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -41,6 +42,7 @@ STARTED: dict[int, subprocess.Popen[bytes]] = {}  # by this process
 INSTALL_S = 900
 READY_S = 300
 GONE_S = 20
+MOST = 4  # that wait for their tests, at 3 GB each
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
     "HF_HUB_OFFLINE": "1",
@@ -196,11 +198,21 @@ def _end(group: int) -> None:
         server.wait()
 
 
+def _room() -> bool:
+    """Wait until fewer than MOST wait for their tests; False when standard input ends before."""
+    while sum(server.poll() is None for server in STARTED.values()) >= MOST:
+        if select.select([sys.stdin], [], [], 1)[0]:
+            return False
+    return True
+
+
 def start_ahead() -> None:
     """All SERVERS that no test has claimed, until SIGTERM or the end of standard input."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         for name in SERVERS if not not_here() else ():
+            if not _room():  # not under the lock: what measures must go on
+                break
             with (AHEAD / LOCK).open("w") as lock, contextlib.suppress(pytest.fail.Exception):
                 fcntl.flock(lock, fcntl.LOCK_SH)
                 if _claim(name):

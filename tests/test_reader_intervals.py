@@ -175,14 +175,22 @@ def test_two_tokens_30_ms_apart_read_late(port: int) -> None:
 
 
 class SetClock:
-    """CLOCK_REALTIME as if somebody had set it: `by_ns` ahead."""
+    """CLOCK_REALTIME as if somebody had set it: `by_ns` ahead.
+
+    It is set back by itself: at the second read after `clock` has noticed.
+    """
 
     def __init__(self) -> None:
         """Not yet."""
         self.by_ns = 0
+        self.clock: Clock | None = None
+        self._more = 1
 
     def __call__(self) -> int:
         """The time."""
+        if self.by_ns and self.clock is not None and self.clock.steps:
+            self.by_ns *= self._more
+            self._more = 0
         return time.time_ns() + self.by_ns
 
 
@@ -194,14 +202,13 @@ def test_a_clock_that_is_set_in_the_middle_of_a_stream(port: int, by_ns: int) ->
     as stamps taken before a real step do.
     """
     realtime = SetClock()
+    realtime.clock = Clock(realtime_ns=realtime)
     script = [*send(HEAD), *[s for _ in range(20) for s in (["sleep", 10], *send(token()))],
               ["sleep", 30], *send(DONE)]  # fmt: skip
-    with case(port, clock=Clock(realtime_ns=realtime)) as it:
+    with case(port, clock=realtime.clock) as it:
         user = it.start(0, script)
         gevent.sleep(0.1)
-        realtime.by_ns = by_ns
-        gevent.sleep(0.02)
-        realtime.by_ns = 0
+        realtime.by_ns = by_ns  # for two events: a third one's stamp would be believed
         user.join()
         assert it.reader.flush(10)
         sends = it.sends(0)
