@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from harness.measure.recorded import Recorded
     from harness.measure.slo import Slo
+    from harness.measure.states import Purpose
     from harness.measure.table import RecordTable
     from harness.measure.walk import Piece
 
@@ -44,7 +45,7 @@ class Window:
 
     index: int
     users: int
-    purpose: str  # up, bisect, repeat, down, hold
+    purpose: Purpose
     chosen_ns: int  # the search asked for this level
     start_ns: int  # its users were all there and busy
     settled_ns: int  # warm-up cut

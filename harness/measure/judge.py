@@ -1,4 +1,4 @@
-"""Is a level good or bad? A sequential test that may be looked at after every second.
+"""Does a level pass or fail? A sequential test that may be looked at after every second.
 
 For each SLO the share of observations over the limit is tested against the share allowed, by a
 mixture likelihood ratio (a Beta prior with its mean at the allowed share). It is an e-process:
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import lgamma, log
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.states import Decision
 from harness.measure.stats import design_effect
 
 if TYPE_CHECKING:
@@ -22,19 +23,16 @@ if TYPE_CHECKING:
     from harness.measure.evidence import Evidence
     from harness.measure.slo import Slo
 
-GOOD: Final = "good"
-BAD: Final = "bad"
-UNDECIDED: Final = "undecided"
 PRIOR_WEIGHT: Final = 10  # observations the prior is worth
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The decision, the sentence that explains it, and whether the data leans to bad."""
+    """The decision, the sentence that explains it, and whether the data leans to a failure."""
 
-    decision: str  # good, bad, undecided
+    decision: Decision
     reason: str
-    leans_bad: bool
+    leans_to_fail: bool
 
 
 def log_evidence(n: float, k: float, allowed: float) -> float:
@@ -45,23 +43,23 @@ def log_evidence(n: float, k: float, allowed: float) -> float:
     return mixture - prior - k * log(allowed) - (n - k) * log(1 - allowed)
 
 
-def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float = 1.0) -> str:
-    """Good: the share is below `allowed`; bad: above; each at error rate alpha.
+def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float = 1.0) -> Decision:
+    """Passed: the share is below `allowed`; failed: above; each at error rate alpha.
 
     A share of 0 is broken by the first hit, one of 1 by none; neither can be shown to be kept.
     """
     if not 0 < allowed < 1:
-        return BAD if allowed <= 0 < k else UNDECIDED
+        return Decision.failed if allowed <= 0 < k else Decision.inconclusive
     if n <= 0 or log_evidence(n / effect, k / effect, allowed) < -log(alpha):
-        return UNDECIDED
-    return BAD if k / n > allowed else GOOD
+        return Decision.inconclusive
+    return Decision.failed if k / n > allowed else Decision.passed
 
 
 def too_many_errors(evidence: Evidence, max_errors: float, alpha: float) -> bool:
     """Whether more requests fail than may, at error rate alpha."""
     ended, errors = evidence.ended.sum(), evidence.errors.sum()
     effect = design_effect(evidence.ended, evidence.errors)
-    return judge_share(ended, errors, max_errors, alpha, effect) == BAD
+    return judge_share(ended, errors, max_errors, alpha, effect) == Decision.failed
 
 
 def judge(
@@ -70,7 +68,7 @@ def judge(
     """All SLOs of a level, and its error rate. Alpha is this level's part of the run's."""
     if too_many_errors(evidence, max_errors, alpha):
         ended, errors = evidence.ended.sum(), evidence.errors.sum()
-        return Judgement(BAD, f"{errors:.0f} of {ended:.0f} requests failed", leans_bad=True)
+        return Judgement(Decision.failed, f"{errors:.0f} of {ended:.0f} requests failed", leans_to_fail=True)
     decisions, leans, worst = [], False, ("", -1.0)
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)
@@ -82,6 +80,6 @@ def judge(
         share = k / n / slo.allowed if n else 0.0
         if share > worst[1]:
             worst = (f"{k:.0f} of {n:.0f} over {slo}", share)
-    all_good = bool(slos) and set(decisions) == {GOOD}
-    decision = BAD if BAD in decisions else GOOD if all_good else UNDECIDED
+    all_passed = bool(slos) and set(decisions) == {Decision.passed}
+    decision = Decision.failed if Decision.failed in decisions else Decision.passed if all_passed else Decision.inconclusive
     return Judgement(decision, worst[0], leans)

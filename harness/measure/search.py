@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.fit import isotonic, levels_of
-from harness.measure.judge import BAD, GOOD, UNDECIDED, Judgement, judge
+from harness.measure.judge import Judgement, judge
+from harness.measure.states import Decision, Purpose, Status
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from harness.measure.slo import Slo
 
 TOO_SHORT: Final = 0.03  # of the budget: what is left below this holds no step worth its warm-up
+LOWER: Final = (0.93, 0.86)  # of an end that stays inconclusive: levels to show that they pass
+CLEARLY_BELOW: Final = -0.7  # log-odds: about half the share allowed, so that holding on decides
 LEVELS_SHARED: Final = 8  # alpha is split over as many levels as usually need a decision
 
 
@@ -67,16 +70,16 @@ class Hold:
     """
 
     users: int
-    purpose: str  # up, bisect, repeat
+    purpose: Purpose
     until: str  # lean, decided
     cap_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The search is over; `status` as in knee.json."""
+    """The search is over."""
 
-    status: str  # found, slo_failed_at_min, not_reached, undecided, invalid
+    status: Status
     bracket: tuple[int, int] | None  # last good and first bad level
 
 
@@ -107,22 +110,22 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     left = plan.budget_ns - spent_ns
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
-        return _confirm(plan, bracket, left)
+        return _confirm(plan, bracket, levels, left)
     if left <= plan.budget_ns * TOO_SHORT:
         return _settle(plan, bracket) if levels else ended(evidences)
-    if purpose == "up":
+    if purpose == Purpose.up:
         return Hold(users, purpose, "lean", int(min(left, plan.budget_ns * 0.04)))
     return Hold(users, purpose, "decided", int(min(left, plan.budget_ns * 0.05)))
 
 
 def ended(evidences: Sequence[Evidence]) -> Done:
     """The end of a search that has no level: nothing observed, or every step was invalid."""
-    return Done("undecided" if evidences else "invalid", None)
+    return Done(Status.inconclusive if evidences else Status.invalid, None)
 
 
 def _unexplored(
     plan: SearchPlan, bracket: Bracket, levels: Sequence[Level]
-) -> tuple[int | None, str]:
+) -> tuple[int | None, Purpose]:
     """The level that the bracket lacks, and why; None when it is as narrow as wanted.
 
     The climb goes on until a level is *decided* bad: a top level that only leans to bad would leave
@@ -130,36 +133,58 @@ def _unexplored(
     """
     low, high = bracket.low, bracket.high
     if not levels:
-        return plan.min_users, "up"
+        return plan.min_users, Purpose.up
     top = levels[-1]
-    if top.users < plan.max_users and plan.judge(top.evidence).decision != BAD:
-        return min(top.users * 2, plan.max_users), "up"
+    if top.users < plan.max_users and plan.judge(top.evidence).decision != Decision.failed:
+        return min(top.users * 2, plan.max_users), Purpose.up
     if high is None:
-        return None, "up"
+        return None, Purpose.up
     if low is None and high is not None:
         less = high.users > plan.min_users
-        return (max(high.users // 2, plan.min_users) if less else None), "bisect"
+        return (max(high.users // 2, plan.min_users) if less else None), Purpose.bisect
     assert low is not None  # noqa: S101 - the three cases above are all others
     assert high is not None  # noqa: S101 - as above
     wide = high.users - low.users > plan.width(low.users)
-    return ((low.users + high.users) // 2 if wide else None), "bisect"
+    return ((low.users + high.users) // 2 if wide else None), Purpose.bisect
 
 
 def _ends(bracket: Bracket) -> list[Level]:
     return [end for end in (bracket.low, bracket.high) if end is not None]
 
 
-def _confirm(plan: SearchPlan, bracket: Bracket, left: int) -> Hold | Done:
-    """Repeat the end that knows least, until each was held twice and is decided."""
+def _confirm(
+    plan: SearchPlan, bracket: Bracket, levels: Sequence[Level], left: int
+) -> Hold | Done:
+    """Repeat the end that knows least, until each was held twice and is decided.
+
+    Next to the knee a level can stay inconclusive for as long as it is held. What is promised must
+    have been shown, so a level a little further down is held too.
+    """
     open_ends = [
         end
         for end in _ends(bracket)
-        if end.steps < 2 or plan.judge(end.evidence).decision == UNDECIDED  # noqa: PLR2004 - twice
+        if end.steps < 2 or plan.judge(end.evidence).decision == Decision.inconclusive  # noqa: PLR2004 - twice
     ]
     if not open_ends or left <= plan.budget_ns * TOO_SHORT:
         return _settle(plan, bracket)
     least = min(open_ends, key=lambda end: (end.steps, end.weight))
-    return Hold(least.users, "repeat", "decided", int(min(left, plan.budget_ns * 0.06)))
+    users = least.users
+    if bracket.low is not None and least.steps >= 2:  # noqa: PLR2004 - as above
+        users = _shown_below(plan, bracket.low.users, levels) or users
+    return Hold(users, Purpose.repeat, "decided", int(min(left, plan.budget_ns * 0.06)))
+
+
+def _shown_below(plan: SearchPlan, low: int, levels: Sequence[Level]) -> int | None:
+    """The level to hold so that one near the lower end passes; None: one does, or none will."""
+    near = {level.users: level for level in levels if LOWER[-1] * low - 1 < level.users <= low}
+    if any(plan.judge(x.evidence).decision == Decision.passed for x in near.values()):
+        return None
+    for share in LOWER:
+        users = max(int(low * share), plan.min_users)
+        level = near.get(users)
+        if users < low and (level is None or level.steps < 2 or level.excess < CLEARLY_BELOW):  # noqa: PLR2004 - as above
+            return users
+    return None
 
 
 def _settle(plan: SearchPlan, bracket: Bracket) -> Done:
@@ -167,10 +192,10 @@ def _settle(plan: SearchPlan, bracket: Bracket) -> Done:
     low, high = bracket.low, bracket.high
     users = (low.users if low else 0, high.users if high else plan.max_users)
     if low is None and high is not None:
-        decided = plan.judge(high.evidence).decision == BAD
-        return Done("slo_failed_at_min" if decided else "undecided", users)
+        decided = plan.judge(high.evidence).decision == Decision.failed
+        return Done(Status.slo_failed_at_min if decided else Status.inconclusive, users)
     if high is None and low is not None:
         top = low.users >= plan.max_users  # else the budget ended on the way up
-        decided = top and plan.judge(low.evidence).decision == GOOD
-        return Done("not_reached" if decided else "undecided", users)
-    return Done("found", users)
+        decided = top and plan.judge(low.evidence).decision == Decision.passed
+        return Done(Status.not_reached if decided else Status.inconclusive, users)
+    return Done(Status.found, users)

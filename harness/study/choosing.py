@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from harness.measure.power import next_power_action
 from harness.measure.search import Done, Hold, SearchPlan, next_action
+from harness.measure.states import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +39,9 @@ def unless_invalid(action: Hold | Done, steps: Sequence[Step]) -> Hold | Done:
     """
     last = steps[-INVALID_TWICE:]
     if isinstance(action, Done):
-        lacking = action.status == "undecided" and bool(last) and bool(last[-1].invalid)
-        return Done("invalid", None) if lacking else action
+        lacking = action.status == Status.inconclusive and bool(last) and bool(last[-1].invalid)
+        return Done(Status.invalid, None) if lacking else action
     twice = len(last) == INVALID_TWICE and all(
         s.invalid and s.window.users == action.users for s in last
     )
-    return Done("invalid", None) if twice else action
+    return Done(Status.invalid, None) if twice else action

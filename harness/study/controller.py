@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from harness.measure.evidence import Evidence, Window, gather, pool, worst_ratio
-from harness.measure.judge import BAD, GOOD, UNDECIDED, Judgement, judge_share
+from harness.measure.judge import Judgement, judge_share
 from harness.measure.search import Done, Hold, SearchPlan
+from harness.measure.states import Decision, Purpose, Status
 from harness.measure.table import OPEN
 from harness.study.choosing import search, unless_invalid
 from harness.study.drain import Drain, worth_it
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 LAG_NS: Final = 2 * SECOND  # simulated: as long as a record and its parts take in real time
 MOST_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
 GIVEN: Final = ("time", "requests")  # ends of a level that nothing about its latencies can change
-LATER: Final = "held"  # the decision of such a level while the run lasts
 FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
 SHORTEST: Final = 2  # lifetimes that any look needs,
 SHORTEST_LEAN: Final = 1  # one that says only whether to climb on
@@ -87,7 +87,7 @@ class Step:
 def decided(steps: Sequence[Step]) -> list[Evidence]:
     """What the steps showed that the search uses, without those that are judged later."""
     used = [step for step in steps if not step.invalid]
-    return [step.evidence for step in used if step.judgement.decision != LATER]
+    return [step.evidence for step in used if step.judgement.decision != Decision.held]
 
 
 @dataclass(slots=True)
@@ -263,7 +263,7 @@ class KneeController:
             + [evidence]
         )
         failing = evidence.errors.sum() > self._hard_share * evidence.ended.sum()
-        if failing and self.plan.judge(evidence).decision == BAD:
+        if failing and self.plan.judge(evidence).decision == Decision.failed:
             self._hard_failed(now, now_ns, horizon)
         elif capped or self._enough(now, evidence, held):
             self._finish(window, seen, evidence, self.plan.judge(held))
@@ -278,7 +278,7 @@ class KneeController:
         plan = self.plan
         if (
             bad > self._hard_share * ended
-            and judge_share(ended, bad, plan.max_errors, plan.level_alpha) == BAD
+            and judge_share(ended, bad, plan.max_errors, plan.level_alpha) == Decision.failed
         ):
             self._hard_failed(now, now_ns, horizon)
         elif (length if by_time else ended) >= now.hold.cap_ns:
@@ -291,7 +291,7 @@ class KneeController:
         seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
         counts = (np.array([float(n)]) for n in (ended, bad, 0))
         unseen = Evidence(window, self._life_ns, seconds, (), *counts)
-        told = Judgement(LATER, "judged from the records at the end", leans_bad=False)
+        told = Judgement(Decision.held, "judged from the records at the end", leans_to_fail=False)
         self._keep(Step(window, unseen, told, audited=self.audit is None))
 
     def _spent(self, now: _Now, now_ns: int, horizon: int) -> bool:
@@ -316,9 +316,9 @@ class KneeController:
         if lifetimes < _shortest(now.hold):
             return False
         decision = self.plan.judge(held).decision
-        decided = decision == BAD or (decision == GOOD and self._outlasted(now, lifetimes))
-        if now.hold.purpose == "repeat":
-            return decided and self.plan.judge(evidence).decision != UNDECIDED
+        decided = decision == Decision.failed or (decision == Decision.passed and self._outlasted(now, lifetimes))
+        if now.hold.purpose == Purpose.repeat:
+            return decided and self.plan.judge(evidence).decision != Decision.inconclusive
         return decided or (now.hold.until == "lean" and self._far(evidence))
 
     def _outlasted(self, now: _Now, lifetimes: float) -> bool:
@@ -383,16 +383,16 @@ class KneeController:
         """
         now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
         window = self._window(now, horizon, now_ns)
-        judgement = Judgement(BAD, HARD_FAILED, leans_bad=True)
+        judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
         # not audited: where requests fail at once, users are seldom busy and nothing adds up
         seen = self.records.table(now.settled_ns, horizon)
         self._keep(Step(window, gather(seen, window, self.plan.slos), judgement))
-        good = [s.window.users for s in self.steps if s.judgement.decision == GOOD]
+        good = [s.window.users for s in self.steps if s.judgement.decision == Decision.passed]
         lower = [g for g in good if g < window.users]
         nowhere = not lower and window.users <= self.plan.min_users
         if self._recovering or nowhere or now.hold.until in GIVEN:
-            self.result = Done("invalid", None)
+            self.result = Done(Status.invalid, None)
             return
         self._recovering = True
         back = max(lower, default=self.plan.min_users)
-        self.now = _Now(Hold(back, "down", "lean", self.plan.budget_ns // 10), now_ns, now_ns)
+        self.now = _Now(Hold(back, Purpose.down, "lean", self.plan.budget_ns // 10), now_ns, now_ns)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from harness.measure.figures import block
 from harness.measure.fit import crossing, levels_of
-from harness.measure.judge import BAD, GOOD, UNDECIDED
+
 from harness.measure.power import plateau_knee, power_knee
 from harness.measure.search import bracket_of
+from harness.measure.states import Decision, Status
 from harness.study.controller import decided
 from harness.study.counted import Counted
 from harness.study.entries import step_entries
@@ -36,47 +37,51 @@ EXIT_OF: Final = {
     "undecided": EXIT_UNDECIDED,
     "interrupted": EXIT_INTERRUPTED,
 }
-WIDEST: Final = (
-    0.35  # an interval wider than this share of the knee (and two users) decides nothing
-)
+WIDEST: Final = 0.2  # of the estimate: a wider interval, of more than one user, is no answer
 
 
 def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
-    """Status, knee and interval from all valid steps."""
+    """Status, knee and interval from all valid steps.
+
+    `found` needs a level that passed at the interval's lower end, one that failed above its upper
+    end, and an interval that is narrow enough: what is promised was shown.
+    """
     if not plan.slos:
         return _locate_power(plan, steps, done)
     levels = levels_of([s.evidence for s in steps if not s.invalid], plan.slos, plan.max_errors)
-    if not levels or done.status == "invalid":
-        return Found(done.status, None, *decided_range(plan, levels))
-    if done.status == "slo_failed_at_min":
-        return Found(done.status, None, 0, levels[0].users)
-    if done.status == "not_reached":
-        return Found(done.status, None, levels[-1].users, plan.max_users)
+    passed, failed = decided_levels(plan, levels)
+    top = max(passed, default=0)
+    if not levels or done.status == Status.invalid:
+        return Found(done.status, None, top, min(failed, default=plan.max_users + 1) - 1)
+    if done.status == Status.slo_failed_at_min:
+        return Found(done.status, None, 0, levels[0].users, fails_by=levels[0].users)
+    if done.status == Status.not_reached:
+        return Found(done.status, None, levels[-1].users, plan.max_users, holds=top)
     cross = crossing(
         levels, plan.slos, plan.max_errors, plan.seed, decided=ends_decided(plan, levels)
     )
     users, lo, hi = _whole(cross, plan, levels[-1].users)
-    least, most = decided_range(plan, levels)
-    if least <= most:  # the sequential test vouches for these bounds
-        lo, hi = min(max(lo, least), users), max(min(hi, most), users)
+    holds = max((level for level in passed if level <= users), default=0)
+    fails_by = min((level for level in failed if level > users), default=None)
+    hi = hi if fails_by is None else min(hi, fails_by - 1)
+    shown = bool(holds and fails_by and hi - holds <= max(1, WIDEST * users))
     if users < plan.min_users or math.isinf(cross.users):
-        return Found("undecided", None, lo, hi)
-    wide = not closed(plan, levels) and hi - lo > max(2, WIDEST * users)
-    return Found("undecided" if wide else "found", None if wide else users, lo, hi)
+        shown = False
+    return Found(
+        Status.found if shown else Status.inconclusive,
+        users,
+        min(max(lo, holds), users) if not shown else holds,
+        max(hi, users),
+        holds,
+        fails_by,
+    )
 
 
 def ends_decided(plan: SearchPlan, levels: Sequence[Level]) -> bool:
     """Whether the sequential test has decided both ends of the bracket."""
     bracket = bracket_of(levels)
     ends = (bracket.low, bracket.high)
-    return all(x is not None and plan.judge(x.evidence).decision != UNDECIDED for x in ends)
-
-
-def closed(plan: SearchPlan, levels: Sequence[Level]) -> bool:
-    """Whether the levels on both sides of the crossing are as near as the plan asks."""
-    bracket = bracket_of(levels)
-    low, high = bracket.low, bracket.high
-    return low is not None and high is not None and high.users - low.users <= plan.width(low.users)
+    return all(x is not None and plan.judge(x.evidence).decision != Decision.inconclusive for x in ends)
 
 
 def bracket_users(plan: SearchPlan, steps: Sequence[Step]) -> list[int | None]:
@@ -88,12 +93,11 @@ def bracket_users(plan: SearchPlan, steps: Sequence[Step]) -> list[int | None]:
     return [end.users if end else None for end in (ends.low, ends.high)]
 
 
-def decided_range(plan: SearchPlan, levels: Sequence[Level]) -> tuple[int, int]:
-    """(highest level decided good, one below the lowest level decided bad)."""
+def decided_levels(plan: SearchPlan, levels: Sequence[Level]) -> tuple[list[int], list[int]]:
+    """(levels that passed, levels that failed), by the sequential test."""
     decisions = [(x.users, plan.judge(x.evidence).decision) for x in levels]
-    good = [users for users, decision in decisions if decision == GOOD]
-    bad = [users for users, decision in decisions if decision == BAD]
-    return max(good, default=0), min(bad, default=plan.max_users + 1) - 1
+    passed = [users for users, decision in decisions if decision == Decision.passed]
+    return passed, [users for users, decision in decisions if decision == Decision.failed]
 
 
 def _whole(cross: Crossing, plan: SearchPlan, top: int) -> tuple[int, int, int]:
@@ -178,4 +182,4 @@ def _figures_at(entry: Json | None, entries: Sequence[Json], counted: Counted) -
     return out
 
 
-__all__ = ["EXIT_OF", "GOOD", "Found", "knee_json", "locate"]
+__all__ = ["EXIT_OF", "Found", "knee_json", "locate"]

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.measure.evidence import Evidence, Window, gather, pool
-from harness.measure.judge import BAD, Judgement
+from harness.measure.judge import Judgement
 from harness.measure.search import Done
+from harness.measure.states import Decision, Purpose, Status
 from harness.study.choosing import search, unless_invalid
-from harness.study.controller import HARD_FAILED, LATER, Step
+from harness.study.controller import HARD_FAILED, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ def replay(
     began = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
-        if searched and window.purpose != "down":  # "down" follows a hard failure, not the search
+        if searched and window.purpose != Purpose.down:  # "down" follows a hard failure, not the search
             used = [s.evidence for s in steps if not s.invalid]
             action = search(plan, used, window.chosen_ns - began)
             if isinstance(action, Done) or action.users != window.users:
@@ -73,9 +74,9 @@ def replay(
         invalid = entry.invalid if entry.audited or audit is None else audit(window)
         evidence, judgement = _judged(plan, steps, window, counted)
         if entry.reason == HARD_FAILED:  # a few of slow requests are enough for that
-            judgement = Judgement(BAD, HARD_FAILED, leans_bad=True)
+            judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
         step = Step(window, evidence, judgement, invalid)
-        if entry.decision not in (LATER, step.judgement.decision) and not invalid:
+        if entry.decision not in (Decision.held, step.judgement.decision) and not invalid:
             differences.append(
                 f"step {window.index + 1} was {entry.decision}; by the records it is "
                 f"{step.judgement.decision}"
@@ -83,9 +84,9 @@ def replay(
         steps.append(step)
     spent = logged[-1].window.judged_ns - began if logged else 0
     if not searched:
-        return Replay(steps, Done("held", None), differences)
+        return Replay(steps, Done(Status.measured, None), differences)
     end = unless_invalid(search(plan, [s.evidence for s in steps if not s.invalid], spent), steps)
-    done = end if isinstance(end, Done) else Done("undecided", None)
+    done = end if isinstance(end, Done) else Done(Status.inconclusive, None)
     return Replay(steps, done, differences)
 
 

@@ -14,7 +14,7 @@ from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, RunFolder
 from harness.measure.beside import beside
 from harness.measure.compat import COMPAT
 from harness.measure.evidence import Window
-from harness.measure.judge import BAD
+
 from harness.measure.metrics import failed
 from harness.measure.search import Done, SearchPlan
 from harness.measure.serverside import lacking
@@ -175,7 +175,7 @@ def _held(plan: SearchPlan, replayed: Replay, run: Run, ended: Json, counted: Co
         replayed.steps, counted, run.server, plan, clients=run.client, gpus=run.gpu
     )
     code = EXIT_OK
-    if any(s.judgement.decision == BAD for s in replayed.steps):
+    if any(s.judgement.decision == Decision.failed for s in replayed.steps):
         code = EXIT_SLO_MISSED
     if ended.get("invalid") or ended.get("status") == "invalid":
         code = INVALID

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import EXIT_OK
 from harness.measure.search import Done, Hold, SearchPlan
+from harness.measure.states import Purpose, Status
 from harness.study.experiment import Wanted, ready
 from harness.study.session import conduct, said_to
 from harness.units import SECOND, say_ns
@@ -28,10 +29,10 @@ def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) 
     def choose(_plan: SearchPlan, _evidences: Sequence[Evidence], _spent_ns: int) -> Hold | Done:
         level = next(left, None)
         if level is None:
-            return Done("held", None)
+            return Done(Status.measured, None)
         if duration_ns is not None:
-            return Hold(level, "hold", "time", duration_ns)
-        return Hold(level, "hold", "requests", requests or 1)
+            return Hold(level, Purpose.hold, "time", duration_ns)
+        return Hold(level, Purpose.hold, "requests", requests or 1)
 
     return choose
 

@@ -13,6 +13,7 @@ from harness.measure.rules.reading import facts
 from harness.measure.samples import within
 from harness.measure.selfcheck import client_figures
 from harness.measure.serverside import server_figures
+from harness.measure.states import Status
 from harness.measure.verdict import Verdict, conclude
 from harness.server.seats import max_num_seqs
 from harness.units import MS
@@ -33,12 +34,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The knee in whole users: at most `users` meet the SLOs, 95 % interval [lo, hi]."""
+    """The knee in whole users: at most `users` meet the SLOs, 95% interval [lo, hi]."""
 
-    status: str
+    status: Status
     users: int | None
     lo: int
     hi: int
+    holds: int = 0  # the highest level that passed, at most `users`; 0: none
+    fails_by: int | None = None  # the lowest level above that failed
 
 
 def signs(
