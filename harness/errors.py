@@ -7,13 +7,13 @@
     ├── MeasurementInvalid   5   the client was the bottleneck, or the run contradicts itself
     └── NoKnee               6   a run folder without the knee that was asked for
 
-Beside the exceptions, results have exit codes too: 0, UNDECIDED, SLO_MISSED, INTERRUPTED.
+Beside the exceptions, results have exit codes too: 0, INCONCLUSIVE, SLO_MISSED, INTERRUPTED.
 """
 
 from typing import ClassVar
 
 EXIT_OK = 0
-EXIT_UNDECIDED = 6
+EXIT_INCONCLUSIVE = 6
 EXIT_SLO_MISSED = 99
 EXIT_INTERRUPTED = 130
 
@@ -51,4 +51,4 @@ class MeasurementInvalid(HarnessError):  # noqa: N818 - as above
 class NoKnee(HarnessError):  # noqa: N818 - as above
     """A run folder holds no knee to build on."""
 
-    exit_code = EXIT_UNDECIDED
+    exit_code = EXIT_INCONCLUSIVE

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.export.exported import RUN, page_of
 from harness.measure.counts import RunCounts
+from harness.measure.states import Decision, Purpose
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from harness.measure.recent import Recent
+    from harness.measure.result import Knee
     from harness.measure.samples import ClientSample
     from harness.measure.slo import Slo
 
 PHASES: Final = ("draining", "ramping", "settling", "measuring")
-PURPOSES: Final = ("up", "bisect", "repeat", "down", "hold")
-DECISIONS: Final = ("good", "bad", "undecided", "invalid", "held")  # held: judged at the end
 
 
 class LiveRun:
@@ -54,14 +54,14 @@ class LiveRun:
         self._values |= {
             "step": float(number),
             "step_phase": {(one,): float(one == phase) for one in PHASES},
-            "step_purpose": {(one,): float(one == purpose) for one in PURPOSES},
+            "step_purpose": {(one,): float(one == purpose) for one in Purpose},
         }
 
     def past(self, decisions: Iterable[str], low: float = nan, high: float = nan) -> None:
         """What the steps that ended showed; the levels between which the knee lies."""
         told = list(decisions)
         self._values |= {
-            "steps": {(one,): float(told.count(one)) for one in DECISIONS},
+            "steps": {(one,): float(told.count(one)) for one in Decision},
             "bracket_low_users": low,
             "bracket_high_users": high,
         }
@@ -78,14 +78,11 @@ class LiveRun:
             "client_cpu": {(s.process,): s.cpu_s for s in told},
         }
 
-    def found(self, knee: Mapping[str, Any]) -> None:
-        """knee.json's `knee`, of a knee that was found."""
-        users, (low, high) = knee["users"], knee["ci95"]
-        self._values |= {
-            "knee_users": float(users),
-            "knee_low_users": float(low),
-            "knee_high_users": float(high),
-        }
+    def found(self, knee: Knee) -> None:
+        """A knee that was found."""
+        low, high = knee.ci95
+        told = {"knee_users": knee.estimate, "knee_low_users": low, "knee_high_users": high}
+        self._values |= {key: float(value) for key, value in told.items() if value is not None}
 
     def page(self) -> bytes:
         """All of RUN that is known."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from harness.measure.states import Status
+
 
 class State(NamedTuple):
     """One row."""
@@ -30,14 +32,17 @@ STATES: Final[dict[str, State]] = {
     ),
     "refused": State("refused", "bad", "Refused before any load was sent: {}"),
     "failed": State("failed", "bad", "{}"),
-    # how a run ended, in knee.json's words; the answer itself follows from the report
-    "found": State("knee found", "good", "{}"),
-    "not_reached": State("knee not reached", "good", "{}"),
-    "slo_failed_at_min": State("SLO missed at the lowest level", "bad", "{}"),
-    "undecided": State("undecided", "unsure", "{}"),
-    "invalid": State("invalid", "bad", "{}"),
-    "interrupted": State("stopped", "unsure", "Stopped before it was over. {}"),
-    "held": State("levels held", "good", "{}"),
+    # how a run ended, in result.json's words; the answer itself follows from the report
+    Status.found: State("knee found", "good", "{}"),
+    Status.not_reached: State("knee not reached", "good", "{}"),
+    Status.slo_failed_at_min: State("SLO missed at the lowest level", "bad", "{}"),
+    Status.met: State("SLO met", "good", "{}"),
+    Status.missed: State("SLO missed", "bad", "{}"),
+    Status.measured: State("measured", "calm", "{}"),
+    Status.inconclusive: State("inconclusive", "unsure", "{}"),
+    Status.target_failed: State("server failed", "bad", "{}"),
+    Status.invalid: State("invalid", "bad", "{}"),
+    Status.interrupted: State("interrupted", "unsure", "{}"),
     "ended": State("ended", "calm", "The test has ended. {}"),
 }
 OVER: Final = tuple(STATES)[list(STATES).index("refused") :]  # nothing is under way any more

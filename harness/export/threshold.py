@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor, isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.errors import NoKnee, RunFolderError
+from harness.measure.result import Knee
 from harness.measure.slo import Slo
+from harness.measure.states import Status
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import number, read_json
+from harness.runfolder.jsonfiles import number
+from harness.runfolder.reader import read_result
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from harness.measure.result import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +53,34 @@ class Threshold:
 
 
 def threshold(folder: Path) -> Threshold:
-    """Of a run folder's knee.json. Raises RunFolderError, NoKnee."""
-    result = read_json(folder / names.KNEE)
+    """Of a run folder's result.json. Raises RunFolderError, NoKnee."""
+    result = read_result(folder)
     if result is None:
         raise RunFolderError(
-            f"{folder} has no {names.KNEE} that can be read: expected a run folder of "
+            f"{folder} has no {names.RESULT} that can be read: expected a run folder of "
             f"`vllm-harness knee`; try `vllm-harness report {folder}`, which writes it."
         )
-    knee, status = result.get("knee") or {}, result.get("status") or "missing"
-    low, users = (knee.get("ci95") or [0])[0] or 0, knee.get("users") or 0
-    if status != "found" or low < 1:
-        why = "its interval reaches 0" if status == "found" else f"its status is {status}"
+    knee = result.knee or Knee()
+    low, estimate = knee.holds or knee.ci95[0] or 0, knee.estimate or 0
+    if result.status != Status.found or low < 1:
+        found = result.status == Status.found
+        why = "its interval reaches 0" if found else f"its status is {result.status}"
         raise NoKnee(
             f"{folder} holds no knee to build on ({why}): expected one that was found; try "
             "`vllm-harness knee` with a longer --budget, or another --max-users."
         )
-    share = seen_share(result.get("steps") or [], knee.get("measured_at_users"))
+    share = seen_share(result.used, knee.measured_at_users)
     counted = low if isnan(share) else floor(low * share)
-    target = (read_json(folder / names.RUN) or {}).get("server") or {}
-    slos = tuple(Slo.parse(text) for text in result.get("slos") or [])
-    return Threshold(max(counted, 1), low, users, slos, share, str(target.get("model") or ""))
+    slos = tuple(Slo.parse(one.slo) for one in result.slos)
+    return Threshold(max(counted, 1), low, estimate, slos, share, result.target.model)
 
 
-def seen_share(steps: list[dict[str, Any]], level: object) -> float:
+def seen_share(levels: Sequence[Level], users: int | None) -> float:
     """Of a level's users, the share that ran or waited on average, at most 1; NaN: not known."""
     seen = seconds = 0.0
-    for step in steps:
-        server = step.get("server") or {}
+    for level in levels:
+        server = level.server
         held = number(server.get("running_mean")) + number(server.get("waiting_mean"))
-        length = float(step["end_ns"] - step["settled_ns"])
-        if step["users"] == level and step.get("decision") != "invalid" and held >= 0:
-            seen, seconds = seen + held / step["users"] * length, seconds + length
+        if level.users == users and held >= 0:
+            seen, seconds = seen + held / users * level.seconds, seconds + level.seconds
     return min(seen / seconds, 1.0) if seen else nan

@@ -23,6 +23,7 @@ class Status(StrEnum):
     missed = "missed"  # one of them at least
     measured = "measured"  # no SLO was asked for, so nothing was judged
     inconclusive = "inconclusive"  # the evidence decides nothing yet
+    target_failed = "target_failed"  # most requests failed, also at a level that had passed
     invalid = "invalid"  # figures that must not be used
     interrupted = "interrupted"
 
@@ -35,3 +36,11 @@ class Purpose(StrEnum):
     repeat = "repeat"
     down = "down"  # after most requests of a level failed
     hold = "hold"  # it was asked for
+
+
+class Verdict(StrEnum):
+    """What a run says of an SLO."""
+
+    met = "met"
+    missed = "missed"
+    inconclusive = "inconclusive"

@@ -6,10 +6,10 @@ highest wins, below `ENOUGH` the verdict is undecided, which is a legal answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import isnan
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.result import Bottleneck
 from harness.measure.rules.around import bursts, client, network, throttled
 from harness.measure.rules.decoding import decode
 from harness.measure.rules.processes import engine_process, front_end
@@ -41,20 +41,7 @@ RULES: Final[dict[str, Callable[[Facts], Finding]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer to "what stops it there?"."""
-
-    bound_by: str  # a name of RULES, or undecided
-    sentence: str
-    confidence: float
-    window: str = ""  # which step's figures these are
-    evidence: list[str] = field(default_factory=list)
-    ruled_out: list[str] = field(default_factory=list)  # every other name, with why
-    knobs: list[str] = field(default_factory=list)
-
-
-def conclude(f: Facts) -> Verdict:
+def conclude(f: Facts) -> Bottleneck:
     """The rule with most confidence, or undecided with what is missing."""
     found = {name: rule(f) for name, rule in RULES.items()}
     best = max(found, key=lambda name: found[name].confidence)
@@ -73,8 +60,14 @@ def conclude(f: Facts) -> Verdict:
         if not decided or name != best
     ]
     if not decided:
-        return Verdict(UNDECIDED, f"not decided: {silent}", 0.0, window, ruled_out=why)
+        return Bottleneck(UNDECIDED, f"not decided: {silent}", 0.0, window, ruled_out=tuple(why))
     one = found[best]
-    return Verdict(
-        best, one.sentence, round(one.confidence, 2), window, one.evidence, why, one.knobs
+    return Bottleneck(
+        best,
+        one.sentence,
+        round(one.confidence, 2),
+        window,
+        tuple(one.evidence),
+        tuple(why),
+        tuple(one.knobs),
     )

@@ -4,7 +4,7 @@ run.json                  written first: configuration, versions, server, hardwa
 records.<worker>.msgpack  append-only, one frame per ended request
 steps.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended and what the client says of itself
-requests.parquet steps.csv summary.json knee.json report.html report.md   written at the end
+requests.parquet result.json steps.csv report.html report.md   written at the end
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ CLIENT: Final = "client.jsonl"
 GPU: Final = "gpu.jsonl"
 TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"
-SUMMARY: Final = "summary.json"
-KNEE: Final = "knee.json"
+RESULT: Final = "result.json"
 PARQUET: Final = "requests.parquet"
 STEPS_CSV: Final = "steps.csv"
 REPORT_HTML: Final = "report.html"

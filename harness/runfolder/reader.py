@@ -10,10 +10,12 @@ import numpy as np
 
 from harness.errors import RunFolderError
 from harness.measure.recorded import thin
+from harness.measure.result import Result
 from harness.measure.samples import ClientSample, GpuSample
 from harness.measure.seen import Seen
 from harness.measure.table import concat
 from harness.measure.traces import Trace
+from harness.measure.typed import from_json
 from harness.runfolder import names
 from harness.runfolder.columns import tables
 from harness.runfolder.damage import Damage
@@ -44,8 +46,6 @@ class Run:
     client: list[ClientSample]
     gpu: list[GpuSample]
     traces: list[Trace]
-    summary: dict[str, Any] | None
-    knee: dict[str, Any] | None
     damage: Damage
 
     def chunks(self) -> Iterator[RecordTable]:
@@ -60,7 +60,7 @@ class Run:
 def read_run(path: Path | str) -> Run:
     """Everything in a run folder. Raises RunFolderError only when it is none at all."""
     path = Path(path)
-    known = (names.RUN, names.STEPS, names.SERVER, names.SUMMARY, names.KNEE)
+    known = (names.RUN, names.STEPS, names.SERVER, names.RESULT)
     if not path.is_dir() or not (
         names.record_files(path) or any((path / name).exists() for name in known)
     ):
@@ -83,10 +83,22 @@ def read_run(path: Path | str) -> Run:
         client=read_client(path, damage),
         gpu=read_gpu(path, damage),
         traces=read_traces(path, damage),
-        summary=_final(path, names.SUMMARY, damage),
-        knee=_final(path, names.KNEE, damage),
         damage=damage,
     )
+
+
+def read_result(path: Path) -> Result | None:
+    """result.json; None where there is none. Raises RunFolderError when it is another's."""
+    value = read_json(path / names.RESULT)
+    if value is None:
+        return None
+    try:
+        return from_json(Result, value)
+    except ValueError as error:
+        raise RunFolderError(
+            f"{path / names.RESULT} cannot be read ({error}): expected what this version writes; "
+            f"try `vllm-harness report {path}`, which writes it again."
+        ) from None
 
 
 def read_requests(path: Path, damage: Damage) -> tuple[RecordTable, list[str]]:
@@ -162,11 +174,3 @@ def _lines(path: Path, name: str, damage: Damage) -> list[dict[str, Any]]:
     rows, bad = read_lines(path / name)
     damage.bad_lines += bad
     return rows
-
-
-def _final(path: Path, name: str, damage: Damage) -> dict[str, Any] | None:
-    """A final file; None when the run did not get that far."""
-    value = read_json(path / name)
-    if value is None and (path / name).exists():
-        damage.unreadable.append(name)
-    return value

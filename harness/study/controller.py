@@ -282,6 +282,9 @@ class KneeController:
         ):
             self._hard_failed(now, now_ns, horizon)
         elif (length if by_time else ended) >= now.hold.cap_ns:
+            if not by_time:  # exactly so many: up to the instant at which the last of them ended
+                done = np.sort(self.records.table(now.settled_ns, horizon).table.done_ns)
+                window = self._window(now, int(done[now.hold.cap_ns - 1]), now_ns)
             self._put_off(window)
             self._advance(now_ns)
 
@@ -377,7 +380,7 @@ class KneeController:
         return bad >= HARD_FAIL_LEAST and bad > self._hard_share * ended
 
     def _hard_failed(self, now: _Now, now_ns: int, horizon: int) -> None:
-        """End the step as bad and go down to the last good level; there again: invalid.
+        """End the step as failed and go down to the last level that passed; there again: the end.
 
         Where levels are given there is nothing to go down for: the run ends.
         """
@@ -391,7 +394,7 @@ class KneeController:
         lower = [g for g in good if g < window.users]
         nowhere = not lower and window.users <= self.plan.min_users
         if self._recovering or nowhere or now.hold.until in GIVEN:
-            self.result = Done(Status.invalid, None)
+            self.result = Done(Status.target_failed, None)
             return
         self._recovering = True
         back = max(lower, default=self.plan.min_users)

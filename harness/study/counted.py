@@ -35,19 +35,24 @@ class CountedStep:
         window: Window,
         slos: Sequence[Slo],
         samples: Sequence[ServerSample],
+        until_ns: int,
     ) -> None:
-        """Nothing counted yet."""
+        """Nothing counted yet; `until_ns`: the next level was asked for, or the last request ended."""
         span = (window.settled_ns, window.end_ns)
+        self.span = (window.chosen_ns, until_ns)
         self.known = Known(recorded, *span)  # what the step is judged by
         self.judged = Judged(self.known.table, window, slos)
         self.table = overlapping(recorded.table, window)  # whose figures are told
         self.tokens = Tokens(self.table, span, [slo.q for slo in slos])
+        sent = recorded.table.sent_ns
+        self.sent = recorded.table.select((sent >= window.chosen_ns) & (sent < until_ns))
+        self.everything = Gaps(self.sent, spans_of(self.sent, [self.span]))  # warm-up and drain too
         self.scraped: Arrivals = between(window, samples)
         self.drawn = Drawn(*span)
 
 
 class Counted:
-    """The tokens of each step, of levels held more than once, and of one longer time."""
+    """The tokens of each step, and of levels held more than once."""
 
     def __init__(
         self,
@@ -55,19 +60,22 @@ class Counted:
         windows: Sequence[Window],
         slos: Sequence[Slo],
         samples: Sequence[ServerSample] = (),
-        whole: tuple[int, int] | None = None,
     ) -> None:
-        """Count; `whole`: the time that summary.json is about."""
+        """Count."""
         self.recorded = recorded
-        self.steps = {w: CountedStep(recorded, w, slos, samples) for w in windows}
-        self.whole = whole and Tokens(recorded.table, whole)
+        over_ns = int(recorded.table.done_ns.max(initial=0)) + 1
+        untils = [*(w.chosen_ns for w in windows[1:]), over_ns]
+        self.steps = {
+            w: CountedStep(recorded, w, slos, samples, until)
+            for w, until in zip(windows, untils, strict=False)
+        }
         again = {held: self._together(held) for held in _held_again(windows)}
         tokens = [step.tokens for step in self.steps.values()]
-        tokens += [self.whole] if self.whole else []
+        every = [step.everything for step in self.steps.values()]
         also = [w for s in self.steps.values() for w in (s.judged, s.scraped)]
         count_gaps(
             recorded,
-            [*(t.gaps for t in tokens), *again.values(), *(s.drawn for s in self.steps.values())],
+            [*(t.gaps for t in tokens), *every, *again.values(), *(s.drawn for s in self.steps.values())],
             [*(t.arrived for t in tokens), *also],
         )
         alone = {((w.settled_ns, w.end_ns),): s.tokens.gaps for w, s in self.steps.items()}

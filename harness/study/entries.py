@@ -1,14 +1,19 @@
-"""Each step of knee.json: what its window shows of requests, server, GPUs and the client."""
+"""Each level of result.json: what its window shows of requests, server, GPUs and the client."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from harness.measure.audit import audit_tokens, little
+from harness.measure.figures import block, sample_of, spans_of
+from harness.measure.result import Everything, Latency, Level
+from harness.measure.slo import LATENCIES
+from harness.measure.states import Decision
 from harness.measure.summary import window_summary
+from harness.measure.traces import traced_split
 from harness.measure.ttft_split import ttft_split
+from harness.measure.typed import from_json
 from harness.study.why import signs
 
 if TYPE_CHECKING:
@@ -16,13 +21,14 @@ if TYPE_CHECKING:
 
     from harness.measure.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search import SearchPlan
+    from harness.measure.traces import Trace
     from harness.study.controller import Step
     from harness.study.counted import Counted, CountedStep
 
 Json = dict[str, Any]
 
 
-def step_entries(
+def step_levels(
     steps: Sequence[Step],
     counted: Counted,
     samples: Sequence[ServerSample],
@@ -30,69 +36,78 @@ def step_entries(
     *,
     clients: Sequence[ClientSample] = (),
     gpus: Sequence[GpuSample] = (),
-) -> list[Json]:
+    traces: Sequence[Trace] = (),
+    run_id: str = "",
+) -> list[Level]:
     """One for each step of a run, from all that its folder holds."""
     table = counted.recorded.table
     ends = [-math.inf, *(step.window.end_ns for step in steps)]
     begins = [*(step.window.settled_ns for step in steps), math.inf][1:]
-    return [
-        _entry(
-            step,
-            counted.steps[step.window],
-            ttft_split(table, samples, (step.window.settled_ns, step.window.end_ns), (low, high)),
-            samples,
-            plan,
-            clients=clients,
-            gpus=gpus,
-        )
-        for step, low, high in zip(steps, ends, begins, strict=False)
-    ]
+    levels = []
+    for step, low, high in zip(steps, ends, begins, strict=False):
+        span = (step.window.settled_ns, step.window.end_ns)
+        split = ttft_split(table, samples, span, (low, high))
+        traced = traced_split(table, traces, run_id, span)
+        one = counted.steps[step.window]
+        levels.append(_level(step, one, split, traced, samples, plan, clients, gpus))
+    return levels
 
 
-def _entry(
+def _level(
     step: Step,
     counted: CountedStep,
     split: Json,
+    traced: Json | None,
     samples: Sequence[ServerSample],
     plan: SearchPlan,
-    *,
-    clients: Sequence[ClientSample] = (),
-    gpus: Sequence[GpuSample] = (),
-) -> Json:
-    """One entry of `steps`: every figure of the window, followed to the requests' ends."""
+    clients: Sequence[ClientSample],
+    gpus: Sequence[GpuSample],
+) -> Level:
+    """Every figure of the window, its requests followed to their ends."""
     w, table = step.window, counted.table
     figures = window_summary(table, w.settled_ns, w.end_ns, plan.slos, counted.tokens)
-    open_then = int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum())
-    law, tokens = little(table, w), audit_tokens(table, w, samples, counted.scraped)
     over = {}
     for i, slo in enumerate(plan.slos):
         sizes, hits = step.evidence.over(i)
-        over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else None
-    entry: Json = {
-        **asdict(w),
-        "decision": "invalid" if step.invalid else step.judgement.decision,
-        "reason": step.invalid or step.judgement.reason,
-        "n": figures["ttft_ms"]["n"],
-        "n_open": open_then,
-        **figures,
-    }
-    for key in ("ttft", "itl"):
-        for part in ("", "_ci95", "_instrument"):
-            entry[f"{key}_p95_ms{part}"] = figures[f"{key}_ms"][f"p95{part}"]
-    entry["over_share"] = over
-    entry["little"] = asdict(law)
-    entry["audit"] = asdict(tokens)
-    entry["ttft_split"] = split
-    tokens_per_s = figures["output_tokens_per_s"] or math.nan
-    entry |= signs(
+        over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
+    parts = signs(
         w,
         table,
         plan.slos,
         samples,
         clients=clients,
         gpus=gpus,
-        tokens_per_s=tokens_per_s,
+        tokens_per_s=figures["output_tokens_per_s"] or math.nan,
         counted=counted,
     )
-    entry["gpu_util_pct"] = entry["gpu"].get("util_pct_mean")
-    return entry
+    whole = spans_of(counted.sent, [counted.span])
+    return Level(
+        index=w.index,
+        users=w.users,
+        purpose=w.purpose,
+        decision=Decision.invalid if step.invalid else step.judgement.decision,
+        reason=step.invalid or step.judgement.reason,
+        chosen_ns=w.chosen_ns,
+        start_ns=w.start_ns,
+        settled_ns=w.settled_ns,
+        end_ns=w.end_ns,
+        judged_ns=w.judged_ns,
+        n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
+        n_failed=figures["n_failed"],
+        outcomes=figures["outcomes"],
+        **{f"{key}_ms": from_json(Latency, figures[f"{key}_ms"]) for key in LATENCIES},
+        output_tokens_per_s=figures["output_tokens_per_s"],
+        requests_per_s=figures["requests_per_s"],
+        goodput_per_s=figures["goodput_per_s"],
+        exact_share=math.nan if figures["exact_share"] is None else figures["exact_share"],
+        over_share=over,
+        all=Everything(
+            from_json(Latency, block(sample_of(counted.sent, "ttft", whole))),
+            from_json(Latency, block(counted.everything)),
+        ),
+        little=little(table, w),
+        audit=audit_tokens(table, w, samples, counted.scraped),
+        ttft_split=split,
+        ttft_traced=traced,
+        **parts,
+    )

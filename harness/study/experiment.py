@@ -83,7 +83,6 @@ class Wanted:
     output: OutputOptions
     plan: SearchPlan
     most_users: int
-    requests: int = -1  # stop after so many in all
 
 
 @dataclass(slots=True)
@@ -152,7 +151,6 @@ class Experiment:
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
             "slos": [str(slo) for slo in plan.slos],
             "plan_users": self.plan_users,
-            "requests": self.wanted.requests,
             "compat": list(self.wanted.output.compat),
             "drive": self.options.to_json(),
         }
@@ -218,7 +216,7 @@ class Experiment:
                 ended = session.run()
         finally:
             self.session = None
-            self._close(session.over_ns or CLOCK.now_ns())
+            self.controller.close(session.over_ns or CLOCK.now_ns())
             scrapes.close()
             own.close()
         if self.metrics is not None:
@@ -260,24 +258,6 @@ class Experiment:
         finally:
             sampler.stop()
             lines.close()
-
-    def _close(self, over_ns: int) -> None:
-        """End the step under way: at `over_ns`, or where its last request was sent.
-
-        After that one users become fewer. A run of so few requests that it never settled is
-        measured as a whole; Little's law does not hold there.
-        """
-        now = self.controller.now
-        if now is not None and now.hold.until == "requests":
-            table = self.ledger.table(now.began_ns, over_ns).table
-            last_ns = int(table.sent_ns.max(initial=now.began_ns))
-            if 0 <= now.settled_ns < last_ns:
-                over_ns = last_ns
-            else:
-                now.settled_ns = int(table.sent_ns.min(initial=over_ns)) - 1
-                over_ns = int(table.done_ns.max(initial=now.settled_ns))
-                self.controller.audit = None
-        self.controller.close(over_ns)
 
 
 class Viewer(Protocol):
@@ -322,7 +302,6 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         first_token_ns=limits.first_token_ns,
         idle_ns=limits.idle_ns,
         total_ns=limits.total_ns,
-        requests=wanted.requests,
         processes=load.processes,
         request_ids=wanted.output.otlp_port is not None,
     )

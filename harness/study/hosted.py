@@ -32,7 +32,7 @@ from harness.export.states import facts_of
 from harness.measure.recent import Recent
 from harness.measure.search import SearchPlan
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import read_json
+from harness.runfolder.reader import read_result
 from harness.server.address import Address
 from harness.server.seats import flag_given
 from harness.study import form as forms
@@ -179,8 +179,8 @@ class HostedKnee:
         self._experiment = None
         sweep()  # the records: the results, computed beside us, need their room
         folder = wanted.output.out_dir
-        code = self._results(folder, ended.interrupted)
-        metrics.result(read_json(folder / names.KNEE))
+        code = self._results(folder)
+        metrics.result(read_result(folder))
         return code
 
     def _hold(
@@ -204,13 +204,13 @@ class HostedKnee:
             experiment.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
         return ended
 
-    def _results(self, folder: Path, interrupted: bool) -> int:
+    def _results(self, folder: Path) -> int:
         """Computed by a process of its own, so that this one answers; then said on the page."""
         command = [sys.executable, "-m", "harness", "report", str(folder)]
         done = subprocess.run(  # noqa: S603 - our own
             command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
         )
-        result = read_json(folder / names.KNEE)
+        result = read_result(folder)
         if result is None or not done.stdout:
             told = done.stderr.strip().splitlines()
             raise RunFolderError(
@@ -219,7 +219,7 @@ class HostedKnee:
                 f"try `vllm-harness report {folder}`."
             )
         logger.info("%s", done.stdout.strip())
-        self.state.tell(**ending(result, done.stdout, interrupted))
+        self.state.tell(**ending(result, done.stdout))
         return done.returncode
 
     def _refused(self, sentence: str, code: int) -> int:

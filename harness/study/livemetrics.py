@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, suppress
 from math import nan
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from harness.drive.metricsport import MetricsPort
 from harness.export.live import LiveRun
+from harness.measure.states import Status
 from harness.server.address import Address
 from harness.study.outcome import bracket_users
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from harness.measure.counts import RunCounts
     from harness.measure.recent import Recent
+    from harness.measure.result import Result
     from harness.measure.samples import ClientSample
     from harness.study.controller import KneeController, Target
     from harness.study.experiment import Wanted
@@ -66,10 +68,10 @@ class RunMetrics:
         self._past(controller)
         self.show()
 
-    def result(self, result: dict[str, Any] | None) -> None:
-        """knee.json; then wait for the scrape that sees it."""
-        if result is not None and result.get("status") == "found":
-            self._live.found(result["knee"])
+    def result(self, result: Result | None) -> None:
+        """What was found; then wait for the scrape that sees it."""
+        if result is not None and result.knee is not None and result.status == Status.found:
+            self._live.found(result.knee)
         self.show()
         if self._port is not None:
             with suppress(KeyboardInterrupt):  # everything is written: only the wait ends

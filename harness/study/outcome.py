@@ -1,43 +1,43 @@
-"""From the search's steps and all records to knee.json: the same live and replayed."""
+"""From a search's steps and all records to the knee: the same live and replayed."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from harness.measure.figures import block
 from harness.measure.fit import crossing, levels_of
-
-from harness.measure.power import plateau_knee, power_knee
+from harness.measure.power import power_knee
+from harness.measure.result import Knee, Latency, SloResult
 from harness.measure.search import bracket_of
-from harness.measure.states import Decision, Status
+from harness.measure.states import Decision, Status, Verdict
+from harness.measure.typed import from_json
 from harness.study.controller import decided
-from harness.study.counted import Counted
-from harness.study.entries import step_entries
-from harness.study.why import Found, all_seats, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.fit import Crossing, Level
-    from harness.measure.recorded import Recorded
-    from harness.measure.samples import ClientSample, GpuSample, ServerSample
+    from harness.measure.fit import Crossing
+    from harness.measure.fit import Level as FitLevel
+    from harness.measure.result import Level
     from harness.measure.search import Done, SearchPlan
     from harness.study.controller import Step
+    from harness.study.counted import Counted
 
-Json = dict[str, Any]
-
-EXIT_OF: Final = {
-    "found": EXIT_OK,
-    "not_reached": EXIT_OK,
-    "slo_failed_at_min": EXIT_SLO_MISSED,
-    "invalid": 5,
-    "undecided": EXIT_UNDECIDED,
-    "interrupted": EXIT_INTERRUPTED,
-}
 WIDEST: Final = 0.2  # of the estimate: a wider interval, of more than one user, is no answer
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The knee in whole users: at most `users` meet the SLOs, 95% interval [lo, hi]."""
+
+    status: Status
+    users: int | None  # best estimate
+    lo: int
+    hi: int
+    holds: int = 0  # the highest level that passed, at most `users`; 0: none
+    fails_by: int | None = None  # the lowest level above that failed
 
 
 def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
@@ -50,38 +50,36 @@ def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
         return _locate_power(plan, steps, done)
     levels = levels_of([s.evidence for s in steps if not s.invalid], plan.slos, plan.max_errors)
     passed, failed = decided_levels(plan, levels)
-    top = max(passed, default=0)
-    if not levels or done.status == Status.invalid:
-        return Found(done.status, None, top, min(failed, default=plan.max_users + 1) - 1)
+    holds = max(passed, default=0)
+    fails_by = min((level for level in failed if level > holds), default=None)
+    if not levels or done.status in (Status.invalid, Status.target_failed):
+        hi = plan.max_users if fails_by is None else fails_by - 1
+        return Found(done.status, None, holds, hi, holds, fails_by)
     if done.status == Status.slo_failed_at_min:
         return Found(done.status, None, 0, levels[0].users, fails_by=levels[0].users)
     if done.status == Status.not_reached:
-        return Found(done.status, None, levels[-1].users, plan.max_users, holds=top)
+        return Found(done.status, None, levels[-1].users, plan.max_users, holds)
     cross = crossing(
         levels, plan.slos, plan.max_errors, plan.seed, decided=ends_decided(plan, levels)
     )
     users, lo, hi = _whole(cross, plan, levels[-1].users)
     holds = max((level for level in passed if level <= users), default=0)
     fails_by = min((level for level in failed if level > users), default=None)
-    hi = hi if fails_by is None else min(hi, fails_by - 1)
-    shown = bool(holds and fails_by and hi - holds <= max(1, WIDEST * users))
+    hi = max(hi if fails_by is None else min(hi, fails_by - 1), users)
     if users < plan.min_users or math.isinf(cross.users):
-        shown = False
-    return Found(
-        Status.found if shown else Status.inconclusive,
-        users,
-        min(max(lo, holds), users) if not shown else holds,
-        max(hi, users),
-        holds,
-        fails_by,
-    )
+        return Found(Status.inconclusive, None, min(lo, users), hi, holds, fails_by)
+    if holds and fails_by and hi - holds <= max(1, WIDEST * users):
+        return Found(Status.found, users, holds, hi, holds, fails_by)
+    return Found(Status.inconclusive, users, min(max(lo, holds), users), hi, holds, fails_by)
 
 
-def ends_decided(plan: SearchPlan, levels: Sequence[Level]) -> bool:
+def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
     """Whether the sequential test has decided both ends of the bracket."""
     bracket = bracket_of(levels)
     ends = (bracket.low, bracket.high)
-    return all(x is not None and plan.judge(x.evidence).decision != Decision.inconclusive for x in ends)
+    return all(
+        x is not None and plan.judge(x.evidence).decision != Decision.inconclusive for x in ends
+    )
 
 
 def bracket_users(plan: SearchPlan, steps: Sequence[Step]) -> list[int | None]:
@@ -93,7 +91,7 @@ def bracket_users(plan: SearchPlan, steps: Sequence[Step]) -> list[int | None]:
     return [end.users if end else None for end in (ends.low, ends.high)]
 
 
-def decided_levels(plan: SearchPlan, levels: Sequence[Level]) -> tuple[list[int], list[int]]:
+def decided_levels(plan: SearchPlan, levels: Sequence[FitLevel]) -> tuple[list[int], list[int]]:
     """(levels that passed, levels that failed), by the sequential test."""
     decisions = [(x.users, plan.judge(x.evidence).decision) for x in levels]
     passed = [users for users, decision in decisions if decision == Decision.passed]
@@ -111,75 +109,60 @@ def _whole(cross: Crossing, plan: SearchPlan, top: int) -> tuple[int, int, int]:
 
 def _locate_power(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
     knee = power_knee([s.evidence for s in steps if not s.invalid], plan.seed)
-    if knee is None or done.status != "found":
+    if knee is None or done.status != Status.found:
         return Found(done.status, None, plan.min_users, plan.max_users)
-    return Found("found", knee["users"], *knee["ci95"])
+    return Found(Status.found, knee["users"], *knee["ci95"])
 
 
-def knee_json(
-    plan: SearchPlan,
-    steps: Sequence[Step],
-    done: Done,
-    recorded: Recorded,
-    samples: Sequence[ServerSample],
-    *,
-    clients: Sequence[ClientSample] = (),
-    gpus: Sequence[GpuSample] = (),
-    server: Json | None = None,
-    counted: Counted | None = None,
-) -> Json:
-    """knee.json without `client`, which only the run itself knows. `server`: run.json's.
-
-    `counted`: the same records' tokens, where they were counted already.
-    """
-    found = locate(plan, steps, done)
-    counted = counted or Counted(recorded, [s.window for s in steps], plan.slos, samples)
-    entries = step_entries(steps, counted, samples, plan, clients=clients, gpus=gpus)
-    used = [s.evidence for s in steps if not s.invalid]
-    at = _entry_at(found, entries)
-    figures = _figures_at(at, entries, counted)
-    return {
-        "status": found.status,
-        "exit_code": EXIT_OF[found.status],
-        "slos": [str(slo) for slo in plan.slos],
-        "knee": {
-            "users": found.users,
-            "ci95": [found.lo, found.hi],
-            "criterion": " and ".join(map(str, plan.slos)) or "power",
-            **figures,
-        },
-        "plateau": plateau_knee(used),
-        "power": power_knee(used, plan.seed),
-        "steps": entries,
-        "verdict": asdict(verdict(plan, steps, found, entries, all_seats(server or {}, samples))),
+def knee_of(plan: SearchPlan, found: Found, levels: Sequence[Level], counted: Counted) -> Knee:
+    """The knee, with the figures of the level that stands for it: all its holds together."""
+    at = _measured_at(found, levels)
+    same = [level for level in levels if level.users == at and level.usable]
+    windows = [(level.settled_ns, level.end_ns) for level in same]
+    ttft, itl = (
+        from_json(Latency, block(counted.level(key, windows))) if windows else Latency()
+        for key in ("ttft", "itl")
+    )
+    rates = {
+        name: round(sum(getattr(level, name) for level in same) / len(same), 4)
+        for name in ("output_tokens_per_s", "requests_per_s", "goodput_per_s")
+        if same
     }
+    return Knee(
+        holds=found.holds or None,
+        estimate=found.users,
+        fails_by=found.fails_by,
+        ci95=(found.lo, found.hi),
+        criterion=" and ".join(map(str, plan.slos)) or "power",
+        measured_at_users=at,
+        ttft_p95_ms=ttft.p95,
+        ttft_p95_ms_ci95=ttft.p95_ci95,
+        itl_p95_ms=itl.p95,
+        itl_p95_ms_ci95=itl.p95_ci95,
+        **rates,
+    )
 
 
-def _entry_at(found: Found, entries: Sequence[Json]) -> Json | None:
-    """The step nearest below the knee (or the lowest), the one with most requests."""
-    users = found.users if found.users is not None else found.lo
-    below = [e for e in entries if e["users"] <= users and e["decision"] != "invalid"]
-    if not below:
-        return min(entries, key=lambda e: e["users"], default=None)
-    level = max(e["users"] for e in below)
-    return max((e for e in below if e["users"] == level), key=lambda e: e["n"])
+def _measured_at(found: Found, levels: Sequence[Level]) -> int | None:
+    """The level that holds; without one, the highest at most at the estimate, or the lowest."""
+    used = [level.users for level in levels if level.usable]
+    most = found.holds or (found.lo if found.users is None else found.users)
+    return max((users for users in used if users <= most), default=min(used, default=None))
 
 
-def _figures_at(entry: Json | None, entries: Sequence[Json], counted: Counted) -> Json:
-    """Figures of the knee's level, all its steps together, each with its two intervals."""
-    level = entry["users"] if entry else None
-    same = [e for e in entries if e["users"] == level and e["decision"] != "invalid"]
-    windows = [(e["settled_ns"], e["end_ns"]) for e in same]
-    out: Json = {}
-    for key in ("ttft", "itl"):
-        told = block(counted.level(key, windows)) if windows else {}
-        for part in ("", "_ci95", "_instrument"):
-            out[f"{key}_p95_ms{part}"] = told.get(f"p95{part}")
-    for name in ("output_tokens_per_s", "requests_per_s", "goodput_per_s"):
-        rates = [e[name] for e in same]
-        out[name] = round(sum(rates) / len(rates), 4) if rates else None
-    out["measured_at_users"] = level
-    return out
-
-
-__all__ = ["EXIT_OF", "Found", "knee_json", "locate"]
+def knee_slos(plan: SearchPlan, found: Found, levels: Sequence[Level]) -> list[SloResult]:
+    """What a search says of each SLO, at the level that stands for its knee."""
+    at = _measured_at(found, levels)
+    there = [level for level in levels if level.users == at and level.usable]
+    longest = max(there, key=lambda level: level.seconds, default=None)
+    results = []
+    for slo in plan.slos:
+        share = longest.over_share.get(slo.name, math.nan) if longest else math.nan
+        verdict = Verdict.inconclusive
+        if found.status in (Status.found, Status.not_reached):
+            verdict = Verdict.met
+        elif found.status == Status.slo_failed_at_min and share > slo.allowed:
+            verdict = Verdict.missed
+        observed = longest.observed(slo) if longest else math.nan
+        results.append(SloResult(str(slo), verdict, observed, at, allowed=slo.allowed))
+    return results

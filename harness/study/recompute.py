@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 def run_report(options: ReportOptions, front: Front) -> int:
     """The exit code that the run itself had. Raises RunFolderError."""
-    return conclude(options.folder, options.json_to, front, options.compat)
+    return conclude(options.folder, options.json_to, front, options.compat).exit_code

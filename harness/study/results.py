@@ -1,6 +1,6 @@
 """From a run folder to its results: the same code right after the run and a year later.
 
-Nothing here knows a server or a clock. The search is replayed on the records, so what knee.json
+Nothing here knows a server or a clock. The search is replayed on the records, so what result.json
 says is what the records say.
 """
 
@@ -10,18 +10,27 @@ from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, RunFolderError
+from harness.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_SLO_MISSED,
+    MeasurementInvalid,
+    RunFolderError,
+)
 from harness.measure.beside import beside
 from harness.measure.compat import COMPAT
+from harness.measure.decide import decide_run
 from harness.measure.evidence import Window
-
 from harness.measure.metrics import failed
+from harness.measure.power import plateau_knee, power_knee
+from harness.measure.result import Bottleneck, Result, Target
 from harness.measure.search import Done, SearchPlan
 from harness.measure.serverside import lacking
 from harness.measure.slo import Slo
-from harness.measure.summary import window_summary
+from harness.measure.states import Decision, Purpose, Status, Verdict
 from harness.measure.table import OUTCOMES
-from harness.measure.traces import traced_split
+from harness.measure.typed import to_json
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import read_json
 from harness.runfolder.parquet import write_parquet
@@ -29,19 +38,33 @@ from harness.runfolder.reader import read_run
 from harness.runfolder.writer import RunFolder
 from harness.server.seats import max_num_seqs
 from harness.study.counted import Counted
-from harness.study.entries import step_entries
-from harness.study.outcome import EXIT_OF, knee_json
+from harness.study.entries import step_levels
+from harness.study.outcome import Found, knee_of, knee_slos, locate
 from harness.study.replay import Logged, Replay, replay
 from harness.study.usable import shared_tokens, unusable
+from harness.study.why import bottleneck
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from harness.measure.result import Level, SloResult
     from harness.runfolder.reader import Run
 
 Json = dict[str, Any]
-INVALID: Final = 5
+
+EXIT_OF: Final = {
+    Status.found: EXIT_OK,
+    Status.not_reached: EXIT_OK,
+    Status.met: EXIT_OK,
+    Status.measured: EXIT_OK,
+    Status.slo_failed_at_min: EXIT_SLO_MISSED,
+    Status.missed: EXIT_SLO_MISSED,
+    Status.target_failed: EXIT_SLO_MISSED,
+    Status.invalid: MeasurementInvalid.exit_code,
+    Status.inconclusive: EXIT_INCONCLUSIVE,
+    Status.interrupted: EXIT_INTERRUPTED,
+}
 
 
 def plan_of(run: Run) -> SearchPlan:
@@ -62,70 +85,138 @@ def logged_steps(run: Run) -> list[Logged]:
     known = {f.name for f in fields(Window)}
     return [
         Logged(
-            Window(**{k: v for k, v in row.items() if k in known}),
+            Window(**{k: v for k, v in row.items() if k in known} | {"purpose": purpose}),
             row.get("invalid", ""),
             row.get("decision", ""),
             row.get("audited", True),
             row.get("reason", ""),
         )
         for row in run.steps
+        for purpose in (Purpose(row["purpose"]),)
     ]
 
 
-def compute(run: Run, compat: Sequence[str] = ()) -> tuple[Json, Json, int]:
-    """(summary.json, knee.json or steps of a run, exit code). Raises RunFolderError.
+def compute(run: Run, compat: Sequence[str] = ()) -> Result:
+    """Everything that the records say. Raises RunFolderError.
 
-    `compat`: tools whose figures the summary has too, beside those that the run asked for.
+    `compat`: tools whose figures the result has too, beside those that the run asked for.
     """
     plan, logged = plan_of(run), logged_steps(run)
     config = run.info["config"]
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
     searched = config.get("kind") == "knee"
-    span = _span(run, logged)
-    counted = Counted(run, [entry.window for entry in logged], plan.slos, run.server, span)
-    shared = shared_tokens(config.get("drive") or {})
+    drive = config.get("drive") or {}
+    counted = Counted(run, [entry.window for entry in logged], plan.slos, run.server)
+    shared = shared_tokens(drive)
 
     def audit(window: Window) -> str:
         step = counted.steps[window]
         return unusable(window, step.known, run.server, plan.slos, shared=shared, counted=step)
 
     replayed = replay(plan, logged, counted, searched=searched, audit=audit)
-    made = _knee if searched else _held
-    result = made(plan, replayed, run, ended, counted)
-    result["server"] = server_side(run)
-    run_id = str((config.get("drive") or {}).get("run_id") or "")
-    for step in result["steps"]:
-        window = step["settled_ns"], step["end_ns"]
-        step["ttft_traced"] = traced_split(run.table, run.traces, run_id, window)
-    result["invalid_reason"] = ended.get("invalid") or why_failed(run, ended, replayed)
-    result["client"] = ended.get("figures") or {}
-    result["interrupted"] = bool(ended.get("interrupted"))
-    result["damage"] = run.damage.sentences()
-    result["replay_differences"] = replayed.differences
-    summary = window_summary(run, *span, plan.slos, counted.whole) | {
-        "window_ns": list(span),
-        "client": result["client"],
-        "exit_code": result["exit_code"],
-    }
+    levels = step_levels(
+        replayed.steps,
+        counted,
+        run.server,
+        plan,
+        clients=run.client,
+        gpus=run.gpu,
+        traces=run.traces,
+        run_id=str(drive.get("run_id") or ""),
+    )
+    target = target_of(run)
+    found: Found | None = None
+    slos: list[SloResult] = []
+    errors: SloResult | None = None
+    if searched:
+        found = locate(plan, replayed.steps, _done(replayed, ended))
+        status, slos = found.status, knee_slos(plan, found, levels)
+    else:
+        status, levels, slos, errors = _judged(plan, levels, counted)
+        if ended.get("invalid") or any(level.decision == Decision.invalid for level in levels):
+            status = Status.invalid
+        elif ended.get("status") == Status.target_failed and not plan.slos:
+            status = Status.target_failed
+    if ended.get("interrupted"):
+        status = Status.interrupted
+    used = [s.evidence for s in replayed.steps if not s.invalid]
+    power, plateau = (power_knee(used, plan.seed), plateau_knee(used)) if searched else (None, None)
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
-    if asked:
-        valid = [s for s in replayed.steps if not s.invalid]
-        windows = [s.window for s in valid or replayed.steps]  # the headline says if none is
-        summary["compat"] = {name: beside(COMPAT[name], run, windows) for name in asked}
-    return summary, result, int(result["exit_code"])
+    windows = [s.window for s in replayed.steps if not s.invalid]
+    return Result(
+        command=str(config.get("kind") or ""),
+        status=status,
+        exit_code=EXIT_OF[status],
+        target=target,
+        slos=tuple(slos),
+        errors=errors,
+        knee=found and knee_of(plan, found, levels, counted),
+        levels=tuple(levels),
+        bottleneck=_bottleneck(plan, replayed, found, levels, target) if found else None,
+        power=power,
+        plateau=plateau,
+        client=ended.get("figures") or {},
+        lacking=tuple(lacking(run.server)),
+        invalid_reason=ended.get("invalid") or why_failed(run, ended, replayed),
+        interrupted=bool(ended.get("interrupted")),
+        damage=tuple(run.damage.sentences()),
+        replay_differences=tuple(replayed.differences),
+        compat={  # the headline says if no level can be used
+            name: beside(COMPAT[name], run, windows or [s.window for s in replayed.steps])
+            for name in asked
+        }
+        or None,
+    )
 
 
-def server_side(run: Run) -> Json:
-    """What the whole run shows of the server: its seats, and what it does not say."""
-    return {
-        "max_num_seqs": max_num_seqs(run.info.get("server") or {}, run.server),
-        "lacking": lacking(run.server),
-    }
+def target_of(run: Run) -> Target:
+    """What run.json says of the server, and what its samples add."""
+    server = run.info.get("server") or {}
+    flags, engines = server.get("flags") or {}, server.get("engines") or 1
+    slots = max_num_seqs(server, run.server)
+    versions = dict(run.info.get("versions") or {})
+    if server.get("version"):
+        versions["server"] = str(server["version"])
+    simulated = bool(server.get("embedded"))
+    return Target(
+        url=str(server.get("url") or ""),
+        model=str(server.get("model") or ""),
+        simulated=simulated,
+        gpu=str(flags.get("gpu") or "") if simulated else "",
+        versions={name: str(text) for name, text in versions.items()},
+        flags=flags,
+        max_num_seqs=slots["value"] and slots["value"] * engines,
+        max_num_seqs_from=slots["from"],
+    )
+
+
+def _done(replayed: Replay, ended: Json) -> Done:
+    """How the search ended; what only the live run knew comes first."""
+    if ended.get("invalid") or ended.get("status") == Status.invalid:
+        return Done(Status.invalid, None)
+    if ended.get("status") == Status.target_failed:
+        return Done(Status.target_failed, None)
+    return replayed.done
+
+
+def _judged(
+    plan: SearchPlan, levels: list[Level], counted: Counted
+) -> tuple[Status, list[Level], list[SloResult], SloResult | None]:
+    raise NotImplementedError
+
+
+def _bottleneck(
+    plan: SearchPlan, replayed: Replay, found: Found, levels: list[Level], target: Target
+) -> Bottleneck | None:
+    """What stops it; nothing where no limit was met."""
+    if found.status in (Status.not_reached, Status.target_failed, Status.invalid):
+        return None
+    return bottleneck(plan, replayed.steps, found, levels, target)
 
 
 def why_failed(run: Run, ended: Json, replayed: Replay) -> str:
-    """Why it ended as invalid: no usable step, or the commonest error of what failed hard."""
-    if ended.get("status") != "invalid" or not replayed.steps:
+    """Why it ended early: no usable level, or the commonest error of what failed hard."""
+    if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.steps:
         return ""
     last = replayed.steps[-1].window
     if why := replayed.steps[-1].invalid:
@@ -134,72 +225,17 @@ def why_failed(run: Run, ended: Json, replayed: Replay) -> str:
     said = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in bad.nonzero()[0])
     told, count = said.most_common(1)[0] if said else ("no request ended", 0)
     return (
-        f"the target failed hard, at {last.users} users too: {count} times {told!r}; see whether "
-        "the server still runs and what its log says, then run again; what was measured before "
-        "is kept."
+        f"at {last.users} users more than half of the requests failed, {count} times with "
+        f"{told!r}; see whether the server still runs and what its log says, then run again; what "
+        "was measured before is kept."
     )
 
 
-def _span(run: Run, logged: list[Logged]) -> tuple[int, int]:
-    """The measured windows of all steps as one; without steps, everything."""
-    if logged:
-        return logged[0].window.settled_ns, max(s.window.end_ns for s in logged)
-    if len(run.table):
-        return int(run.table.sent_ns.min()), int(run.table.done_ns.max())
-    return 0, 1
-
-
-def _knee(plan: SearchPlan, replayed: Replay, run: Run, ended: Json, counted: Counted) -> Json:
-    done = Done("invalid", None) if ended.get("invalid") else replayed.done
-    if ended.get("status") == "invalid":  # the target failed hard twice: not the search's word
-        done = Done("invalid", None)
-    result = knee_json(
-        plan,
-        replayed.steps,
-        done,
-        run,
-        run.server,
-        clients=run.client,
-        gpus=run.gpu,
-        server=run.info.get("server") or {},
-        counted=counted,
-    )
-    if ended.get("interrupted"):
-        result["status"], result["exit_code"] = "undecided", EXIT_INTERRUPTED
-        result["knee"]["users"] = None
-    return result
-
-
-def _held(plan: SearchPlan, replayed: Replay, run: Run, ended: Json, counted: Counted) -> Json:
-    steps = step_entries(
-        replayed.steps, counted, run.server, plan, clients=run.client, gpus=run.gpu
-    )
-    code = EXIT_OK
-    if any(s.judgement.decision == Decision.failed for s in replayed.steps):
-        code = EXIT_SLO_MISSED
-    if ended.get("invalid") or ended.get("status") == "invalid":
-        code = INVALID
-    if any(s.invalid for s in replayed.steps):
-        code = INVALID
-    if ended.get("interrupted"):
-        code = EXIT_INTERRUPTED
-    return {
-        "status": "held",
-        "exit_code": code,
-        "slos": [str(slo) for slo in plan.slos],
-        "steps": steps,
-    }
-
-
-def write_results(path: Path, compat: Sequence[str] = ()) -> tuple[Json, Json, int]:
-    """Compute and write summary.json, knee.json, requests.parquet; (summary, result, exit code)."""
+def write_results(path: Path, compat: Sequence[str] = ()) -> tuple[Run, Result]:
+    """Compute and write result.json and requests.parquet; the run and its result."""
     run = read_run(path)
-    summary, result, code = compute(run, compat)
+    result = compute(run, compat)
     folder = RunFolder(path)
-    folder.write_json(names.SUMMARY, summary)
-    folder.write_json(names.KNEE, result)
+    folder.write_json(names.RESULT, to_json(result))
     write_parquet(folder, names.PARQUET, run.pieces())
-    return summary, result, code
-
-
-__all__ = ["EXIT_OF", "compute", "logged_steps", "plan_of", "write_results"]
+    return run, result

@@ -59,9 +59,7 @@ def _hold(
         max_errors=options.max_errors,
         seed=options.load.seed,
     )
-    # one level's requests are those of the run; a sweep's levels share no count
-    total = options.requests if options.requests and len(users) == 1 else -1
-    wanted = Wanted(kind, options.target, options.load, options.output, plan, max(users), total)
+    wanted = Wanted(kind, options.target, options.load, options.output, plan, max(users))
     with ready(wanted) as (url, known):
         if options.dry_run:
             each = say_ns(length) if length else f"{options.requests} requests"

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from harness.drive.livepage import LivePage
 from harness.export.history import LiveState
-from harness.export.states import STATES, facts_of
+from harness.export.states import facts_of
 from harness.measure.recent import Recent
 from harness.study.watch import PageView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from harness.measure.counts import RunCounts
+    from harness.measure.result import Result
     from harness.study.experiment import Experiment, Viewer, Wanted
 
 
@@ -30,7 +29,7 @@ class RunPage:
         self.state = LiveState({"kind": wanted.kind})
         self.state.begin(**facts_of("starting", url), **about(wanted, url, model))
         self.page = LivePage(self.state, lambda: wanted.output.out_dir)
-        self._interrupted = self._looked_at = False
+        self._looked_at = False
         self._view: PageView | None = None
 
     def __enter__(self) -> Self:
@@ -49,17 +48,17 @@ class RunPage:
         self._view = PageView(self.state, counts, self.recent, beside)
         return self._view
 
-    def over(self, experiment: Experiment, *, interrupted: bool) -> None:
+    def over(self, experiment: Experiment) -> None:
         """The load has ended."""
-        self._interrupted, self._looked_at = interrupted, self.page.open
+        self._looked_at = self.page.open
         if self._view is not None:
             self._view.over(experiment)
         self.page.stop = None
         self.state.tell(**facts_of("computing"))
 
-    def answer(self, result: Mapping[str, Any], words: str) -> None:
+    def answer(self, result: Result, words: str) -> None:
         """The results, and the report's words about them."""
-        self.state.tell(**ending(result, words, self._interrupted))
+        self.state.tell(**ending(result, words))
 
 
 def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
@@ -73,14 +72,12 @@ def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
     }
 
 
-def ending(result: Mapping[str, Any], answer: str, interrupted: bool) -> dict[str, Any]:
+def ending(result: Result, answer: str) -> dict[str, Any]:
     """The page's facts of a run that has its results; `answer`: the report's, in words."""
     lines = [line for line in answer.strip().splitlines() if not line.startswith("The run folder")]
-    status = "interrupted" if interrupted else str(result["status"])
-    headline = lines[0] if lines else ""
-    knee = result.get("knee") or {}
-    return facts_of(status if status in STATES else "undecided") | {
-        "sentence": headline,
+    knee = result.knee
+    return facts_of(result.status) | {
+        "sentence": lines[0] if lines else "",
         "answer": lines[1:],
-        "knee": [knee.get("users"), *(knee.get("ci95") or (None, None))],
+        "knee": [knee.estimate, *knee.ci95] if knee else [None, None, None],
     }

@@ -10,11 +10,11 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from harness.errors import EXIT_INTERRUPTED
+from harness.measure.typed import to_json
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import plain, read_json, to_json
+from harness.runfolder.jsonfiles import to_json as dumps
 from harness.study.experiment import Experiment, Viewer, Wanted
 from harness.study.livemetrics import served
 from harness.study.results import write_results
@@ -23,6 +23,8 @@ from harness.study.runpage import RunPage
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from harness.measure.result import Result
+    from harness.runfolder.reader import Run
     from harness.server.probe import Capabilities
     from harness.study.choosing import Choice
     from harness.study.options import OutputOptions
@@ -34,8 +36,8 @@ class Front(Protocol):
     def watch(self, wanted: Wanted, stream: TextIO) -> AbstractContextManager[Viewer]:
         """The live view, for as long as the load lasts."""
 
-    def report(self, folder: Path) -> str:
-        """Write the reports of a folder that has its results; the answer in words."""
+    def report(self, run: Run, result: Result) -> str:
+        """Write the reports of a run folder; the answer in words."""
 
 
 def conduct(
@@ -54,28 +56,27 @@ def conduct(
     with served(wanted, url, known.model, recent) as metrics, page or nullcontext():
         experiment = Experiment.begin(wanted, url, known, choose=choose, plan_users=plan_users)
         experiment.metrics, experiment.page = metrics, page.page if page else None
-        interrupted = _load(experiment, front, page)
+        _load(experiment, front, page)
         del experiment  # what it remembers of tokens is in the folder too, and results need room
         gc.collect()
-        code = conclude(folder, wanted.output.json_to, front, page=page)
-        if metrics is not None and not interrupted:
-            metrics.result(read_json(folder / names.KNEE))
-    return EXIT_INTERRUPTED if interrupted else code
+        result = conclude(folder, wanted.output.json_to, front, page=page)
+        if metrics is not None and not result.interrupted:
+            metrics.result(result)
+    return result.exit_code
 
 
-def _load(experiment: Experiment, front: Front, page: RunPage | None) -> bool:
-    """Hold the levels; whether somebody interrupted it."""
+def _load(experiment: Experiment, front: Front, page: RunPage | None) -> None:
+    """Hold the levels."""
     wanted, metrics = experiment.wanted, experiment.metrics
     with front.watch(wanted, said_to(wanted.output)) as view:
         if page is not None and metrics is not None:
             view = page.view(metrics.counts, view)  # noqa: PLW2901 - the same, and the page's
         ended = experiment.hold(view)
     if page is not None:
-        page.over(experiment, interrupted=ended.interrupted)
+        page.over(experiment)
     done = experiment.controller.result
     status = done.status if done else ""
     experiment.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
-    return ended.interrupted
 
 
 def said_to(output: OutputOptions) -> TextIO:
@@ -89,23 +90,23 @@ def conclude(
     front: Front,
     compat: tuple[str, ...] = (),
     page: RunPage | None = None,
-) -> int:
-    """Results, reports, words, `--json`; the exit code. A page is told of them too."""
-    summary, result, code = write_results(folder, compat)
+) -> Result:
+    """Results, reports, words, `--json`. A page is told of them too."""
+    run, result = write_results(folder, compat)
     stream = sys.stderr if json_to == "-" else sys.stdout
-    words = front.report(folder).rstrip()
+    words = front.report(run, result).rstrip()
     if page is not None:
         page.answer(result, words)
     stream.write(f"{words}\nThe run folder: {folder}\n")
     stream.flush()
     if json_to:
-        write_json(json_to, summary if result["status"] == "held" else result)
-    return code
+        write_json(json_to, result)
+    return result
 
 
-def write_json(where: str, value: dict[str, Any]) -> None:
+def write_json(where: str, result: Result) -> None:
     """Standard output for "-", else a file."""
-    data = to_json(plain(value), indent=True) + b"\n"
+    data = dumps(to_json(result), indent=True) + b"\n"
     if where == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.export.states import facts_of
 from harness.measure.figures import sample_of, spans_of
 from harness.measure.records import Outcome
+from harness.measure.states import Decision
 from harness.measure.summary import Tokens
 from harness.study.outcome import bracket_users
 from harness.units import MS, SECOND
@@ -104,7 +105,7 @@ class PageView:
         return {
             "users": window.users,
             "purpose": window.purpose,
-            "decision": "invalid" if step.invalid else step.judgement.decision,
+            "decision": Decision.invalid if step.invalid else step.judgement.decision,
             "why": step.invalid or step.judgement.reason,
             "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
             "to_s": round((window.end_ns - began_ns) / SECOND, 1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.measure.gpuside import gpu_figures
@@ -13,35 +12,24 @@ from harness.measure.rules.reading import facts
 from harness.measure.samples import within
 from harness.measure.selfcheck import client_figures
 from harness.measure.serverside import server_figures
-from harness.measure.states import Status
-from harness.measure.verdict import Verdict, conclude
-from harness.server.seats import max_num_seqs
+from harness.measure.typed import to_json
+from harness.measure.verdict import conclude
 from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.evidence import Window
+    from harness.measure.result import Bottleneck, Level, Target
     from harness.measure.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search import SearchPlan
     from harness.measure.slo import Slo
     from harness.measure.table import RecordTable
     from harness.study.controller import Step
     from harness.study.counted import CountedStep
+    from harness.study.outcome import Found
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The knee in whole users: at most `users` meet the SLOs, 95% interval [lo, hi]."""
-
-    status: Status
-    users: int | None
-    lo: int
-    hi: int
-    holds: int = 0  # the highest level that passed, at most `users`; 0: none
-    fails_by: int | None = None  # the lowest level above that failed
 
 
 def signs(
@@ -55,7 +43,7 @@ def signs(
     tokens_per_s: float = math.nan,
     counted: CountedStep | None = None,
 ) -> Json:
-    """Of a step, what server, GPU, client and records show: parts of its entry in knee.json.
+    """Of a step, what server, GPU, client and records show: parts of its level in result.json.
 
     `counted`: its tokens, where they were counted already and `table` need not have them.
     """
@@ -71,41 +59,38 @@ def signs(
     }
 
 
-def all_seats(server: Json, samples: Sequence[ServerSample]) -> Json:
-    """`max_num_seqs` of all engines together."""
-    seats = max_num_seqs(server, samples)
-    engines = server.get("engines") or 1
-    return seats | {"value": seats["value"] and seats["value"] * engines}
-
-
-def verdict(
-    plan: SearchPlan, steps: Sequence[Step], found: Found, entries: Sequence[Json], seats: Json
-) -> Verdict:
-    """Rules over the longest step of the first level above the knee that breaks an SLO.
+def bottleneck(
+    plan: SearchPlan,
+    steps: Sequence[Step],
+    found: Found,
+    levels: Sequence[Level],
+    target: Target,
+) -> Bottleneck:
+    """Rules over the longest hold of the first level above the knee that breaks an SLO.
 
     Without such a level it is the first above the knee, else the highest held. A first look may
     hold three samples only, one of them taken between two batches.
     """
     users = found.users if found.users is not None else found.lo
-    both = list(zip(steps, entries, strict=True))
+    both = list(zip(steps, levels, strict=True))
     above = [(s, e) for s, e in both if s.window.users > users and not s.invalid]
     broken = {s.window.users for s, _ in above if _worst(plan, s)[0] > 1}
-    level = min(broken or {s.window.users for s, _ in above}, default=0)
+    first = min(broken or {s.window.users for s, _ in above}, default=0)
     pick = max(
-        ((s, e) for s, e in above if s.window.users == level),
+        ((s, e) for s, e in above if s.window.users == first),
         key=lambda x: x[0].evidence.seconds,
         default=None,
     )
     pick = pick or max(both, key=lambda x: (x[0].window.users, x[0].evidence.seconds), default=None)
     if pick is None:
         return conclude(Facts())
-    step, entry = pick
-    worst, i = _worst(plan, step)
-    binds = plan.slos and (worst > 1 or found.status != "not_reached")
-    slo = plan.slos[i] if binds else None  # broken most, or nearest to it
+    step, level = pick
+    _, i = _worst(plan, step)
+    slo = plan.slos[i] if plan.slos else None  # broken most, or nearest to it
     limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
-    used = [e for s, e in both if not s.invalid] or entries
-    return conclude(facts(entry, used, *limit, seats))
+    used = [to_json(e) for s, e in both if not s.invalid] or list(map(to_json, levels))
+    slots = {"value": target.max_num_seqs, "from": target.max_num_seqs_from}
+    return conclude(facts(to_json(level), used, *limit, slots))
 
 
 def _worst(plan: SearchPlan, step: Step) -> tuple[float, int]:
