@@ -18,10 +18,11 @@ from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from harness.measure.figures import Figures
     from harness.measure.recorded import Recorded
+    from harness.measure.result import Result
+    from harness.runfolder.reader import Run
     from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer, Wanted
 
@@ -42,9 +43,9 @@ class Front:
         with Live(stream) as live:
             yield _View(live, wanted)
 
-    def report(self, folder: Path) -> str:
+    def report(self, run: Run, result: Result) -> str:
         """Write html, md and csv; the answer in words."""
-        return write_reports(folder).text
+        return write_reports(run, result).text
 
 
 class _Nothing:

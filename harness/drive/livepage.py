@@ -41,8 +41,7 @@ PARTS: Final = {
 DOWNLOADS: Final = {
     names.REPORT_HTML: "the report",
     names.REPORT_MD: "the report, for a pull request",
-    names.KNEE: "the knee and every step",
-    names.SUMMARY: "the whole run's figures",
+    names.RESULT: "the result and every level",
     names.STEPS_CSV: "the steps, for a spreadsheet",
     names.PARQUET: "every request, for a notebook",
     names.RUN: "configuration, versions, hardware",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from harness.engine.bottlenecks import RESOURCES
 from harness.engine.simulate import ClosedLoop
 from harness.measure.evidence import Window, gather, worst_ratio
+from harness.measure.states import Purpose
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def held(case: Configuration, engine: EngineConfig, users: int) -> float:
         enough = ended >= REQUESTS[case.slos[0].metric] and length >= SHORTEST_NS
         if enough or length >= LONGEST_NS:
             break
-    window = Window(0, users, "hold", begin, begin, begin, loop.now_ns, loop.now_ns)
+    window = Window(0, users, Purpose.hold, begin, begin, begin, loop.now_ns, loop.now_ns)
     z = float(worst_ratio(gather(loop.table(begin, loop.now_ns), window, case.slos), case.slos)[0])
     return -9.0 if isnan(z) else z
 

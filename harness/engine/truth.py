@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.engine.simulate import ClosedLoop
 from harness.measure.evidence import Evidence, Window, gather, pool, worst_ratio
+from harness.measure.states import Purpose
 from harness.measure.stats import resample_weights
 from harness.units import SECOND
 
@@ -54,7 +55,7 @@ def criterion(
     while begin < longest_ns:
         loop.advance(begin + CHUNK_NS)
         now = loop.now_ns
-        window = Window(0, users, "hold", begin, begin, begin, now, now)
+        window = Window(0, users, Purpose.hold, begin, begin, begin, now, now)
         gathered.append(gather(loop.table(begin, now), window, slos))
         begin = now
         joined = pool(gathered)

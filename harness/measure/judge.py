@@ -68,7 +68,9 @@ def judge(
     """All SLOs of a level, and its error rate. Alpha is this level's part of the run's."""
     if too_many_errors(evidence, max_errors, alpha):
         ended, errors = evidence.ended.sum(), evidence.errors.sum()
-        return Judgement(Decision.failed, f"{errors:.0f} of {ended:.0f} requests failed", leans_to_fail=True)
+        return Judgement(
+            Decision.failed, f"{errors:.0f} of {ended:.0f} requests failed", leans_to_fail=True
+        )
     decisions, leans, worst = [], False, ("", -1.0)
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)
@@ -81,5 +83,11 @@ def judge(
         if share > worst[1]:
             worst = (f"{k:.0f} of {n:.0f} over {slo}", share)
     all_passed = bool(slos) and set(decisions) == {Decision.passed}
-    decision = Decision.failed if Decision.failed in decisions else Decision.passed if all_passed else Decision.inconclusive
+    decision = (
+        Decision.failed
+        if Decision.failed in decisions
+        else Decision.passed
+        if all_passed
+        else Decision.inconclusive
+    )
     return Judgement(decision, worst[0], leans)

@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.measure.audit import Audit, Little  # noqa: TC001 - read at run time, as all here
 from harness.measure.slo import Slo, quantile_name
-from harness.measure.states import Decision, Purpose, Status, Verdict  # noqa: TC001
+from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.measure.typed import from_json
 from harness.units import SECOND
 
 Json = dict[str, Any]
@@ -46,10 +47,15 @@ class Latency:
     p999_ci95: Interval = (nan, nan)  # 95% confidence interval
     p999_instrument: Interval = (nan, nan)  # bounds that the time stamps leave
 
+    @classmethod
+    def of(cls, block: Json) -> Latency:
+        """Of the figures as `figures.block` has them."""
+        return from_json(cls, {key: value for key, value in block.items() if value is not None})
+
     def at(self, name: str) -> tuple[float, float, float]:
         """(value, lo, hi) of `p95` or another statistic; NaN for what is not known."""
-        value = float(getattr(self, name))
-        return value, *getattr(self, f"{name}_ci95", (nan, nan))
+        lo, hi = getattr(self, f"{name}_ci95", (nan, nan))
+        return float(getattr(self, name, nan)), lo, hi
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,9 +152,7 @@ def _ends(bracket: Bracket) -> list[Level]:
     return [end for end in (bracket.low, bracket.high) if end is not None]
 
 
-def _confirm(
-    plan: SearchPlan, bracket: Bracket, levels: Sequence[Level], left: int
-) -> Hold | Done:
+def _confirm(plan: SearchPlan, bracket: Bracket, levels: Sequence[Level], left: int) -> Hold | Done:
     """Repeat the end that knows least, until each was held twice and is decided.
 
     Next to the knee a level can stay inconclusive for as long as it is held. What is promised must

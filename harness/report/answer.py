@@ -1,22 +1,24 @@
-"""The answer in plain words: one headline, then what stops it, the figures there, the capacity."""
+"""The answer in plain words: one headline, then what stops it, the figures there, the capacity.
+
+What is promised was shown: a knee's headline names the level that passed, not the best estimate.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from harness.measure.states import Decision, Status, Verdict
 from harness.report.compat import as_text, beside
-from harness.report.explain import at_knee, explained
-from harness.report.facts import HELD, INTERRUPTED
+from harness.report.explain import explained
 from harness.report.routing import routed
 from harness.report.say import Figure, count
-from harness.report.words import promise, sentence
-from harness.units import MS
+from harness.report.words import limit, sentence, slo_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.measure.result import Level, SloResult
     from harness.measure.slo import Slo
     from harness.report.facts import Facts
 
@@ -25,139 +27,188 @@ REQUESTS: Final = "concurrent request"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`tone`: good, bad or unsure; colours and badges follow it, never replace the words."""
+    """`tone`: good, bad or unsure; colors and badges follow it, never replace the words."""
 
     badge: str
     tone: str
     headline: str
     sentences: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)  # lines, for a terminal only
+    simulated: str = ""  # what was simulated; "": a real server was measured
 
     @property
     def text(self) -> str:
         """All of it, for a terminal."""
-        return "\n".join([self.headline, *self.sentences, *self.tables])
+        first = [f"Simulated: {self.simulated}."] if self.simulated else []
+        return "\n".join([*first, self.headline, *self.sentences, *self.tables])
 
 
 def answer(facts: Facts) -> Answer:
     """What the run found, whatever its status."""
-    told = STATUSES.get(facts.status, _undecided)(facts)
-    return replace(told, tables=as_text(beside(facts)))
-
-
-def _interval(facts: Facts) -> str:
-    _, lo, hi = facts.users
-    return "" if math.isnan(lo) else f" (95 % interval {lo:,.0f} to {hi:,.0f})"
+    told = STATUSES[facts.status](facts)
+    target = facts.result.target
+    simulated = f"{target.model} on {target.gpu}, no real server" if target.simulated else ""
+    if simulated:
+        told = replace(told, badge=f"{told.badge} (simulated)")
+    return replace(told, tables=as_text(beside(facts)), simulated=simulated)
 
 
 def _found(facts: Facts) -> Answer:
-    at = facts.users[0]
-    if facts.slos:
-        headline = f"{promise(facts.slos)} up to {count(at, REQUESTS)}{_interval(facts)}."
-    else:
+    knee = facts.knee
+    lo, hi = knee.ci95
+    interval = f"95% interval {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
+    if not facts.slos:
         headline = (
-            f"Throughput per waiting time peaks at {count(at, REQUESTS)}{_interval(facts)}: "
-            "beyond, each one more costs more latency than it brings throughput."
+            f"Throughput per waiting time peaks at {count(knee.estimate or 0, REQUESTS)} "
+            f"({interval}): beyond, each one more costs more latency than it brings throughput."
         )
+        return Answer("power knee found", "good", headline, explained(facts))
+    headline = (
+        f"Holds {count(knee.holds or 0, REQUESTS)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
+        f"best estimate {knee.estimate:,} ({interval})."
+    )
     return Answer("knee found", "good", headline, explained(facts))
 
 
+def _kept(facts: Facts) -> str:
+    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, of the level that holds."""
+    level = facts.result.at_knee
+    parts = [f"{slo_name(slo)} {_observed(level, slo)} under {limit(slo)}" for slo in facts.slos]
+    return " and ".join(parts)
+
+
+def _observed(level: Level | None, slo: Slo) -> str:
+    figure = Figure.of(level.latency(slo.metric), slo.name.partition("_")[2]) if level else Figure()
+    return str(figure)
+
+
 def _slo_failed_at_min(facts: Facts) -> Answer:
-    least = min((step.users for step in facts.used), default=1)
-    headline = (
-        f"No level tried keeps the SLO: already at {count(least, REQUESTS)} it is not true that "
-        f"{promise(facts.slos)}."
-        if facts.slos
-        else f"Already {count(least, REQUESTS)} is too much."
+    first = min(facts.used, key=lambda level: level.users, default=None)
+    if first is None or not facts.slos:
+        return Answer("SLO missed at the lowest level", "bad", "The lowest level is too much.")
+    over = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[:1]
+    told = " and ".join(
+        f"{slo_name(slo)} is {_observed(first, slo)} at {count(first.users, REQUESTS)}, over the "
+        f"{limit(slo)} limit"
+        for slo in over
     )
+    headline = f"No level holds: {told}."
     return Answer("SLO missed at the lowest level", "bad", headline, explained(facts))
 
 
 def _not_reached(facts: Facts) -> Answer:
-    most = max((step.users for step in facts.used), default=0)
+    most = facts.knee.holds or max((step.users for step in facts.used), default=0)
     headline = (
-        f"{promise(facts.slos)} up to {count(most, REQUESTS)}, the most that was tried: the knee "
-        "lies higher."
+        f"Holds at least {count(most, REQUESTS)}, the most that was tried: {_kept(facts)}."
         if facts.slos
-        else f"Throughput still grows at {count(most, REQUESTS)}, the most that was tried."
+        else f"Throughput per waiting time still grows at {count(most, REQUESTS)}, the most that "
+        "was tried."
     )
     next_step = "Raise --max-users to find the knee."
     return Answer("knee not reached", "good", headline, [*explained(facts), next_step])
 
 
-def _undecided(facts: Facts) -> Answer:
-    next_step = "Give it more time (--budget), or an SLO further from where the server stands."
-    headline = f"Undecided: the measurements do not settle the knee{_bracket(facts)}."
-    return Answer("undecided", "unsure", headline, [*explained(facts), next_step])
+def _inconclusive(facts: Facts) -> Answer:
+    if not facts.searched:
+        return _held(facts)
+    knee = facts.knee
+    told = f"Inconclusive: the measurements do not settle the knee{_bracket(facts)}."
+    if knee.estimate is not None and facts.slos:
+        told += (
+            f" Best estimate {knee.estimate:,} (95% interval {knee.ci95[0]:,} to {knee.ci95[1]:,})."
+        )
+    lacking = []
+    if not knee.holds:
+        lacking.append("a level that is shown to pass")
+    elif knee.ci95[1] is not None:
+        lacking.append("a level nearer to the knee that is shown to pass")
+    if knee.fails_by is None:
+        lacking.append("a level that is shown to fail (--max-users)")
+    next_step = f"What would settle it: {' and '.join(lacking)}; try a longer --budget."
+    return Answer("inconclusive", "unsure", told, [*explained(facts), next_step])
+
+
+def _target_failed(facts: Facts) -> Answer:
+    why = sentence(facts.result.invalid_reason)
+    headline = f"The server failed under load{_bracket(facts)}."
+    return Answer("server failed", "bad", headline, [why, *explained(facts, capacity=False)])
 
 
 def _invalid(facts: Facts) -> Answer:
-    reasons = {str(s.data.get("reason") or "") for s in facts.steps if s.decision == "invalid"}
-    given = (facts.run.knee or {}).get("invalid_reason")
-    why = [str(given)] if given else sorted(reasons - {""})
-    headline = "These figures must not be believed."
+    reasons = {level.reason for level in facts.steps if not level.usable}
+    given = facts.result.invalid_reason
+    why = [given] if given else sorted(reasons - {""})
+    headline = "Result invalid: the figures must not be used."
     return Answer("invalid", "bad", headline, [sentence(text) for text in why])
 
 
 def _interrupted(facts: Facts) -> Answer:
     if not facts.steps and not len(facts.run.table):
         return Answer("interrupted", "unsure", "Interrupted before anything was measured.")
-    seen = count(len(facts.run.table), "request")
-    headline = (
-        f"Interrupted: {seen} and {count(len(facts.steps), 'step')} were measured{_bracket(facts)}."
-    )
+    seen, levels = count(len(facts.run.table), "request"), count(len(facts.steps), "level")
+    headline = f"Interrupted: {seen} and {levels} were measured{_bracket(facts)}."
     return Answer("interrupted", "unsure", headline, explained(facts, capacity=False))
 
 
 def _held(facts: Facts) -> Answer:
-    """A level or several, without a search: figures, and the SLOs judged by the point figure."""
-    if len(facts.levels) > 1:
-        return Answer("levels held", "good", _sweep(facts), [*at_knee(facts), *routed(facts)])
-    users = f"{count(facts.steps[0].users, REQUESTS)}: " if facts.steps else ""
+    """Levels that were given: each SLO with its verdict, then the figures."""
+    words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad")}
+    badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
+    if facts.status == Status.measured:
+        badge, tone = "measured", "good"
+    verdicts = [_verdict(one) for one in facts.result.slos]
+    if (errors := facts.result.errors) is not None:
+        verdicts.insert(0, _verdict(errors))
+    figures = [_figures(step) for step in facts.used]
+    if not verdicts:
+        return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
+    return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *routed(facts)])
+
+
+def _figures(step: Level) -> str:
+    """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
     shown = [
-        f"{name} {Figure.of(facts.summary.get(f'{key}_ms'), 'p95', 'ms')}"
+        f"{name} {Figure.of(step.latency(key), 'p95')}"
         for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL"))
     ]
-    tokens = Figure.of(facts.summary, "output_tokens_per_s", "output tokens/s")
-    missed = [slo for slo in facts.slos if _over(facts.summary, slo)]
-    badge = "SLO missed" if missed else "SLO met" if facts.slos else "level held"
-    tone = "bad" if missed else "good"
-    return Answer(badge, tone, f"{users}{', '.join(shown)}, {tokens}.", routed(facts))
+    tokens = Figure(step.output_tokens_per_s, unit="output tokens/s")
+    return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
 
-def _sweep(facts: Facts) -> str:
-    levels = [steps[0].users for steps in facts.levels]
-    kept = [
-        steps[0].users
-        for steps in facts.levels
-        if not any(_over(step.data, slo) for step in steps for slo in facts.slos)
-    ]
-    held = f"{len(levels)} levels held, {levels[0]:,} to {levels[-1]:,} {REQUESTS}s"
-    if not facts.slos:
-        return held + "."
-    top = f"up to {kept[-1]:,} of them" if kept else "at none of them"
-    return f"{held}: {promise(facts.slos)} {top}."
-
-
-def _over(data: Any, slo: Slo) -> bool:
-    shown = Figure.of(data.get(f"{slo.metric}_ms"), slo.name.partition("_")[2])
-    return shown.value > slo.limit_ns / MS
+def _verdict(one: SloResult) -> str:
+    """`SLO missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21%; 5% allowed), ...`."""
+    at = f" at {count(one.users, REQUESTS)}" if one.users else ""
+    share = f"{one.n_over / one.n:.2g}" if one.n else ""
+    over = "failed" if one.slo.startswith("max_errors") else f"over {one.slo}"
+    told = (
+        f"{one.n_over:,.0f} of {one.n:,} {over} ({float(share):.1%}; {one.allowed:.1%} allowed)"
+        if one.n
+        else f"nothing was observed that {one.slo} is about"
+    )
+    line = f"{one.slo} {one.verdict}{at}: {told}"
+    if one.verdict == Verdict.inconclusive and one.needs_more:
+        line += f"; about {count(one.needs_more, 'more request')} would decide it"
+    return line + "."
 
 
 def _bracket(facts: Facts) -> str:
-    """`; good up to 48, bad from 56`, as far as steps were decided."""
-    good = max((s.users for s in facts.used if s.decision == "good"), default=0)
-    bad = min((s.users for s in facts.used if s.decision == "bad"), default=0)
-    told = [f"good up to {good:,}"] * bool(good) + [f"bad from {bad:,}"] * bool(bad)
-    return f"; {', '.join(told)}" if told else ""
+    """`; passed at 48, failed at 56`, as far as levels were decided."""
+    passed = max((s.users for s in facts.used if s.decision == Decision.passed), default=0)
+    above = [s.users for s in facts.used if s.decision == Decision.failed]
+    failed = min(above, default=0)
+    told = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
+    return f": {', '.join(told)}" if told else ""
 
 
-STATUSES: Final[dict[str, Callable[[Facts], Answer]]] = {
-    "found": _found,
-    "slo_failed_at_min": _slo_failed_at_min,
-    "not_reached": _not_reached,
-    "undecided": _undecided,
-    "invalid": _invalid,
-    INTERRUPTED: _interrupted,
-    HELD: _held,
+STATUSES: Final[dict[Status, Callable[[Facts], Answer]]] = {
+    Status.found: _found,
+    Status.slo_failed_at_min: _slo_failed_at_min,
+    Status.not_reached: _not_reached,
+    Status.inconclusive: _inconclusive,
+    Status.target_failed: _target_failed,
+    Status.invalid: _invalid,
+    Status.interrupted: _interrupted,
+    Status.met: _held,
+    Status.missed: _held,
+    Status.measured: _held,
 }

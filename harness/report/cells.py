@@ -4,72 +4,77 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.measure.states import Decision, Status, Verdict
 from harness.report.explain import knee_figures
-from harness.report.say import Figure, as_float, bounds
+from harness.report.say import Figure, as_float, bounds, say
 
 if TYPE_CHECKING:
+    from harness.measure.result import Level
     from harness.report.facts import Facts
-    from harness.report.steprow import StepRow
 
 
 def cards(facts: Facts) -> list[dict[str, str]]:
     """The few numbers that people look for first."""
     out = []
-    at, lo, hi = facts.users
-    if at == at:  # noqa: PLR0124 - not NaN
-        out.append(
-            {
-                "name": "Knee",
-                "value": f"{at:,.0f} users",
-                "note": f"95 %: {lo:,.0f} to {hi:,.0f}" if lo == lo else "",  # noqa: PLR0124 - not NaN
-            }
-        )
+    knee = facts.knee
+    if knee.holds:
+        fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the most that was tried"
+        out.append({"name": "Holds", "value": f"{knee.holds:,} users", "note": fails})
+    if knee.estimate is not None:
+        lo, hi = knee.ci95
+        note = f"95%: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
+        out.append({"name": "Best estimate", "value": f"{knee.estimate:,} users", "note": note})
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
             note = (
-                f"95 %: {figure.interval}" if figure.interval else f"at {facts.measured_at:,} users"
+                f"95%: {figure.interval}" if figure.interval else f"at {facts.measured_at:,} users"
             )
             out.append({"name": name, "value": value, "note": note})
+    if facts.status == Status.not_reached:
+        return out  # neither a peak nor a plateau was shown
     for key, name in (("power", "Power knee"), ("plateau", "Throughput plateau")):
-        knee = (facts.run.knee or {}).get(key)
-        if isinstance(knee, dict):
-            low, high = bounds(knee.get("ci95"))
+        found = getattr(facts.result, key)
+        if found:
+            low, high = bounds(found.get("ci95"))
             note = f"between {low:,.0f} and {high:,.0f}" if low == low else ""  # noqa: PLR0124
             out.append(
-                {"name": name, "value": f"{as_float(knee['users']):,.0f} users", "note": note}
+                {"name": name, "value": f"{as_float(found['users']):,.0f} users", "note": note}
             )
     return out
 
 
-def table_row(step: StepRow) -> dict[str, str]:
-    """One line of the step table."""
-    server = step.part("server")
-    waiting = Figure.of(server, "waiting_mean")
-    running = Figure.of(server, "running_mean")
+def table_row(step: Level) -> dict[str, str]:
+    """One line of the level table."""
     return {
         "#": str(step.index + 1),
         "Users": f"{step.users:,}",
-        "Decision": step.decision,
+        "Result": said(step),
         "p95 TTFT, ms": _latency(step, "ttft"),
         "p95 ITL, ms": _latency(step, "itl"),
-        "Tokens/s": step.figure("output_tokens_per_s").digits,
-        "Good req/s": step.figure("goodput_per_s").digits,
-        "n": _count(step, "n"),
-        "Failed": _count(step, "n_failed"),
-        "Running": running.digits,
-        "Waiting": waiting.digits,
+        "Tokens/s": say(step.output_tokens_per_s),
+        "Good req/s": say(step.goodput_per_s),
+        "n": f"{step.ttft_ms.n:,}",
+        "Failed": f"{step.n_failed:,}",
+        "Running": say(as_float(step.server.get("running_mean"))),
+        "Waiting": say(as_float(step.server.get("waiting_mean"))),
         "Seconds": f"{step.seconds:.0f}",
-        "Purpose": str(step.data.get("purpose") or ""),
-        "Why": str(step.data.get("reason") or step.data.get("invalid") or ""),
+        "Purpose": step.purpose,
+        "Why": step.reason,
     }
 
 
-def _count(step: StepRow, key: str) -> str:
-    value = step.data.get(key)
-    return f"{value:,}" if isinstance(value, int) else ""
+def said(step: Level) -> str:
+    """What the level says: of a search its decision, of a level that was given its SLOs."""
+    if step.decision != Decision.held:
+        return step.decision
+    verdicts = [one.verdict for one in step.slos]
+    for verdict in (Verdict.missed, Verdict.inconclusive, Verdict.met):
+        if verdict in verdicts:
+            return verdict
+    return "measured"
 
 
-def _latency(step: StepRow, metric: str) -> str:
-    figure = step.latency(metric)
+def _latency(step: Level, metric: str) -> str:
+    figure = Figure.of(step.latency(metric))
     return f"{figure.digits} ({figure.interval})" if figure.interval else figure.digits

@@ -6,7 +6,7 @@ import math
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.report.facts import HELD, mapping
+from harness.report.facts import mapping
 from harness.report.say import UNKNOWN, as_float, count
 from harness.report.words import in_markdown
 
@@ -29,10 +29,10 @@ class Beside(NamedTuple):
 def beside(facts: Facts) -> list[Beside]:
     """Of each level held; of a search, of the level that stands for the knee."""
     found = []
-    for tool in mapping(facts.summary.get("compat")).values():
+    for tool in (facts.result.compat or {}).values():
         levels = [mapping(level) for level in mapping(tool).get("levels") or []]
         here = [level for level in levels if level.get("users") == facts.measured_at]
-        if facts.status != HELD and here:
+        if facts.searched and here:
             levels = here
         found += [_level(tool, level) for level in levels]
     return found

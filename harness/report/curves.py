@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.states import Decision
+from harness.report.say import Figure
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.report.words import limit
 from harness.units import MS
@@ -14,17 +16,16 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from harness.measure.result import Level
     from harness.report.facts import Facts
-    from harness.report.say import Figure
-    from harness.report.steprow import StepRow
 
 WIDTH, HEIGHT = 400, 290
 # decision: marker, colour, filled
 MARKS: Final = {
-    "good": ("o", BLUE, True),
-    "bad": ("X", RED, True),
-    "undecided": ("o", MUTED, False),
-    "invalid": ("x", MUTED, True),
+    Decision.passed: ("o", BLUE, True),
+    Decision.failed: ("X", RED, True),
+    Decision.inconclusive: ("o", MUTED, False),
+    Decision.invalid: ("x", MUTED, True),
 }
 PANELS: Final = {
     "throughput": ("Output tokens/s", ""),
@@ -42,10 +43,12 @@ def panel(facts: Facts, name: str) -> str:
     """One panel of PANELS; "" when no step has its figure."""
     title, metric = PANELS[name]
 
-    def figure_of(step: StepRow) -> Figure:
-        return step.latency(metric) if metric else step.figure("output_tokens_per_s")
+    def figure_of(step: Level) -> Figure:
+        if not metric:
+            return Figure(step.output_tokens_per_s)
+        return Figure.of(step.latency(metric))
 
-    medians = _means(facts, lambda step: step.latency(metric, "p50")) if metric else []
+    medians = _means(facts, lambda step: Figure.of(step.latency(metric), "p50")) if metric else []
     shown = [step for step in facts.steps if figure_of(step).known]
     if not shown and not medians:
         return ""
@@ -104,7 +107,7 @@ def log_ticks(axis: object) -> None:
     axis.set_minor_locator(NullLocator())  # type: ignore[attr-defined]
 
 
-def _means(facts: Facts, figure_of: Callable[[StepRow], Figure]) -> list[tuple[float, float]]:
+def _means(facts: Facts, figure_of: Callable[[Level], Figure]) -> list[tuple[float, float]]:
     """(users, mean over the level's steps) of each level with a finite figure."""
     means: list[tuple[float, float]] = []
     for steps in facts.levels:
@@ -119,8 +122,8 @@ def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _point(axes: Axes, step: StepRow, figure: Figure) -> None:
-    marker, color, filled = MARKS.get(step.decision, MARKS["undecided"])
+def _point(axes: Axes, step: Level, figure: Figure) -> None:
+    marker, color, filled = MARKS.get(step.decision, MARKS[Decision.inconclusive])
     if math.isinf(figure.value):  # requests failed: no height would be true
         place = axes.get_xaxis_transform()
         axes.plot([step.users], [0.97], marker="^", color=RED, transform=place, clip_on=False)
@@ -134,12 +137,12 @@ def _point(axes: Axes, step: StepRow, figure: Figure) -> None:
 
 
 def _knee(axes: Axes, facts: Facts) -> None:
-    at, lo, hi = facts.users
-    if not math.isnan(lo) and math.isfinite(hi):
+    at, (lo, hi) = facts.knee.estimate, facts.knee.ci95
+    if lo is not None and hi is not None:
         axes.axvspan(lo, hi, color=GREEN, alpha=0.25, linewidth=0, zorder=0)
-    if not math.isnan(at):
+    if at is not None:
         axes.axvline(at, color=GREEN, linewidth=1.4, zorder=1)
-        beside = at if math.isnan(lo) else min(at, lo)  # not on the band
+        beside = at if lo is None else min(at, lo)  # not on the band
         axes.annotate(f"knee {at:,.0f}", (beside, 1.0), xycoords=("data", "axes fraction"),
                       xytext=(-4, -2), textcoords="offset points", ha="right", va="top",
                       color=GREEN, fontsize=11, fontweight="bold")  # fmt: skip

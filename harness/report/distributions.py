@@ -9,6 +9,7 @@ import numpy as np
 from harness.measure.figures import in_window
 from harness.measure.metrics import lost_gaps, ttft
 from harness.measure.spread import Spread, bin_edges, bin_of
+from harness.measure.states import Decision
 from harness.measure.walk import inside, walk
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
@@ -18,9 +19,9 @@ from harness.units import MS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from harness.measure.result import Level
     from harness.measure.walk import Piece
     from harness.report.facts import Facts
-    from harness.report.steprow import StepRow
 
 POINTS: Final = 240  # of a curve; more would not be seen
 STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
@@ -31,9 +32,9 @@ def distributions(facts: Facts) -> list[str]:
     return [svg for metric in ("ttft", "itl") if (svg := distribution(facts, metric))]
 
 
-def chosen_levels(facts: Facts) -> dict[str, list[StepRow]]:
+def chosen_levels(facts: Facts) -> dict[str, list[Level]]:
     """Steps of the level at the knee, of the next bad one above, of one at about half of it."""
-    at = facts.at_knee()
+    at = facts.result.at_knee
     levels = facts.levels
     if at is None:
         return {"knee": levels[-1]} if levels else {}
@@ -41,7 +42,9 @@ def chosen_levels(facts: Facts) -> dict[str, list[StepRow]]:
     below = [steps for steps in levels if steps[0].users < at.users]
     if below:
         chosen["below"] = min(below, key=lambda steps: abs(steps[0].users - at.users / 2))
-    above = [s for s in levels if s[0].users > at.users and any(x.decision == "bad" for x in s)]
+    above = [
+        s for s in levels if s[0].users > at.users and any(x.decision == Decision.failed for x in s)
+    ]
     above = above or [steps for steps in levels if steps[0].users > at.users]
     if above:
         chosen["above"] = above[0]
@@ -51,12 +54,12 @@ def chosen_levels(facts: Facts) -> dict[str, list[StepRow]]:
 Curve = tuple["NDArray[np.float64]", "NDArray[np.float64]"]  # x in ms, share at most x
 
 
-def ttft_curve(facts: Facts, steps: list[StepRow]) -> Curve:
+def ttft_curve(facts: Facts, steps: list[Level]) -> Curve:
     """Of all requests sent in the steps' windows; failures are never reached."""
     table = facts.run.table
     seen = ttft(table)
-    windows = [step.window for step in steps]
-    parts = [in_window(seen, table, "ttft", start, end).ns for _, start, end in windows]
+    windows = [(step.settled_ns, step.end_ns) for step in steps]
+    parts = [in_window(seen, table, "ttft", start, end).ns for start, end in windows]
     values = np.sort(np.concatenate(parts)) / MS
     n = len(values)
     rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
@@ -67,9 +70,9 @@ def ttft_curve(facts: Facts, steps: list[StepRow]) -> Curve:
 class GapCurve:
     """Of all gaps that ended in the steps' windows, within a thousandth: a Walker."""
 
-    def __init__(self, facts: Facts, steps: list[StepRow]) -> None:
+    def __init__(self, facts: Facts, steps: list[Level]) -> None:
         """Nothing counted yet."""
-        self.windows = [step.window[1:] for step in steps]
+        self.windows = [(step.settled_ns, step.end_ns) for step in steps]
         self.start_ns = min(start for start, _ in self.windows)
         self.end_ns = max(end for _, end in self.windows)
         self.spread = Spread()
@@ -124,7 +127,7 @@ def distribution(facts: Facts, metric: str) -> str:
                       va="top", fontsize=11, color=MUTED)  # fmt: skip
         for name, (users, (x, y)) in samples.items():
             color, dash = STYLES[name]
-            label = f"{users:,} users" + (" (knee)" if users == facts.users[0] else "")
+            label = f"{users:,} users" + (" (holds)" if users == facts.knee.holds else "")
             axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)
         for slo in facts.slos:
             if slo.metric == metric:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
+from harness.measure.states import Status
 from harness.report.routing import routed
-from harness.report.say import Figure, as_float, count
+from harness.report.say import Figure, count
 
 if TYPE_CHECKING:
     from harness.report.facts import Facts
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
     """What stops it, the figures there, and how many replicas that makes."""
     lines = []
-    if facts.verdict.get("sentence"):
-        lines.append(f"What stops it: {str(facts.verdict['sentence']).rstrip('.')}{_sure(facts)}.")
-    if knobs := facts.verdict.get("knobs"):
-        lines.append(f"Turn next: {knobs[0]}.")
+    if (found := facts.result.bottleneck) is not None and found.sentence:
+        sure = f" (confidence {found.confidence:.2g})" if found.confidence > 0 else ""
+        lines.append(f"What stops it: {found.sentence.rstrip('.')}{sure}.")
+        if found.try_next:
+            lines.append(f"Try next: {found.try_next[0]}.")
     lines += routed(facts)
     lines += at_knee(facts)
     if capacity:
@@ -26,52 +27,39 @@ def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
     return lines
 
 
-def _sure(facts: Facts) -> str:
-    """How sure the verdict is, where it names anything."""
-    confidence = as_float(facts.verdict.get("confidence"))
-    return f" (confidence {confidence:.2g})" if confidence > 0 else ""
-
-
 def at_knee(facts: Facts) -> list[str]:
-    """`At the knee: p95 TTFT 434 ms (397 to 459), ...`; empty when nothing was measured."""
+    """`At 34: p95 TTFT 434 ms (397 to 459), ...`; empty when nothing was measured."""
     figures = [figure for figure in knee_figures(facts).items() if figure[1].known]
     if not figures:
         return []
-    at = facts.measured_at
-    where = (
-        "At the knee"
-        if facts.status == "found" and at == facts.users[0]
-        else f"At {at:,}"
-        if at
-        else "Measured"
-    )
     told = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
-    return [f"{where}: {', '.join(told)}."]
+    return [f"At {facts.measured_at:,}: {', '.join(told)}."]
 
 
 def knee_figures(facts: Facts) -> dict[str, Figure]:
-    """p95 TTFT and ITL and the throughput at the knee: the search's own, else the step's there."""
-    step, found = facts.at_knee(), {}
-    for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL")):
-        figure = Figure.of(facts.knee, f"{key}_p95_ms", "ms")
-        found[name] = figure if figure.known or step is None else step.latency(key)
-    tokens = Figure.of(facts.knee, "output_tokens_per_s", "output tokens/s")
-    if not tokens.known and step is not None:
-        tokens = step.figure("output_tokens_per_s", tokens.unit)
-    return {**found, "Throughput": tokens}
+    """p95 TTFT and ITL and the throughput of the level that stands for the knee."""
+    knee = facts.knee
+    return {
+        "p95 TTFT": Figure(knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms"),
+        "p95 ITL": Figure(knee.itl_p95_ms, *knee.itl_p95_ms_ci95, "ms"),
+        "Throughput": Figure(knee.output_tokens_per_s, unit="output tokens/s"),
+    }
 
 
 def _replicas(facts: Facts) -> list[str]:
     """Each replica holds the interval's lower end; U users need that many, rounded up."""
-    at, lo, _ = facts.users
-    each = at if math.isnan(lo) else lo
-    if facts.status != "found" or not each >= 1:
+    promised = facts.status in (Status.found, Status.not_reached)
+    each = facts.knee.holds or facts.knee.ci95[0] or 0
+    if not promised or each < 1:
         return []
-    each = math.floor(each)
     planned = facts.config.get("plan_users")
     if not planned:
+        if facts.status != Status.found:
+            return []
         return [f"Each replica holds {each:,}, so U users need R = ceil(U / {each:,}) replicas."]
     need = -(-int(planned) // each)
     users = count(int(planned), "user")
     division = f"R = ceil({int(planned):,} / {each:,}) = {count(need, 'replica')}"
+    if facts.status != Status.found:  # a bound: the knee lies higher
+        return [f"Each replica holds at least {each:,}, so {users} need at most {division}."]
     return [f"Each replica holds {each:,}, so {users} need {division}."]

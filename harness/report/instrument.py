@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.report.facts import mapping
-from harness.report.say import UNKNOWN, Figure, as_float, bounds, say
+from harness.report.say import UNKNOWN, Figure, as_float, say
 
 if TYPE_CHECKING:
+    from harness.measure.result import Level
     from harness.report.facts import Facts
-    from harness.report.steprow import StepRow
 
 LATENCIES: Final = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "End to end"}
 STATISTICS: Final = ("p50", "p95", "p99")
@@ -17,21 +17,21 @@ STATISTICS: Final = ("p50", "p95", "p99")
 
 def quantiles(facts: Facts) -> list[dict[str, str]]:
     """At the knee: each quantile with its sampling interval and the instrument's, in ms."""
-    step = facts.at_knee()
+    step = facts.result.at_knee
     if step is None:
         return []
     rows = []
     for key, title in LATENCIES.items():
-        block = step.part(f"{key}_ms")
+        latency = step.latency(key)
         for name in STATISTICS:
-            figure = Figure.of(block, name)
+            figure = Figure.of(latency, name)
             if figure.known:
                 rows.append(
                     {
                         "Quantile": f"{title} {name}",
                         "ms": figure.digits,
                         "95 % interval (sampling)": figure.interval or UNKNOWN,
-                        "instrument": _sharp(bounds(block.get(f"{name}_instrument"))),
+                        "instrument": _sharp(getattr(latency, f"{name}_instrument")),
                     }
                 )
     return rows
@@ -45,11 +45,11 @@ def _sharp(pair: tuple[float, float]) -> str:
 
 def clients(facts: Facts) -> list[dict[str, str]]:
     """Per step, what the load generator shows of itself."""
-    return [_client(step) for step in facts.steps if step.part("client")]
+    return [_client(step) for step in facts.steps if step.client]
 
 
-def _client(step: StepRow) -> dict[str, str]:
-    said = step.part("client")
+def _client(step: Level) -> dict[str, str]:
+    said = step.client
     turn = mapping(said.get("turnaround_ms"))
     return {
         "#": str(step.index + 1),
@@ -57,7 +57,7 @@ def _client(step: StepRow) -> dict[str, str]:
         "Instrument's share": _share(
             max(mapping(said.get("instrument_share")).values(), default=0)
         ),
-        "Exact stamps": _share(step.data.get("exact_share")),
+        "Exact stamps": _share(step.exact_share),
         "Stamped reads": _share(said.get("stamp_coverage")),
         "Next request after, ms": say(as_float(turn.get("mean"))),
         "p99": say(as_float(turn.get("p99"))),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.serverside import lacking
+from harness.measure.states import Status
 from harness.report.explain import knee_figures
 from harness.report.facts import mapping
-from harness.report.say import count
-from harness.report.steprow import as_int
+from harness.report.say import as_int, count
 from harness.report.words import limit, sentence, slo_name
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 def instrument(facts: Facts) -> list[tuple[str, str]]:
     """What the client says of its own measuring."""
-    client, rows = facts.client, []
+    client, rows = facts.result.client, []
     names = {
         "stamp_source": "Time stamps",
         "reader": "The reader's inner loop, in",
@@ -40,14 +39,14 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
 
 def unknown(facts: Facts) -> list[str]:
     """What is lost, what was not measured, and what a reader should not take for granted."""
-    knee = facts.run.knee or {}
-    out = facts.run.damage.sentences()
-    out += [str(knee["invalid_reason"])] if knee.get("invalid_reason") else []
-    out += [f"the replay differs: {text}" for text in knee.get("replay_differences") or []]
-    thrown = sum(step.decision == "invalid" for step in facts.steps)
-    out += [f"{count(thrown, 'step')} thrown out, for the reason in the table"] * bool(thrown)
+    result = facts.result
+    out = list(result.damage)
+    out += [result.invalid_reason] if result.invalid_reason else []
+    out += [f"the replay differs: {text}" for text in result.replay_differences]
+    thrown = sum(not step.usable for step in facts.steps)
+    out += [f"{count(thrown, 'level')} thrown out, for the reason in the table"] * bool(thrown)
     out += _silent(facts)
-    if facts.status == "found":
+    if facts.status == Status.found:
         out.append(
             "the knee is one of concurrent requests: each user sends its next request when the "
             "last one has ended; a rate of independent arrivals holds less before it queues"
@@ -62,8 +61,8 @@ def _silent(facts: Facts) -> list[str]:
     out = []
     if not facts.run.server:
         out.append("the server showed no metrics: its side of the figures is missing")
-    elif missing := lacking(facts.run.server):
-        out.append(f"the server does not say: {', '.join(missing)}")
+    elif facts.result.lacking:
+        out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
     if not facts.run.gpu:
         why = str(mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
         out.append(f"{why}: clocks, power and utilisation are not known")
@@ -71,7 +70,7 @@ def _silent(facts: Facts) -> list[str]:
     if short and facts.steps:
         told = " and ".join(short)
         out.append(f"{told}: too few samples at {facts.measured_at:,} users to name it")
-    if facts.client.get("stamp_source") not in (None, "", "kernel"):
+    if facts.result.client.get("stamp_source") not in (None, "", "kernel"):
         out.append("no kernel stamps here: the client's own delay is part of each latency")
     return out
 
@@ -79,7 +78,9 @@ def _silent(facts: Facts) -> list[str]:
 def target(facts: Facts) -> str:
     """`llama-3.1-8b at http://127.0.0.1:8000`, as far as it is known."""
     server = facts.server
-    url = "the embedded engine" if server.get("embedded") else str(server.get("url") or "")
+    url = facts.result.target.label or str(server.get("url") or "")
+    if facts.result.target.simulated:
+        return url
     return " at ".join(filter(None, [str(server.get("model") or ""), url]))
 
 
@@ -95,7 +96,7 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
         ("Model", str(server.get("model", ""))),
         ("Server's version", str(server.get("version") or "")),
         ("Flags", _pairs(server.get("flags"))),
-        ("Seats (max_num_seqs)", _seats(facts)),
+        ("max_num_seqs", _slots(facts)),
         ("KV cache", _kv_cache(server)),
         ("GPUs", _gpus(facts)),
         ("SLOs", ", ".join(f"{slo_name(slo)} under {limit(slo)}" for slo in facts.slos)),
@@ -108,11 +109,10 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value.strip(" :")]
 
 
-def _seats(facts: Facts) -> str:
+def _slots(facts: Facts) -> str:
     """`256 (given)`; "" where nobody knows."""
-    seats = mapping(mapping((facts.run.knee or {}).get("server")).get("max_num_seqs"))
-    value, source = seats.get("value"), seats.get("from")
-    return f"{value} ({source})" if value else ""
+    target = facts.result.target
+    return f"{target.max_num_seqs} ({target.max_num_seqs_from})" if target.max_num_seqs else ""
 
 
 def _kv_cache(server: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.result import Bottleneck
 from harness.report.cells import cards, table_row
 from harness.report.compat import COLUMNS, beside
 from harness.report.curves import curves
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
     from harness.report.answer import Answer
     from harness.report.facts import Facts
 
-TEXTS: Final = ("Purpose", "Decision", "Why")  # columns that are words
-
-NO_VERDICT: Final = {
-    "sentence": "", "confidence": 0, "window": "", "evidence": [], "ruled_out": [], "knobs": [],
-}  # fmt: skip
+TEXTS: Final = ("Purpose", "Result", "Why")  # columns that are words
 
 
 def html(facts: Facts, answer: Answer) -> str:
@@ -38,7 +35,6 @@ def html(facts: Facts, answer: Answer) -> str:
     environment.filters["sentence"] = sentence
     command = facts.run.info.get("command")
     rows = [table_row(step) for step in facts.steps]
-    verdict = NO_VERDICT | facts.verdict
     return environment.get_template("report.html.j2").render(
         title=f"vllm-harness: {answer.headline}",
         answer=answer,
@@ -51,7 +47,7 @@ def html(facts: Facts, answer: Answer) -> str:
         split_words=in_words(facts),
         traced=traced_rows(facts),
         timeline=timeline(facts),
-        verdict=verdict,
+        verdict=facts.result.bottleneck or Bottleneck(),
         columns=list(rows[0]) if rows else [],
         texts=TEXTS,
         rows=rows,

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING
 
 from harness.measure.routing import SIGNS, Q, Sign, limits_ns, route
-from harness.report.say import as_float, count
-from harness.units import MS
+from harness.measure.states import Decision, Verdict
+from harness.report.say import count
 
 if TYPE_CHECKING:
+    from harness.measure.result import Level
     from harness.report.facts import Facts
-    from harness.report.steprow import StepRow
 
 
 def routed(facts: Facts) -> list[str]:
     """One sentence, of the lowest level (above the knee, where one was found) that is over."""
     ttft_ns, itl_ns = limits_ns(facts.slos)
-    knee = facts.users[0]
+    knee = facts.knee.estimate or 0
     for steps in facts.levels:
         step = max(steps, key=lambda one: one.seconds)
-        if step.users <= knee:
+        if step.users <= knee or not _shown(step):
             continue
         ttft, itl = (_p95_ns(step, sign) for sign in SIGNS)
         found = route(ttft, itl, ttft_ns, itl_ns)
@@ -29,10 +29,13 @@ def routed(facts: Facts) -> list[str]:
     return []
 
 
-def _p95_ns(step: StepRow, sign: Sign) -> float:
-    """Too short for a quantile, a step may still be decided by the share that is over the limit."""
-    p95 = step.latency(sign.metric)
-    if p95.known:
-        return p95.value * MS
-    over = as_float(step.part("over_share").get(f"{sign.metric}_p95"))
-    return inf if step.decision == "bad" and over > 1 - Q else nan
+def _shown(step: Level) -> bool:
+    """Whether a limit was shown to be broken: a level that was not decided is never called over."""
+    missed = any(one.verdict == Verdict.missed for one in step.slos)
+    return missed or step.decision == Decision.failed
+
+
+def _p95_ns(step: Level, sign: Sign) -> float:
+    """By the share over the limit: where requests failed that is what was judged."""
+    over = step.over_share.get(f"{sign.metric}_p95", nan)
+    return nan if isnan(over) else inf if over > 1 - Q else 0.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from harness.measure.result import Latency
 
 NAN: Final = math.nan
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
@@ -57,11 +57,9 @@ class Figure:
     unit: str = ""
 
     @classmethod
-    def of(cls, data: Mapping[str, Any] | None, key: str, unit: str = "") -> Figure:
-        """`data[key]` with `data[key_ci95]`, as summary.json and knee.json hold them."""
-        data = data or {}
-        lo, hi = bounds(data.get(f"{key}_ci95"))
-        return cls(as_float(data.get(key)), lo, hi, unit)
+    def of(cls, latency: Latency, statistic: str = "p95") -> Figure:
+        """A statistic of a latency with its 95% interval; NaN for one that it does not have."""
+        return cls(*latency.at(statistic), unit="ms")
 
     @property
     def known(self) -> bool:
@@ -75,10 +73,12 @@ class Figure:
 
     @property
     def interval(self) -> str:
-        """`398 to 432`, with the number's own digits; "" when there is none."""
-        if math.isnan(self.lo) or math.isnan(self.hi):
+        """`398 to 432`, with the number's own digits; `at least 398` without an upper end."""
+        if math.isnan(self.lo):
             return ""
         decimals = places(self.value, self.lo, self.hi)
+        if math.isnan(self.hi):
+            return f"at least {rounded(self.lo, decimals)}"
         return f"{rounded(self.lo, decimals)} to {rounded(self.hi, decimals)}"
 
     def __str__(self) -> str:
@@ -93,6 +93,11 @@ def as_float(value: Any) -> float:
         return NAN if value is None or isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         return NAN
+
+
+def as_int(value: Any) -> int:
+    """An integer of JSON, 0 when it is none."""
+    return int(value) if math.isfinite(as_float(value)) else 0
 
 
 def bounds(pair: Any) -> tuple[float, float]:

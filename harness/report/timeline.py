@@ -21,7 +21,7 @@ INSTANTS: Final = 400  # at which the client's own count is taken
 def timeline(facts: Facts) -> str:
     """One SVG; "" when there are neither steps nor records nor samples."""
     table, samples, steps = facts.run.table, facts.run.server, facts.steps
-    begins = [step.window[0] for step in steps[:1]] + [s.at_ns for s in samples[:1]]
+    begins = [step.start_ns for step in steps[:1]] + [s.at_ns for s in samples[:1]]
     if len(table):
         begins.append(int(table.sent_ns.min()))
     if not begins:
@@ -51,7 +51,7 @@ def timeline(facts: Facts) -> str:
 
 def _windows(axes: list[Axes], facts: Facts, zero: int) -> None:
     for step in facts.steps:
-        _, settled, end = ((at - zero) / SECOND for at in step.window)
+        settled, end = ((at - zero) / SECOND for at in (step.settled_ns, step.end_ns))
         for each in axes:
             each.axvspan(settled, end, color=RULE, alpha=0.45, linewidth=0, zorder=0)
 
@@ -59,7 +59,7 @@ def _windows(axes: list[Axes], facts: Facts, zero: int) -> None:
 def _users(axes: Axes, facts: Facts, zero: int) -> None:
     """Users asked for by the steps, and requests under way by the records."""
     if facts.steps:
-        edges = [*(step.chosen_ns for step in facts.steps), facts.steps[-1].window[2]]
+        edges = [*(step.chosen_ns for step in facts.steps), facts.steps[-1].end_ns]
         users = [step.users for step in facts.steps]
         axes.plot(
             [(at - zero) / SECOND for at in edges],

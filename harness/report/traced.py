@@ -15,7 +15,7 @@ def traced_rows(facts: Facts) -> list[dict[str, str]]:
     """Median and p95 in ms of the requests that have a trace; [] where none has."""
     rows = []
     for step in facts.used:
-        told = step.part("ttft_traced")
+        told = step.ttft_traced
         if not told:
             continue
         row = {"#": str(step.index + 1), "Users": f"{step.users:,}"}

@@ -16,8 +16,8 @@ from harness.report.words import in_markdown
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from harness.measure.result import Level
     from harness.report.facts import Facts
-    from harness.report.steprow import StepRow
 
 WIDTH: Final = 400
 ROW, FRAME = 22, 92  # height in px of a bar with its gap, and of what is around them
@@ -31,14 +31,14 @@ COLUMNS: Final = {
 OBSERVED: Final = {"ttft": "TTFT", "queue": "Queue", "prefill": "Prefill"}
 
 
-def split_steps(facts: Facts) -> list[StepRow]:
+def split_steps(facts: Facts) -> list[Level]:
     """The steps whose split is known."""
     return [step for step in facts.used if not math.isnan(_mean(step, "rest")[0])]
 
 
-def _mean(step: StepRow, key: str) -> tuple[float, float, float]:
+def _mean(step: Level, key: str) -> tuple[float, float, float]:
     """The mean of one part in ms, and the bounds that it lies in."""
-    split = step.part("ttft_split")
+    split = step.ttft_split
     return (as_float(split.get(f"{key}_ms")), *bounds(split.get(f"{key}_ms_bound")))
 
 
@@ -79,7 +79,7 @@ def _lefts(spent: list[list[float]]) -> list[list[float]]:
     return lefts
 
 
-def _whiskers(axes: Axes, place: int, step: StepRow) -> None:
+def _whiskers(axes: Axes, place: int, step: Level) -> None:
     """Where queue, prefill and the server's TTFT may end instead; what is exact has none."""
     begins = {"prefill": _mean(step, "queue")[0]}
     for key, height in WHISKERS.items():
@@ -93,7 +93,7 @@ def table_rows(facts: Facts) -> list[dict[str, str]]:
     """The figures of the bars, ms; where one is not exact its bounds are in parentheses."""
     rows = []
     for step in split_steps(facts):
-        split = step.part("ttft_split")
+        split = step.ttft_split
         decimals = max(places(_mean(step, "client")[0]), 0)  # one for all: they add up
         row = {
             "#": str(step.index + 1),
@@ -111,7 +111,7 @@ def bucket_rows(facts: Facts) -> list[dict[str, str]]:
     """Quantiles beside each other, each as the bucket in ms that holds it."""
     rows = []
     for step in split_steps(facts):
-        split = step.part("ttft_split")
+        split = step.ttft_split
         held = {
             f"{name} {q}": _bucket(split.get(f"{key}_{q}_ms_bucket"))
             for q in ("p50", "p95")
@@ -131,7 +131,7 @@ def _bucket(pair: Any) -> str:
 
 def in_words(facts: Facts) -> str:
     """How the table is to be read."""
-    exact = [step for step in split_steps(facts) if step.part("ttft_split").get("exact") is True]
+    exact = [step for step in split_steps(facts) if step.ttft_split.get("exact") is True]
     told = (
         "Server and client: the mean TTFT as each of them sees it. Means add up over the same "
         "requests: those sent between two scrapes of the server. Queue "

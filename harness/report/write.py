@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from harness.measure.typed import to_json
 from harness.report import waterfall
 from harness.report.answer import answer
 from harness.report.cells import table_row
 from harness.report.compat import as_markdown, beside
-from harness.report.facts import gather
+from harness.report.facts import Facts
 from harness.report.page import html
 from harness.report.words import in_markdown, one_line
 from harness.runfolder import names
-from harness.runfolder.reader import read_run
 from harness.runfolder.writer import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    from harness.measure.result import Level, Result
     from harness.report.answer import Answer
-    from harness.report.facts import Facts
-    from harness.report.steprow import StepRow
+    from harness.runfolder.reader import Run
 
-MD_COLUMNS: Final = ("Users", "Decision", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting")
+MD_COLUMNS: Final = ("Users", "Result", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting")
 FIRST: Final = ("concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes")
 
 
@@ -55,23 +54,23 @@ def steps_csv(facts: Facts, told: Answer) -> str:  # noqa: ARG001 - one signatur
     return out.getvalue()
 
 
-def csv_row(step: StepRow) -> dict[str, object]:
+def csv_row(step: Level) -> dict[str, object]:
     """Flat: `ttft_ms.p95`, `server.running_mean`, ..."""
-    data = step.data
-    e2e = step.latency("e2e", "mean"), step.latency("e2e", "p95")
+    data: dict[str, Any] = to_json(step)
+    e2e = step.e2e_ms
     row: dict[str, object] = {
         "concurrency": step.users,
-        "mean_e2e_s": _seconds(e2e[0].value),
-        "p95_e2e_s": _seconds(e2e[1].value),
+        "mean_e2e_s": _seconds(e2e.mean),
+        "p95_e2e_s": _seconds(e2e.p95),
         "qps": data.get("requests_per_s"),
         "tok_s": data.get("output_tokens_per_s"),
-        "gpu_util_pct": data.get("gpu_util_pct"),
+        "gpu_util_pct": step.gpu.get("util_pct_mean"),
         "notes": one_line(f"{step.decision}: {data.get('reason') or ''}").rstrip(": "),
     }
     for key, value in data.items():
         if isinstance(value, dict):
             row |= {f"{key}.{part}": _plain(v) for part, v in value.items()}
-        elif key not in ("reason", "output_tokens_per_s", "requests_per_s"):
+        elif key not in ("reason", "slos", "output_tokens_per_s", "requests_per_s"):
             row[key] = _plain(value)
     return row
 
@@ -93,11 +92,11 @@ REPORTERS: Final[dict[str, Callable[[Facts, Answer], str]]] = {
 }
 
 
-def write_reports(path: Path) -> Answer:
-    """Write every format into the folder; the answer."""
-    facts = gather(read_run(path))
+def write_reports(run: Run, result: Result) -> Answer:
+    """Write every format into the run's folder; the answer."""
+    facts = Facts(run, result)
     told = answer(facts)
-    folder = RunFolder(path)
+    folder = RunFolder(run.path)
     for name, reporter in REPORTERS.items():
         folder.write(name, reporter(facts, told))
     return told

@@ -319,7 +319,9 @@ class KneeController:
         if lifetimes < _shortest(now.hold):
             return False
         decision = self.plan.judge(held).decision
-        decided = decision == Decision.failed or (decision == Decision.passed and self._outlasted(now, lifetimes))
+        decided = decision == Decision.failed or (
+            decision == Decision.passed and self._outlasted(now, lifetimes)
+        )
         if now.hold.purpose == Purpose.repeat:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
         return decided or (now.hold.until == "lean" and self._far(evidence))

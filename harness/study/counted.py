@@ -37,7 +37,7 @@ class CountedStep:
         samples: Sequence[ServerSample],
         until_ns: int,
     ) -> None:
-        """Nothing counted yet; `until_ns`: the next level was asked for, or the last request ended."""
+        """Nothing counted yet; `until_ns`: the next level begins, or the last request has ended."""
         span = (window.settled_ns, window.end_ns)
         self.span = (window.chosen_ns, until_ns)
         self.known = Known(recorded, *span)  # what the step is judged by
@@ -72,10 +72,16 @@ class Counted:
         again = {held: self._together(held) for held in _held_again(windows)}
         tokens = [step.tokens for step in self.steps.values()]
         every = [step.everything for step in self.steps.values()]
+        drawn = [step.drawn for step in self.steps.values()]
         also = [w for s in self.steps.values() for w in (s.judged, s.scraped)]
         count_gaps(
             recorded,
-            [*(t.gaps for t in tokens), *every, *again.values(), *(s.drawn for s in self.steps.values())],
+            [
+                *(t.gaps for t in tokens),
+                *every,
+                *again.values(),
+                *drawn,
+            ],
             [*(t.arrived for t in tokens), *also],
         )
         alone = {((w.settled_ns, w.end_ns),): s.tokens.gaps for w, s in self.steps.items()}

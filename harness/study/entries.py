@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from harness.measure.audit import audit_tokens, little
 from harness.measure.figures import block, sample_of, spans_of
@@ -13,7 +14,6 @@ from harness.measure.states import Decision
 from harness.measure.summary import window_summary
 from harness.measure.traces import traced_split
 from harness.measure.ttft_split import ttft_split
-from harness.measure.typed import from_json
 from harness.study.why import signs
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from harness.measure.traces import Trace
     from harness.study.controller import Step
     from harness.study.counted import Counted, CountedStep
-
-Json = dict[str, Any]
 
 
 def step_levels(
@@ -46,20 +44,19 @@ def step_levels(
     levels = []
     for step, low, high in zip(steps, ends, begins, strict=False):
         span = (step.window.settled_ns, step.window.end_ns)
+        level = _level(step, counted.steps[step.window], samples, plan, clients=clients, gpus=gpus)
         split = ttft_split(table, samples, span, (low, high))
         traced = traced_split(table, traces, run_id, span)
-        one = counted.steps[step.window]
-        levels.append(_level(step, one, split, traced, samples, plan, clients, gpus))
+        levels.append(replace(level, ttft_split=split, ttft_traced=traced))
     return levels
 
 
 def _level(
     step: Step,
     counted: CountedStep,
-    split: Json,
-    traced: Json | None,
     samples: Sequence[ServerSample],
     plan: SearchPlan,
+    *,
     clients: Sequence[ClientSample],
     gpus: Sequence[GpuSample],
 ) -> Level:
@@ -80,6 +77,7 @@ def _level(
         tokens_per_s=figures["output_tokens_per_s"] or math.nan,
         counted=counted,
     )
+    latency = {key: Latency.of(figures[f"{key}_ms"]) for key in LATENCIES}
     whole = spans_of(counted.sent, [counted.span])
     return Level(
         index=w.index,
@@ -95,19 +93,21 @@ def _level(
         n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
         n_failed=figures["n_failed"],
         outcomes=figures["outcomes"],
-        **{f"{key}_ms": from_json(Latency, figures[f"{key}_ms"]) for key in LATENCIES},
+        ttft_ms=latency["ttft"],
+        ttfot_ms=latency["ttfot"],
+        itl_ms=latency["itl"],
+        tpot_ms=latency["tpot"],
+        e2e_ms=latency["e2e"],
         output_tokens_per_s=figures["output_tokens_per_s"],
         requests_per_s=figures["requests_per_s"],
         goodput_per_s=figures["goodput_per_s"],
         exact_share=math.nan if figures["exact_share"] is None else figures["exact_share"],
         over_share=over,
         all=Everything(
-            from_json(Latency, block(sample_of(counted.sent, "ttft", whole))),
-            from_json(Latency, block(counted.everything)),
+            Latency.of(block(sample_of(counted.sent, "ttft", whole))),
+            Latency.of(block(counted.everything)),
         ),
         little=little(table, w),
         audit=audit_tokens(table, w, samples, counted.scraped),
-        ttft_split=split,
-        ttft_traced=traced,
         **parts,
     )

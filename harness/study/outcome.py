@@ -12,7 +12,6 @@ from harness.measure.power import power_knee
 from harness.measure.result import Knee, Latency, SloResult
 from harness.measure.search import bracket_of
 from harness.measure.states import Decision, Status, Verdict
-from harness.measure.typed import from_json
 from harness.study.controller import decided
 
 if TYPE_CHECKING:
@@ -55,10 +54,9 @@ def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
     if not levels or done.status in (Status.invalid, Status.target_failed):
         hi = plan.max_users if fails_by is None else fails_by - 1
         return Found(done.status, None, holds, hi, holds, fails_by)
-    if done.status == Status.slo_failed_at_min:
-        return Found(done.status, None, 0, levels[0].users, fails_by=levels[0].users)
-    if done.status == Status.not_reached:
-        return Found(done.status, None, levels[-1].users, plan.max_users, holds)
+    if done.status in (Status.slo_failed_at_min, Status.not_reached):
+        ends = (0, levels[0].users) if fails_by else (levels[-1].users, plan.max_users)
+        return Found(done.status, None, *ends, holds, fails_by)
     cross = crossing(
         levels, plan.slos, plan.max_errors, plan.seed, decided=ends_decided(plan, levels)
     )
@@ -66,11 +64,11 @@ def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
     holds = max((level for level in passed if level <= users), default=0)
     fails_by = min((level for level in failed if level > users), default=None)
     hi = max(hi if fails_by is None else min(hi, fails_by - 1), users)
-    if users < plan.min_users or math.isinf(cross.users):
-        return Found(Status.inconclusive, None, min(lo, users), hi, holds, fails_by)
-    if holds and fails_by and hi - holds <= max(1, WIDEST * users):
+    within = users >= plan.min_users and not math.isinf(cross.users)
+    if within and holds and fails_by and hi - holds <= max(1, WIDEST * users):
         return Found(Status.found, users, holds, hi, holds, fails_by)
-    return Found(Status.inconclusive, users, min(max(lo, holds), users), hi, holds, fails_by)
+    lo = min(max(lo, holds), users)
+    return Found(Status.inconclusive, users if within else None, lo, hi, holds, fails_by)
 
 
 def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
@@ -120,7 +118,7 @@ def knee_of(plan: SearchPlan, found: Found, levels: Sequence[Level], counted: Co
     same = [level for level in levels if level.users == at and level.usable]
     windows = [(level.settled_ns, level.end_ns) for level in same]
     ttft, itl = (
-        from_json(Latency, block(counted.level(key, windows))) if windows else Latency()
+        Latency.of(block(counted.level(key, windows))) if windows else Latency()
         for key in ("ttft", "itl")
     )
     rates = {

