@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from locust.runners import WorkerRunner
+
 from harness.drive.clock import now_ns
 from harness.drive.options import DriveOptions
 from harness.errors import ConfigError
 from harness.load.workloads import WORKLOADS, workload
+from harness.measure.search import SearchPlan
 from harness.measure.slo import Slo
 from harness.server.address import Address
+from harness.units import percent
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -39,6 +44,7 @@ def add_arguments(parser: ArgumentParser, **_: Any) -> None:
     )
     parser.add_argument("--prompt-tokens", type=int, default=0, help="mean; 0: the workload's own")
     parser.add_argument("--output-tokens", type=int, default=0, help="mean; 0: the workload's own")
+    parser.add_argument("--max-errors", default="1%", help="share of requests that may fail")
     group = parser.add_argument_group("vllm-harness, from the command line only")
     group.add_argument(  # Locust's form cannot post an empty list: it reads its texts as numbers
         "--slo", action="append", default=[], help="such as ttft_p95=500ms; may be given again"
@@ -116,10 +122,23 @@ def _api(environment: Environment) -> str:
     return apis.pop() if len(apis) == 1 else "chat"
 
 
-def slos(environment: Environment) -> list[Slo]:
-    """Every --slo, read. Raises ConfigError."""
+def plan(environment: Environment) -> SearchPlan:
+    """What a headless run is judged by. Raises ConfigError."""
     given: Any = environment.parsed_options
-    return [Slo.parse(text) for text in given.slo]
+    slos = tuple(map(Slo.parse, given.slo))
+    return SearchPlan(slos, max_errors=percent(given.max_errors, "--max-errors"), seed=given.seed)
+
+
+def judges(environment: Environment) -> bool:
+    """Whether the run is judged at its end: somebody waits for its exit code, and there are SLOs.
+
+    Results are made from a run folder: without --run-folder it makes one under reports/.
+    """
+    given: Any = environment.parsed_options
+    waits = (given.headless or given.autostart) and not isinstance(environment.runner, WorkerRunner)
+    if waits and given.slo and not given.run_folder:
+        given.run_folder = f"reports/locust-{time.strftime('%Y%m%d-%H%M%S')}"
+    return bool(waits and given.slo)
 
 
 def hand_over(environment: Environment, options: DriveOptions) -> None:

@@ -6,6 +6,7 @@ master; the records of workers on other machines are written by the master as th
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from harness.runfolder.writer import RunFolder
 if TYPE_CHECKING:
     from harness.drive.prepare import Prepared
     from harness.measure.records import RequestRecord
+    from harness.measure.search import SearchPlan
 
 
 class RecordFiles:
@@ -34,8 +36,8 @@ class RecordFiles:
         if self.folder is not None:
             RunFolder.create(self.folder.path)
 
-    def describe(self, prepared: Prepared) -> None:
-        """Write run.json, once."""
+    def describe(self, prepared: Prepared, plan: SearchPlan) -> None:
+        """Write run.json, once; `plan`: the SLOs that the run is judged by."""
         if self.folder is None or self._described:
             return
         self._described = True
@@ -45,8 +47,16 @@ class RecordFiles:
             "model": options.model,
             "version": prepared.capabilities.version,
         }
-        info = run_info(options.to_json(), seeds={"load": options.seed}, server=server)
+        slos = [str(slo) for slo in plan.slos]
+        config = {"kind": "locust", "plan": asdict(plan) | {"slos": slos}, "slos": slos}
+        config["drive"] = options.to_json()
+        info = run_info(config, seeds={"load": options.seed}, server=server)
         self.folder.write_json(names.RUN, info | {"reader": which()})
+
+    @property
+    def described(self) -> Path | None:
+        """The folder, once run.json lies in it."""
+        return self.folder.path if self.folder is not None and self._described else None
 
     def shared(self) -> bool:
         """Whether this process sees the folder that the master made."""
@@ -66,7 +76,9 @@ class RecordFiles:
                 self._open[worker] = RecordWriter(self.folder, worker)
             self._open[worker].put(records)
 
-    def close(self) -> None:
-        """Bring everything to the disk."""
+    def close(self, invalid: str = "") -> None:
+        """Bring everything to the disk; `invalid`: why the figures must not be used."""
         for writer in self._open.values():
             writer.close()
+        if self._described and self.folder is not None:
+            self.folder.write_json(names.ENDED, {"interrupted": False, "invalid": invalid})

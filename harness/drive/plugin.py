@@ -13,6 +13,7 @@ with --master and --worker:
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
@@ -31,9 +32,9 @@ from harness.drive.plainlive import PlainLive
 from harness.drive.prepare import prepare
 from harness.drive.relay import FLUSH_S, MasterRelay, WorkerRelay, retire_users
 from harness.drive.sinks import Fanout, Unsealed
-from harness.drive.tables import MISSED, LatencyTable, SloTable
+from harness.drive.tables import LatencyTable, SloTable
 from harness.drive.transport import say_missing
-from harness.errors import EXIT_SLO_MISSED, HarnessError, MeasurementInvalid
+from harness.errors import HarnessError, MeasurementInvalid
 from harness.export.live import LiveRun
 from harness.measure.recent import Recent
 from harness.server.address import Address
@@ -41,6 +42,7 @@ from harness.server.address import Address
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from locust.env import Environment
 
@@ -61,7 +63,9 @@ class Plugin:
         """Set up the sinks and the transport's end. Raises ConfigError, RunFolderError."""
         self.environment = environment
         self.table = LatencyTable()
-        self.slos = SloTable(arguments.slos(environment))
+        self.plan = arguments.plan(environment)
+        self.slos = SloTable(self.plan.slos)
+        self.judges = arguments.judges(environment) and not MAKERS
         arguments.fix(environment)
         self.files = RecordFiles(environment.parsed_options.run_folder)  # type: ignore[union-attr]
         self.recent = Recent()
@@ -154,7 +158,7 @@ class Plugin:
         arguments.forget(environment)
         prepared = prepare(arguments.drive_options(environment))
         arguments.hand_over(environment, prepared.options)
-        self.files.describe(prepared)
+        self.files.describe(prepared, self.plan)
         folder, to = self.files.folder, prepared.options
         name = folder.path.name if folder else ""
         self.live.known(name, to.model, Address.parse(to.url).authority)
@@ -228,24 +232,30 @@ class Plugin:
                 runner.stop()
         if self.driver is not None:
             self.driver.close()
-        self.files.close()
+        lost = say_missing(self.missing()) if self.worker is None else ""
+        self.files.close(lost)
         if self.worker is None:
-            self._conclude()
+            self._conclude(lost)
 
-    def _conclude(self) -> None:
-        """Say what is missing and which SLOs were missed; both change the exit code."""
+    def _conclude(self, lost: str) -> None:
+        """Say what is missing and what became of the SLOs; both change the exit code."""
         code: int | None = None
-        rows = self.slos.rows() if self.host is None else []
-        if any(row["verdict"] == MISSED for row in rows):
-            code = EXIT_SLO_MISSED
-        for row in rows:
-            logger.info("SLO %s: %s (%s over, %s allowed, n %s)", *row.values())
-        lost = self.missing()
         if lost:
-            logger.error("%s", say_missing(lost))
+            logger.error("%s", lost)
             code = MeasurementInvalid.exit_code
+        if self.judges and self.files.described is not None:
+            code = self._judge(self.files.described)
         if code is not None and self.environment.process_exit_code is None:
             self.environment.process_exit_code = code
+
+    def _judge(self, folder: Path) -> int:
+        """The results of the run, as `run` has them: the same records give the same code."""
+        command = [sys.executable, "-m", "harness", "report", str(folder)]
+        done = subprocess.run(  # noqa: S603 - our own
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        logger.info("%s", (done.stdout or done.stderr).strip())
+        return done.returncode
 
     def missing(self) -> dict[int, int]:
         """By worker, requests without a record."""

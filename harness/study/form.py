@@ -89,7 +89,7 @@ FIELDS: Final[dict[str, Field]] = {
         "1%",
     ),
 }
-ON_THE_LINE: Final = ("min_users", "max_users", "budget", "max_errors")  # chat.py has the others
+ON_THE_LINE: Final = ("min_users", "max_users", "budget")  # chat.py has the others
 
 
 def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

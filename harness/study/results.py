@@ -7,8 +7,11 @@ says is what the records say.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
+from math import inf, nan
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from harness.errors import (
     EXIT_INCONCLUSIVE,
@@ -20,11 +23,13 @@ from harness.errors import (
 )
 from harness.measure.beside import beside
 from harness.measure.compat import COMPAT
+from harness.measure.decide import ERRORS, counts_of, decide
 from harness.measure.evidence import Window
 from harness.measure.metrics import failed
 from harness.measure.power import plateau_knee, power_knee
-from harness.measure.result import Bottleneck, Result, Target
+from harness.measure.result import Bottleneck, Result, SloResult, Target
 from harness.measure.search import Done, SearchPlan
+from harness.measure.selfcheck import instrument_sentence
 from harness.measure.serverside import lacking
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Purpose, Status
@@ -39,6 +44,7 @@ from harness.server.seats import max_num_seqs
 from harness.study.counted import Counted
 from harness.study.entries import step_levels
 from harness.study.outcome import Found, knee_of, knee_slos, locate
+from harness.study.controller import BUSY_SHARE, TURNOVERS
 from harness.study.replay import Logged, Replay, replay
 from harness.study.usable import shared_tokens, unusable
 from harness.study.why import bottleneck
@@ -47,10 +53,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.measure.result import Level, SloResult
+    from harness.measure.decide import SloResult as Decided
+    from harness.measure.result import Level
+    from harness.measure.table import RecordTable
     from harness.runfolder.reader import Run
 
 Json = dict[str, Any]
+LOCUST: Final = "locust"  # the kind of a run that the `locust` command made
 
 EXIT_OF: Final = {
     Status.found: EXIT_OK,
@@ -95,13 +104,33 @@ def logged_steps(run: Run) -> list[Logged]:
     ]
 
 
+def held_by_locust(table: RecordTable) -> list[Logged]:
+    """The one level of a run that the `locust` command made, as far as its records show it.
+
+    The level begins when nearly all users are busy; it has settled when two requests per user have
+    ended since, as under our own controller; it ends when the last request was sent.
+    """
+    if not len(table):
+        return []
+    sent, done = np.sort(table.sent_ns), np.sort(table.done_ns)
+    busy = np.arange(1, len(sent) + 1) - np.searchsorted(done, sent, "right")
+    users = int(busy.max())
+    ramped = int(sent[np.argmax(busy >= BUSY_SHARE * users)])
+    since = done[done > ramped]
+    settled = int(since[TURNOVERS * users - 1]) if len(since) >= TURNOVERS * users else ramped
+    first, last = int(sent[0]), max(int(sent[-1]), settled)
+    window = Window(0, users, Purpose.hold, first, ramped, settled, last, last)
+    return [Logged(window, "", Decision.held, audited=False)]
+
+
 def compute(run: Run, compat: Sequence[str] = ()) -> Result:
     """Everything that the records say. Raises RunFolderError.
 
     `compat`: tools whose figures the result has too, beside those that the run asked for.
     """
-    plan, logged = plan_of(run), logged_steps(run)
-    config = run.info["config"]
+    plan, config = plan_of(run), run.info["config"]
+    by_locust = config.get("kind") == LOCUST
+    logged = held_by_locust(run.table) if by_locust else logged_steps(run)
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
     searched = config.get("kind") == "knee"
     drive = config.get("drive") or {}
@@ -110,6 +139,8 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
 
     def audit(window: Window) -> str:
         step = counted.steps[window]
+        if by_locust:  # its users may pause, and nobody read the server
+            return instrument_sentence(step.known, window, plan.slos, step.tokens.gaps)
         return unusable(window, step.known, run.server, plan.slos, shared=shared, counted=step)
 
     replayed = replay(plan, logged, counted, searched=searched, audit=audit)
@@ -176,7 +207,8 @@ def target_of(run: Run) -> Target:
     versions = dict(run.info.get("versions") or {})
     if server.get("version"):
         versions["server"] = str(server["version"])
-    simulated = bool(server.get("embedded"))
+    # `vllm-harness engine` behind a URL says so in its version
+    simulated = bool(server.get("embedded")) or versions.get("server", "").startswith("harness-")
     return Target(
         url=str(server.get("url") or ""),
         model=str(server.get("model") or ""),
@@ -199,9 +231,64 @@ def _done(replayed: Replay, ended: Json) -> Done:
 
 
 def _judged(
-    plan: SearchPlan, levels: list[Level], counted: Counted
+    plan: SearchPlan, levels: Sequence[Level], counted: Counted
 ) -> tuple[Status, list[Level], list[SloResult], SloResult | None]:
-    return Status.measured, levels, [], None
+    """Levels that were given: (status, the levels with their verdicts, the run's, its failures').
+
+    Without an SLO nothing is judged. The run's word on an SLO is that of the level where it fares
+    worst.
+    """
+    if not plan.slos:
+        return Status.measured, list(levels), [], None
+    steps = list(counted.steps.items())
+    decided = decide(
+        [
+            counts_of(
+                step.table,
+                window,
+                plan.slos,
+                plan.max_errors,
+                judged=step.judged,
+                gaps=step.tokens.gaps,
+            )
+            for window, step in steps
+        ]
+    )
+    told, failures = [], []
+    for level, found in zip(levels, decided, strict=True):
+        slos = [
+            _said(one, level, level.observed(slo))
+            for one, slo in zip(found.slos, plan.slos, strict=True)
+        ]
+        told.append(replace(level, slos=tuple(slos)))
+        failures.append(_said(found.errors, level))
+    by_slo = zip(*(level.slos for level in told), strict=True)
+    slos = [max(results, key=_how_bad) for results in by_slo]
+    errors = max(failures, key=_how_bad, default=None)
+    verdicts = {one.verdict for one in slos}
+    status = Status.met if verdicts == {Verdict.met} else Status.inconclusive
+    if Verdict.missed in verdicts or (errors is not None and errors.verdict == Verdict.missed):
+        status = Status.missed
+    return status, told, slos, errors
+
+
+def _said(found: Decided, level: Level, observed: float = nan) -> SloResult:
+    name = f"max_errors={found.allowed:.4%}".rstrip("0%").rstrip(".") + "%"
+    return SloResult(
+        slo=name if found.slo == ERRORS else found.slo,
+        verdict=found.verdict,
+        observed=observed,
+        users=level.users,
+        n=found.n,
+        n_over=found.over,
+        allowed=found.allowed,
+        needs_more=found.needs_more,
+    )
+
+
+def _how_bad(one: SloResult) -> tuple[int, float]:
+    order = (Verdict.met, Verdict.inconclusive, Verdict.missed)
+    return order.index(one.verdict), one.n_over / one.n if one.n else inf
 
 
 def _bottleneck(
