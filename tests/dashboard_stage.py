@@ -123,7 +123,7 @@ def decoy(url: str, beside: str, slos: Sequence[Slo]) -> Iterator[str]:
     live.known("another", "other", "other:1")
     live.users(777, 777)
     live.step(7, "measuring", "hold")
-    live.past(["good", "bad"], 700.0, 800.0)
+    live.past(["pass", "fail"], 700.0, 800.0)
     live.found({"users": 777, "ci95": [776, 778]})
     made_of = records(5, 600)
     cpu_s = count(1.0, 0.25)

@@ -70,7 +70,7 @@ def page_of(run: str, **values: str) -> list[dict[str, str]]:
     info = {"run_info": "1x60", **values}
     where = f'job="j", instance="{run}"'
     more = {"run_info": 'run="r", model="m"', "step_phase": 'phase="measuring"',
-            "steps_total": 'decision="good"'}  # fmt: skip
+            "steps_total": 'decision="pass"'}  # fmt: skip
     return [
         {"series": f"harness_{name}{{{where}, {more.get(name, '')}}}", "values": shown}
         for name, shown in info.items()

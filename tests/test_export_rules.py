@@ -14,11 +14,12 @@ from harness.cli.app import main
 from harness.export.kubernetes import scaled_object
 from harness.export.rules import knee_file, routing_alerts, routing_file
 from harness.export.threshold import Threshold, threshold
+from harness.measure.result import Knee, Level, Result, SloResult
 from harness.measure.routing import limits_ns, route
 from harness.measure.slo import Slo
+from harness.measure.states import Decision, Verdict
 from harness.report.facts import Facts
 from harness.report.routing import routed
-from harness.report.steprow import StepRow
 
 ROOT = Path(__file__).parents[1]
 MS = 1_000_000
@@ -55,34 +56,32 @@ def test_limits_are_those_of_the_p95s():
     assert (ttft, isnan(itl)) == (700 * MS, True)
 
 
-def level(users: int, ttft: float | None, itl: float | None, **more: object) -> StepRow:
-    """A step of 10 s with its p95s in ms."""
-    figures = {"ttft_ms": {"p95": ttft}, "itl_ms": {"p95": itl}}
-    times = {"settled_ns": 0, "end_ns": 10**10, "decision": "bad"}
-    return StepRow({"users": users, **times, **figures, **more})
+def level(users: int, ttft: float, itl: float, decision: str = "fail") -> Level:
+    """A level of 10 s with the shares that are over the p95s' limits."""
+    over = {"ttft_p95": ttft, "itl_p95": itl}
+    return Level(0, users, decision=Decision(decision), end_ns=10**10, over_share=over)
 
 
 @pytest.mark.parametrize(
     ("steps", "knee", "want"),
     [
-        ([level(8, 400, 40)], None, []),
-        ([level(8, 600, 40), level(16, 900, 90)], None,
+        ([level(8, 0.04, 0)], None, []),
+        ([level(8, 0.4, 0.01), level(16, 1, 0.2)], None,
          [f"At 8 concurrent requests p95 TTFT is over its limit: inspect {QUEUE}."]),
-        ([level(8, 600, 40), level(16, 900, 90)], 8,  # by chance a good level's p95 may be over
+        ([level(8, 0.4, 0.01), level(16, 1, 0.2)], 8,  # by chance a passed level may be over
          [f"At 16 concurrent requests {BOTH}."]),
-        ([level(1, 400, "inf")], None,
+        ([level(1, 0.04, 1)], None,
          [f"At 1 concurrent request p95 ITL is over its limit: inspect {DECODE}."]),
-        ([level(8, None, 40, over_share={"ttft_p95": 0.4})], None,  # decided, without a quantile
-         [f"At 8 concurrent requests p95 TTFT is over its limit: inspect {QUEUE}."]),
-        ([level(8, None, 40, over_share={"ttft_p95": 0.04})], None, []),
-        ([level(8, None, 40, over_share={"ttft_p95": 0.4}, decision="undecided")], None, []),
-        ([level(8, 900, 90, decision="invalid")], None, []),
+        ([level(8, 0.4, 0.4, "inconclusive")], None, []),  # not decided: never called over
+        ([level(8, 0.4, 0.4, "pass")], None, []),
+        ([level(8, 1, 1, "invalid")], None, []),
     ],
 )  # fmt: skip
 def test_report_says_where_to_look(steps, knee, want):
     """One line, of the lowest level that is over."""
-    run = type("Run", (), {"knee": {"knee": {"users": knee}}})()
-    assert routed(Facts(run, "found", steps, SLOS)) == want  # type: ignore[arg-type]
+    slos = tuple(SloResult(str(slo), Verdict.inconclusive) for slo in SLOS)
+    result = Result(slos=slos, levels=tuple(steps), knee=Knee(estimate=knee))
+    assert routed(Facts(None, result)) == want  # type: ignore[arg-type]
 
 
 def buckets(name: str, limit_s: float, labels: str, bad: bool) -> list[dict[str, str]]:
@@ -141,17 +140,18 @@ def test_routing_rules_fire_in_their_quadrant(tmp_path):
 
 KNEE = {
     "status": "found",
-    "slos": ["ttft_p95=500ms", "itl_p95=50ms"],
-    "knee": {"users": 48, "ci95": [40, 52], "measured_at_users": 48},
+    "target": {"model": 'qwen"7b'},
+    "slos": [{"slo": "ttft_p95=500ms", "verdict": "met"}, {"slo": "itl_p95=50ms", "verdict": "met"}],
+    "knee": {"holds": 40, "estimate": 48, "ci95": [40, 52], "measured_at_users": 48},
     # of 48 users the server saw 16 + 20 = 36 for 30 s, 16 + 26 = 42 for 10 s: 37.5, 78.1 %
-    "steps": [
-        {"users": 48, "settled_ns": 0, "end_ns": 30, "decision": "good",
+    "levels": [
+        {"index": 0, "users": 48, "settled_ns": 0, "end_ns": 30, "decision": "pass",
          "server": {"running_mean": 16.0, "waiting_mean": 20.0}},
-        {"users": 48, "settled_ns": 40, "end_ns": 50, "decision": "undecided",
+        {"index": 1, "users": 48, "settled_ns": 40, "end_ns": 50, "decision": "inconclusive",
          "server": {"running_mean": 16.0, "waiting_mean": 26.0}},
-        {"users": 48, "settled_ns": 60, "end_ns": 99, "decision": "invalid",
+        {"index": 2, "users": 48, "settled_ns": 60, "end_ns": 99, "decision": "invalid",
          "server": {"running_mean": 1.0, "waiting_mean": 0.0}},
-        {"users": 64, "settled_ns": 99, "end_ns": 199, "decision": "bad",
+        {"index": 3, "users": 64, "settled_ns": 99, "end_ns": 199, "decision": "fail",
          "server": {"running_mean": 16.0, "waiting_mean": 48.0}},
     ],
 }  # fmt: skip
@@ -159,8 +159,7 @@ KNEE = {
 
 def folder(path: Path, knee: dict[str, object]) -> Path:
     """A run folder as far as rules need it."""
-    (path / "knee.json").write_text(json.dumps(knee))
-    (path / "run.json").write_text(json.dumps({"server": {"model": 'qwen"7b'}}))
+    (path / "result.json").write_text(json.dumps(knee))
     return path
 
 
@@ -171,7 +170,7 @@ def test_threshold_is_in_the_servers_count(tmp_path):
 
 def test_threshold_without_the_servers_figures(tmp_path):
     """Then a user counts as a request, and the sentence says so."""
-    found = threshold(folder(tmp_path, {**KNEE, "steps": []}))
+    found = threshold(folder(tmp_path, {**KNEE, "levels": []}))
     assert (found.requests, isnan(found.share)) == (40, True)
     assert found.sentence == (
         "Measured: ttft_p95=500ms and itl_p95=50ms holds up to 40 concurrent users at least (the "
@@ -244,9 +243,9 @@ def test_scaled_object(tmp_path):
 @pytest.mark.parametrize(
     ("knee", "code", "says"),
     [
-        ({**KNEE, "status": "undecided"}, 6, "no knee to build on (its status is undecided)"),
-        ({**KNEE, "knee": {"users": 1, "ci95": [0, 2]}}, 6, "(its interval reaches 0)"),
-        ({"status": "held", "steps": []}, 6, "(its status is held)"),
+        ({**KNEE, "status": "inconclusive"}, 6, "no knee to build on (its status is inconclusive)"),
+        ({**KNEE, "knee": {"estimate": 1, "ci95": [0, 2]}}, 6, "(its interval reaches 0)"),
+        ({"status": "met", "levels": []}, 6, "(its status is met)"),
     ],
 )
 def test_no_knee_is_one_sentence(tmp_path, capsys, knee, code, says):
@@ -261,7 +260,7 @@ def test_no_knee_is_one_sentence(tmp_path, capsys, knee, code, says):
 def test_no_run_folder_and_no_place_to_write(tmp_path, capsys):
     """Both are refused with exit code 4."""
     assert main(["rules", str(tmp_path)]) == 4
-    assert "has no knee.json" in capsys.readouterr().err
+    assert "has no result.json" in capsys.readouterr().err
     folder(tmp_path, KNEE)
     assert main(["rules", str(tmp_path), "--out", str(tmp_path / "no/where.yml")]) == 4
     assert "cannot be written" in capsys.readouterr().err

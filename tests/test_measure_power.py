@@ -52,7 +52,7 @@ def test_the_next_level_for_power(seen, spent_s, want):
     ("seen", "spent_s", "want"),
     [
         (GROWING + levels(u3=30), 0, Done("not_reached", (3, 4))),  # 4 may not be passed
-        (GROWING[:2], 100, Done("undecided", None)),
+        (GROWING[:2], 100, Done("inconclusive", None)),
     ],
 )
 def test_a_power_that_only_grows(seen, spent_s, want):

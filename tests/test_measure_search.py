@@ -65,9 +65,9 @@ def test_the_next_level(plan, seen, want):
         (PLAN, bad(1, 1), 50, Done("slo_failed_at_min", (0, 1))),
         (PLAN, good(64, 64), 50, Done("not_reached", (64, 64))),
         (PLAN, good(4) + bad(16), 97, Done("found", (4, 16))),  # 3 % of the budget left
-        (PLAN, good(1, 2), 97, Done("undecided", (2, 64))),  # still climbing: says nothing of 64
-        (PLAN, lean(64), 97, Done("undecided", (0, 64))),
-        (PLAN, [evidence(1, (0, 0))], 97, Done("undecided", None)),  # nothing observed
+        (PLAN, good(1, 2), 97, Done("inconclusive", (2, 64))),  # still climbing: says nothing of 64
+        (PLAN, lean(64), 97, Done("inconclusive", (0, 64))),
+        (PLAN, [evidence(1, (0, 0))], 97, Done("inconclusive", None)),  # nothing observed
         (PLAN, [], 97, Done("invalid", None)),  # no step that may be used
     ],
 )

@@ -89,15 +89,15 @@ def test_effective_n(cluster, want):
 @pytest.mark.parametrize(
     ("n", "k", "alpha", "want"),
     [
-        (50, 0, 0.05, "undecided"),
-        (90, 0, 0.05, "good"),
-        (125, 0, 0.05 / 8, "undecided"),
-        (126, 0, 0.05 / 8, "good"),  # the figure in the module's text
-        (126, 6, 0.05 / 8, "undecided"),  # 4.8 %
-        (3, 3, 0.05 / 8, "undecided"),
-        (5, 5, 0.05 / 8, "bad"),
-        (1000, 100, 0.05 / 8, "bad"),
-        (1000, 20, 0.05 / 8, "good"),
+        (50, 0, 0.05, "inconclusive"),
+        (90, 0, 0.05, "pass"),
+        (125, 0, 0.05 / 8, "inconclusive"),
+        (126, 0, 0.05 / 8, "pass"),  # the figure in the module's text
+        (126, 6, 0.05 / 8, "inconclusive"),  # 4.8 %
+        (3, 3, 0.05 / 8, "inconclusive"),
+        (5, 5, 0.05 / 8, "fail"),
+        (1000, 100, 0.05 / 8, "fail"),
+        (1000, 20, 0.05 / 8, "pass"),
     ],
 )
 def test_judging_a_share(n, k, alpha, want):
@@ -113,7 +113,7 @@ def test_looking_after_every_request_keeps_the_error_rate():
     wrong = 0
     for row in k:
         wrong += any(
-            judge.judge_share(n, row[n - 1], 0.05, alpha) != "undecided"
+            judge.judge_share(n, row[n - 1], 0.05, alpha) != "inconclusive"
             for n in range(5, looks + 1, 5)
         )
     assert wrong <= alpha * runs
@@ -177,7 +177,7 @@ def test_clustered_observations_keep_the_error_rate():
                 judge.judge_share(
                     n[b - 1], k[b - 1], 0.05, 0.05,
                     stats.design_effect(sizes[:b], hits[:b]) if corrected else 1.0,
-                ) != "undecided"
+                ) != "inconclusive"
                 for b in looks
             )  # fmt: skip
             wrong += decided and corrected

@@ -138,7 +138,7 @@ def test_every_other_cause_is_ruled_out_in_words(case: str) -> None:
     found = conclude(replace(start, **change))
     assert [line.partition(":")[0] for line in found.ruled_out] == [n for n in RULES if n != want]
     assert [line for line in found.ruled_out if not line.partition(": ")[2]] == []
-    assert bool(found.evidence) == bool(found.knobs) == (want != "undecided")
+    assert bool(found.evidence) == bool(found.try_next) == (want != "undecided")
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -157,7 +157,7 @@ def test_a_slot_bound_server_without_kv_usage() -> None:
     assert (found.bound_by, found.window) == (
         "batch slots", "64 users held for 30 s, 30 readings of the server"
     )  # fmt: skip
-    assert found.evidence == [
+    assert list(found.evidence) == [
         "running stays at 16.0 (most 16)",
         "max_num_seqs 16, inferred: what runs stands still while requests wait",
         "48.0 requests wait on average",

@@ -37,7 +37,7 @@ def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: s
         (51, (48, 52), None, "found",
          ["Each replica holds 48, so U users need R = ceil(U / 48) replicas."]),
         (1, (0, 2), 2000, "found", []),  # an interval that reaches 0 promises nothing
-        (None, (4, 64), 2000, "undecided", []),
+        (None, (4, 64), 2000, "inconclusive", []),
         (None, (64, 64), 2000, "not_reached", []),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ VIEW = LiveView(
     "vllm-harness knee", 3, "bisect", "measuring", 48, 48, 40 * SECOND,
     {"TTFT": "412 ms (398 to 432)", "ITL": ""}, "1,580 tokens/s", "37 ended, 2 failed",
     "40 running, 8 waiting", "between 32 and 64",
-    [("1", "good", "0 of 14 over ttft_p95=500ms"), ("64", "bad", "9 of 9 over itl_p95=50ms")],
+    [("1", "pass", "0 of 14 over ttft_p95=500ms"), ("64", "fail", "9 of 9 over itl_p95=50ms")],
 )  # fmt: skip
 REST = "37 ended, 2 failed, 40 s left at most"
 
@@ -78,7 +78,7 @@ def test_the_panel() -> None:
 )
 def test_what_others_say_is_text(said: str, want: str) -> None:
     """A model's name, a decision and a reason are drawn as they are, on a line."""
-    view = replace(VIEW, title=said, server=said, past=[("8", "bad", said), ("9", said, "")])
+    view = replace(VIEW, title=said, server=said, past=[("8", "fail", said), ("9", said, "")])
     shown = drawn(view)
     assert shown.count(want) == 4
     assert ("\x1b" in shown, len(shown.splitlines())) == (False, 11)

@@ -47,7 +47,7 @@ def test_steps_csv(folder: Path) -> None:
     rows = list(csv.DictReader(lines))
     assert (lines[0][: len(COLUMNS)], len(lines)) == (COLUMNS, len(LEVELS) + 2)
     assert [int(row["concurrency"]) for row in rows] == list(LEVELS)
-    assert {row["notes"].split(":")[0] for row in rows} <= {"good", "bad", "undecided"}
+    assert {row["notes"].split(":")[0] for row in rows} <= {"pass", "fail", "inconclusive"}
 
 
 STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
@@ -59,7 +59,7 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
         (1, 4), "up to 4 concurrent requests, the most that was tried: the knee lies higher.",
         "Raise --max-users to find the knee.",
     ),
-    "undecided": (
+    "inconclusive": (
         (4, 64), "Undecided: the measurements do not settle the knee; bad from 64.",
         "Give it more time (--budget), or an SLO further from where the server stands.",
     ),

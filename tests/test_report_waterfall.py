@@ -54,7 +54,7 @@ def test_the_report_has_a_bar_and_a_row_for_each_step(folder: Path) -> None:
 
 def facts(folder: Path, *splits: dict[str, Any]) -> Facts:
     """A run of one step each."""
-    rows = [{"index": i, "users": 8, "decision": "good", "ttft_split": s}
+    rows = [{"index": i, "users": 8, "decision": "pass", "ttft_split": s}
             for i, s in enumerate(splits)]  # fmt: skip
     return Facts(read_run(folder), "held", [StepRow(row) for row in rows], ())
 

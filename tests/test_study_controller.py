@@ -12,13 +12,13 @@ from harness.engine.config import EngineConfig
 from harness.engine.configurations import Configuration
 from harness.engine.simulate import ClosedLoop
 from harness.engine.traffic import Traffic
-from harness.measure.judge import BAD
 from harness.measure.metrics import failed
 from harness.measure.power import plateau_knee, power_knee
 from harness.measure.search import Hold, SearchPlan, next_action
 from harness.measure.slo import Slo
+from harness.measure.states import Decision
 from harness.measure.table import OPEN, OUTCOME_CODE, RecordTable
-from harness.study.controller import LATER, KneeController
+from harness.study.controller import KneeController
 from harness.study.outcome import locate
 from harness.units import SECOND
 
@@ -122,7 +122,7 @@ def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> N
     assert controller.result is not None
     assert controller.result.status == "invalid"
     assert [(s.window.users, s.judgement.decision) for s in controller.steps] == [
-        (4, LATER), (16, BAD),
+        (4, Decision.held), (16, Decision.failed),
     ]  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def test_a_level_that_fails_hard_is_bad_at_once_and_the_load_goes_down() -> None
     hard = [s for s in controller.steps if "more than half" in s.judgement.reason]
     assert hard
     after = controller.steps[controller.steps.index(hard[0]) + 1]
-    assert (hard[0].judgement.decision, after.window.purpose) == ("bad", "down")
+    assert (hard[0].judgement.decision, after.window.purpose) == ("fail", "down")
     assert after.window.users < hard[0].window.users
 
 

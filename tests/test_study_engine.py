@@ -145,6 +145,6 @@ def test_a_server_that_fails_hard(command: tuple[str, ...], tmp_path: Path) -> N
     assert "HTTP 500" in result["invalid_reason"]
     assert "The target failed hard" in done.stdout
     # users who fail at once are hardly ever under way: Little's law may say so first
-    assert result["steps"][-1]["decision"] in {"bad", "invalid"}
+    assert result["steps"][-1]["decision"] in {"fail", "invalid"}
     users = [step["users"] for step in result["steps"]]
     assert users[-1] == min(users)  # after the failure it went down

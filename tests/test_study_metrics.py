@@ -21,6 +21,7 @@ from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.export.live import LiveRun
 from harness.measure.records import Outcome
+from harness.measure.result import Knee
 from harness.measure.samples import ClientSample
 from harness.measure.slo import Slo
 from harness.measure.table import concat
@@ -39,7 +40,7 @@ def filled(seed: int, count: int, users: int) -> LiveRun:
     live = LiveRun("knee", "chat", SLOS)
     live.users(users, users)
     live.step(users, "measuring", "up")
-    live.past(["good"] * users, 1.0, float(users))
+    live.past(["pass"] * users, 1.0, float(users))
     live.clients([ClientSample(now_ns(), "main", 1.0), ClientSample(now_ns(), "worker 0", 2.0)])
     for record in records(seed, count):
         live.counts.put(with_parts(record, [0.5]))
@@ -66,9 +67,9 @@ def test_state_of_a_run():
     live.known("knee-1", "qwen", "gpu:8000")
     live.users(8, 7)
     live.step(3, "settling", "bisect")
-    live.past(["good", "bad", "invalid", "good"], 4.0, 8.0)
+    live.past(["pass", "fail", "invalid", "pass"], 4.0, 8.0)
     live.clients([ClientSample(0, "main", 1.5, 12.5), ClientSample(0, "decoder 0", 0.5)])
-    live.found({"users": 6, "ci95": [5, 7]})
+    live.found(Knee(holds=5, estimate=6, ci95=(5, 7)))
     lines = {
         name.removeprefix("harness_") + "".join(f" {v}" for _, v in labels): value
         for (name, labels), value in lines_of(live.page()).items()
@@ -78,8 +79,8 @@ def test_state_of_a_run():
         "run_info knee qwen knee-1 gpu:8000 rag": 1, "step": 3,
         "users_target": 8, "users_running": 7,
         "step_phase settling": 1, "step_purpose bisect": 1, "step_purpose up": 0,
-        "steps_total good": 2, "steps_total bad": 1, "steps_total invalid": 1,
-        "steps_total undecided": 0, "bracket_low_users": 4, "bracket_high_users": 8,
+        "steps_total pass": 2, "steps_total fail": 1, "steps_total invalid": 1,
+        "steps_total inconclusive": 0, "bracket_low_users": 4, "bracket_high_users": 8,
         "slo_limit_seconds ttft_p95": 0.3, "slo_limit_seconds itl_p95": 0.011,
         "slo_allowed_ratio ttft_p95": 0.05, "slo_allowed_ratio itl_p95": 0.05,
         "loop_lag_seconds main": 0.0125, "client_cpu_seconds_total main": 1.5,

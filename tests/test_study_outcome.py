@@ -1,14 +1,19 @@
-"""From steps to knee.json, in simulated counts."""
+"""From steps to the knee and its bottleneck, in simulated counts."""
 
 from dataclasses import replace
 
 from measure_tables import SECOND, evidence, table, window
 
+from harness.measure.result import Target
 from harness.measure.samples import ServerSample
-from harness.measure.search import Done, SearchPlan
+from harness.measure.search import SearchPlan
 from harness.measure.slo import Slo
+from harness.measure.states import Status
 from harness.study.controller import Step
-from harness.study.outcome import knee_json
+from harness.study.counted import Counted
+from harness.study.entries import step_levels
+from harness.study.outcome import Found
+from harness.study.why import bottleneck
 
 PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))
 
@@ -26,5 +31,7 @@ def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
     steps = [step(8, 4, 0, 10), step(9, 80, 20, 22), step(9, 80, 30, 50)]
     running = {20: 0, 21: 8, **dict.fromkeys(range(30, 50), 8)}
     samples = [ServerSample(at * SECOND, n, 1, kv_usage=0.1) for at, n in running.items()]
-    result = knee_json(PLAN, steps, Done("found", (8, 9)), table(), samples)
-    assert (result["knee"]["users"], result["verdict"]["bound_by"]) == (8, "batch slots")
+    windows = [step.window for step in steps]
+    levels = step_levels(steps, Counted(table(), windows, PLAN.slos, samples), samples, PLAN)
+    found = Found(Status.found, 8, 8, 8, 8, 9)
+    assert bottleneck(PLAN, steps, found, levels, Target()).bound_by == "batch slots"
