@@ -75,10 +75,12 @@ class Figure:
 
     @property
     def interval(self) -> str:
-        """`398 to 432`, with the number's own digits; "" when there is none."""
-        if math.isnan(self.lo) or math.isnan(self.hi):
+        """`398 to 432` or `at least 398`, with the number's own digits; "" when there is none."""
+        if math.isnan(self.lo):
             return ""
         decimals = places(self.value, self.lo, self.hi)
+        if math.isnan(self.hi):
+            return f"at least {rounded(self.lo, decimals)}"
         return f"{rounded(self.lo, decimals)} to {rounded(self.hi, decimals)}"
 
     def __str__(self) -> str:
