@@ -11,7 +11,7 @@ from harness.measure.fit import levels_of
 from harness.measure.search import bracket_of
 from harness.measure.summary import Tokens
 from harness.report.live import Live, LiveView, seconds_left
-from harness.report.say import say
+from harness.report.say import Figure, say
 from harness.report.write import write_reports
 from harness.study.controller import decided
 from harness.units import MS, SECOND
@@ -129,12 +129,9 @@ def counts(ended: int, failed: int) -> str:
 
 
 def p95(seen: Figures) -> str:
-    """`412 ms (398 to 432)` of a window, as far as it is known."""
-    if not seen.n:
-        return ""
-    value = seen.quantile(0.95) / MS
+    """`412 ms (398 to 432)` of a window."""
     interval = seen.interval(0.95)
     if interval is None:
-        return f"{say(value)} ms"
-    lo, hi = interval.lo / MS, interval.hi / MS
-    return f"{say(value, lo, hi)} ms ({say(lo, lo, hi)} to {say(hi, lo, hi)})"
+        return ""
+    hi = math.nan if interval.hi is None else interval.hi / MS
+    return str(Figure(seen.quantile(0.95) / MS, interval.lo / MS, hi, "ms"))

@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
-from harness.measure.stats import QUANTILES, quantile, reportable
+from harness.measure.stats import FEWEST_BEYOND, QUANTILES, quantile
 from harness.measure.table import RecordTable
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class LatencyTable:
         """Keep what is there: the page may still be read."""
 
     def rows(self) -> list[dict[str, str | int]]:
-        """One row per latency: name, n, and its quantiles in ms as text ("-": too few, "inf")."""
+        """One row per latency: name, n, and its quantiles in ms as text ("-": none yet, "inf")."""
         return [self._row(key, ring) for key, ring in self._rings.items()]
 
     def _row(self, key: str, ring: Ring) -> dict[str, str | int]:
@@ -93,7 +93,7 @@ class LatencyTable:
         n = len(ordered)
         cells: dict[str, str | int] = {"metric": METRICS[key].title, "key": key, "n": n}
         for name, q in QUANTILES.items():
-            cells[name] = f"{quantile(ordered, q):.2f}" if reportable(n, q) else "-"
+            cells[name] = f"{quantile(ordered, q):.2f}" if n else "-"
         cells["max"] = f"{ordered[-1]:.2f}" if n else "-"
         return cells
 
@@ -135,7 +135,9 @@ class SloTable:
 
     def _row(self, slo: Slo, n: int, over: int) -> dict[str, str]:
         share = over / n if n else 0.0
-        verdict = TOO_FEW if not reportable(n, slo.q) else MISSED if share > slo.allowed else MET
+        verdict = MISSED if share > slo.allowed else MET
+        if n * slo.allowed < FEWEST_BEYOND:
+            verdict = TOO_FEW
         return {
             "slo": str(slo),
             "verdict": verdict,

@@ -16,7 +16,6 @@ from harness.measure.compat import STEP
 from harness.measure.figures import sample_of, say_ms, spans_of
 from harness.measure.gaps import Gaps, count_gaps
 from harness.measure.metrics import METRICS
-from harness.measure.stats import MIN_BEYOND, reportable
 from harness.measure.table import OK
 from harness.measure.theirs import (
     COMPARED,
@@ -160,12 +159,13 @@ def _pair(ours: Any, theirs: Any, why: str) -> Json:
 
 def _why(d: Definition, tool: Tool, ours: Figures, q: float) -> str:
     """The definition's phrase, unless ours is missing or infinite for a reason of its own."""
-    if q > 0 and not reportable(ours.n, q):
-        return f"ours needs {round(MIN_BEYOND / (1 - q)):,} of them, here are {ours.n:,}"
     if q > 0 and math.isinf(ours.quantile(q)):
         return "failed requests are infinite in ours and left out of theirs"
-    if q > 0 and not d.why and tool.quantile == STEP:
-        return "theirs is one of the values, ours lies between two"
+    if q > 0 and not d.why:
+        step = tool.quantile == STEP
+        return (
+            f"theirs is {'the value before' if step else 'between two values'}, ours the upper one"
+        )
     return d.why or "failed requests are left out of theirs"
 
 
@@ -177,9 +177,7 @@ def _sent_in(table: RecordTable, start: int, end: int) -> NDArray[np.bool_]:
 
 
 def _our_statistic(ours: Figures, q: float) -> float | str | None:
-    if q > 0:
-        return say_ms(ours.quantile(q)) if reportable(ours.n, q) else None
-    return say_ms(ours.mean_ns)
+    return say_ms(ours.quantile(q) if q > 0 else ours.mean_ns)
 
 
 def _our_rate(

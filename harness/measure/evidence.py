@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.metrics import METRICS, failed, lost_gaps
+from harness.measure.stats import MOST_BLOCKS
 from harness.measure.table import OPEN
 from harness.measure.walk import inside, walk
 from harness.units import SECOND
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 HALF: Final = 240  # bins on each side of the limit
 SPAN: Final = float(np.log(20))  # the grid reaches from 1/20 to 20 times the limit
 BINS: Final = 2 * HALF + 2  # and one catch-all at each end
-MOST_BLOCKS: Final = 24
 FEWEST_BLOCKS: Final = 4
 
 

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from harness.measure.evidence import FEWEST_BLOCKS, MOST_BLOCKS, lifetime_ns
+from harness.measure.evidence import lifetime_ns
 from harness.measure.gaps import Span
 from harness.measure.metrics import METRICS, Observed
 from harness.measure.stats import (
+    MOST_BLOCKS,
     QUANTILES,
+    Interval,
+    block_count,
     block_of,
-    effective_n,
+    design_effect,
+    highest,
+    interval_ranks,
     quantile,
-    quantile_interval,
-    reportable,
 )
 from harness.units import MS
 
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.stats import Interval
     from harness.measure.table import RecordTable
 
     Ints = NDArray[np.int64]
@@ -34,18 +36,17 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def say_ms(ns: float) -> float | str | None:
+def say_ms(ns: float | None) -> float | str | None:
     """Milliseconds for JSON: "inf" for what failed, None for what is not known."""
-    if math.isnan(ns):
+    if ns is None or math.isnan(ns):
         return None
     return "inf" if math.isinf(ns) else round(ns / MS, 6)
 
 
 def block_ns_of(table: RecordTable, start_ns: int, end_ns: int) -> int:
-    """Length of the window's time blocks: at least one mean lifetime, 4 to 24 of them."""
+    """Length of the window's time blocks."""
     length = max(end_ns - start_ns, 1)
-    count = np.clip(length / max(lifetime_ns(table), 1), FEWEST_BLOCKS, MOST_BLOCKS)
-    return -(-length // int(count))
+    return -(-length // int(block_count(length / max(lifetime_ns(table), 1))))
 
 
 def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int) -> Observed:
@@ -74,15 +75,14 @@ class Figures(Protocol):
     def longest_ns(self) -> float:
         """Of the finite ones."""
 
-    @property
-    def effective_n(self) -> float:
-        """How many independent ones would know as much of the p95."""
+    def effect(self, q: float) -> float:
+        """Design effect of those above a quantile."""
 
     def quantile(self, q: float) -> float:
         """One of QUANTILES."""
 
     def interval(self, q: float) -> Interval | None:
-        """Its sampling interval."""
+        """Its sampling interval; None without observations."""
 
     def instrument(self, q: float) -> tuple[float, float]:
         """Between which bounds it lies by the stamps."""
@@ -94,6 +94,7 @@ class Sample:
     def __init__(self, seen: Observed, blocks: Ints) -> None:
         """Sort them."""
         self.seen, self.blocks = seen, blocks
+        _, self._block, self._sizes = np.unique(blocks, return_inverse=True, return_counts=True)
         self.fine = seen.ns[np.isfinite(seen.ns)]
         self._ordered, self._low, self._high = map(np.sort, (seen.ns, seen.lo_ns, seen.hi_ns))
 
@@ -117,10 +118,9 @@ class Sample:
         """As Figures."""
         return float(self.fine.max()) if len(self.fine) else math.nan
 
-    @property
-    def effective_n(self) -> float:
+    def effect(self, q: float) -> float:
         """As Figures."""
-        return effective_n(self.seen.ns > self.quantile(0.95), self.blocks)
+        return design_effect(self._sizes, np.bincount(self._block, highest(self.seen.ns, q)))
 
     def quantile(self, q: float) -> float:
         """As Figures."""
@@ -128,7 +128,10 @@ class Sample:
 
     def interval(self, q: float) -> Interval | None:
         """As Figures."""
-        return quantile_interval(self.seen.ns, self.blocks, q)
+        if not self.n:
+            return None
+        lo, hi = interval_ranks(self.n, q, self.effect(q), len(self._sizes))
+        return Interval(float(self._ordered[lo]), None if hi is None else float(self._ordered[hi]))
 
     def instrument(self, q: float) -> tuple[float, float]:
         """As Figures."""
@@ -163,14 +166,13 @@ def block(seen: Figures) -> Json:
     out: Json = {
         "n": n,
         "n_failed": seen.n_failed,
-        "effective_n": round(seen.effective_n) if n else 0,
+        "effective_n": round(n / seen.effect(0.95)) if n else 0,
         "mean": say_ms(seen.mean_ns),
         "max": say_ms(seen.longest_ns),
     }
     for name, q in QUANTILES.items():
-        known = reportable(n, q)
-        interval = seen.interval(q) if known else None
-        out[name] = say_ms(seen.quantile(q)) if known else None
+        interval = seen.interval(q)
+        out[name] = say_ms(seen.quantile(q))
         out[f"{name}_ci95"] = interval and [say_ms(interval.lo), say_ms(interval.hi)]
-        out[f"{name}_instrument"] = [say_ms(x) for x in seen.instrument(q)] if known else None
+        out[f"{name}_instrument"] = [say_ms(x) for x in seen.instrument(q)] if n else None
     return out

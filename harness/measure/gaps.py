@@ -1,12 +1,13 @@
 """The gaps between tokens in some windows: the figures of an ITL, without the gaps in memory.
 
-A `Gaps` is a Walker that is shown everything twice, by `count_gaps`. Quantiles (type 7), mean, max
-and n are exact. The interval's ends are order statistics too, but which of them is reckoned from
-bins of a thousandth of the value, by block: within a bin, all blocks are taken to be alike.
+A `Gaps` is a Walker that is shown everything twice, by `count_gaps`. Quantiles, mean, max and n are
+exact. An interval's ends are order statistics too, but the design effect that says which of them is
+reckoned from bins of a thousandth of the value: within a bin, all blocks are taken to be alike.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -14,13 +15,12 @@ import numpy as np
 from harness.measure.metrics import lost_gaps
 from harness.measure.spread import Spread
 from harness.measure.stats import (
-    FEWEST_USED,
     QUANTILES,
     Interval,
+    beyond,
     design_effect,
-    percentile_levels,
-    reportable,
-    resample_weights,
+    interval_ranks,
+    rank_of,
 )
 from harness.measure.walk import Walker, inside, walk
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-GROUPS: Final = 512  # of bins, for the bootstrap: finer towards the top, where the quantiles are
+GROUPS: Final = (
+    512  # of bins, for the design effects: finer towards the top, where the quantiles are
+)
 COLUMNS: Final = ("gap_ns", "least_ns", "most_ns")  # of a Piece
 INF: Final = float("inf")
 
@@ -66,7 +68,7 @@ class Gaps:
             [0, *(-(-(s.end_ns - s.start_ns + 1) // s.block_ns) for s in spans)]
         )
         self._lost = self._losses(table)
-        self._ends: dict[float, tuple[int, int]] = {}  # quantile: ranks of its interval's ends
+        self._ends: dict[float, tuple[int, int | None]] = {}  # ranks of each interval's ends
         self._second = False
 
     def _losses(self, table: RecordTable) -> Ints:
@@ -98,9 +100,12 @@ class Gaps:
     def look_again(self) -> None:
         """Between the looks: which ranks matter is known now."""
         self._second = True
-        self._ends = self._interval_ranks()
-        own = [rank for q in self.qs for rank in self._places(q)]
-        ends = [rank for pair in self._ends.values() for rank in pair]
+        if self.n:
+            blocks = len(self._grid[0])
+            for q in self.qs:
+                self._ends[q] = interval_ranks(self.n, q, self.effect(q), blocks)
+        own = [rank_of(self.n, q) for q in self.qs]
+        ends = [rank for pair in self._ends.values() for rank in pair if rank is not None]
         for name, spread in self._spreads.items():
             ranks = [*own, *ends] if name == "gap_ns" else own
             spread.want({rank for rank in ranks if rank < self.finite})
@@ -128,37 +133,27 @@ class Gaps:
         return float(self.max_ns) if self.finite else float("nan")
 
     def quantile(self, q: float, column: str = "gap_ns") -> float:
-        """Type 7, as `stats.quantile`, of one of QUANTILES or those asked for; NaN without any."""
-        if not self.n:
-            return float("nan")
-        place = q * (self.n - 1)
-        low, high = self._places(q)
-        below, above = self._at(column, low), self._at(column, high)
-        if above == INF:
-            return below if place == low else above
-        return below + (above - below) * (place - low)
+        """One of QUANTILES or those asked for, as `stats.quantile`; NaN without any."""
+        return self._at(column, rank_of(self.n, q)) if self.n else float("nan")
 
     def instrument(self, q: float) -> tuple[float, float]:
         """Between which bounds the quantile lies by the stamps."""
         return self.quantile(q, "least_ns"), self.quantile(q, "most_ns")
 
     def interval(self, q: float) -> Interval | None:
-        """Block-bootstrap interval of one of QUANTILES; None with fewer than four blocks."""
-        ends = self._ends.get(q)
-        return ends and Interval(*(self._at("gap_ns", rank) for rank in ends))
+        """Of one of QUANTILES or those asked for, as `stats.interval_ranks`; None without any."""
+        if q not in self._ends:
+            return None
+        lo, hi = self._ends[q]
+        return Interval(self._at("gap_ns", lo), None if hi is None else self._at("gap_ns", hi))
 
-    @property
-    def effective_n(self) -> float:
-        """As `stats.effective_n`, by the share above the p95."""
-        p95 = self.quantile(0.95)
-        sizes, grid, upto = self._grid()
-        if not np.isfinite(p95) or len(sizes) < 2:  # noqa: PLR2004 - no spread without two
-            return float(self.n)
-        over = self.n - self._spreads["gap_ns"].up_to(p95)
-        before = np.concatenate([[0], upto])
-        # by group, the share of its gaps that is over
-        part = np.clip((over - (self.n - upto)) / np.maximum(np.diff(before), 1), 0, 1)
-        return self.n / design_effect(sizes, grid @ part)
+    def effect(self, q: float) -> float:
+        """Design effect of those above any quantile."""
+        sizes, grid, upto = self._grid
+        before = np.concatenate([[0], upto[:-1]])
+        # by group, the share of its gaps that is above
+        above = beyond(self.n, q) - (self.n - upto)
+        return design_effect(sizes, grid @ np.clip(above / np.maximum(upto - before, 1), 0, 1))
 
     @property
     def shares(self) -> tuple[Ints, Floats]:
@@ -168,6 +163,7 @@ class Gaps:
 
     # by block
 
+    @cached_property
     def _grid(self) -> tuple[Floats, Floats, Ints]:
         """(gaps of each block that has any, those by group of bins, all up to each group)."""
         blocks, bins, counts = self._spreads["gap_ns"].cells
@@ -181,33 +177,7 @@ class Gaps:
         grid = grid[grid.any(axis=1)]
         return grid.sum(axis=1), grid, np.concatenate([upto[groups], [self.n]])
 
-    def _interval_ranks(self) -> dict[float, tuple[int, int]]:
-        """The ranks between which each quantile lies in 95 % of the replicates."""
-        _, grid, upto = self._grid()
-        blocks = len(grid)
-        if blocks < FEWEST_USED:
-            return {}
-        before = np.concatenate([[0], upto[:-1]])
-        mass = resample_weights(blocks, 0) @ grid
-        total = np.cumsum(mass, axis=1)
-        rows, levels, ranks = np.arange(len(mass)), percentile_levels(blocks), {}
-        for q in QUANTILES.values():
-            if not reportable(self.n, q):
-                continue
-            want = q * total[:, -1]
-            hit = np.argmax(total >= want[:, None], axis=1)
-            own = mass[rows, hit]
-            part = 1 - (total[rows, hit] - want) / np.where(own > 0, own, 1)
-            place = before[hit] + part * (upto - before)[hit]
-            lo, hi = np.ceil(np.quantile(place, levels)).astype(int)
-            ranks[q] = max(int(lo) - 2, 0), min(int(hi) - 1, self.n - 1)
-        return ranks
-
     # by rank
-
-    def _places(self, q: float) -> tuple[int, int]:
-        low = int(q * max(self.n - 1, 0))
-        return low, min(low + 1, max(self.n - 1, 0))
 
     def _at(self, column: str, rank: int) -> float:
         return float(self._spreads[column].at(rank)) if rank < self.finite else INF

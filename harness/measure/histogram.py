@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from math import ceil, floor, fsum, inf
+from math import ceil, fsum, inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def delta(first: Histogram, last: Histogram) -> Histogram | None:
 
 
 def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | None:
-    """(lower, upper) that the q-quantile (type 7) lies within; None without an observation.
+    """(lower, upper) that the q-quantile lies within; None without an observation.
 
     Below the first bound it is 0: what is counted here is never negative. The upper end is +inf
     when it lies in the last bucket.
@@ -68,6 +68,5 @@ def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | Non
     n = histogram.count
     if n < 1:
         return None
-    place = q * (n - 1)  # between these two order statistics, counted from 0
-    low, high = (bisect_right(histogram.counts, rank) for rank in (floor(place), ceil(place)))
-    return (histogram.bounds[low - 1] if low else 0.0), histogram.bounds[high]
+    place = bisect_right(histogram.counts, ceil(q * (n - 1)))  # as `stats.rank_of`
+    return (histogram.bounds[place - 1] if place else 0.0), histogram.bounds[place]

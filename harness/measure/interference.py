@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.measure.gaps import count_gaps
+from harness.measure.stats import quantile
 from harness.measure.walk import inside
 from harness.units import MS, SECOND
 
@@ -88,7 +89,7 @@ def gap_figures(
         return {}
     gaps = lengths / MS
     beside, tokens = _prompts(table, ends - lengths, ends, prefill_s or 0.0)
-    longest = gaps >= np.quantile(gaps, LONGEST)
+    longest = gaps >= np.quantile(gaps, LONGEST, method="higher")
     late = (gaps < SHORT * np.median(gaps)) | (came > 1)
     slope, base, r = _line(tokens, gaps)
     return {
@@ -98,8 +99,8 @@ def gap_figures(
         "longest_prompt_share": _round(float(beside[longest].mean())),
         "late_share": _round(float(late.mean())),
         "mean_ms": _round(float(gaps.mean())),
-        "p50_ms": _round(float(np.median(gaps))),
-        "p95_ms": _round(float(np.quantile(gaps, LONGEST))),
+        "p50_ms": _quantile(gaps, 0.5),
+        "p95_ms": _quantile(gaps, LONGEST),
         "alone_p50_ms": _quantile(gaps[~beside], 0.5),
         "alone_p95_ms": _quantile(gaps[~beside], LONGEST),
         "beside_p50_ms": _quantile(gaps[beside], 0.5),
@@ -166,7 +167,7 @@ def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> dict[str,
 
 
 def _quantile(values: Floats, q: float) -> float | None:
-    return _round(float(np.quantile(values, q))) if len(values) >= FEWEST else None
+    return _round(quantile(np.sort(values), q)) if len(values) >= FEWEST else None
 
 
 def _round(value: float) -> float:

@@ -1,14 +1,13 @@
 """The newest latencies of a run, for a live view: quantiles of the last seconds, in ms.
 
 Fed by RunCounts, which computes each value anyway; here they only wait, ten seconds at most and no
-more than MOST of each, so that a look costs one small sort. A live view is read by eye: a quantile
-is shown from one observation above it on (a p99 from 100), where a report asks for ten.
+more than MOST of each, so that a look costs one small sort.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import inf
+from math import inf, isnan
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -49,7 +48,7 @@ class Recent:
             self._seconds[key].clear()
 
     def look(self) -> list[float | str | None]:
-        """p50, p95, p99 in ms of each of KEYS; None: too few; "inf": so many requests failed."""
+        """p50, p95, p99 in ms of each of KEYS; None: none yet; "inf": so many requests failed."""
         return [value for key in KEYS for value in self._quantiles(key)]
 
     def _quantiles(self, key: str) -> list[float | str | None]:
@@ -61,7 +60,5 @@ class Recent:
 
 
 def _shown(ordered: Floats, q: float) -> float | str | None:
-    if len(ordered) * (1 - q) < 1 - 1e-9:
-        return None
     ns = quantile(ordered, q)
-    return "inf" if ns == inf else round(ns / MS, 2)
+    return None if isnan(ns) else "inf" if ns == inf else round(ns / MS, 2)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.measure.metrics import ttft
-from harness.measure.stats import quantile, reportable
+from harness.measure.stats import quantile
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -76,6 +76,5 @@ def traced_split(
         fine = np.sort(values[np.isfinite(values)])
         out[f"{key}_ms"] = round(float(fine.mean()), PLACES) if len(fine) else None
         for name, q in QUANTILES.items():
-            told = reportable(len(fine), q)
-            out[f"{key}_{name}_ms"] = round(quantile(fine, q), PLACES) if told else None
+            out[f"{key}_{name}_ms"] = round(quantile(fine, q), PLACES) if len(fine) else None
     return out

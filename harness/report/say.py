@@ -73,7 +73,7 @@ class Figure:
 
     @property
     def interval(self) -> str:
-        """`398 to 432`, with the number's own digits; `at least 398` without an upper end."""
+        """`398 to 432` or `at least 398`, with the number's own digits; "" when there is none."""
         if math.isnan(self.lo):
             return ""
         decimals = places(self.value, self.lo, self.hi)

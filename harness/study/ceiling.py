@@ -26,6 +26,7 @@ from harness.load.workloads import WORKLOADS
 from harness.measure.figures import in_window
 from harness.measure.metrics import itl, ttft
 from harness.measure.records import Outcome
+from harness.measure.stats import quantile
 from harness.measure.table import RecordTable
 from harness.study.controller import Target
 from harness.units import MS, SECOND
@@ -191,7 +192,8 @@ def _rung(window: _Window, table: RecordTable, seen: dict[str, Observed], sent: 
 
 
 def _quantiles(values: Floats) -> Floats:
-    return np.quantile(values, QUANTILES) if len(values) else np.full(len(QUANTILES), np.nan)
+    ordered = np.sort(values)
+    return np.array([quantile(ordered, q) for q in QUANTILES])
 
 
 __all__ = ["Ceiling", "Rung", "measure_ceiling"]

@@ -115,15 +115,14 @@ class PageView:
 
 
 def _p95(seen: Figures) -> list[float | str | None] | None:
-    """[value, low, high] in ms; None without observations, None ends where too few for them."""
-    if not seen.n:
-        return None
+    """[value, low, high] in ms; None without observations, no high end where too few for one."""
     interval = seen.interval(P95)
-    ends = (None, None) if interval is None else (_ms(interval.lo), _ms(interval.hi))
-    return [_ms(seen.quantile(P95)), *ends]
+    if interval is None:
+        return None
+    return [_ms(seen.quantile(P95)), _ms(interval.lo), _ms(interval.hi)]
 
 
-def _ms(ns: float) -> float | str | None:
-    if math.isnan(ns):
+def _ms(ns: float | None) -> float | str | None:
+    if ns is None:
         return None
     return "inf" if math.isinf(ns) else round(ns / MS, 2)
