@@ -7,11 +7,11 @@ data/bottlenecks.json before it (5 minutes on two cores). Then: `make docs`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +26,15 @@ from harness.measure.figures import in_window
 from harness.measure.metrics import ttft
 from harness.measure.search import SearchPlan
 from harness.measure.verdict import UNDECIDED
+from harness.server.seats import max_num_seqs
 from harness.study.controller import Step
-from harness.study.why import Found, all_seats, signs, verdict
+from harness.study.why import Found, verdict, window_figures
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.measure.rules.facts import WindowFigures
     from harness.measure.samples import GpuSample, ServerSample
     from harness.measure.verdict import Verdict
 
@@ -90,7 +92,7 @@ def conclusion(seed: int, knee: float) -> Verdict:
     samples: list[ServerSample] = []
     gpus: list[GpuSample] = []
     steps: list[Step] = []
-    entries: list[dict[str, Any]] = []
+    figures: list[WindowFigures] = []
     for share in SHARES:
         least = int(knee) + 1 if share > 1 else 1
         window = hold(loop, max(int(share * knee), least), samples, gpus)
@@ -100,13 +102,12 @@ def conclusion(seed: int, knee: float) -> Verdict:
         whole = (window.settled_ns, window.end_ns)
         first = in_window(ttft(table), table, "ttft", *whole).ns
         first = first[first < np.inf]
-        entries.append(
-            asdict(window)
-            | signs(window, table, case.slos, samples, gpus=gpus)
-            | {"ttft_ms": {"mean": float(first.mean()) / MS if len(first) else None}}
+        mean_ms = float(first.mean()) / MS if len(first) else math.nan
+        figures.append(
+            window_figures(window, table, case.slos, samples, gpus=gpus, ttft_mean_ms=mean_ms)
         )
     found = Found("found", int(knee), int(knee), int(knee))
-    return verdict(plan, steps, found, entries, all_seats({}, samples))
+    return verdict(plan, steps, found, figures, max_num_seqs({}, samples))
 
 
 def hold(

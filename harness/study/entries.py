@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from harness.measure.audit import audit_tokens, little
 from harness.measure.summary import window_summary
 from harness.measure.ttft_split import ttft_split
-from harness.study.why import signs
+from harness.measure.typed import to_json
+from harness.study.why import window_figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.measure.rules.facts import WindowFigures
     from harness.measure.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search import SearchPlan
+    from harness.measure.ttft_split import TtftSplit
     from harness.study.controller import Step
     from harness.study.counted import Counted, CountedStep
 
@@ -30,8 +33,8 @@ def step_entries(
     *,
     clients: Sequence[ClientSample] = (),
     gpus: Sequence[GpuSample] = (),
-) -> list[Json]:
-    """One for each step of a run, from all that its folder holds."""
+) -> list[tuple[Json, WindowFigures]]:
+    """One for each step of a run, from all that its folder holds, and the figures in it."""
     table = counted.recorded.table
     ends = [-math.inf, *(step.window.end_ns for step in steps)]
     begins = [*(step.window.settled_ns for step in steps), math.inf][1:]
@@ -52,13 +55,13 @@ def step_entries(
 def _entry(
     step: Step,
     counted: CountedStep,
-    split: Json,
+    split: TtftSplit,
     samples: Sequence[ServerSample],
     plan: SearchPlan,
     *,
     clients: Sequence[ClientSample] = (),
     gpus: Sequence[GpuSample] = (),
-) -> Json:
+) -> tuple[Json, WindowFigures]:
     """One entry of `steps`: every figure of the window, followed to the requests' ends."""
     w, table = step.window, counted.table
     figures = window_summary(table, w.settled_ns, w.end_ns, plan.slos, counted.tokens)
@@ -80,11 +83,10 @@ def _entry(
         for part in ("", "_ci95", "_instrument"):
             entry[f"{key}_p95_ms{part}"] = figures[f"{key}_ms"][f"p95{part}"]
     entry["over_share"] = over
-    entry["little"] = asdict(law)
-    entry["audit"] = asdict(tokens)
-    entry["ttft_split"] = split
+    entry |= to_json({"little": law, "audit": tokens, "ttft_split": split})
     tokens_per_s = figures["output_tokens_per_s"] or math.nan
-    entry |= signs(
+    mean_ms = figures["ttft_ms"]["mean"]
+    shown = window_figures(
         w,
         table,
         plan.slos,
@@ -92,7 +94,10 @@ def _entry(
         clients=clients,
         gpus=gpus,
         tokens_per_s=tokens_per_s,
+        ttft_mean_ms=math.nan if mean_ms is None else float(mean_ms),
         counted=counted,
     )
-    entry["gpu_util_pct"] = entry["gpu"].get("util_pct_mean")
-    return entry
+    for key in ("server", "gpu", "client", "gaps", "arrivals"):
+        entry[key] = to_json(getattr(shown, key))
+    entry["gpu_util_pct"] = entry["gpu"]["util_pct_mean"]
+    return entry, shown

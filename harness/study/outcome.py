@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
@@ -12,10 +11,12 @@ from harness.measure.fit import crossing, levels_of
 from harness.measure.judge import BAD, GOOD, UNDECIDED
 from harness.measure.power import plateau_knee, power_knee
 from harness.measure.search import bracket_of
+from harness.measure.typed import to_json
+from harness.server.seats import max_num_seqs
 from harness.study.controller import decided
 from harness.study.counted import Counted
 from harness.study.entries import step_entries
-from harness.study.why import Found, all_seats, verdict
+from harness.study.why import Found, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +110,7 @@ def _locate_power(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
     knee = power_knee([s.evidence for s in steps if not s.invalid], plan.seed)
     if knee is None or done.status != "found":
         return Found(done.status, None, plan.min_users, plan.max_users)
-    return Found("found", knee["users"], *knee["ci95"])
+    return Found("found", knee.users, *knee.ci95)
 
 
 def knee_json(
@@ -130,7 +131,9 @@ def knee_json(
     """
     found = locate(plan, steps, done)
     counted = counted or Counted(recorded, [s.window for s in steps], plan.slos, samples)
-    entries = step_entries(steps, counted, samples, plan, clients=clients, gpus=gpus)
+    held = step_entries(steps, counted, samples, plan, clients=clients, gpus=gpus)
+    entries, shown = [entry for entry, _ in held], [figures for _, figures in held]
+    max_seqs = max_num_seqs(server or {}, samples)
     used = [s.evidence for s in steps if not s.invalid]
     at = _entry_at(found, entries)
     figures = _figures_at(at, entries, counted)
@@ -144,10 +147,10 @@ def knee_json(
             "criterion": " and ".join(map(str, plan.slos)) or "power",
             **figures,
         },
-        "plateau": plateau_knee(used),
-        "power": power_knee(used, plan.seed),
+        "plateau": to_json(plateau_knee(used)),
+        "power": to_json(power_knee(used, plan.seed)),
         "steps": entries,
-        "verdict": asdict(verdict(plan, steps, found, entries, all_seats(server or {}, samples))),
+        "verdict": to_json(verdict(plan, steps, found, shown, max_seqs)),
     }
 
 

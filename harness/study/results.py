@@ -22,6 +22,7 @@ from harness.measure.slo import Slo
 from harness.measure.summary import window_summary
 from harness.measure.table import OUTCOMES
 from harness.measure.traces import traced_split
+from harness.measure.typed import to_json
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import read_json
 from harness.runfolder.parquet import write_parquet
@@ -96,7 +97,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> tuple[Json, Json, int]:
     run_id = str((config.get("drive") or {}).get("run_id") or "")
     for step in result["steps"]:
         window = step["settled_ns"], step["end_ns"]
-        step["ttft_traced"] = traced_split(run.table, run.traces, run_id, window)
+        step["ttft_traced"] = to_json(traced_split(run.table, run.traces, run_id, window))
     result["invalid_reason"] = ended.get("invalid") or why_failed(run, ended, replayed)
     result["client"] = ended.get("figures") or {}
     result["interrupted"] = bool(ended.get("interrupted"))
@@ -117,8 +118,9 @@ def compute(run: Run, compat: Sequence[str] = ()) -> tuple[Json, Json, int]:
 
 def server_side(run: Run) -> Json:
     """What the whole run shows of the server: its seats, and what it does not say."""
+    found = max_num_seqs(run.info.get("server") or {}, run.server)
     return {
-        "max_num_seqs": max_num_seqs(run.info.get("server") or {}, run.server),
+        "max_num_seqs": {"value": found.value, "from": found.source.value},
         "lacking": lacking(run.server),
     }
 
@@ -171,9 +173,7 @@ def _knee(plan: SearchPlan, replayed: Replay, run: Run, ended: Json, counted: Co
 
 
 def _held(plan: SearchPlan, replayed: Replay, run: Run, ended: Json, counted: Counted) -> Json:
-    steps = step_entries(
-        replayed.steps, counted, run.server, plan, clients=run.client, gpus=run.gpu
-    )
+    held = step_entries(replayed.steps, counted, run.server, plan, clients=run.client, gpus=run.gpu)
     code = EXIT_OK
     if any(s.judgement.decision == BAD for s in replayed.steps):
         code = EXIT_SLO_MISSED
@@ -187,7 +187,7 @@ def _held(plan: SearchPlan, replayed: Replay, run: Run, ended: Json, counted: Co
         "status": "held",
         "exit_code": code,
         "slos": [str(slo) for slo in plan.slos],
-        "steps": steps,
+        "steps": [entry for entry, _ in held],
     }
 
 

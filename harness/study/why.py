@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.measure.gpuside import gpu_figures
 from harness.measure.interference import arrival_figures, gap_figures
-from harness.measure.rules.facts import Facts
-from harness.measure.rules.reading import facts
+from harness.measure.rules.facts import Facts, WindowFigures
 from harness.measure.samples import within
 from harness.measure.selfcheck import client_figures
 from harness.measure.serverside import server_figures
 from harness.measure.verdict import Verdict, conclude
-from harness.server.seats import max_num_seqs
-from harness.units import MS
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,12 +21,11 @@ if TYPE_CHECKING:
     from harness.measure.evidence import Window
     from harness.measure.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search import SearchPlan
+    from harness.measure.seats import MaxNumSeqs
     from harness.measure.slo import Slo
     from harness.measure.table import RecordTable
     from harness.study.controller import Step
     from harness.study.counted import CountedStep
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Found:
     hi: int
 
 
-def signs(
+def window_figures(
     window: Window,
     table: RecordTable,
     slos: Sequence[Slo],
@@ -50,33 +47,31 @@ def signs(
     clients: Sequence[ClientSample] = (),
     gpus: Sequence[GpuSample] = (),
     tokens_per_s: float = math.nan,
+    ttft_mean_ms: float = math.nan,
     counted: CountedStep | None = None,
-) -> Json:
-    """Of a step, what server, GPU, client and records show: parts of its entry in knee.json.
+) -> WindowFigures:
+    """Of a step, what server, GPU, client and records show.
 
     `counted`: its tokens, where they were counted already and `table` need not have them.
     """
     gaps, drawn = (counted.tokens.gaps, counted.drawn) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
     server = server_figures(within(samples, start, end))
-    return {
-        "server": server,
-        "gpu": gpu_figures(within(gpus, start, end), tokens_per_s),
-        "client": client_figures(table, window, slos, clients, gaps),
-        "gaps": gap_figures(table, start, end, server["prefill_mean_s"], drawn),
-        "arrivals": arrival_figures(table, start, end),
-    }
-
-
-def all_seats(server: Json, samples: Sequence[ServerSample]) -> Json:
-    """`max_num_seqs` of all engines together."""
-    seats = max_num_seqs(server, samples)
-    engines = server.get("engines") or 1
-    return seats | {"value": seats["value"] and seats["value"] * engines}
+    return WindowFigures(
+        window.users, (end - start) / SECOND, ttft_mean_ms, server,
+        gpu_figures(within(gpus, start, end), tokens_per_s),
+        client_figures(table, window, slos, clients, gaps),
+        gap_figures(table, start, end, server.prefill_mean_s, drawn),
+        arrival_figures(table, start, end),
+    )  # fmt: skip
 
 
 def verdict(
-    plan: SearchPlan, steps: Sequence[Step], found: Found, entries: Sequence[Json], seats: Json
+    plan: SearchPlan,
+    steps: Sequence[Step],
+    found: Found,
+    figures: Sequence[WindowFigures],
+    max_num_seqs: MaxNumSeqs,
 ) -> Verdict:
     """Rules over the longest step of the first level above the knee that breaks an SLO.
 
@@ -84,25 +79,25 @@ def verdict(
     hold three samples only, one of them taken between two batches.
     """
     users = found.users if found.users is not None else found.lo
-    both = list(zip(steps, entries, strict=True))
-    above = [(s, e) for s, e in both if s.window.users > users and not s.invalid]
+    both = list(zip(steps, figures, strict=True))
+    above = [(s, w) for s, w in both if s.window.users > users and not s.invalid]
     broken = {s.window.users for s, _ in above if _worst(plan, s)[0] > 1}
     level = min(broken or {s.window.users for s, _ in above}, default=0)
     pick = max(
-        ((s, e) for s, e in above if s.window.users == level),
+        ((s, w) for s, w in above if s.window.users == level),
         key=lambda x: x[0].evidence.seconds,
         default=None,
     )
     pick = pick or max(both, key=lambda x: (x[0].window.users, x[0].evidence.seconds), default=None)
     if pick is None:
         return conclude(Facts())
-    step, entry = pick
+    step, shown = pick
     worst, i = _worst(plan, step)
     binds = plan.slos and (worst > 1 or found.status != "not_reached")
     slo = plan.slos[i] if binds else None  # broken most, or nearest to it
     limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
-    used = [e for s, e in both if not s.invalid] or entries
-    return conclude(facts(entry, used, *limit, seats))
+    used = [w for s, w in both if not s.invalid] or figures
+    return conclude(Facts.of(shown, used, *limit, max_num_seqs))
 
 
 def _worst(plan: SearchPlan, step: Step) -> tuple[float, int]:
