@@ -7,11 +7,11 @@ data/bottlenecks.json before it (5 minutes on two cores). Then: `make docs`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,17 +24,22 @@ from harness.engine.simulate import ClosedLoop
 from harness.measure.evidence import Window, gather
 from harness.measure.figures import in_window
 from harness.measure.metrics import ttft
+from harness.measure.result import Latency, Level
 from harness.measure.search import SearchPlan
+from harness.measure.states import Purpose, Status
 from harness.measure.verdict import UNDECIDED
+from harness.server.seats import max_num_seqs
 from harness.study.controller import Step
-from harness.study.why import Found, all_seats, signs, verdict
+from harness.study.outcome import Found
+from harness.study.why import bottleneck as bottleneck_of
+from harness.study.why import with_figures
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.measure.result import Bottleneck
     from harness.measure.samples import GpuSample, ServerSample
-    from harness.measure.verdict import Verdict
 
 TRUTHS = Path(__file__).parent / "data" / "bottlenecks.json"
 VERDICTS = TRUTHS.with_name("verdicts.json")
@@ -82,7 +87,7 @@ HELD_S = 25
 WARM_S = 60  # at most, until each user has ended two requests
 
 
-def conclusion(seed: int, knee: float) -> Verdict:
+def conclusion(seed: int, knee: float) -> Bottleneck:
     """The verdict after three levels around a knee that is known."""
     case = bottleneck(seed)
     loop = ClosedLoop(case.engine, case.traffic, seed, observe=True)
@@ -90,7 +95,7 @@ def conclusion(seed: int, knee: float) -> Verdict:
     samples: list[ServerSample] = []
     gpus: list[GpuSample] = []
     steps: list[Step] = []
-    entries: list[dict[str, Any]] = []
+    levels: list[Level] = []
     for share in SHARES:
         least = int(knee) + 1 if share > 1 else 1
         window = hold(loop, max(int(share * knee), least), samples, gpus)
@@ -100,13 +105,13 @@ def conclusion(seed: int, knee: float) -> Verdict:
         whole = (window.settled_ns, window.end_ns)
         first = in_window(ttft(table), table, "ttft", *whole).ns
         first = first[first < np.inf]
-        entries.append(
-            asdict(window)
-            | signs(window, table, case.slos, samples, gpus=gpus)
-            | {"ttft_ms": {"mean": float(first.mean()) / MS if len(first) else None}}
+        mean_ms = float(first.mean()) / MS if len(first) else math.nan
+        level = Level(
+            0, window.users, settled_ns=whole[0], end_ns=whole[1], ttft_ms=Latency(mean=mean_ms)
         )
-    found = Found("found", int(knee), int(knee), int(knee))
-    return verdict(plan, steps, found, entries, all_seats({}, samples))
+        levels.append(with_figures(level, window, table, case.slos, samples, gpus=gpus))
+    found = Found(Status.found, int(knee), int(knee), int(knee))
+    return bottleneck_of(plan, steps, found, levels, max_num_seqs({}, samples))
 
 
 def hold(
@@ -123,7 +128,7 @@ def hold(
         turned = samples[-1].requests_total - before >= 2 * users
         if not settled and (turned or loop.now_ns - began >= WARM_S * SECOND):
             settled = loop.now_ns
-    return Window(0, users, "hold", began, began, settled, loop.now_ns, loop.now_ns)
+    return Window(0, users, Purpose.hold, began, began, settled, loop.now_ns, loop.now_ns)
 
 
 def known() -> dict[int, dict[str, Any]]:

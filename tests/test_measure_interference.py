@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from measure_tables import MS, SECOND, record, table
 
-from harness.measure.interference import arrival_figures, gap_figures
+from harness.measure.interference import (
+    ArrivalFigures,
+    GapFigures,
+    arrival_figures,
+    gap_figures,
+)
 
 END = 4 * SECOND
 
@@ -24,10 +29,10 @@ def test_gaps_with_a_prompt_in_their_step_are_longer() -> None:
     times = steps(30, 5)
     prompts = [record(i + 1, at - 35, [at]) for i, at in enumerate(times[4::5])]
     got = gap_figures(table(record(0, -10, times), *prompts), 0, END)
-    assert (got["alone_p50_ms"], got["alone_p95_ms"], got["beside_p50_ms"]) == (10, 10, 30)
-    assert got["prompt_share"] == pytest.approx(0.2, abs=0.01)
-    assert (got["longest_prompt_share"], got["late_share"]) == (1, 0)
-    assert (got["base_ms"], got["correlation"]) == (pytest.approx(10), pytest.approx(1))
+    assert (got.alone_p50_ms, got.alone_p95_ms, got.beside_p50_ms) == (10, 10, 30)
+    assert got.prompt_share == pytest.approx(0.2, abs=0.01)
+    assert (got.longest_prompt_share, got.late_share) == (1, 0)
+    assert (got.base_ms, got.correlation) == (pytest.approx(10), pytest.approx(1))
 
 
 def test_a_prompt_cut_into_steps_is_beside_all_of_them() -> None:
@@ -39,21 +44,21 @@ def test_a_prompt_cut_into_steps_is_beside_all_of_them() -> None:
         firsts += [at] if i % 10 == 9 else []
     prompts = [record(i + 1, first - 70, [first]) for i, first in enumerate(firsts)]
     rows = table(record(0, -10, times), *prompts)
-    assert gap_figures(rows, 0, END)["alone_p95_ms"] == 30
-    assert gap_figures(rows, 0, END, 0.06)["alone_p95_ms"] == 10
+    assert gap_figures(rows, 0, END).alone_p95_ms == 30
+    assert gap_figures(rows, 0, END, 0.06).alone_p95_ms == 10
 
 
 def test_events_sent_late() -> None:
     """Each tenth token waits 8 ms for its sender: the next one follows in 2 ms."""
     times = [10.0 * i + (8 if i % 10 == 5 else 0) for i in range(200)]
     got = gap_figures(table(record(0, -10, times)), 0, END)
-    assert got["late_share"] == pytest.approx(0.1, abs=0.01)
+    assert got.late_share == pytest.approx(0.1, abs=0.01)
 
 
 def test_too_few_gaps_say_nothing() -> None:
     """No share of three gaps."""
-    assert gap_figures(table(record(0, 0, [10, 20, 30])), 0, END) == {}
-    assert arrival_figures(table(record(0, 0, [10])), 0, END) == {}
+    assert gap_figures(table(record(0, 0, [10, 20, 30])), 0, END) == GapFigures()
+    assert arrival_figures(table(record(0, 0, [10])), 0, END) == ArrivalFigures()
 
 
 @pytest.mark.parametrize(
@@ -66,10 +71,10 @@ def test_too_few_gaps_say_nothing() -> None:
 def test_dispersion_of_arrivals(sent: list[float], least: float, most: float) -> None:
     """Even arrivals have none, bursts of twenty have about twenty less what bins share."""
     rows = table(*(record(i, at, [at + 5]) for i, at in enumerate(sent)))
-    assert least <= arrival_figures(rows, 0, END)["dispersion"] <= most
+    assert least <= arrival_figures(rows, 0, END).dispersion <= most
 
 
 def test_tokens_of_one_event_are_late() -> None:
     """Several tokens in one event were not made at one time."""
     one = record(0, 0, [10.0 * i for i in range(50)], tokens=[1, 2] * 25)
-    assert gap_figures(table(one), 0, 500 * MS)["late_share"] == pytest.approx(0.5, abs=0.02)
+    assert gap_figures(table(one), 0, 500 * MS).late_share == pytest.approx(0.5, abs=0.02)

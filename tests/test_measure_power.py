@@ -65,20 +65,20 @@ def test_a_power_that_only_grows(seen, spent_s, want):
     ("seen", "want_power", "want_plateau"),
     [
         # even blocks leave the resamples nothing: the interval is the neighbouring levels
-        (SEEN, (8, [4, 16], 450), (16, [9, 16], 64)),  # 0.95 x 64 = 60.8
+        (SEEN, (8, (4, 16), 450), (16, (9, 16), 64)),  # 0.95 x 64 = 60.8
         # two steps of one level are one: (60 + 64) / 2
-        (levels(u8=60) + levels(u8=64), (8, [8, 8], 480.5), (8, [8, 8], 62)),
+        (levels(u8=60) + levels(u8=64), (8, (8, 8), 480.5), (8, (8, 8), 62)),
         # throughput is fitted as never falling: 64 and 60 count as 62; 0.95 x 62 = 58.9
-        (levels(u4=59, u8=64, u16=60), (4, [4, 8], 870.25), (4, [4, 4], 59)),
+        (levels(u4=59, u8=64, u16=60), (4, (4, 8), 870.25), (4, (4, 4), 59)),
     ],
 )
 def test_power_and_plateau(seen, want_power, want_plateau):
-    """{users, interval, figure} of both."""
+    """Users, interval and figure of both."""
     power, plateau = power_knee(seen), plateau_knee(seen)
     assert power is not None
     assert plateau is not None
-    assert (power["users"], power["ci95"], power["power"]) == want_power
-    assert (plateau["users"], plateau["ci95"], plateau["output_tokens_per_s"]) == want_plateau
+    assert (power.users, power.ci95, power.power) == want_power
+    assert (plateau.users, plateau.ci95, plateau.output_tokens_per_s) == want_plateau
 
 
 def test_without_a_step_there_is_neither():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf, nan
 
+import numpy as np
 import pytest
 
 from harness.errors import ConfigError
@@ -12,8 +13,9 @@ from harness.measure.evidence import Window
 from harness.measure.histogram import Histogram
 from harness.measure.resets import reset_sentence
 from harness.measure.samples import ServerSample, within
-from harness.measure.seats import inferred_seats
+from harness.measure.seats import MaxNumSeqs, Source, inferred_seats
 from harness.measure.serverside import lacking, server_figures
+from harness.measure.typed import to_json
 from harness.server.seats import flags_of, max_num_seqs
 
 S = 10**9
@@ -41,7 +43,7 @@ WINDOW = Window(0, 8, "up", 0, 9 * S, 10 * S, 12 * S, 14 * S)
 
 def test_the_figures_of_a_window() -> None:
     """Means and maxima of gauges, growth of counters, means and bucket bounds of histograms."""
-    got = server_figures([FIRST, MIDDLE, LAST])
+    got = to_json(server_figures([FIRST, MIDDLE, LAST]))
     assert {key: value for key, value in got.items() if value is not None} == {
         "samples": 3, "running_mean": 6.0, "running_max": 8.0, "running_flat_share": 0.5,
         "waiting_mean": 3.0, "waiting_max": 6.0, "kv_usage_mean": 0.5, "kv_usage_max": 0.75,
@@ -50,21 +52,21 @@ def test_the_figures_of_a_window() -> None:
         "api_server_cores": 0.75,
         "ttft_mean_s": 0.2, "queue_mean_s": 0.05,  # 44 s and 11 s by 220
         "ttft_p95_s": [0.1, 1.0],  # of 190, 29, 1: rank 208.05 is in the second bucket
-        "finished_length": 219, "finished_abort": 1,
+        "finished": {"length": 219, "abort": 1},
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("samples", [[], [FIRST]])
 def test_too_few_samples(samples: list[ServerSample]) -> None:
     """Nothing grew that we know of; a gauge is known from one reading."""
-    got = server_figures(samples)
+    got = to_json(server_figures(samples))
     assert (got["preemptions"], got["ttft_mean_s"], got["ttft_p95_s"]) == (None, None, None)
     assert got["running_mean"] == (4.0 if samples else None)
 
 
 def test_an_older_folder_without_buckets() -> None:
     """Means come from the sums that it has, quantiles from nowhere."""
-    got = server_figures([replace(s, histograms={}) for s in (FIRST, LAST)])
+    got = to_json(server_figures([replace(s, histograms={}) for s in (FIRST, LAST)]))
     assert (got["ttft_mean_s"], got["queue_mean_s"], got["ttft_p95_s"]) == (0.2, 0.05, None)
 
 
@@ -109,7 +111,7 @@ def test_a_restart_is_noticed(samples: list[ServerSample], want: str) -> None:
 
 def test_nothing_is_made_of_a_restart() -> None:
     """Growth across it is not known: neither negative nor zero."""
-    got = server_figures([FIRST, RESTARTED])
+    got = to_json(server_figures([FIRST, RESTARTED]))
     assert (got["generation_tokens_per_s"], got["preemptions"]) == (None, None)
 
 
@@ -155,22 +157,24 @@ def test_seats_are_not_inferred_from_preemptions() -> None:
 @pytest.mark.parametrize(
     ("server", "want"),
     [
-        ({"flags": {"max_num_seqs": 8}, "read": ["max_num_seqs"]}, (8, "read")),
-        ({"flags": {"max_num_seqs": 8}, "read": []}, (8, "given")),
-        ({"flags": {"max_num_seqs": 8}}, (8, "given")),  # an older folder
-        ({"flags": {}}, (16, "inferred")),
-        ({"engines": 2}, (8, "inferred")),  # vLLM's flag is an engine's
-        ({}, (16, "inferred")),
+        ({"flags": {"max_num_seqs": 8}, "read": ["max_num_seqs"]}, (8, "read", 8)),
+        ({"flags": {"max_num_seqs": 8}, "read": []}, (8, "given", 8)),
+        ({"flags": {"max_num_seqs": 8}}, (8, "given", 8)),  # an older folder
+        ({"flags": {}}, (16, "inferred", 16)),
+        ({"engines": 2}, (8, "inferred", 16)),  # vLLM's flag is an engine's
+        ({}, (16, "inferred", 16)),
     ],
 )
-def test_where_the_seats_are_from(server: dict[str, object], want: tuple[int, str]) -> None:
-    """Read or given, else inferred, and which."""
-    assert max_num_seqs(server, run(*FULL)) == {"value": want[0], "from": want[1]}
+def test_where_the_seats_are_from(server: dict[str, object], want: tuple[int, str, int]) -> None:
+    """Read or given, else inferred, and which; of one engine and of all."""
+    found = max_num_seqs(server, run(*FULL))
+    assert (found.value, found.source, found.slots) == want
 
 
 def test_unknown_seats() -> None:
     """Nobody says and nothing waited."""
-    assert max_num_seqs({}, [FIRST]) == {"value": None, "from": ""}
+    assert max_num_seqs({}, [FIRST]) == MaxNumSeqs(None, Source.UNKNOWN)
+    assert np.isnan(MaxNumSeqs().slots)
 
 
 def test_flags_that_contradict() -> None:

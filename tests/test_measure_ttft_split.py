@@ -15,7 +15,8 @@ from harness.measure.histogram import Histogram
 from harness.measure.records import Outcome
 from harness.measure.samples import ServerSample
 from harness.measure.table import RecordTable
-from harness.measure.ttft_split import PARTS, ttft_split
+from harness.measure.ttft_split import PARTS, TtftSplit, ttft_split
+from harness.measure.typed import to_json
 
 S, MS = 10**9, 10**6
 SEEDS = 240
@@ -31,7 +32,7 @@ def test_the_truth_lies_in_the_bound(first: int) -> None:
         for _ in range(4):
             a, b = np.sort(rng.choice(np.arange(1, len(run.samples) - 1), 2, replace=False))
             window = run.samples[a].at_ns, run.samples[b].at_ns
-            got = ttft_split(run.table, run.samples, window, window)
+            got = to_json(ttft_split(run.table, run.samples, window, window))
             if not got["n"]:
                 continue
             checked += 1
@@ -49,7 +50,7 @@ def test_it_is_exact_where_a_run_begins_and_ends_empty(seed: int) -> None:
     """Nothing in flight at either edge: each mean is the true one, and the parts add up."""
     run = known(seed)
     window = run.samples[2].at_ns, run.samples[-4].at_ns
-    got = ttft_split(run.table, run.samples, window)
+    got = to_json(ttft_split(run.table, run.samples, window))
     assert (got["exact"], got["n"]) == (True, len(run.table))
     assert (got["from_ns"], got["to_ns"]) == (run.samples[0].at_ns, run.samples[-1].at_ns)
     for part, want in run.true_ms(got["from_ns"], got["to_ns"]).items():
@@ -119,7 +120,7 @@ CASES = {
 def test_three_requests(case: str) -> None:
     """By hand: single figures where the bound is a point, (low, high) where it is not."""
     records, samples, window, exact, want = CASES[case]
-    got = ttft_split(RecordTable.from_records(records), samples, window, window)
+    got = to_json(ttft_split(RecordTable.from_records(records), samples, window, window))
     assert got["exact"] is exact
     for part, figure in want.items():
         pair = [figure, figure] if isinstance(figure, int) else figure and list(figure)
@@ -129,7 +130,7 @@ def test_three_requests(case: str) -> None:
 
 def test_no_scrapes_no_split() -> None:
     """One scrape is no difference."""
-    assert ttft_split(RecordTable.from_records(THREE), [EMPTY], BOTH) == {}
+    assert ttft_split(RecordTable.from_records(THREE), [EMPTY], BOTH) == TtftSplit()
 
 
 def test_quantiles_are_buckets() -> None:
@@ -138,7 +139,7 @@ def test_quantiles_are_buckets() -> None:
     first = replace(EMPTY, histograms={k: Histogram(bounds, (0.0,) * 3, 0.0) for k in PARTS[:2]})
     after = {"queue": (150.0, 190.0, 240.0), "prefill": (100.0,) * 3}
     last = replace(FULL, histograms={k: Histogram(bounds, v, 9.0) for k, v in after.items()})
-    got = ttft_split(RecordTable.from_records(THREE), [first, last], BOTH)
+    got = to_json(ttft_split(RecordTable.from_records(THREE), [first, last], BOTH))
     assert [got[f"{k}_{q}_ms_bucket"] for k in ("queue", "prefill") for q in ("p50", "p95")] == [
         [0.0, 300.0], [500.0, "inf"], [0.0, 300.0], None,
     ]  # fmt: skip

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from harness.measure.typed import from_json, schema, to_json
+from harness.measure.audit import Audit, Little
+from harness.measure.gpuside import GpuFigures
+from harness.measure.interference import ArrivalFigures, GapFigures
+from harness.measure.power import PlateauKnee, PowerKnee
+from harness.measure.seats import MaxNumSeqs
+from harness.measure.selfcheck import ClientFigures
+from harness.measure.serverside import ServerFigures
+from harness.measure.traces import TracedSplit
+from harness.measure.ttft_split import TtftSplit
+from harness.measure.typed import from_json, rounded, schema, to_json
 
 
 class State(StrEnum):
@@ -148,3 +157,27 @@ def test_schema() -> None:
         "at_ms": NUMBER | {"description": "an instant, in ms"},
         "ci95_ms": {"anyOf": [pair, {"type": "null"}], "description": "its interval, in ms"},
     }
+
+
+FIGURES = (
+    ServerFigures, GpuFigures, ClientFigures, GapFigures, ArrivalFigures, TtftSplit, TracedSplit,
+    PowerKnee, PlateauKnee, MaxNumSeqs, Little, Audit,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("figures", FIGURES)
+def test_every_figure_of_a_level_is_described(figures: type) -> None:
+    """In its own words, with its unit, on the line that declares it."""
+    found = schema(figures)
+    objects = [found, *(one for one in found["$defs"].values() if "properties" in one)]
+    described = {
+        name: part.get("description") for one in objects for name, part in one["properties"].items()
+    }
+    assert [name for name, text in described.items() if not text] == []
+
+
+def test_rounding() -> None:
+    """Floats only, and only those that are fields themselves."""
+    leaf = Leaf(1.23456, (1.23456, inf))
+    assert rounded(leaf, 2) == Leaf(1.23, (1.23456, inf))
+    assert rounded(Whole("a", 7, State.OK, best=leaf), 0).best == leaf

@@ -6,21 +6,27 @@ from itertools import product
 import numpy as np
 import pytest
 
+from harness.measure.gpuside import GpuFigures
+from harness.measure.interference import GapFigures
+from harness.measure.result import Level
 from harness.measure.rules.facts import Facts
-from harness.measure.rules.reading import facts
+from harness.measure.seats import MaxNumSeqs, Source
+from harness.measure.selfcheck import ClientFigures
+from harness.measure.serverside import ServerFigures
 from harness.measure.verdict import ENOUGH, RULES, conclude
+from harness.units import SECOND
 
 NAN = float("nan")
 # 64 users, 16 slots, 48 wait, first tokens too late; a quiet client, a busy GPU, even arrivals
 FULL = Facts(
     users=64, seconds=30, broken="ttft", limit_ms=500, samples=30,
     running=16, running_max=16, running_flat=1, waiting=48, waiting_max=48, capacity=48,
-    kv_max=0.5, preemptions=0, requests_per_s=50, prompt_tokens_per_s=6400,
+    kv_max=0.5, preemptions=0,
     ttft_ms=1000, queue_ms=900, prefill_ms=80,
-    api_cores=0.2, engine_cores=1, gpu_util=0.97, gpu_memory_util=0.6,
+    api_cores=0.2, engine_cores=1, gpu_util=0.97,
     throttle=0, throttled="", clock_share=1,
     client_ttft_ms=1005, client_cores=0.3, instrument_share=0.001, turnaround_ms=0.3,
-    gap_p50_ms=20, gap_p95_ms=22, gap_mean_ms=20, alone_p50_ms=19, alone_p95_ms=21,
+    gap_p50_ms=20, gap_p95_ms=22, gap_mean_ms=20, alone_p95_ms=21,
     beside_p50_ms=20, beside_share=0.3, longest_beside_share=0.4, late_share=0, low_late_share=0,
     base_ms=19, slope_ms=2, prompt_tokens=50, decode_ms=300, memory_kept=1,
     dispersion=0.9, low_users=1, low_gap_ms=18,
@@ -29,7 +35,7 @@ FULL = Facts(
 LONG = replace(
     FULL, broken="itl", limit_ms=30, running=64, running_max=64, waiting=0, waiting_max=0,
     capacity=0, running_flat=NAN, ttft_ms=100, queue_ms=5, prefill_ms=90, client_ttft_ms=101,
-    gap_p50_ms=38, gap_p95_ms=40, gap_mean_ms=38, alone_p50_ms=37, alone_p95_ms=39, base_ms=37,
+    gap_p50_ms=38, gap_p95_ms=40, gap_mean_ms=38, alone_p95_ms=39, base_ms=37,
 )  # fmt: skip
 NUMBERS = [f.name for f in fields(Facts) if f.type == "float" and f.name != "seconds"]
 
@@ -37,8 +43,8 @@ NUMBERS = [f.name for f in fields(Facts) if f.type == "float" and f.name != "sec
 TABLE = {
     "every slot is taken": (FULL, {}, "batch slots", 0.9),
     "16 slots, as the server says": (
-        FULL, {"seats": 16, "seats_from": "read"}, "batch slots", 0.9),
-    "16 of 32 slots are taken": (FULL, {"seats": 32, "seats_from": "read"}, "undecided", 0),
+        FULL, {"slots": 16, "slots_source": "read"}, "batch slots", 0.9),
+    "16 of 32 slots are taken": (FULL, {"slots": 32, "slots_source": "read"}, "undecided", 0),
     "what runs changes": (FULL, {"running_flat": 0.5}, "undecided", 0),
     "half a request waits, a slot is the smaller part": (
         FULL, {"capacity": 0.5, "queue_ms": 400, "prefill_ms": 200}, "batch slots", 0.6),
@@ -50,7 +56,7 @@ TABLE = {
     "every step is full of prompts, what runs stands still for it": (
         FULL, {"beside_share": 1, "low_gap_ms": 8}, "prefill compute", 0.85),
     "every step is full, all the 16 slots that the server has are taken": (
-        FULL, {"beside_share": 1, "low_gap_ms": 8, "seats": 16, "seats_from": "read"},
+        FULL, {"beside_share": 1, "low_gap_ms": 8, "slots": 16, "slots_source": "read"},
         "batch slots", 0.6),
     "prompts wait while others decode for long": (
         FULL, {"running_flat": 0.5, "beside_share": 1, "low_gap_ms": 8, "decode_ms": 900},
@@ -178,26 +184,23 @@ def test_without_metrics_there_is_no_verdict() -> None:
 
 def test_the_facts_of_a_step() -> None:
     """Of the entry's own figures; the fullest engine's KV cache counts, and the fastest clock."""
-    step = {
-        "users": 20, "settled_ns": 0, "end_ns": 30_000_000_000,
-        "server": {"samples": 30, "running_mean": 12.5, "kv_usage_max": 0.6,
-                   "kv_usage_fullest_max": 0.98, "kv_usage_mean": 0.5, "preemptions": 3,
-                   "ttft_mean_s": 0.3, "queue_mean_s": None, "engine_cores": 0.4},
-        "gpu": {"util_pct_mean": 88, "sm_clock_mhz_mean": 1400, "throttled": "power cap 40%"},
-        "client": {"cpu": {"main": 0.2, "worker 0": 0.7}, "instrument_share": {"ttft_p95": 0.01}},
-        "gaps": {"p50_ms": 20, "base_ms": 15, "mean_ms": 20},
-    }  # fmt: skip
-    low = {
-        "users": 2, "settled_ns": 0, "end_ns": 1,
-        "gpu": {"sm_clock_mhz_max": 2000}, "gaps": {"p50_ms": 9},
-    }  # fmt: skip
-    seats = {"value": 16, "from": "given"}
-    found = facts(step, [low, step], "ttft", 250, seats)
+    step = Level(
+        0, 20, end_ns=30 * SECOND,
+        server=ServerFigures(
+            samples=30, running_mean=12.5, kv_usage_max=0.6, kv_usage_fullest_max=0.98,
+            kv_usage_mean=0.5, preemptions=3, ttft_mean_s=0.3, engine_cores=0.4,
+        ),
+        gpu=GpuFigures(util_pct_mean=88, sm_clock_mhz_mean=1400, throttled="power cap 40%"),
+        client=ClientFigures({"ttft_p95": 0.01}, cpu={"main": 0.2, "worker 0": 0.7}),
+        gaps=GapFigures(p50_ms=20, base_ms=15, mean_ms=20),
+    )  # fmt: skip
+    low = replace(step, users=2, gpu=GpuFigures(sm_clock_mhz_max=2000), gaps=GapFigures(p50_ms=9))
+    found = Facts.of(step, [low, step], "ttft", 250, MaxNumSeqs(8, Source.GIVEN, engines=2))
     assert (found.users, found.seconds, found.broken, found.limit_ms) == (20, 30, "ttft", 250)
     assert (found.kv_max, found.preemptions) == (0.98, 3)
     assert (found.ttft_ms, found.gpu_util, found.clock_share) == (300, 0.88, 0.7)
     assert (found.client_cores, found.instrument_share, found.engine_cores) == (0.7, 0.01, 0.4)
-    assert (found.seats, found.seats_from, found.low_gap_ms) == (16, "given", 9)
+    assert (found.slots, found.slots_source, found.low_gap_ms) == (16, "given", 9)
     assert found.prompt_part == 0.25  # 15 of 20 ms without prompts
     assert np.isnan([found.queue_ms, found.waiting, found.dispersion]).all()  # nobody says
 

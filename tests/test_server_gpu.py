@@ -10,7 +10,7 @@ from little_servers import http, little_server
 from recorded_nvml import Recorded
 
 from harness.errors import ConfigError, ServerUnreachable
-from harness.measure.gpuside import gpu_figures
+from harness.measure.gpuside import GpuFigures, gpu_figures
 from harness.measure.samples import GpuSample
 from harness.server.address import Address
 from harness.server.gpu import Gpu, Gpus, local_gpus, open_gpus
@@ -55,7 +55,7 @@ def test_an_h200_under_load() -> None:
         "pcie_tx_mb_per_s": pytest.approx(234.993, abs=1e-3), "throttled": ("power cap",),
     }  # fmt: skip
     without_pcie = {"pcie_rx_mb_per_s": 0, "pcie_tx_mb_per_s": 0}
-    assert gpu_figures([second, third], 1000.0) | without_pcie == {
+    assert asdict(gpu_figures([second, third], 1000.0)) | without_pcie == {
         "gpus": 1, "samples": 2, "util_pct_mean": 99.0, "memory_util_pct_mean": 23.0,
         "memory_used_mib_max": 1625.875, "power_w": 724.5891,  # 757.739 J in that time
         "j_per_output_token": 0.7246, "sm_clock_mhz_min": 1440.0, "sm_clock_mhz_mean": 1447.5,
@@ -94,7 +94,7 @@ def test_what_a_gpu_does_not_show(lacks: str, field: str) -> None:
     samples = [source.read(nvml.go_to(i))[0] for i in (1, 2)]
     assert isnan(getattr(samples[-1], field))
     assert samples[-1].sm_clock_mhz == 1455.0
-    assert gpu_figures(samples)["sm_clock_mhz_min"] == 1455.0
+    assert gpu_figures(samples).sm_clock_mhz_min == 1455.0
 
 
 def test_power_without_an_energy_counter() -> None:
@@ -102,7 +102,7 @@ def test_power_without_an_energy_counter() -> None:
     nvml = Recorded(lacks=("nvmlDeviceGetTotalEnergyConsumption",))
     source = NvmlGpus.open(nvml)
     samples = [source.read(nvml.go_to(i))[0] for i in (1, 2)]
-    assert gpu_figures(samples)["power_w"] == 651.159
+    assert gpu_figures(samples).power_w == 651.159
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,10 @@ def test_two_gpus_in_one_window() -> None:
         for gpu in (0, 1)
     ]  # fmt: skip
     got = gpu_figures(samples, 150.0)
-    assert (got["gpus"], got["samples"], got["util_pct_mean"]) == (2, 6, 75.0)
-    assert got["memory_used_mib_max"] == 5000.0  # 2000 and 3000
-    assert (got["power_w"], got["j_per_output_token"]) == (300.0, 2.0)  # 100 and 200 W
-    assert (got["sm_clock_mhz_min"], got["temperature_c_max"]) == (997.0, 51.0)
-    assert got["throttled"] == "power cap 33%"
-    assert got["pcie_rx_mb_per_s"] is None
-    assert gpu_figures([]) == {}
+    assert (got.gpus, got.samples, got.util_pct_mean) == (2, 6, 75.0)
+    assert got.memory_used_mib_max == 5000.0  # 2000 and 3000
+    assert (got.power_w, got.j_per_output_token) == (300.0, 2.0)  # 100 and 200 W
+    assert (got.sm_clock_mhz_min, got.temperature_c_max) == (997.0, 51.0)
+    assert got.throttled == "power cap 33%"
+    assert isnan(got.pcie_rx_mb_per_s)
+    assert gpu_figures([]) == GpuFigures()

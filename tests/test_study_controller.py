@@ -56,8 +56,8 @@ def test_the_power_knee_of_a_slot_bound_engine_is_its_seats() -> None:
     assert power is not None
     assert plateau is not None
     assert controller.result.status == "found"
-    assert power["users"] == pytest.approx(24, abs=3)
-    assert plateau["users"] == pytest.approx(24, abs=3)
+    assert power.users == pytest.approx(24, abs=3)
+    assert plateau.users == pytest.approx(24, abs=3)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[dict[str,
         samples.append(loop.sample())
     windows = [step.window for step in controller.steps]
     counted = Counted(loop.table(0, loop.now_ns), windows, plan.slos, samples)
-    return step_entries(controller.steps, counted, samples, plan)
+    return [entry for entry, _ in step_entries(controller.steps, counted, samples, plan)]
 
 
 def test_the_first_repeat_of_each_level_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:

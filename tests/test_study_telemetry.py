@@ -79,5 +79,5 @@ def test_a_run_without_a_gpu(tmp_path: Path) -> None:
     assert info["gpu"] == {
         "where": "none", "gpus": [], "why": "no GPU here (the embedded engine needs none)"
     }  # fmt: skip
-    assert [step["gpu"] for step in result["steps"]] == [{}]
+    assert [step["gpu"]["gpus"] for step in result["steps"]] == [0]
     assert "No GPU here" in (out / "report.html").read_text()

@@ -56,15 +56,14 @@ def target_values(seen: Seen, now_ns: int) -> Values:
 
 
 def _seats(seen: Seen, last: ServerSample) -> Values:
-    engines = seen.cache.get("engines") or 1
-    server = {"flags": {**seen.given, **seen.read}, "read": tuple(seen.read), "engines": engines}
+    flags, engines = {**seen.given, **seen.read}, seen.cache.get("engines")
+    server = {"flags": flags, "read": tuple(seen.read), "engines": engines}
     found = max_num_seqs(server, seen.samples)
-    if found["value"] is None:
+    if found.value is None:
         return {}
-    seats = found["value"] * engines
     return {
-        "server_seats": {(found["from"],): float(seats)},
-        "server_seats_left": max(seats - last.running, 0.0),
+        "server_seats": {(found.source.value,): found.slots},
+        "server_seats_left": max(found.slots - last.running, 0.0),
     }
 
 

@@ -16,7 +16,6 @@ from harness.measure.result import Knee
 from harness.measure.slo import Slo
 from harness.measure.states import Status
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import number
 from harness.runfolder.reader import read_result
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def seen_share(levels: Sequence[Level], users: int | None) -> float:
     seen = seconds = 0.0
     for level in levels:
         server = level.server
-        held = number(server.get("running_mean")) + number(server.get("waiting_mean"))
+        held = server.running_mean + server.waiting_mean
         if level.users == users and held >= 0:
             seen, seconds = seen + held / users * level.seconds, seconds + level.seconds
     return min(seen / seconds, 1.0) if seen else nan

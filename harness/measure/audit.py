@@ -6,6 +6,7 @@ A client that loses records, or a server that somebody else uses too, breaks one
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -36,8 +37,8 @@ class Little:
     """N = X (R + Z) with Z = 0: users given, and what the records make of them."""
 
     n: float  # users held
-    x: float  # requests per second that ended
-    r_s: float  # their mean time under way
+    x: float  # requests that ended per second
+    r_s: float  # mean time in flight of these requests, s
     error: float  # (in flight by the records - users) / users
 
 
@@ -53,12 +54,12 @@ def little(table: RecordTable, window: Window) -> Little:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Tokens of the window by both sides; `surplus` is the server's share beyond ours."""
+    """Output tokens of the window, by both sides."""
 
-    client_tokens: int
-    server_tokens: float | None
-    surplus: float | None
-    ok: bool
+    client_tokens: int  # output tokens that arrived here
+    server_tokens: float  # output tokens that the server generated; NaN: not known
+    surplus: float  # the server's beyond ours, as a share of ours; NaN: not known
+    ok: bool  # whether nobody else uses the server
 
 
 def scraped(
@@ -92,7 +93,7 @@ def audit_tokens(
     """
     table, ends = recorded.table, scraped(window, samples)
     if ends is None or bool((failed(table)).any()):
-        return Audit(int(table.tokens.sum()), None, None, ok=True)
+        return Audit(int(table.tokens.sum()), nan, nan, ok=True)
     if arrived is None:
         arrived = between(window, samples)
         walk(recorded, [arrived])

@@ -28,7 +28,6 @@ is at least that of the observations above the quantile beyond which twice the a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +35,7 @@ import numpy as np
 
 from harness.measure.evidence import HALF
 from harness.measure.metrics import METRICS, failed
+from harness.measure.states import Verdict
 from harness.measure.stats import at_least, block_count, design_effects, highest, joined, student
 from harness.measure.table import OPEN
 
@@ -58,14 +58,6 @@ BURST: Final = 0.1  # the part of alpha that goes to whole units
 GUESSED: Final = 0.8  # and the one that a design effect may spend that was estimated, for *met*
 TOGETHER: Final = 8  # requests sent within this part of a lifetime count as one, and gaps
 MOST_TIMES: Final = 1e4  # as long: more of the same is not thought to decide
-
-
-class Verdict(StrEnum):
-    """What is said of an SLO, a level or a run."""
-
-    met = "met"
-    missed = "missed"
-    inconclusive = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from math import fsum, isnan, nan
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from harness.measure.typed import rounded
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -56,40 +58,56 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
     return tuple(words for bit, words in THROTTLES.items() if mask & bit)
 
 
-def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> dict[str, Any]:
-    """Of a window's samples, all GPUs: means over GPUs, power and memory added up; for JSON.
+@dataclass(frozen=True, slots=True)
+class GpuFigures:
+    """The GPUs in one window: means over them, power and memory added up; NaN: not known."""
 
-    `tokens_per_s`: output tokens that arrived in the window, for joules per token. {}: no sample.
-    """
+    gpus: int = 0  # that were read
+    samples: int = 0  # readings, all GPUs together
+    util_pct_mean: float = nan  # share of the time in which any kernel ran, %
+    memory_util_pct_mean: float = nan  # share of the time in which memory was read or written, %
+    memory_used_mib_max: float = nan  # memory in use at most, MiB
+    power_w: float = nan  # power drawn on average, W
+    j_per_output_token: float = nan  # energy for an output token, J
+    sm_clock_mhz_min: float = nan  # clock of the multiprocessors, lowest, MHz
+    sm_clock_mhz_mean: float = nan  # clock of the multiprocessors, MHz
+    sm_clock_mhz_max: float = nan  # clock of the multiprocessors, highest, MHz
+    temperature_c_max: float = nan  # temperature of the hottest chip, degrees Celsius
+    pcie_rx_mb_per_s: float = nan  # PCIe traffic to the GPUs, MB/s
+    pcie_tx_mb_per_s: float = nan  # PCIe traffic from the GPUs, MB/s
+    throttled_share: float = nan  # share of the readings in which something slowed the clocks
+    throttled: str = ""  # what held the clocks down, each with its share of the readings
+
+
+def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuFigures:
+    """Of the samples of a window; `tokens_per_s`: output tokens that arrived in it."""
     if not samples:
-        return {}
+        return GpuFigures()
     each: defaultdict[int, list[GpuSample]] = defaultdict(list)
     for sample in samples:
         each[sample.gpu].append(sample)
     power = fsum(_power_w(one) for one in each.values())
     held = Counter(reason for s in samples for reason in s.throttled or ())
-    figures = {
-        "gpus": len(each),
-        "samples": len(samples),
-        "util_pct_mean": _mean(s.util_pct for s in samples),
-        "memory_util_pct_mean": _mean(s.memory_util_pct for s in samples),
-        "memory_used_mib_max": fsum(_most(s.memory_used_mib for s in o) for o in each.values()),
-        "power_w": power,
-        "j_per_output_token": power / tokens_per_s if tokens_per_s > 0 else nan,
-        "sm_clock_mhz_min": -_most(-s.sm_clock_mhz for s in samples),
-        "sm_clock_mhz_mean": _mean(s.sm_clock_mhz for s in samples),
-        "sm_clock_mhz_max": _most(s.sm_clock_mhz for s in samples),
-        "temperature_c_max": _most(s.temperature_c for s in samples),
-        "pcie_rx_mb_per_s": fsum(_mean(s.pcie_rx_mb_per_s for s in o) for o in each.values()),
-        "pcie_tx_mb_per_s": fsum(_mean(s.pcie_tx_mb_per_s for s in o) for o in each.values()),
-    }
-    told: dict[str, Any] = {k: None if isnan(v) else round(v, 4) for k, v in figures.items()}
     known = any(sample.throttled is not None for sample in samples)
-    words = [f"{reason} {count / len(samples):.0%}" for reason, count in held.items()]
     slowed = sum(1 for s in samples if SLOWED.intersection(s.throttled or ()))
-    told["throttled_share"] = round(slowed / len(samples), 4) if known else None
-    told["throttled"] = ", ".join(words) if known else None  # the share of the readings
-    return told
+    figures = GpuFigures(
+        gpus=len(each),
+        samples=len(samples),
+        util_pct_mean=_mean(s.util_pct for s in samples),
+        memory_util_pct_mean=_mean(s.memory_util_pct for s in samples),
+        memory_used_mib_max=fsum(_most(s.memory_used_mib for s in o) for o in each.values()),
+        power_w=power,
+        j_per_output_token=power / tokens_per_s if tokens_per_s > 0 else nan,
+        sm_clock_mhz_min=-_most(-s.sm_clock_mhz for s in samples),
+        sm_clock_mhz_mean=_mean(s.sm_clock_mhz for s in samples),
+        sm_clock_mhz_max=_most(s.sm_clock_mhz for s in samples),
+        temperature_c_max=_most(s.temperature_c for s in samples),
+        pcie_rx_mb_per_s=fsum(_mean(s.pcie_rx_mb_per_s for s in o) for o in each.values()),
+        pcie_tx_mb_per_s=fsum(_mean(s.pcie_tx_mb_per_s for s in o) for o in each.values()),
+        throttled_share=slowed / len(samples) if known else nan,
+        throttled=", ".join(f"{why} {count / len(samples):.0%}" for why, count in held.items()),
+    )
+    return rounded(figures, 4)
 
 
 def _power_w(samples: Sequence[GpuSample]) -> float:

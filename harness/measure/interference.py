@@ -6,12 +6,15 @@ The step is seen from outside: the prompt's first token arrives with the token t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from harness.measure.gaps import count_gaps
 from harness.measure.stats import quantile
+from harness.measure.typed import rounded
 from harness.measure.walk import inside
 from harness.units import MS, SECOND
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
+PLACES: Final = 4
 FEWEST: Final = 20  # gaps of a kind that a quantile of them needs
 MOST: Final = 100_000  # gaps that are looked at: evenly drawn where there are more
 LONGEST: Final = 0.95  # the gaps above this quantile are the longest ones
@@ -66,48 +70,63 @@ class Drawn:
         return ends, gaps, tokens
 
 
+@dataclass(frozen=True, slots=True)
+class GapFigures:
+    """Gaps between tokens that ended in one window, by whether a prompt was in the same step.
+
+    NaN: too few gaps of the kind.
+    """
+
+    n: int = 0  # gaps looked at
+    prompt_share: float = nan  # share of the gaps with a prompt in their engine step
+    prompt_tokens_mean: float = nan  # mean number of prompt tokens that ended with a gap
+    longest_prompt_share: float = nan  # share of the longest 5% with a prompt in their step
+    late_share: float = nan  # share of the events that were made on time and sent late
+    mean_ms: float = nan  # mean of all gaps, ms
+    p50_ms: float = nan  # median of all gaps, ms
+    p95_ms: float = nan  # p95 of all gaps, ms
+    alone_p50_ms: float = nan  # median of the gaps without a prompt, ms
+    alone_p95_ms: float = nan  # p95 of the gaps without a prompt, ms
+    beside_p50_ms: float = nan  # median of the gaps with a prompt, ms
+    slope_ms: float = nan  # least-squares cost of 1,000 prompt tokens, ms
+    base_ms: float = nan  # a gap without prompt tokens, by the same line, ms
+    correlation: float = nan  # of a gap's length with its prompt tokens
+
+
 def gap_figures(
     table: RecordTable,
     start_ns: int,
     end_ns: int,
-    prefill_s: float | None = None,
+    prefill_s: float = nan,
     drawn: Drawn | None = None,
-) -> dict[str, Any]:
-    """Gaps that ended in the window, with and without a prompt in the same engine step; for JSON.
+) -> GapFigures:
+    """Of the gaps that ended in the window, FEWEST at least.
 
     `prefill_s`: the server's mean time from a request's first step to its first token: prompts are
-    cut into steps. `slope_ms` is the least-squares cost of 1,000 prompt tokens that ended with the
-    gap, `base_ms` a gap without any. `late_share` of the events come in less than half a gap after
-    the one before, or carry several tokens: what was made on time was sent late. {}: fewer than
-    FEWEST gaps. `drawn`: the gaps, where they were drawn already; `table` may be thin then.
+    cut into steps. An event came late where it carries several tokens, or comes in less than half
+    a gap after the one before. `drawn`: the gaps, where they were drawn already; `table` may be
+    thin then.
     """
     if drawn is None:
         drawn = Drawn(start_ns, end_ns)
         count_gaps(table, [drawn])
     ends, lengths, came = drawn.columns
     if len(ends) < FEWEST:
-        return {}
+        return GapFigures()
     gaps = lengths / MS
-    beside, tokens = _prompts(table, ends - lengths, ends, prefill_s or 0.0)
+    beside, tokens = _prompts(table, ends - lengths, ends, 0.0 if isnan(prefill_s) else prefill_s)
     longest = gaps >= np.quantile(gaps, LONGEST, method="higher")
     late = (gaps < SHORT * np.median(gaps)) | (came > 1)
     slope, base, r = _line(tokens, gaps)
-    return {
-        "n": len(gaps),
-        "prompt_share": _round(float(beside.mean())),
-        "prompt_tokens_mean": _round(float(tokens.mean())),
-        "longest_prompt_share": _round(float(beside[longest].mean())),
-        "late_share": _round(float(late.mean())),
-        "mean_ms": _round(float(gaps.mean())),
-        "p50_ms": _quantile(gaps, 0.5),
-        "p95_ms": _quantile(gaps, LONGEST),
-        "alone_p50_ms": _quantile(gaps[~beside], 0.5),
-        "alone_p95_ms": _quantile(gaps[~beside], LONGEST),
-        "beside_p50_ms": _quantile(gaps[beside], 0.5),
-        "slope_ms": _round(1000 * slope),
-        "base_ms": _round(base),
-        "correlation": _round(r),
-    }
+    figures = GapFigures(
+        n=len(gaps), prompt_share=float(beside.mean()), prompt_tokens_mean=float(tokens.mean()),
+        longest_prompt_share=float(beside[longest].mean()), late_share=float(late.mean()),
+        mean_ms=float(gaps.mean()), p50_ms=_quantile(gaps, 0.5), p95_ms=_quantile(gaps, LONGEST),
+        alone_p50_ms=_quantile(gaps[~beside], 0.5), alone_p95_ms=_quantile(gaps[~beside], LONGEST),
+        beside_p50_ms=_quantile(gaps[beside], 0.5), slope_ms=1000 * slope, base_ms=base,
+        correlation=r,
+    )  # fmt: skip
+    return rounded(figures, PLACES)
 
 
 def _prompts(
@@ -141,34 +160,32 @@ def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
     return slope, float(y.mean() - slope * x.mean()), r
 
 
-def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """How evenly requests were sent in the window; for JSON, {} when too few were.
+@dataclass(frozen=True, slots=True)
+class ArrivalFigures:
+    """How evenly requests were sent in one window; NaN: too few were."""
 
-    `dispersion` is variance over mean of the number sent in a bin: 1 for a Poisson process, less
-    for a closed loop, above it for bursts. `scheduled` is the share that had a time of their own:
-    in a closed loop a request comes when an answer ends.
-    """
+    n: int = 0  # requests sent
+    bin_s: float = nan  # length of a bin in which they are counted, s
+    dispersion: float = nan  # variance over mean of the number in a bin; a Poisson process has 1
+    scheduled: float = nan  # share sent by a schedule, not at the end of an answer
+
+
+def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> ArrivalFigures:
+    """Of the requests sent in the window. A closed loop has less dispersion than 1, bursts more."""
     inside = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     sent = np.sort(table.sent_ns[inside])
     seconds = (end_ns - start_ns) / SECOND
     if len(sent) < FEWEST or seconds <= 0:
-        return {}
+        return ArrivalFigures()
     bin_s = max(BIN_S, PER_BIN * seconds / len(sent))
     bins = max(int(seconds / bin_s), 1)
     counts = np.bincount((sent - start_ns) // int(bin_s * SECOND), minlength=bins)[:bins]
     if bins < FEWEST // 2:
-        return {}
-    return {
-        "n": len(sent),
-        "bin_s": _round(bin_s),
-        "dispersion": _round(float(counts.var() / max(counts.mean(), 1e-9))),
-        "scheduled": _round(float((table.scheduled_ns[inside] >= 0).mean())),
-    }
+        return ArrivalFigures()
+    dispersion = float(counts.var() / max(counts.mean(), 1e-9))
+    scheduled = float((table.scheduled_ns[inside] >= 0).mean())
+    return rounded(ArrivalFigures(len(sent), bin_s, dispersion, scheduled), PLACES)
 
 
-def _quantile(values: Floats, q: float) -> float | None:
-    return _round(quantile(np.sort(values), q)) if len(values) >= FEWEST else None
-
-
-def _round(value: float) -> float:
-    return round(value, 4)
+def _quantile(values: Floats, q: float) -> float:
+    return quantile(np.sort(values), q) if len(values) >= FEWEST else nan

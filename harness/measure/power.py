@@ -8,7 +8,7 @@ It has one peak; the search climbs by doubling until well past it and then narro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -91,8 +91,26 @@ def _powers(level: Throughput, seed: int) -> Floats:
     return np.asarray((tokens / e.seconds) ** 2 / level.users)
 
 
-def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> dict[str, Any] | None:
-    """{users, ci95, power}: the level of most power; its interval over block resamples.
+@dataclass(frozen=True, slots=True)
+class PowerKnee:
+    """The level of most power."""
+
+    users: int  # concurrent requests
+    ci95: tuple[int, int]  # 95% interval of `users`, over block resamples
+    power: float  # output tokens per second, squared, per user
+
+
+@dataclass(frozen=True, slots=True)
+class PlateauKnee:
+    """The smallest level at 95% of the highest throughput."""
+
+    users: int  # concurrent requests
+    ci95: tuple[int, int]  # interval of `users`: from one more than the level before
+    output_tokens_per_s: float  # tokens per second there
+
+
+def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> PowerKnee | None:
+    """None without a level.
 
     Levels are compared as measured, so the interval reaches at least to the neighbouring levels.
     """
@@ -105,15 +123,12 @@ def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> dict[str, Any] |
     peaks = users[np.argmax(draws, axis=0)]
     lo, hi = np.quantile(peaks, percentile_levels(12), method="nearest")
     near = users[max(at - 1, 0)], users[min(at + 1, len(users) - 1)]
-    bounds = [int(min(lo, near[0])), int(max(hi, near[1]))]
-    return {"users": int(users[at]), "ci95": bounds, "power": round(levels[at].power, 3)}
+    bounds = int(min(lo, near[0])), int(max(hi, near[1]))
+    return PowerKnee(int(users[at]), bounds, round(levels[at].power, 3))
 
 
-def plateau_knee(evidences: Sequence[Evidence]) -> dict[str, Any] | None:
-    """{users, ci95, output_tokens_per_s}: the smallest level at 95 % of the highest throughput.
-
-    Throughput is fitted as non-decreasing in users; the interval is (level before, this level].
-    """
+def plateau_knee(evidences: Sequence[Evidence]) -> PlateauKnee | None:
+    """None without a level. Throughput is fitted as non-decreasing in users."""
     levels = throughputs(evidences)
     if not levels:
         return None
@@ -123,8 +138,5 @@ def plateau_knee(evidences: Sequence[Evidence]) -> dict[str, Any] | None:
     )
     at = int(np.argmax(fitted >= PLATEAU * fitted[-1]))
     before = levels[at - 1].users + 1 if at else levels[at].users
-    return {
-        "users": levels[at].users,
-        "ci95": [before, levels[at].users],
-        "output_tokens_per_s": round(levels[at].tokens_per_s, 3),
-    }
+    level = levels[at]
+    return PlateauKnee(level.users, (before, level.users), round(level.tokens_per_s, 3))

@@ -8,12 +8,20 @@ the order statistic at or above q (n - 1), failed requests being infinitely slow
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import isinf, isnan, nan
+from math import nan
 from typing import Any
 
-from harness.measure.audit import Audit, Little  # noqa: TC001 - read at run time, as all here
+from harness.measure.audit import Audit, Little
+from harness.measure.gpuside import GpuFigures
+from harness.measure.interference import ArrivalFigures, GapFigures
+from harness.measure.power import PlateauKnee, PowerKnee
+from harness.measure.seats import MaxNumSeqs
+from harness.measure.selfcheck import ClientFigures
+from harness.measure.serverside import ServerFigures
 from harness.measure.slo import Slo, quantile_name
 from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.measure.traces import TracedSplit
+from harness.measure.ttft_split import TtftSplit
 from harness.measure.typed import from_json
 from harness.units import SECOND
 
@@ -111,13 +119,13 @@ class Level:
     all: Everything = field(default_factory=Everything)
     little: Little | None = None  # Little's law
     audit: Audit | None = None  # the client's tokens against the server's
-    ttft_split: Json = field(default_factory=dict)  # where the mean TTFT goes
-    ttft_traced: Json | None = None  # the same, request by request, where the server sent traces
-    server: Json = field(default_factory=dict)  # what the server showed
-    gpu: Json = field(default_factory=dict)  # what the GPUs showed
-    client: Json = field(default_factory=dict)  # what the load generator showed of itself
-    gaps: Json = field(default_factory=dict)  # how token gaps follow arriving prompts
-    arrivals: Json = field(default_factory=dict)  # how requests arrived
+    ttft_split: TtftSplit = field(default_factory=TtftSplit)  # where the mean TTFT goes
+    ttft_traced: TracedSplit | None = None  # the same by request, where the server sent traces
+    server: ServerFigures = field(default_factory=ServerFigures)  # what the server showed
+    gpu: GpuFigures = field(default_factory=GpuFigures)  # what the GPUs showed
+    client: ClientFigures = field(default_factory=ClientFigures)  # the load generator on itself
+    gaps: GapFigures = field(default_factory=GapFigures)  # how token gaps follow arriving prompts
+    arrivals: ArrivalFigures = field(default_factory=ArrivalFigures)  # how requests arrived
 
     @property
     def usable(self) -> bool:
@@ -169,8 +177,7 @@ class Target:
     gpu: str = ""  # of the simulator: the GPU that it models
     versions: dict[str, str] = field(default_factory=dict)  # of the server and of this client
     flags: dict[str, Any] = field(default_factory=dict)  # of the server, as far as they are known
-    max_num_seqs: int | None = None  # requests that may run at once, over all engines
-    max_num_seqs_from: str = ""  # given, read or inferred
+    max_num_seqs: MaxNumSeqs = field(default_factory=MaxNumSeqs)  # requests that run at once
 
     @property
     def label(self) -> str:
@@ -205,8 +212,8 @@ class Result:
     knee: Knee | None = None  # of a search
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # of a search that met a limit
-    power: Json | None = None  # the level of most throughput for the waiting time
-    plateau: Json | None = None  # the lowest level near the highest throughput
+    power: PowerKnee | None = None  # the level of most throughput for the waiting time
+    plateau: PlateauKnee | None = None  # the lowest level near the highest throughput
     client: Json = field(default_factory=dict)  # the load generator about itself, whole run
     lacking: tuple[str, ...] = ()  # what the server does not show
     invalid_reason: str = ""  # why the figures must not be used
@@ -226,13 +233,3 @@ class Result:
         at = self.knee.measured_at_users if self.knee else None
         there = [level for level in self.used if at in (None, level.users)]
         return max(there, key=lambda level: level.seconds, default=None)
-
-
-def known(value: float | None) -> bool:
-    """Whether there is a figure at all; an infinite one is."""
-    return value is not None and not isnan(value)
-
-
-def finite(value: float) -> bool:
-    """Whether a figure can be drawn."""
-    return not (isnan(value) or isinf(value))

@@ -5,6 +5,8 @@ While requests wait although KV blocks are free, every seat is taken: what runs 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
@@ -18,6 +20,29 @@ ENOUGH: Final = 5  # samples with every seat taken
 FULL: Final = 0.9  # of the KV blocks: then these bind, not the seats
 NEAR: Final = 0.1  # below the most that ran: as near as a scrape between two steps comes
 FLAT: Final = 0.8  # of the samples with waiting requests are that near
+
+
+class Source(StrEnum):
+    """Who says what `max_num_seqs` is."""
+
+    GIVEN = "given"  # with --server-flag
+    READ = "read"  # the server, or we started it
+    INFERRED = "inferred"  # from what ran while requests waited
+    UNKNOWN = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxNumSeqs:
+    """How many requests an engine runs at once at most: vLLM's flag."""
+
+    value: int | None = None  # requests, of one engine; null: not known
+    source: Source = Source.UNKNOWN  # who says so
+    engines: int = 1  # that have so many each
+
+    @property
+    def slots(self) -> float:
+        """Of all engines together; NaN: not known."""
+        return self.value * self.engines if self.value else nan
 
 
 def inferred_seats(samples: Sequence[ServerSample]) -> int | None:

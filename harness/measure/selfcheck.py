@@ -7,8 +7,9 @@ on which the quantile is judged, the client was the bottleneck and the step must
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from math import nan
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -132,30 +133,50 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     return np.asarray(gaps.clip(min=0), np.float64)
 
 
+@dataclass(frozen=True, slots=True)
+class Turnaround:
+    """The client's own delay between the end of a request and the start of its user's next one."""
+
+    mean: float = nan  # mean, ms
+    p99: float = nan  # p99, ms
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFigures:
+    """What the load generator shows of itself in one window; NaN: not known."""
+
+    # width over the limit of each quantile, such as "ttft_p95"
+    instrument_share: dict[str, float] = field(default_factory=dict)
+    turnaround_ms: Turnaround = Turnaround()  # between two requests of a user, ms
+    cpu: dict[str, float] = field(default_factory=dict)  # CPU by process, cores
+    loop_lag_max_ms: float = nan  # the latest that an event loop came to its work, ms
+    stamp_coverage: float = nan  # share of the reads that had a kernel stamp
+    clock_steps: int = 0  # jumps of the machine's clock
+
+
 def client_figures(
     recorded: Recorded,
     window: Window,
     slos: Sequence[Slo],
     samples: Sequence[ClientSample],
     gaps: Gaps | None = None,
-) -> dict[str, Any]:
-    """A step's `client`: what the load generator shows of itself in the window, for knee.json."""
+) -> ClientFigures:
+    """Of the records and the samples of a window."""
     turns = np.sort(turnarounds(recorded.table, window))
     inside = within(samples, window.settled_ns, window.end_ns)
-    return {
-        "instrument_share": {
-            f"{x.metric}_p{x.q * 100:g}": round(x.share, 5)
-            for x in instruments(recorded, window, slos, gaps)
-        },
-        "turnaround_ms": {
-            "mean": round(float(turns.mean()) / MS, 4) if len(turns) else None,
-            "p99": round(quantile(turns, 0.99) / MS, 4) if len(turns) else None,
-        },
-        "cpu": _cpu(inside),
-        "loop_lag_max_ms": max((s.loop_lag_ms for s in inside), default=None),
-        "stamp_coverage": _coverage(inside),
-        "clock_steps": _rise(inside, "clock_steps"),
-    }
+    turnaround = Turnaround()
+    if len(turns):
+        p99 = quantile(turns, 0.99) / MS
+        turnaround = Turnaround(round(float(turns.mean()) / MS, 4), round(p99, 4))
+    found = instruments(recorded, window, slos, gaps)
+    return ClientFigures(
+        {f"{x.metric}_p{x.q * 100:g}": round(x.share, 5) for x in found},
+        turnaround,
+        cpu=_cpu(inside),
+        loop_lag_max_ms=max((s.loop_lag_ms for s in inside), default=nan),
+        stamp_coverage=_coverage(inside),
+        clock_steps=_rise(inside, "clock_steps"),
+    )
 
 
 def _by_process(samples: Sequence[ClientSample]) -> dict[str, list[ClientSample]]:
@@ -180,7 +201,7 @@ def _rise(samples: Sequence[ClientSample], name: str) -> int:
     return sum(getattr(seen[-1], name) - getattr(seen[0], name) for seen in spans)
 
 
-def _coverage(samples: Sequence[ClientSample]) -> float | None:
+def _coverage(samples: Sequence[ClientSample]) -> float:
     """Share of the window's reads that had a kernel stamp."""
     reads, stamped = _rise(samples, "reads"), _rise(samples, "stamped_reads")
-    return round(stamped / reads, 6) if reads else None
+    return round(stamped / reads, 6) if reads else nan

@@ -7,13 +7,15 @@ lifetimes they are the same requests, in a short one they are not.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import fsum, isnan, nan
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from harness.measure.histogram import delta, quantile_bounds
 from harness.measure.resets import reset
 from harness.measure.samples import SUMMED
 from harness.measure.seats import flat_share
+from harness.measure.typed import rounded
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
 
 PLACES: Final = 6
-MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
-QUANTILES: Final = ("ttft", "itl")  # the others' buckets are too coarse: their first ends at 0.3 s
 P95: Final = 0.95
 BEYOND: Final = 10  # observations that a quantile needs beyond it
 # what a verdict rests on, in words, by the figure that shows whether the server says it
@@ -40,32 +40,70 @@ SAYS: Final = {
 }
 
 
-def server_figures(samples: Sequence[ServerSample]) -> dict[str, Any]:
-    """Of a window's samples, for JSON: seconds, tokens, shares; None where nothing is known."""
-    figures: dict[str, Any] = {"samples": len(samples)}
-    for name in ("running", "waiting", "kv_usage"):
-        figures |= {f"{name}_mean": _mean(samples, name), f"{name}_max": _most(samples, name)}
-    figures |= {
-        "running_flat_share": flat_share(samples),
-        "kv_usage_fullest_mean": _mean(samples, "kv_usage_fullest"),
-        "kv_usage_fullest_max": _most(samples, "kv_usage_fullest"),
-        "waiting_capacity_mean": _mean(samples, "waiting_capacity"),
-        "waiting_deferred_mean": _mean(samples, "waiting_deferred"),
-        "awake_min": -_most(samples, "awake", -1),
-        "preemptions": grown(samples, "preemptions_total"),
-        "prefix_hit_share": _share(samples, "prefix_hits_total", "prefix_queries_total"),
-    }
-    for name in ("prompt_tokens", "generation_tokens", "requests"):
-        figures[f"{name}_per_s"] = per_s(samples, f"{name}_total")
-    figures["api_server_cores"] = per_s(samples, "api_cpu_s")
-    figures["engine_cores"] = per_s(samples, "engine_cpu_s")
-    figures |= {f"{name}_mean_s": mean_s(samples, name) for name in MEANS}
+@dataclass(frozen=True, slots=True)
+class ServerFigures:
+    """The server's own figures of one window, all engines together; NaN: it does not report it."""
+
+    samples: int = 0  # scrapes of /metrics in the window
+    running_mean: float = nan  # requests in the batch
+    running_max: float = nan  # requests in the batch, at most
+    running_flat_share: float = nan  # share of the scrapes with a queue with running near its most
+    waiting_mean: float = nan  # requests in the queue
+    waiting_max: float = nan  # requests in the queue, at most
+    waiting_capacity_mean: float = nan  # requests in the queue for a slot or for KV blocks
+    waiting_deferred_mean: float = nan  # requests in the queue for something else
+    kv_usage_mean: float = nan  # share of the KV cache in use, mean of the engines
+    kv_usage_max: float = nan  # share of the KV cache in use, at most
+    kv_usage_fullest_mean: float = nan  # share of the KV cache in use in the fullest engine
+    kv_usage_fullest_max: float = nan  # share of the KV cache in use in the fullest engine, at most
+    awake_min: float = nan  # engines that do not sleep, at least
+    preemptions: float = nan  # requests that lost their KV blocks
+    prefix_hit_share: float = nan  # share of the prompt tokens found in the prefix cache
+    prompt_tokens_per_s: float = nan  # prompt tokens computed per second
+    generation_tokens_per_s: float = nan  # output tokens per second
+    requests_per_s: float = nan  # requests that ended per second
+    api_server_cores: float = nan  # CPU of the API server's process, cores
+    engine_cores: float = nan  # CPU of the engine's process, cores
+    ttft_mean_s: float = nan  # mean time to first token, s
+    queue_mean_s: float = nan  # mean time in the queue, s
+    prefill_mean_s: float = nan  # mean time from a request's first step to its first token, s
+    decode_mean_s: float = nan  # mean time from a request's first token to its last, s
+    inference_mean_s: float = nan  # mean of prefill and decode together, s
+    e2e_mean_s: float = nan  # mean time from a request's arrival to its end, s
+    itl_mean_s: float = nan  # mean time between two tokens, s
+    ttft_p95_s: tuple[float, float] | None = None  # bucket that holds the p95 TTFT, s
+    itl_p95_s: tuple[float, float] | None = None  # bucket that holds the p95 ITL, s
+    step_tokens_mean: float = nan  # tokens in an engine step
+    finished: dict[str, int] = field(default_factory=dict)  # requests that ended, by vLLM's reason
+
+
+def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
+    """Of the samples of a window."""
     step = between(samples, "step_tokens")
-    figures["step_tokens_mean"] = step.mean if step else nan
-    told: dict[str, Any] = {key: _told(value) for key, value in figures.items()}
-    for name in QUANTILES:
-        told[f"{name}_p95_s"] = _p95(between(samples, name))
-    return told | _finished(samples)
+    figures = ServerFigures(
+        samples=len(samples), running_mean=_mean(samples, "running"),
+        running_max=_most(samples, "running"), running_flat_share=flat_share(samples),
+        waiting_mean=_mean(samples, "waiting"), waiting_max=_most(samples, "waiting"),
+        waiting_capacity_mean=_mean(samples, "waiting_capacity"),
+        waiting_deferred_mean=_mean(samples, "waiting_deferred"),
+        kv_usage_mean=_mean(samples, "kv_usage"), kv_usage_max=_most(samples, "kv_usage"),
+        kv_usage_fullest_mean=_mean(samples, "kv_usage_fullest"),
+        kv_usage_fullest_max=_most(samples, "kv_usage_fullest"),
+        awake_min=-_most(samples, "awake", -1), preemptions=grown(samples, "preemptions_total"),
+        prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
+        prompt_tokens_per_s=per_s(samples, "prompt_tokens_total"),
+        generation_tokens_per_s=per_s(samples, "generation_tokens_total"),
+        requests_per_s=per_s(samples, "requests_total"),
+        api_server_cores=per_s(samples, "api_cpu_s"), engine_cores=per_s(samples, "engine_cpu_s"),
+        ttft_mean_s=mean_s(samples, "ttft"), queue_mean_s=mean_s(samples, "queue"),
+        prefill_mean_s=mean_s(samples, "prefill"), decode_mean_s=mean_s(samples, "decode"),
+        inference_mean_s=mean_s(samples, "inference"), e2e_mean_s=mean_s(samples, "e2e"),
+        itl_mean_s=mean_s(samples, "itl"),
+        # the other histograms' buckets are too coarse for a quantile: their first ends at 0.3 s
+        ttft_p95_s=_p95(between(samples, "ttft")), itl_p95_s=_p95(between(samples, "itl")),
+        step_tokens_mean=step.mean if step else nan, finished=_finished(samples),
+    )  # fmt: skip
+    return rounded(figures, PLACES)
 
 
 def grown(samples: Sequence[ServerSample], name: str) -> float:
@@ -125,22 +163,17 @@ def _share(samples: Sequence[ServerSample], part: str, whole: str) -> float:
     return grown(samples, part) / of if of > 0 else nan
 
 
-def _p95(histogram: Histogram | None) -> list[float] | None:
+def _p95(histogram: Histogram | None) -> tuple[float, float] | None:
     """Bounds of the p95; None when too little was observed beyond it."""
     if histogram is None or histogram.count * (1 - P95) < BEYOND:
         return None
-    bounds = quantile_bounds(histogram, P95)
-    return None if bounds is None else list(bounds)
+    return quantile_bounds(histogram, P95)
 
 
-def _finished(samples: Sequence[ServerSample]) -> dict[str, float]:
+def _finished(samples: Sequence[ServerSample]) -> dict[str, int]:
     """Requests that ended, by the reason that the server gives; only reasons that occurred."""
     if len(samples) < 2 or reset(samples):  # noqa: PLR2004 - as above
         return {}
     first, last = samples[0].finished, samples[-1].finished
     more = {reason: count - first.get(reason, 0.0) for reason, count in last.items()}
-    return {f"finished_{reason}": round(count) for reason, count in more.items() if count > 0}
-
-
-def _told(value: float) -> float | None:
-    return value if isinstance(value, int) else None if isnan(value) else round(value, PLACES)
+    return {reason: round(count) for reason, count in more.items() if count > 0}

@@ -7,12 +7,14 @@ which requests, only a trace tells. Parts of one request add up; their quantiles
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from harness.measure.metrics import ttft
 from harness.measure.stats import quantile
+from harness.measure.typed import rounded
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -48,13 +50,36 @@ def key_of(run_id: str, told: str) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[1])
 
 
+@dataclass(frozen=True, slots=True)
+class TracedSplit:
+    """Where the TTFT of the traced requests of one window is spent; NaN: too few of them."""
+
+    n: int  # requests with a first token and a trace
+    sent: int  # requests sent
+    queue_ms: float = nan  # time in the queue, mean, ms
+    queue_p50_ms: float = nan  # time in the queue, median, ms
+    queue_p95_ms: float = nan  # time in the queue, p95, ms
+    prefill_ms: float = nan  # time from the queue to the first token, mean, ms
+    prefill_p50_ms: float = nan  # time from the queue to the first token, median, ms
+    prefill_p95_ms: float = nan  # time from the queue to the first token, p95, ms
+    rest_ms: float = nan  # the server's TTFT without queue and prefill, mean, ms
+    rest_p50_ms: float = nan  # the server's TTFT without queue and prefill, median, ms
+    rest_p95_ms: float = nan  # the server's TTFT without queue and prefill, p95, ms
+    ttft_ms: float = nan  # the server's TTFT, mean, ms
+    ttft_p50_ms: float = nan  # the server's TTFT, median, ms
+    ttft_p95_ms: float = nan  # the server's TTFT, p95, ms
+    residual_ms: float = nan  # the client's TTFT less the server's, mean, ms
+    residual_p50_ms: float = nan  # the client's TTFT less the server's, median, ms
+    residual_p95_ms: float = nan  # the client's TTFT less the server's, p95, ms
+    client_ms: float = nan  # the client's TTFT, mean, ms
+    client_p50_ms: float = nan  # the client's TTFT, median, ms
+    client_p95_ms: float = nan  # the client's TTFT, p95, ms
+
+
 def traced_split(
     table: RecordTable, traces: Sequence[Trace], run_id: str, window: tuple[int, int]
-) -> dict[str, Any]:
-    """For JSON, in ms: mean, p50 and p95 of each part over the requests sent in a window (ns).
-
-    Only requests that have both a first token and a trace; `n` of `sent` have. {} without any.
-    """
+) -> TracedSplit | None:
+    """Of the requests sent in a window (ns) that have both a first token and a trace, if any."""
     known = {key_of(run_id, trace.request_id): trace for trace in traces}
     sent_in = (table.sent_ns >= window[0]) & (table.sent_ns <= window[1])
     rows, mine = [], []
@@ -64,17 +89,17 @@ def traced_split(
             rows.append(row)
             mine.append((trace.ttft_s, trace.queue_s, trace.prefill_s))
     if not rows:
-        return {}
+        return None
     server, queue, prefill = np.array(mine).T * (SECOND / MS)
     client = ttft(table).ns[rows] / MS
     parts = {
         "queue": queue, "prefill": prefill, "rest": server - queue - prefill, "ttft": server,
         "residual": client - server, "client": client,
     }  # fmt: skip
-    out: dict[str, Any] = {"n": len(rows), "sent": int(sent_in.sum())}
+    figures: dict[str, Any] = {}
     for key, values in parts.items():
         fine = np.sort(values[np.isfinite(values)])
-        out[f"{key}_ms"] = round(float(fine.mean()), PLACES) if len(fine) else None
+        figures[f"{key}_ms"] = float(fine.mean()) if len(fine) else nan
         for name, q in QUANTILES.items():
-            out[f"{key}_{name}_ms"] = round(quantile(fine, q), PLACES) if len(fine) else None
-    return out
+            figures[f"{key}_{name}_ms"] = quantile(fine, q) if len(fine) else nan
+    return rounded(TracedSplit(len(rows), int(sent_in.sum()), **figures), PLACES)

@@ -16,7 +16,7 @@ up; quantiles do not, so theirs are given beside each other, as the buckets that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite, isnan, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
 
+Bounds = tuple[float, float] | None
+
 PLACES: Final = 6
 OBSERVED: Final = ("ttft", "queue", "prefill")
 PARTS: Final = ("queue", "prefill", "rest", "residual")  # what adds up to the client's mean
@@ -42,21 +44,54 @@ QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
 BEYOND: Final = 10  # observations that a quantile needs beyond it
 
 
+@dataclass(frozen=True, slots=True)
+class TtftSplit:
+    """Where the mean TTFT of one window is spent; NaN or null: not known."""
+
+    exact: bool = False  # whether each of the server's parts is known, not only bounded
+    from_ns: int = 0  # first of the two scrapes, ns
+    to_ns: int = 0  # last of the two scrapes, ns
+    n: int = 0  # requests sent between the two scrapes
+    under_way_before: int = 0  # requests in flight at the first scrape
+    under_way_after: int = 0  # requests in flight at the last scrape
+    ttft_ms: float = nan  # the server's TTFT, ms
+    ttft_ms_bound: Bounds = None  # between which `ttft_ms` lies, ms
+    queue_ms: float = nan  # time in the server's queue, ms
+    queue_ms_bound: Bounds = None  # between which `queue_ms` lies, ms
+    prefill_ms: float = nan  # time from the queue to the first token, ms
+    prefill_ms_bound: Bounds = None  # between which `prefill_ms` lies, ms
+    rest_ms: float = nan  # the server's TTFT without queue and prefill, ms
+    rest_ms_bound: Bounds = None  # between which `rest_ms` lies, ms
+    client_ms: float = nan  # the client's TTFT, ms
+    client_ms_bound: Bounds = None  # between which `client_ms` lies, ms
+    residual_ms: float = nan  # the client's TTFT less the server's, ms
+    residual_ms_bound: Bounds = None  # between which `residual_ms` lies, ms
+    ttft_n: int | None = None  # first tokens that the server counted between the scrapes
+    ttft_p50_ms_bucket: Bounds = None  # bucket of the median TTFT, ms
+    ttft_p95_ms_bucket: Bounds = None  # bucket of the p95 TTFT, ms
+    queue_n: int | None = None  # queue times that the server counted between the scrapes
+    queue_p50_ms_bucket: Bounds = None  # bucket of the median queue time, ms
+    queue_p95_ms_bucket: Bounds = None  # bucket of the p95 queue time, ms
+    prefill_n: int | None = None  # prefill times that the server counted between the scrapes
+    prefill_p50_ms_bucket: Bounds = None  # bucket of the median prefill time, ms
+    prefill_p95_ms_bucket: Bounds = None  # bucket of the p95 prefill time, ms
+
+
 def ttft_split(
     table: RecordTable,
     samples: Sequence[ServerSample],
     window: tuple[int, int],
     around: tuple[float, float] = (-inf, inf),
-) -> dict[str, Any]:
-    """For JSON, in ms: each of the six as `X_ms` and, where it may be another, `X_ms_bound`.
+) -> TtftSplit:
+    """Of the requests sent between two scrapes; `TtftSplit()` without two.
 
     `window` (ns) is the step's settled part; where the server was seen empty before and after it,
     within `around`, the cohort is all that was sent in between and the split is exact. `table`
-    has every request under way meanwhile, followed to its end. {} without two scrapes.
+    has every request under way meanwhile, followed to its end.
     """
     edges = edges_of(table, samples, window, around)
     if edges is None:
-        return {}
+        return TtftSplit()
     first, last = edges
     cohort = Cohort.between(table, first, last)
     observed = _Observed(cohort, first, last, samples)
@@ -72,21 +107,14 @@ def ttft_split(
         residual = client.less(ttft, least=-inf)
     every = {"ttft": ttft, "queue": queue, "prefill": prefill, "rest": rest, "client": client,
              "residual": residual}  # fmt: skip
-    before, after = cohort.under_way()
-    out: dict[str, Any] = {
-        "exact": all(each is not None and each.exact for each in found.values()),
-        "from_ns": first.at_ns,
-        "to_ns": last.at_ns,
-        "n": len(cohort),
-        "under_way_before": before,
-        "under_way_after": after,
-    }
+    figures: dict[str, Any] = {}
     for key, each in every.items():
-        out |= _told(key, each, len(cohort))
+        figures |= _told(key, each, len(cohort))
     for key in OBSERVED:
-        out[f"{key}_n"] = _whole(grown([first, last], f"{key}_count"))
-        out |= _quantiles(key, between([first, last], key))
-    return out
+        figures[f"{key}_n"] = _whole(grown([first, last], f"{key}_count"))
+        figures |= _quantiles(key, between([first, last], key))
+    exact = all(each is not None and each.exact for each in found.values())
+    return TtftSplit(exact, first.at_ns, last.at_ns, len(cohort), *cohort.under_way(), **figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +159,9 @@ def _client(cohort: Cohort) -> Sum | None:
 
 def _told(key: str, each: Sum | None, n: int) -> dict[str, Any]:
     if each is None or not n:
-        return {f"{key}_ms": None, f"{key}_ms_bound": None}
+        return {}
     mean, lo, hi = (round(value / n / MS, PLACES) + 0.0 for value in (each.at, each.lo, each.hi))
-    return {f"{key}_ms": mean, f"{key}_ms_bound": [lo, hi]}
+    return {f"{key}_ms": mean, f"{key}_ms_bound": (lo, hi)}
 
 
 def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
@@ -142,12 +170,9 @@ def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
     for name, q in QUANTILES.items():
         enough = histogram is not None and histogram.count * (1 - q) >= BEYOND
         held = quantile_bounds(histogram, q) if enough and histogram is not None else None
-        out[f"{key}_{name}_ms_bucket"] = held and [_bucket_ms(bound) for bound in held]
+        ms = held and tuple(round(bound_s * SECOND / MS, PLACES) for bound_s in held)
+        out[f"{key}_{name}_ms_bucket"] = ms
     return out
-
-
-def _bucket_ms(bound_s: float) -> float | str:
-    return round(bound_s * SECOND / MS, PLACES) if isfinite(bound_s) else "inf"
 
 
 def _whole(value: float) -> int | None:

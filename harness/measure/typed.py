@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum, EnumType
 from functools import cache
 from inspect import getdoc, getsource
@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 
 Json = dict[str, Any]
 T = TypeVar("T")
+D = TypeVar("D", bound=Any)
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 SIMPLE: Final = {bool: "boolean", int: "integer", str: "string", NoneType: "null"}
@@ -31,6 +32,13 @@ NUMBER: Final = {
 }
 # a field in a class's source: `name: type = default  # description`
 COMMENT: Final = re.compile(r"^ +(\w+): .*  # (.+)$", re.MULTILINE)
+
+
+def rounded(value: D, places: int) -> D:
+    """The same dataclass with each of its floats rounded."""
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    floats = {key: round(x, places) for key, x in found.items() if isinstance(x, float)}
+    return replace(value, **floats)
 
 
 def to_json(value: Any) -> Any:
@@ -89,14 +97,10 @@ def _read(hint: Any, data: Any, path: str) -> Any:
     if is_dataclass(hint) and isinstance(data, dict):
         return _read_fields(hint, data, path)
     if _fits(hint, data):
-        return hint(nan if data is None else data) if _converts(hint) else data
+        converted = hint is float or isinstance(hint, EnumType)  # its JSON form is another
+        return hint(nan if data is None else data) if converted else data
     name = str(hint) if args else hint.__name__
     raise ValueError(f"{path}: found {data!r:.80}, expected {name.removeprefix('typing.')}")
-
-
-def _converts(hint: Any) -> bool:
-    """Whether the JSON form differs from the value: floats and enumerations."""
-    return hint is float or isinstance(hint, EnumType)
 
 
 def _fits(hint: Any, data: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.measure.states import Decision, Status, Verdict
 from harness.report.explain import knee_figures
-from harness.report.say import Figure, as_float, bounds, say
+from harness.report.say import Figure, say
 
 if TYPE_CHECKING:
     from harness.measure.result import Level
@@ -33,14 +33,12 @@ def cards(facts: Facts) -> list[dict[str, str]]:
             out.append({"name": name, "value": value, "note": note})
     if facts.status == Status.not_reached:
         return out  # neither a peak nor a plateau was shown
-    for key, name in (("power", "Power knee"), ("plateau", "Throughput plateau")):
-        found = getattr(facts.result, key)
+    result = facts.result
+    for name, found in (("Power knee", result.power), ("Throughput plateau", result.plateau)):
         if found:
-            low, high = bounds(found.get("ci95"))
-            note = f"between {low:,.0f} and {high:,.0f}" if low == low else ""  # noqa: PLR0124
-            out.append(
-                {"name": name, "value": f"{as_float(found['users']):,.0f} users", "note": note}
-            )
+            low, high = found.ci95
+            note = f"between {low:,} and {high:,}"
+            out.append({"name": name, "value": f"{found.users:,} users", "note": note})
     return out
 
 
@@ -56,8 +54,8 @@ def table_row(step: Level) -> dict[str, str]:
         "Good req/s": say(step.goodput_per_s),
         "n": f"{step.ttft_ms.n:,}",
         "Failed": f"{step.n_failed:,}",
-        "Running": say(as_float(step.server.get("running_mean"))),
-        "Waiting": say(as_float(step.server.get("waiting_mean"))),
+        "Running": say(step.server.running_mean),
+        "Waiting": say(step.server.waiting_mean),
         "Seconds": f"{step.seconds:.0f}",
         "Purpose": step.purpose,
         "Why": step.reason,

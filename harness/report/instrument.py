@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.report.facts import mapping
 from harness.report.say import UNKNOWN, Figure, as_float, say
 
 if TYPE_CHECKING:
@@ -45,25 +44,24 @@ def _sharp(pair: tuple[float, float]) -> str:
 
 def clients(facts: Facts) -> list[dict[str, str]]:
     """Per step, what the load generator shows of itself."""
-    return [_client(step) for step in facts.steps if step.client]
+    return [
+        _client(step) for step in facts.steps if step.client.cpu or step.client.instrument_share
+    ]
 
 
 def _client(step: Level) -> dict[str, str]:
-    said = step.client
-    turn = mapping(said.get("turnaround_ms"))
+    client = step.client
     return {
         "#": str(step.index + 1),
         "Users": f"{step.users:,}",
-        "Instrument's share": _share(
-            max(mapping(said.get("instrument_share")).values(), default=0)
-        ),
+        "Instrument's share": _share(max(client.instrument_share.values(), default=0)),
         "Exact stamps": _share(step.exact_share),
-        "Stamped reads": _share(said.get("stamp_coverage")),
-        "Next request after, ms": say(as_float(turn.get("mean"))),
-        "p99": say(as_float(turn.get("p99"))),
-        "Worst loop lag, ms": say(as_float(said.get("loop_lag_max_ms"))),
-        "Clock steps": str(said.get("clock_steps", "")),
-        **{f"CPU {name}": _share(cores) for name, cores in mapping(said.get("cpu")).items()},
+        "Stamped reads": _share(client.stamp_coverage),
+        "Next request after, ms": say(client.turnaround_ms.mean),
+        "p99": say(client.turnaround_ms.p99),
+        "Worst loop lag, ms": say(client.loop_lag_max_ms),
+        "Clock steps": str(client.clock_steps),
+        **{f"CPU {name}": _share(cores) for name, cores in client.cpu.items()},
     }
 
 

@@ -111,8 +111,8 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
 
 def _slots(facts: Facts) -> str:
     """`256 (given)`; "" where nobody knows."""
-    target = facts.result.target
-    return f"{target.max_num_seqs} ({target.max_num_seqs_from})" if target.max_num_seqs else ""
+    known = facts.result.target.max_num_seqs
+    return f"{known.slots:,.0f} ({known.source})" if known.value else ""
 
 
 def _kv_cache(server: dict[str, Any]) -> str:

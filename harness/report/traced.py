@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.report.say import as_float, say
+from harness.report.say import say
 from harness.report.waterfall import COLUMNS
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ def traced_rows(facts: Facts) -> list[dict[str, str]]:
     rows = []
     for step in facts.used:
         told = step.ttft_traced
-        if not told:
+        if told is None:
             continue
         row = {"#": str(step.index + 1), "Users": f"{step.users:,}"}
-        row["Traced"] = f"{as_float(told.get('n')):,.0f} of {as_float(told.get('sent')):,.0f}"
+        row["Traced"] = f"{told.n:,} of {told.sent:,}"
         for key, name in COLUMNS.items():
-            middle, high = (say(as_float(told.get(f"{key}_{q}_ms"))) for q in ("p50", "p95"))
+            middle, high = (say(getattr(told, f"{key}_{q}_ms")) for q in ("p50", "p95"))
             row[name] = f"{middle} / {high}"
         rows.append(row)
     return rows

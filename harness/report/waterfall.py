@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.report.say import UNKNOWN, as_float, bounds, places, rounded
+from harness.report.say import UNKNOWN, bounds, places, rounded
 from harness.report.svg import BLUE, GOLD, GREEN, INK, RED, drawing, to_svg
 from harness.report.words import in_markdown
 
@@ -39,7 +39,7 @@ def split_steps(facts: Facts) -> list[Level]:
 def _mean(step: Level, key: str) -> tuple[float, float, float]:
     """The mean of one part in ms, and the bounds that it lies in."""
     split = step.ttft_split
-    return (as_float(split.get(f"{key}_ms")), *bounds(split.get(f"{key}_ms_bound")))
+    return (getattr(split, f"{key}_ms"), *bounds(getattr(split, f"{key}_ms_bound")))
 
 
 def waterfall(facts: Facts) -> str:
@@ -98,12 +98,12 @@ def table_rows(facts: Facts) -> list[dict[str, str]]:
         row = {
             "#": str(step.index + 1),
             "Users": f"{step.users:,}",
-            "n": f"{as_float(split.get('n')):,.0f}",
+            "n": f"{split.n:,}",
         }
         for key, name in COLUMNS.items():
             mean, lo, hi = (rounded(x, decimals) for x in _mean(step, key))
             row[name] = mean if lo == hi else f"{mean} ({lo} to {hi})"
-        rows.append(row | {"Exact": "yes" if split.get("exact") is True else "no"})
+        rows.append(row | {"Exact": "yes" if split.exact else "no"})
     return rows
 
 
@@ -113,7 +113,7 @@ def bucket_rows(facts: Facts) -> list[dict[str, str]]:
     for step in split_steps(facts):
         split = step.ttft_split
         held = {
-            f"{name} {q}": _bucket(split.get(f"{key}_{q}_ms_bucket"))
+            f"{name} {q}": _bucket(getattr(split, f"{key}_{q}_ms_bucket"))
             for q in ("p50", "p95")
             for key, name in OBSERVED.items()
         }
@@ -131,7 +131,7 @@ def _bucket(pair: Any) -> str:
 
 def in_words(facts: Facts) -> str:
     """How the table is to be read."""
-    exact = [step for step in split_steps(facts) if step.ttft_split.get("exact") is True]
+    exact = [step for step in split_steps(facts) if step.ttft_split.exact]
     told = (
         "Server and client: the mean TTFT as each of them sees it. Means add up over the same "
         "requests: those sent between two scrapes of the server. Queue "

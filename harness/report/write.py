@@ -64,7 +64,7 @@ def csv_row(step: Level) -> dict[str, object]:
         "p95_e2e_s": _seconds(e2e.p95),
         "qps": data.get("requests_per_s"),
         "tok_s": data.get("output_tokens_per_s"),
-        "gpu_util_pct": step.gpu.get("util_pct_mean"),
+        "gpu_util_pct": step.gpu.util_pct_mean,
         "notes": one_line(f"{step.decision}: {data.get('reason') or ''}").rstrip(": "),
     }
     for key, value in data.items():

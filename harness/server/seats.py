@@ -6,16 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
-from harness.measure.seats import inferred_seats
+from harness.measure.seats import MaxNumSeqs, Source, inferred_seats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from harness.measure.samples import ServerSample
 
-GIVEN: Final = "given"  # with --server-flag
-READ: Final = "read"  # the server said so, or we started it
-INFERRED: Final = "inferred"  # from what ran while requests waited
 NAME: Final = "max_num_seqs"
 
 
@@ -49,16 +46,14 @@ def flags_of(read: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
     return {**read, **given}
 
 
-def max_num_seqs(server: Mapping[str, Any], samples: Sequence[ServerSample]) -> dict[str, Any]:
-    """`{"value": 256, "from": "given"}` from run.json's server and the run's samples.
-
-    A flag is per engine, as vLLM takes it, and so is what is inferred. None: not known.
-    """
+def max_num_seqs(server: Mapping[str, Any], samples: Sequence[ServerSample]) -> MaxNumSeqs:
+    """From run.json's server and the run's samples; what is inferred is of all engines."""
     flags, engines = server.get("flags") or {}, server.get("engines") or 1
     value = flags.get(NAME)
     if isinstance(value, int):
-        return {"value": value, "from": READ if NAME in (server.get("read") or ()) else GIVEN}
-    seats = inferred_seats(samples)
-    if seats is None:
-        return {"value": None, "from": ""}
-    return {"value": round(seats / engines), "from": INFERRED}
+        read = NAME in (server.get("read") or ())
+        return MaxNumSeqs(value, Source.READ if read else Source.GIVEN, engines)
+    slots = inferred_seats(samples)
+    if slots is None:
+        return MaxNumSeqs(engines=engines)
+    return MaxNumSeqs(round(slots / engines), Source.INFERRED, engines)

@@ -14,7 +14,7 @@ from harness.measure.states import Decision
 from harness.measure.summary import window_summary
 from harness.measure.traces import traced_split
 from harness.measure.ttft_split import ttft_split
-from harness.study.why import signs
+from harness.study.why import with_figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,19 +67,9 @@ def _level(
     for i, slo in enumerate(plan.slos):
         sizes, hits = step.evidence.over(i)
         over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
-    parts = signs(
-        w,
-        table,
-        plan.slos,
-        samples,
-        clients=clients,
-        gpus=gpus,
-        tokens_per_s=figures["output_tokens_per_s"] or math.nan,
-        counted=counted,
-    )
     latency = {key: Latency.of(figures[f"{key}_ms"]) for key in LATENCIES}
     whole = spans_of(counted.sent, [counted.span])
-    return Level(
+    level = Level(
         index=w.index,
         users=w.users,
         purpose=w.purpose,
@@ -109,5 +99,7 @@ def _level(
         ),
         little=little(table, w),
         audit=audit_tokens(table, w, samples, counted.scraped),
-        **parts,
+    )
+    return with_figures(
+        level, w, table, plan.slos, samples, clients=clients, gpus=gpus, counted=counted
     )

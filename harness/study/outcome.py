@@ -109,7 +109,7 @@ def _locate_power(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
     knee = power_knee([s.evidence for s in steps if not s.invalid], plan.seed)
     if knee is None or done.status != Status.found:
         return Found(done.status, None, plan.min_users, plan.max_users)
-    return Found(Status.found, knee["users"], *knee["ci95"])
+    return Found(Status.found, knee.users, *knee.ci95)
 
 
 def knee_of(plan: SearchPlan, found: Found, levels: Sequence[Level], counted: Counted) -> Knee:

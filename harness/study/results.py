@@ -32,7 +32,7 @@ from harness.measure.search import Done, SearchPlan
 from harness.measure.selfcheck import instrument_sentence
 from harness.measure.serverside import lacking
 from harness.measure.slo import Slo
-from harness.measure.states import Decision, Purpose, Status
+from harness.measure.states import Decision, Purpose, Status, Verdict
 from harness.measure.table import OUTCOMES
 from harness.measure.typed import to_json
 from harness.runfolder import names
@@ -41,10 +41,10 @@ from harness.runfolder.parquet import write_parquet
 from harness.runfolder.reader import read_run
 from harness.runfolder.writer import RunFolder
 from harness.server.seats import max_num_seqs
+from harness.study.controller import BUSY_SHARE, TURNOVERS
 from harness.study.counted import Counted
 from harness.study.entries import step_levels
 from harness.study.outcome import Found, knee_of, knee_slos, locate
-from harness.study.controller import BUSY_SHARE, TURNOVERS
 from harness.study.replay import Logged, Replay, replay
 from harness.study.usable import shared_tokens, unusable
 from harness.study.why import bottleneck
@@ -202,8 +202,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
 def target_of(run: Run) -> Target:
     """What run.json says of the server, and what its samples add."""
     server = run.info.get("server") or {}
-    flags, engines = server.get("flags") or {}, server.get("engines") or 1
-    slots = max_num_seqs(server, run.server)
+    flags = server.get("flags") or {}
     versions = dict(run.info.get("versions") or {})
     if server.get("version"):
         versions["server"] = str(server["version"])
@@ -216,8 +215,7 @@ def target_of(run: Run) -> Target:
         gpu=str(flags.get("gpu") or "") if simulated else "",
         versions={name: str(text) for name, text in versions.items()},
         flags=flags,
-        max_num_seqs=slots["value"] and slots["value"] * engines,
-        max_num_seqs_from=slots["from"],
+        max_num_seqs=max_num_seqs(server, run.server),
     )
 
 
@@ -297,7 +295,7 @@ def _bottleneck(
     """What stops it; nothing where no limit was met."""
     if found.status in (Status.not_reached, Status.target_failed, Status.invalid):
         return None
-    return bottleneck(plan, replayed.steps, found, levels, target)
+    return bottleneck(plan, replayed.steps, found, levels, target.max_num_seqs)
 
 
 def why_failed(run: Run, ended: Json, replayed: Replay) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from harness.measure.gpuside import gpu_figures
 from harness.measure.interference import arrival_figures, gap_figures
 from harness.measure.rules.facts import Facts
-from harness.measure.rules.reading import facts
 from harness.measure.samples import within
 from harness.measure.selfcheck import client_figures
 from harness.measure.serverside import server_figures
-from harness.measure.typed import to_json
 from harness.measure.verdict import conclude
 from harness.units import MS
 
@@ -20,19 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.evidence import Window
-    from harness.measure.result import Bottleneck, Level, Target
+    from harness.measure.result import Bottleneck, Level
     from harness.measure.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search import SearchPlan
+    from harness.measure.seats import MaxNumSeqs
     from harness.measure.slo import Slo
     from harness.measure.table import RecordTable
     from harness.study.controller import Step
     from harness.study.counted import CountedStep
     from harness.study.outcome import Found
 
-Json = dict[str, Any]
 
-
-def signs(
+def with_figures(
+    level: Level,
     window: Window,
     table: RecordTable,
     slos: Sequence[Slo],
@@ -40,23 +39,23 @@ def signs(
     *,
     clients: Sequence[ClientSample] = (),
     gpus: Sequence[GpuSample] = (),
-    tokens_per_s: float = math.nan,
     counted: CountedStep | None = None,
-) -> Json:
-    """Of a step, what server, GPU, client and records show: parts of its level in result.json.
+) -> Level:
+    """The level, and what server, GPU, client and records show of it.
 
     `counted`: its tokens, where they were counted already and `table` need not have them.
     """
     gaps, drawn = (counted.tokens.gaps, counted.drawn) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
     server = server_figures(within(samples, start, end))
-    return {
-        "server": server,
-        "gpu": gpu_figures(within(gpus, start, end), tokens_per_s),
-        "client": client_figures(table, window, slos, clients, gaps),
-        "gaps": gap_figures(table, start, end, server["prefill_mean_s"], drawn),
-        "arrivals": arrival_figures(table, start, end),
-    }
+    return replace(
+        level,
+        server=server,
+        gpu=gpu_figures(within(gpus, start, end), level.output_tokens_per_s or math.nan),
+        client=client_figures(table, window, slos, clients, gaps),
+        gaps=gap_figures(table, start, end, server.prefill_mean_s, drawn),
+        arrivals=arrival_figures(table, start, end),
+    )
 
 
 def bottleneck(
@@ -64,7 +63,7 @@ def bottleneck(
     steps: Sequence[Step],
     found: Found,
     levels: Sequence[Level],
-    target: Target,
+    max_num_seqs: MaxNumSeqs,
 ) -> Bottleneck:
     """Rules over the longest hold of the first level above the knee that breaks an SLO.
 
@@ -88,9 +87,8 @@ def bottleneck(
     _, i = _worst(plan, step)
     slo = plan.slos[i] if plan.slos else None  # broken most, or nearest to it
     limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
-    used = [to_json(e) for s, e in both if not s.invalid] or list(map(to_json, levels))
-    slots = {"value": target.max_num_seqs, "from": target.max_num_seqs_from}
-    return conclude(facts(to_json(level), used, *limit, slots))
+    used = [e for s, e in both if not s.invalid] or levels
+    return conclude(Facts.of(level, used, *limit, max_num_seqs))
 
 
 def _worst(plan: SearchPlan, step: Step) -> tuple[float, int]:

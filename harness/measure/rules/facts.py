@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.gpuside import GpuFigures
+    from harness.measure.result import Level
+    from harness.measure.seats import MaxNumSeqs
 
 FIRST: Final = ("ttft", "ttfot", "e2e")  # latencies in which waiting and the prompt count
 # an API server so busy (cores) and so many events sent late: it is the API server that is late.
@@ -29,8 +36,8 @@ class Facts:
     seconds: float = 0.0
     broken: str = ""  # metric of the SLO that is broken most: ttft, itl, ...
     limit_ms: float = nan  # of that SLO
-    seats: float = nan  # max_num_seqs of all engines together
-    seats_from: str = ""  # given, read or inferred
+    slots: float = nan  # max_num_seqs of all engines together
+    slots_source: str = ""  # given, read or inferred
     samples: float = 0
     running: float = nan
     running_max: float = nan
@@ -40,16 +47,13 @@ class Facts:
     capacity: float = nan  # of those waiting: for a slot or blocks
     kv_max: float = nan
     preemptions: float = nan
-    requests_per_s: float = nan
-    prompt_tokens_per_s: float = nan
     ttft_ms: float = nan  # means, the server's own
     queue_ms: float = nan
     prefill_ms: float = nan
     decode_ms: float = nan  # from a request's first token to its last
     api_cores: float = nan
     engine_cores: float = nan
-    gpu_util: float = nan  # shares
-    gpu_memory_util: float = nan
+    gpu_util: float = nan  # share of the time
     memory_kept: float = nan  # of the busy GPU's time at memory, over that at the lowest level
     throttle: float = nan  # share of the readings in which something held the clocks down
     throttled: str = ""  # what did, in words
@@ -61,8 +65,7 @@ class Facts:
     gap_p50_ms: float = nan
     gap_p95_ms: float = nan
     gap_mean_ms: float = nan
-    alone_p50_ms: float = nan  # gaps without a prompt in the same engine step
-    alone_p95_ms: float = nan
+    alone_p95_ms: float = nan  # gaps without a prompt in the same engine step
     beside_p50_ms: float = nan  # and those with one
     beside_share: float = nan  # share of the gaps that had a prompt in their step,
     longest_beside_share: float = nan  # and of the longest 5 %
@@ -75,6 +78,46 @@ class Facts:
     scheduled: float = nan  # and the share of them that a schedule sent, not an answer's end
     low_users: float = nan  # the lowest level held, and its median gap
     low_gap_ms: float = nan
+
+    @classmethod
+    def of(
+        cls,
+        level: Level,
+        levels: Sequence[Level],
+        broken: str,
+        limit_ms: float,
+        max_num_seqs: MaxNumSeqs,
+    ) -> Facts:
+        """Facts of `level`, and what the others, `levels`, show beside it."""
+        server, gpu, client, gaps = level.server, level.gpu, level.client, level.gaps
+        lowest = min(levels, key=lambda one: one.users, default=level)
+        clocks = [one.gpu.sm_clock_mhz_max for one in levels]
+        fastest = max((clock for clock in clocks if not isnan(clock)), default=nan)
+        kv = server.kv_usage_fullest_max  # of the engine that has least left, where that is known
+        return cls(
+            level.users, level.seconds, broken, limit_ms, max_num_seqs.slots, max_num_seqs.source,
+            samples=server.samples, running=server.running_mean, running_max=server.running_max,
+            running_flat=server.running_flat_share, waiting=server.waiting_mean,
+            waiting_max=server.waiting_max, capacity=server.waiting_capacity_mean,
+            kv_max=server.kv_usage_max if isnan(kv) else kv, preemptions=server.preemptions,
+            ttft_ms=1e3 * server.ttft_mean_s, queue_ms=1e3 * server.queue_mean_s,
+            prefill_ms=1e3 * server.prefill_mean_s, decode_ms=1e3 * server.decode_mean_s,
+            api_cores=server.api_server_cores, engine_cores=server.engine_cores,
+            gpu_util=gpu.util_pct_mean / 100,
+            memory_kept=_over(_memory_share(gpu), _memory_share(lowest.gpu)),
+            throttle=gpu.throttled_share, throttled=gpu.throttled,
+            clock_share=_over(gpu.sm_clock_mhz_mean, fastest), client_ttft_ms=level.ttft_ms.mean,
+            client_cores=max(client.cpu.values(), default=nan),
+            instrument_share=max(client.instrument_share.values(), default=nan),
+            turnaround_ms=client.turnaround_ms.p99, gap_p50_ms=gaps.p50_ms, gap_p95_ms=gaps.p95_ms,
+            gap_mean_ms=gaps.mean_ms, alone_p95_ms=gaps.alone_p95_ms,
+            beside_p50_ms=gaps.beside_p50_ms, beside_share=gaps.prompt_share,
+            longest_beside_share=gaps.longest_prompt_share, late_share=gaps.late_share,
+            low_late_share=lowest.gaps.late_share, base_ms=gaps.base_ms, slope_ms=gaps.slope_ms,
+            prompt_tokens=gaps.prompt_tokens_mean, dispersion=level.arrivals.dispersion,
+            scheduled=level.arrivals.scheduled, low_users=lowest.users,
+            low_gap_ms=lowest.gaps.p50_ms,
+        )  # fmt: skip
 
     @property
     def first(self) -> bool:
@@ -156,3 +199,12 @@ class Facts:
         if isnan(self.base_ms) or not self.gap_mean_ms > 0:
             return nan
         return min(max(1 - self.base_ms / self.gap_mean_ms, 0.0), 1.0)
+
+
+def _memory_share(gpu: GpuFigures) -> float:
+    """Of the time in which the GPU is busy, that in which it reads or writes memory."""
+    return _over(gpu.memory_util_pct_mean, gpu.util_pct_mean)
+
+
+def _over(value: float, whole: float) -> float:
+    return value / whole if whole > 0 else nan

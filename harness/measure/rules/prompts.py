@@ -75,7 +75,7 @@ def _at_work(f: Facts) -> bool:
 def _not_prompts(f: Facts) -> str:
     """Why it is not the prompts that first tokens wait for; "" when it is."""
     inside, whole = f.queue_ms + f.prefill_ms, max(f.ttft_ms, f.client_ttft_ms)
-    # where seats and blocks are free and still requests wait, only the token budget is left
+    # where slots and blocks are free and still requests wait, only the token budget is left
     unseen = isnan(f.beside_share) and f.waiting >= WAITS
     fills = unseen or f.filled or f.computing or f.prompt_part >= LITTLE
     reasons = {

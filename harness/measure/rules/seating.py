@@ -18,7 +18,7 @@ FLATTISH: Final = 0.65
 MOST: Final = 0.5  # of the mean TTFT: the larger part
 PROBABLE: Final = 0.7  # where prompts take much of the GPU's time
 SURE: Final = 0.6  # enough to say that the wait is for a slot
-SEATS: Final = {"given": "as given", "read": "as the server says", "inferred": "inferred"}
+SOURCES: Final = {"given": "as given", "read": "as the server says", "inferred": "inferred"}
 
 
 def slots(f: Facts) -> Finding:
@@ -29,29 +29,29 @@ def slots(f: Facts) -> Finding:
         return Finding.no(said(f.waiting, "no request waits for a slot", "waiting requests are"))
     if f.kv_max >= FULL or f.preemptions > 0:
         return Finding.no("the KV cache is full before the slots are")
-    known = not isnan(f.seats)
+    known = not isnan(f.slots)
     # with steps that have room for prompts only slots are left to wait for: less proof is enough
     least = FLAT if f.filled or isnan(f.beside_share) else FLATTISH
-    flat = f.running >= TAKEN * f.seats if known else f.running_flat >= least
+    flat = f.running >= TAKEN * f.slots if known else f.running_flat >= least
     if not flat:
         return Finding.no(
-            f"{n(f.running)} of {n(f.seats, '.0f')} slots are taken"
+            f"{n(f.running)} of {n(f.slots, '.0f')} slots are taken"
             if known
             else "what runs changes while requests wait, so slots are free"
         )
-    seats = f.seats if known else f.running_max
+    taken = f.slots if known else f.running_max
     confidence = 0.9 if f.reading else PROBABLE
     if f.queue_ms / f.ttft_ms < MOST:
         confidence = SURE  # the wait for a slot is the smaller part of what breaks
     if f.filled:  # prompts fill the steps, and what runs stands still for that
-        confidence = SURE if known and f.seats_from != "inferred" else 0.3
-    how = SEATS.get(f.seats_from, "inferred: what runs stands still while requests wait")
+        confidence = SURE if known and f.slots_source != "inferred" else 0.3
+    how = SOURCES.get(f.slots_source, "inferred: what runs stands still while requests wait")
     return Finding(
         confidence,
-        f"all {n(seats, '.0f')} batch slots are taken and requests wait for one",
+        f"all {n(taken, '.0f')} batch slots are taken and requests wait for one",
         [
             f"running stays at {n(f.running)} (most {n(f.running_max, '.0f')})",
-            f"max_num_seqs {n(seats, '.0f')}, {how}",
+            f"max_num_seqs {n(taken, '.0f')}, {how}",
             waiting(_line(f)),
             *_queue(f),
             *kv_evidence(f),
