@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
 
 PLACES: Final = 6
-P95: Final = 0.95
 BEYOND: Final = 10  # observations that a quantile needs beyond it
 # what a verdict rests on, in words, by the figure that shows whether the server says it
 SAYS: Final = {
@@ -100,7 +99,8 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         inference_mean_s=mean_s(samples, "inference"), e2e_mean_s=mean_s(samples, "e2e"),
         itl_mean_s=mean_s(samples, "itl"),
         # the other histograms' buckets are too coarse for a quantile: their first ends at 0.3 s
-        ttft_p95_s=_p95(between(samples, "ttft")), itl_p95_s=_p95(between(samples, "itl")),
+        ttft_p95_s=bucket(between(samples, "ttft"), 0.95),
+        itl_p95_s=bucket(between(samples, "itl"), 0.95),
         step_tokens_mean=step.mean if step else nan, finished=_finished(samples),
     )  # fmt: skip
     return rounded(figures, PLACES)
@@ -126,6 +126,13 @@ def between(samples: Sequence[ServerSample], key: str) -> Histogram | None:
         return None
     first, last = (sample.histograms.get(key) for sample in (samples[0], samples[-1]))
     return delta(first, last) if first is not None and last is not None else None
+
+
+def bucket(histogram: Histogram | None, q: float) -> tuple[float, float] | None:
+    """The bucket that holds a quantile; None when too little was observed beyond it."""
+    if histogram is None or histogram.count * (1 - q) < BEYOND:
+        return None
+    return quantile_bounds(histogram, q)
 
 
 def mean_s(samples: Sequence[ServerSample], key: str) -> float:
@@ -161,13 +168,6 @@ def _most(samples: Sequence[ServerSample], name: str, sign: int = 1) -> float:
 def _share(samples: Sequence[ServerSample], part: str, whole: str) -> float:
     of = grown(samples, whole)
     return grown(samples, part) / of if of > 0 else nan
-
-
-def _p95(histogram: Histogram | None) -> tuple[float, float] | None:
-    """Bounds of the p95; None when too little was observed beyond it."""
-    if histogram is None or histogram.count * (1 - P95) < BEYOND:
-        return None
-    return quantile_bounds(histogram, P95)
 
 
 def _finished(samples: Sequence[ServerSample]) -> dict[str, int]:

@@ -23,8 +23,7 @@ import numpy as np
 
 from harness.measure.cohort import Cohort
 from harness.measure.edges import edges_of, read_between
-from harness.measure.histogram import quantile_bounds
-from harness.measure.serverside import between, grown
+from harness.measure.serverside import between, bucket, grown
 from harness.measure.sums import Sum, agreed
 from harness.units import MS, SECOND
 
@@ -41,7 +40,6 @@ PLACES: Final = 6
 OBSERVED: Final = ("ttft", "queue", "prefill")
 PARTS: Final = ("queue", "prefill", "rest", "residual")  # what adds up to the client's mean
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
-BEYOND: Final = 10  # observations that a quantile needs beyond it
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +166,7 @@ def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
     """The buckets, in ms, that hold the quantiles of what was observed between the scrapes."""
     out: dict[str, Any] = {}
     for name, q in QUANTILES.items():
-        enough = histogram is not None and histogram.count * (1 - q) >= BEYOND
-        held = quantile_bounds(histogram, q) if enough and histogram is not None else None
+        held = bucket(histogram, q)
         ms = held and tuple(round(bound_s * SECOND / MS, PLACES) for bound_s in held)
         out[f"{key}_{name}_ms_bucket"] = ms
     return out

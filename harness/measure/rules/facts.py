@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 FIRST: Final = ("ttft", "ttfot", "e2e")  # latencies in which waiting and the prompt count
 # an API server so busy (cores) and so many events sent late: it is the API server that is late.
 # Simulated ones are so from a quarter of a core on; four of an H200 at 0.4 each were in time
-SENT_LATE: Final = ((0.5, 0.02),)
-PERHAPS_LATE: Final = ((0.25, 0.01),)  # it may be
+SENT_LATE: Final = (0.5, 0.02)
+PERHAPS_LATE: Final = (0.25, 0.01)  # it may be
 EVERY: Final = 0.9  # of the steps have a prompt,
 ALIKE: Final = 1.25  # their p95 is hardly above their median,
 FULLER: Final = 1.5  # and they last so much longer than at the lowest level: all are full
@@ -168,20 +168,16 @@ class Facts:
     @property
     def sent_late(self) -> bool:
         """Whether a busy API server sends late what the engine made on time."""
-        return self._late(SENT_LATE)
+        return self._late(*SENT_LATE)
 
     @property
     def perhaps_late(self) -> bool:
         """Whether that may be so."""
-        return self._late(PERHAPS_LATE)
+        return self._late(*PERHAPS_LATE)
 
-    def _late(self, signs: tuple[tuple[float, float], ...]) -> bool:
-        return any(
-            self.api_cores >= cores
-            and self.late_share >= share
-            and not self.low_late_share >= share
-            for cores, share in signs
-        )
+    def _late(self, cores: float, share: float) -> bool:
+        late = self.late_share >= share and not self.low_late_share >= share
+        return late and self.api_cores >= cores
 
     @property
     def stay(self) -> float:
