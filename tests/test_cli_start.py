@@ -147,10 +147,9 @@ PLANS = {
         "target": "the only model at http://127.0.0.1:9",
         "workload": "chat: about 256 prompt tokens and 128 output tokens a request, "
         "by /v1/chat/completions",
-        "clipped": "to the model's context, where the server names it",
+        "clipped": "to the context that the server names",
         "SLOs": "ttft_p95=500ms and itl_p95=50ms; at most 1% of requests may fail",
-        "levels": "1, 2, 4, 6 users on the way up, until one fails; then between the last that "
-        "passed and the first that failed",
+        "levels": "1, 2, 4, 6 users on the way up, until one fails; then between pass and fail",
         "budget": "90 s of load at most, and a minute to drain",
     },
     "run --users 1 --requests 1 --workload agent --gpu l4 --shape qwen2.5-7b": {

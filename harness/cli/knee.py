@@ -71,15 +71,6 @@ def options(args: argparse.Namespace) -> KneeOptions:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    wanted = options(args)
-    if wanted.dry_run:
-        from harness.cli.dryrun import show  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import start  # noqa: PLC0415 - heavy: see app.py
 
-        return show(wanted)
-    from harness.study.preflight import ready  # noqa: PLC0415 - as above
-
-    with ready(wanted.target, wanted.load, wanted.output, wanted.max_users) as (url, known):
-        from harness.cli.front import Front  # noqa: PLC0415 - as above
-        from harness.study.knee import run_knee  # noqa: PLC0415 - as above
-
-        return run_knee(wanted, url, known, Front())
+    return start(options(args))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from harness.engine.config import EngineConfig
     from harness.load.workloads import Workload
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
 
@@ -49,6 +50,11 @@ def ready(
         yield url, known
 
 
+def simulated(engine: EngineConfig) -> str:
+    """What is measured in place of a server."""
+    return f"simulated: {engine.model} on {engine.gpu}, in place of a server"
+
+
 def said_to(output: OutputOptions) -> TextIO:
     """Words go to stdout, unless `--json -` wants it for itself."""
     return sys.stderr if output.json_to == "-" else sys.stdout
@@ -62,7 +68,7 @@ def target_url(target: TargetOptions, tell: Callable[[str], object]) -> Iterator
         yield target.url
         return
     assert target.engine is not None  # noqa: S101 - options promise it
-    tell(f"simulated: {target.engine.model} on {target.engine.gpu}, in place of a server")
+    tell(simulated(target.engine))
     from harness.engine.process import start_engine  # noqa: PLC0415 - heavy: see `ready`
 
     with start_engine(target.engine) as engine:
