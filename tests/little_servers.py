@@ -84,11 +84,12 @@ def little_server(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[L
         server.close()
 
 
-def http(body: object, status: int = 200, kind: str = "application/json") -> bytes:
+def http(body: object, status: int = 200, kind: str = "application/json", **headers: str) -> bytes:
     """A whole response; `body` is sent as it is when it is bytes, else as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
+    lines = {"Content-Type": kind, "Content-Length": len(data), **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"HTTP/1.1 {status} -\r\n{head}\r\n".encode() + data
 
 
 def sse(*events: object, end: bytes = b"data: [DONE]\n\n") -> bytes:

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 PATIENCE_S = 60.0
 
 
-def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
+def harness(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
     command = [sys.executable, "-m", "harness", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, cwd=cwd
+    )
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:

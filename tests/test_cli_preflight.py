@@ -11,13 +11,14 @@ import pytest
 from harness.cli.app import main
 from harness.errors import ConfigError, RunFolderError
 from harness.load.workloads import workload
-from harness.study.options import OutputOptions
+from harness.study.options import LoadOptions, OutputOptions
 from harness.study.preflight import (
     FILES_BESIDE_USERS,
     check_folder,
     check_lengths,
     check_machine,
     check_port,
+    clipping,
     raise_file_limit,
 )
 
@@ -96,17 +97,43 @@ def test_no_such_port() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "context", "fits"),
-    # fixed: 256 + 128 tokens in every request; rag: 2048 + 64 on average, the longest above 4096
-    [("fixed", 384, True), ("fixed", 383, False), ("rag", 4096, False), ("rag", 32768, True)],
+    ("name", "context", "tries"),
+    [
+        # fixed: 256 + 128 tokens in every request; rag: 2048 + 64 on average, more at most
+        ("fixed", 384, None),
+        ("rag", 2112, None),
+        ("agent", 1312, None),
+        ("fixed", 383, (255, 127)),
+        ("rag", 2111, (2047, 63)),
+        # agent: 192 + 96 beside a system message of 1024
+        ("agent", 1311, (191, 95)),
+    ],
 )
-def test_context(name: str, context: int, fits: bool) -> None:
-    """Requests longer than the model's context are refused with lengths that fit."""
-    if fits:
-        check_lengths(workload(name), 1, context)
+def test_context(name: str, context: int, tries: tuple[int, int] | None) -> None:
+    """A workload whose mean request is longer than the context is refused with one that fits."""
+    if tries is None:
+        check_lengths(workload(name), context)
         return
-    with pytest.raises(ConfigError, match=rf"context {context}.*try --prompt-tokens \d+ --output"):
-        check_lengths(workload(name), 1, context)
+    with pytest.raises(ConfigError) as caught:
+        check_lengths(workload(name), context)
+    said = f"context {context:,}: expected it to fit; try --prompt-tokens {tries[0]} "
+    assert said + f"--output-tokens {tries[1]}" in str(caught.value)
+    check_lengths(workload(name).sized(*tries), context)
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "want"),
+    [
+        ("chat", None, ""),
+        ("chat", 8192, ""),
+        ("rag", 4096, "4 of 1,000 planned requests are clipped to the model's context of 4,096"),
+        ("fixed", 384, ""),
+    ],
+)
+def test_what_is_said_of_clipped_requests(name: str, context: int | None, want: str) -> None:
+    """Nothing where all fit, or where the context is not known."""
+    got = clipping(LoadOptions(workload(name), seed=1), context)
+    assert got == (f"{want} tokens" if want else "")
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:

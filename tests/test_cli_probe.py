@@ -178,6 +178,18 @@ SEEN_BAD: dict[str, tuple[Reply, str | None, type[HarnessError], tuple[str, ...]
         vllm_like(models=models("a", "b")), "c", ConfigError,
         ("--model is 'c'", "expected one of a, b", "try --model a"), 0,
     ),
+    "redirects": (
+        raw(http({}, 307, Location="https://llm.example/v1/models")), None, ServerUnreachable,
+        ("/v1/models answers 307 and redirects to https://llm.example/v1/models:",), 0,
+    ),
+    "rate limit": (
+        vllm_like(**{"chat/completions": http({}, 429, **{"Retry-After": "30"})}), None,
+        ServerUnreachable, ("answers 429 (Retry-After: 30)", "try again after 30 s"), 1,
+    ),
+    "rate limit, until some time": (
+        vllm_like(**{"chat/completions": http({}, 429)}), None,
+        ServerUnreachable, ("answers 429 (no Retry-After)", "try again later"), 1,
+    ),
     "several models, none named": (
         vllm_like(models=models("a", "b")), None, ConfigError,
         ("serves 2 models", "none was named", "a, b", "try --model a"), 0,
@@ -292,6 +304,22 @@ def test_tls(
         probe(access(f"{scheme}://127.0.0.1:{server.port}", **options), "chat")
     assert [part for part in parts if part not in str(caught.value)] == []
     assert [path for path in server.paths if path.startswith("/v1")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("missing", "(No such file or directory): expected"),
+        (".", "(Is a directory): expected"),
+        ("garbage", "(no certificate or crl found): expected"),
+    ],
+)
+def test_ca_file_that_is_none(tmp_path: Path, name: str, want: str) -> None:
+    """In words, without an error number."""
+    (tmp_path / "garbage").write_text("no certificate")
+    with pytest.raises(ConfigError) as caught:
+        access("https://h", ca_file=tmp_path / name).tls_context()
+    assert want in str(caught.value)
 
 
 @pytest.mark.parametrize("how", ["trusted", "insecure"])

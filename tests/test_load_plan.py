@@ -1,5 +1,6 @@
 """What is sent: workloads, lengths, prompts, plans. Pure and seeded, so figures are exact."""
 
+from dataclasses import replace
 from itertools import islice, pairwise
 from statistics import fmean, pstdev
 
@@ -8,7 +9,7 @@ import pytest
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS
 from harness.load.lengths import SHAPES, Lengths
-from harness.load.planner import plan, plan_lengths, randomness
+from harness.load.planner import clipped, plan, plan_lengths, randomness
 from harness.load.tokens import TEXT_WORDS, Calibration, calibrate, prompt_ids, prompt_text
 from harness.load.workloads import WORKLOADS, workload
 
@@ -45,6 +46,33 @@ def test_lengths_lie_around_the_given_means(name: str) -> None:
     lengths = [plan_lengths(row, 5, 0, number) for number in SOME]
     assert fmean(p for p, _ in lengths) == pytest.approx(300 + row.system_tokens, rel=0.03)
     assert fmean(o for _, o in lengths) == pytest.approx(100, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "api", "context"), [("rag", "chat", 4096), ("agent", "chat", 1500),
+                                 ("completions", "completions", 512)]
+)  # fmt: skip
+def test_long_requests_are_clipped_to_the_context(name: str, api: str, context: int) -> None:
+    """Those that fit stay as they are; the others keep their proportion and just fit.
+
+    Text keeps 2% below the context, because the server's tokenizer may count a little more.
+    """
+    whole = workload(name).through(api)
+    clips = replace(whole, max_model_len=context)
+    pairs = [(plan_lengths(whole, 5, 2, n), plan_lengths(clips, 5, 2, n)) for n in SOME]
+    longer = [(had, got) for had, got in pairs if sum(had) > context]
+    assert [got for had, got in pairs if sum(had) <= context and had != got] == []
+    room = context if whole.token_ids else int(0.98 * context)
+    assert longer
+    assert [got for _, got in longer if not room - 2 <= sum(got) <= room] == []
+    shared = whole.system_tokens
+    assert [(had, got) for had, got in longer
+            if (got[0] - shared) / got[1] != pytest.approx((had[0] - shared) / had[1], rel=0.1)
+            ] == []  # fmt: skip
+    spec = plan(clips, 5, 2, 7)
+    assert (spec.prompt_tokens, spec.output_tokens) == plan_lengths(clips, 5, 2, 7)
+    many = sum(sum(plan_lengths(whole, 5, 0, n)) > context for n in range(1000))
+    assert (clipped(clips, 5), clipped(whole, 5)) == (many, 0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -145,3 +145,37 @@ def test_cards_leave_out_what_is_not_known(tmp_path: Path) -> None:
     RunFolder(path).write_json(names.KNEE, knee)
     told = page(path)
     assert [line for line in told.words["small"] + told.words["h1"] if "nan" in line] == []
+
+
+AGENT = {
+    "name": "agent", "prompt": {"mean": 192, "shape": "lognormal"}, "system_tokens": 1024,
+    "output": {"mean": 96, "shape": "lognormal"}, "max_model_len": 1500,
+}  # fmt: skip
+SETTINGS = {
+    # what run.json's config holds beside what it always has: what the page says of it
+    "as given": (
+        {"drive": {"workload": AGENT, "calibration": {"overhead": 7}}, "clipped_of_1000": 12,
+         "folder": "reports/a run"},
+        ("agent: prompt 1,216 tokens (lognormal; 1,024 a system message that all share; 7 the chat "
+         "template's), output 96 tokens (lognormal), 12 of 1,000 requests clipped to 1,500 tokens"),
+        "vllm-harness report 'reports/a run'",
+    ),
+    "nothing more": (
+        {}, "chat: prompt 256 tokens (fixed), output 48 tokens (normal)",
+        "vllm-harness report {}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_what_was_sent_and_how_to_report_it_again(case: str, tmp_path: Path) -> None:
+    """Prompts with all that they hold; the folder by the path that the run was given."""
+    config, workload, again = SETTINGS[case]
+    folder = begin(tmp_path / "run")
+    info = read_json(tmp_path / "run" / names.RUN) or {}
+    folder.write_json(names.RUN, info | {"config": info["config"] | config})
+    told = page(tmp_path / "run")
+    assert told.words["dd"].count(workload) == 1
+    pasted = "".join(told.words["pre"]).splitlines()
+    assert pasted[-1] == again.format(tmp_path / "run")
+    assert re.search(r"\npre \{[^}]*white-space:pre-wrap", told.text)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
+import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +16,8 @@ from harness.engine.process import start_engine
 from harness.engine.server import Serving
 from harness.engine.traffic import Traffic
 from harness.engine.truth import true_knee
+from harness.load.planner import plan_lengths
+from harness.load.workloads import workload
 from harness.measure.slo import Slo
 from harness.runfolder.reader import read_run
 
@@ -104,27 +109,29 @@ def test_held_levels(
 @pytest.mark.parametrize("requests", [6, 60])
 def test_a_number_of_requests(requests: int, tmp_path: Path) -> None:
     """Exactly so many are sent, and stdout is one JSON document."""
-    out = tmp_path / "run"
+    out = tmp_path / "a run"
     done = harness(
-        "run", "--users", "4", "--requests", str(requests), *ENGINE, "--out", str(out),
-        "--json", "-",
+        "run", "--users", "4", "--requests", str(requests), *ENGINE, "--max-model-len", "128",
+        "--out", out.name, "--json", "-", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode in (0, 5), done.stderr  # 5: as above
     assert json.loads(done.stdout)["outcomes"].keys() == {"ok"}
     assert "4 concurrent requests" in done.stderr
-    assert len(read_run(out).table) == requests
+    run = read_run(out)
+    assert len(run.table) == requests
     assert [step["users"] for step in load(out / "knee.json")["steps"]] == [4]
-
-
-@pytest.mark.parametrize("to", ["stdout", "stderr"])
-def test_dry_run_sends_nothing(to: str, tmp_path: Path) -> None:
-    """The plan in words, no folder; the words leave stdout to `--json -`."""
-    more = ("--json", "-") if to == "stderr" else ()
-    done = harness("knee", *ENGINE, "--dry-run", "--out", str(tmp_path / "run"), *more)
-    assert done.returncode == 0
-    assert "Levels on the way up: 1, 2, 4" in getattr(done, to)
-    assert {"stdout": done.stderr, "stderr": done.stdout}[to] == ""
-    assert not (tmp_path / "run").exists()
+    # the context clips the longest: planned so, sent so, and said so
+    clips = "119 of 1,000 planned requests are clipped to the model's context of 128 tokens\n"
+    assert clips in done.stderr
+    assert run.info["config"]["clipped_of_1000"] == 119
+    work = replace(workload("chat").sized(64, 32), max_model_len=128)
+    planned = [plan_lengths(work, 1, 0, number)[1] for number in range(requests)]
+    assert [planned[number] for number in run.table.number] == run.table.planned_tokens.tolist()
+    assert (run.table.prompt_tokens + run.table.planned_tokens).max() <= 128
+    # the last command in the report works where the run was made
+    *_, again = (out / "report.html").read_text().partition("</pre>")[0].splitlines()
+    again = harness(*shlex.split(html.unescape(again))[1:], cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (done.returncode, "")
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def output(parser: argparse.ArgumentParser) -> None:
     compat(group)
     group.add_argument("--quiet", action="store_true", help="no live view")
     group.add_argument(
-        "--dry-run", action="store_true", help="print the plan: levels, tokens, minutes at most"
+        "--dry-run", action="store_true", help="print the plan; no server is needed or contacted"
     )
 
 

@@ -71,8 +71,6 @@ def options(args: argparse.Namespace) -> KneeOptions:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    wanted = options(args)
-    from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.knee import run_knee  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import start  # noqa: PLC0415 - heavy: see app.py
 
-    return run_knee(wanted, Front())
+    return start(options(args))

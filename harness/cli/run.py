@@ -57,8 +57,6 @@ def options(args: argparse.Namespace) -> RunOptions:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    wanted = options(args)
-    from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.run import run_level  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import start  # noqa: PLC0415 - heavy: see app.py
 
-    return run_level(wanted, Front())
+    return start(options(args))

@@ -61,8 +61,6 @@ def options(args: argparse.Namespace) -> SweepOptions:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    wanted = options(args)
-    from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.run import run_sweep  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import start  # noqa: PLC0415 - heavy: see app.py
 
-    return run_sweep(wanted, Front())
+    return start(options(args))

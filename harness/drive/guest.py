@@ -9,9 +9,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import gevent
+import gevent.hub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+# Ctrl-C outside `signals` reaches main(), which says so: gevent's hub must not print it too.
+gevent.hub.Hub.NOT_ERROR = (*gevent.hub.Hub.NOT_ERROR, KeyboardInterrupt)
 
 
 @contextlib.contextmanager

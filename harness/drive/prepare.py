@@ -23,7 +23,7 @@ class Prepared:
 
 
 def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> Prepared:
-    """Fill in the model, what the server accepts, and the calibration of prompts.
+    """Fill in the model, its context, what the server accepts, and the calibration of prompts.
 
     Sends at most a few requests of one or two tokens. Raises ServerUnreachable or ConfigError.
     """
@@ -34,6 +34,7 @@ def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> 
         options,
         url=known.url,
         model=known.model,
+        workload=replace(options.workload, max_model_len=known.max_model_len or 0),
         fixed_length=known.fixed_length,
         continuous_usage=known.continuous_usage,
         final_usage=known.final_usage,

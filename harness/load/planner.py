@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from harness.load.lengths import MOST
 from harness.load.plan import RequestSpec
 from harness.load.tokens import Calibration, Draws, prompt_ids, prompt_text
 
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 
 UNCALIBRATED: Final = Calibration()
 UNUSED: Final = Random(0)  # noqa: S311 - where nothing is drawn
+SAMPLE: Final = 1_000  # planned requests that a plan is described by
+# A clipped prompt of text stays this share below the context: the server's tokenizer may count a
+# little more than the calibration says, and refuses what is one token too long.
+TEXT_MARGIN: Final = 0.02
 
 
 def randomness(*key: object) -> Random:
@@ -25,9 +31,27 @@ def randomness(*key: object) -> Random:
 
 
 def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
-    """(prompt tokens, output tokens) of one request; the prompt includes the system message."""
-    prompt = workload.prompt.draw(rng)
-    return prompt + workload.system_tokens, workload.output.draw(rng)
+    """(prompt tokens, output tokens) of one request; the prompt includes the system message.
+
+    What does not fit the model's context is made shorter in proportion, the system message apart.
+    """
+    own, output = workload.prompt.draw(rng), workload.output.draw(rng)
+    shared, context = workload.system_tokens, workload.max_model_len
+    if context and shared + own + output > context:
+        room = context if workload.token_ids else int(context * (1 - TEXT_MARGIN))
+        share = max(room - shared, 2) / (own + output)
+        own, output = max(int(own * share), 1), max(int(output * share), 1)
+    return shared + own, output
+
+
+def clipped(workload: Workload, seed: int) -> int:
+    """How many of the first SAMPLE requests are made shorter to fit the model's context."""
+    most = workload.system_tokens + MOST * (workload.prompt.mean + workload.output.mean)
+    if most <= workload.max_model_len:
+        return 0  # no draw is longer
+    whole = replace(workload, max_model_len=0)
+    planned = (sum(plan_lengths(whole, seed, 0, number)) for number in range(SAMPLE))
+    return sum(tokens > workload.max_model_len > 0 for tokens in planned)
 
 
 def plan_lengths(workload: Workload, seed: int, worker: int, number: int) -> tuple[int, int]:

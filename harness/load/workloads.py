@@ -22,11 +22,17 @@ class Workload:
     output: Lengths
     system_tokens: int = 0  # a system message that all requests share (prefix caching); chat only
     token_ids: bool = False  # prompts as token ids: exact lengths; completions only
+    max_model_len: int = 0  # the model's context, to which requests are clipped; 0: not known
 
     @property
     def path(self) -> str:
         """`/v1/chat/completions` or `/v1/completions`: also the request's name in Locust."""
         return API_PATHS[self.api]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of a request on average, chat template and system message included."""
+        return self.prompt.mean + self.system_tokens
 
     def through(self, api: str) -> Workload:
         """The same traffic through another API; only completions takes token ids."""

@@ -87,7 +87,6 @@ def target(facts: Facts) -> str:
 def settings(facts: Facts) -> list[tuple[str, str]]:
     """Target, load, versions, machine."""
     info, config, server = facts.run.info, facts.config, facts.server
-    work = mapping(mapping(config.get("drive")).get("workload"))
     rows = [
         (
             "Server",
@@ -100,7 +99,7 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
         ("KV cache", _kv_cache(server)),
         ("GPUs", _gpus(facts)),
         ("SLOs", ", ".join(f"{slo_name(slo)} under {limit(slo)}" for slo in facts.slos)),
-        ("Workload", f"{work.get('name', '')}: {_lengths(work)}"),
+        ("Workload", _lengths(config)),
         ("Seeds", _pairs(info.get("seeds"))),
         ("Versions", _pairs(info.get("versions"))),
         ("Client's machine", _pairs(info.get("hardware"))),
@@ -134,13 +133,21 @@ def _gpus(facts: Facts) -> str:
     )
 
 
-def _lengths(work: dict[str, Any]) -> str:
-    parts = [
-        f"{kind} {part.get('mean')} tokens ({part.get('shape')})"
-        for kind in ("prompt", "output")
-        if (part := mapping(work.get(kind)))
-    ]
-    return ", ".join(parts)
+def _lengths(config: dict[str, Any]) -> str:
+    """`chat: prompt 256 tokens (lognormal; 7 the chat template's), output 128 tokens (fixed)`."""
+    drive = mapping(config.get("drive"))
+    work, clipped = mapping(drive.get("workload")), as_int(config.get("clipped_of_1000"))
+    shared = as_int(work.get("system_tokens"))
+    template = as_int(mapping(drive.get("calibration")).get("overhead"))
+    prompt, output = (mapping(work.get(kind)) for kind in ("prompt", "output"))
+    of_it = [str(prompt.get("shape"))]
+    of_it += [f"{shared:,} a system message that all share"] * bool(shared)
+    of_it += [f"{template:,} the chat template's"] * bool(template)
+    told = [f"prompt {as_int(prompt.get('mean')) + shared:,} tokens ({'; '.join(of_it)})"]
+    told += [f"output {as_int(output.get('mean')):,} tokens ({output.get('shape')})"]
+    context = as_int(work.get("max_model_len"))
+    told += [f"{clipped} of 1,000 requests clipped to {context:,} tokens"] * bool(clipped)
+    return f"{work.get('name')}: {', '.join(told)}" if prompt and output else ""
 
 
 def _pairs(values: Any) -> str:

@@ -62,5 +62,5 @@ def html(facts: Facts, answer: Answer) -> str:
         command=shlex.join(map(str, command if isinstance(command, list) else [])),
         started=str(mapping(facts.run.info.get("clock")).get("started", "")),
         target=target(facts),
-        folder=facts.run.path.name,
+        folder=shlex.quote(str(facts.config.get("folder") or facts.run.path)),
     )

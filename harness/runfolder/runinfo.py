@@ -33,7 +33,7 @@ def run_info(
     """
     return {
         "format": FORMAT,
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]] if command is None else list(command),
+        "command": [_name(), *sys.argv[1:]] if command is None else list(command),
         "config": dict(config),
         "seeds": dict(seeds),
         "server": dict(server or {}),
@@ -41,6 +41,11 @@ def run_info(
         "hardware": hardware(),
         "clock": clock(),
     }
+
+
+def _name() -> str:
+    """What to type: `python -m harness` is the command `vllm-harness`."""
+    return Path(sys.argv[0]).name.replace("__main__.py", "vllm-harness")
 
 
 def versions() -> dict[str, str]:

@@ -33,7 +33,7 @@ class Access:
             context = ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"--ca-file is {self.ca_file} ({error}): expected certificates in PEM; "
+                f"--ca-file is {self.ca_file} ({_why(error)}): expected certificates in PEM; "
                 "try the file that signed the server's certificate."
             ) from None
         if self.insecure:
@@ -45,3 +45,9 @@ class Access:
         """The same place by TLS, whatever its certificate says: only to see if it answers."""
         secure = replace(self.address, scheme="https")
         return replace(self, address=secure, ca_file=None, insecure=True)
+
+
+def _why(error: OSError) -> str:
+    """In words, without the number: OpenSSL has a name for it, the system a sentence."""
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else error.strerror or str(error)

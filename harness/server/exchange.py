@@ -10,7 +10,7 @@ import json
 import ssl
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ServerUnreachable
@@ -18,6 +18,8 @@ from harness.server import why
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.server.access import Access
 
 MAX_BODY: Final = 4 << 20  # bytes; /metrics of a busy vLLM is 0.1 MB
@@ -31,6 +33,7 @@ class Answer:
     status: int
     content_type: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)  # by their names in lower case
 
     def json(self) -> object:
         """The body, parsed; None when it is not JSON."""
@@ -84,7 +87,8 @@ class Line:
             connection.request("POST" if data else "GET", where, data, headers)
             with connection.getresponse() as response:
                 kind = response.headers.get_content_type()
-                answer = Answer(response.status, kind, _read(response, deadline_ns))
+                headers = {name.lower(): value for name, value in response.getheaders()}
+                answer = Answer(response.status, kind, _read(response, deadline_ns), headers)
                 whole = response.isclosed() or response.length == 0
                 if whole and not (last or response.will_close):
                     self._kept = connection

@@ -86,7 +86,7 @@ def _models(access: Access) -> dict[str, dict[str, object]]:
     """The rows of /v1/models by name."""
     answer = ask(access, "/v1/models")
     if answer.status != 200:  # noqa: PLR2004 - HTTP
-        raise why.refused(access, "/v1/models", answer.status, answer.body)
+        raise why.refused(access, "/v1/models", answer)
     body = answer.json()
     rows = body.get("data") if isinstance(body, dict) else None
     named = {str(row["id"]): row for row in rows or [] if isinstance(row, dict) and row.get("id")}
@@ -123,7 +123,7 @@ def _stream(access: Access, api: str, model: str) -> tuple[int, Streamed]:
         if answer.status == 200:  # noqa: PLR2004 - HTTP
             return tier, read_stream(access, answer)
         if answer.status not in REFUSED or tier == len(TIERS) - 1:
-            raise why.refused(access, API_PATHS[api], answer.status, answer.body)
+            raise why.refused(access, API_PATHS[api], answer)
     raise AssertionError("unreachable: the last tier returns or raises")
 
 

@@ -12,6 +12,7 @@ from harness.units import say_ns
 
 if TYPE_CHECKING:
     from harness.server.access import Access
+    from harness.server.exchange import Answer
 
 NAME_MISMATCH: Final = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH
 SPEAKS_PLAIN: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
@@ -82,9 +83,9 @@ def speaks_tls(access: Access) -> ServerUnreachable:
     )
 
 
-def refused(access: Access, path: str, status: int, body: bytes) -> ServerUnreachable:
+def refused(access: Access, path: str, answer: Answer) -> ServerUnreachable:
     """An HTTP status other than 200."""
-    where = f"{access.address}{path}"
+    where, status = f"{access.address}{path}", answer.status
     if status in (401, 403):
         key = (
             f"the key in {access.key_source} was refused"
@@ -104,7 +105,19 @@ def refused(access: Access, path: str, status: int, body: bytes) -> ServerUnreac
             f"{where} answers 503: expected a server that is ready; try again when "
             f"`curl -f {access.address}/health` succeeds."
         )
-    words = clean(body.decode(errors="replace"))
+    if 300 <= status < 400 and "location" in answer.headers:  # noqa: PLR2004 - HTTP
+        return ServerUnreachable(
+            f"{where} answers {status} and redirects to {clean(answer.headers['location'])}: "
+            "expected the server itself; try the URL that it redirects to, without the path."
+        )
+    if status == 429:  # noqa: PLR2004 - HTTP
+        later = clean(answer.headers.get("retry-after", ""))
+        wait = f"(Retry-After: {later})" if later else "(no Retry-After)"
+        return ServerUnreachable(
+            f"{where} answers 429 {wait}: expected a server that takes requests; try again "
+            f"{f'after {later} s' if later.isdecimal() else 'later'}, or without its rate limit."
+        )
+    words = clean(answer.body.decode(errors="replace"))
     return ServerUnreachable(
         f"{where} answers {status} ({words}): expected 200; try the same request with curl."
     )

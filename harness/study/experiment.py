@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.drive.clock import CLOCK
@@ -19,7 +20,7 @@ from harness.drive.prepare import prepare
 from harness.drive.reading import which
 from harness.drive.session import Session
 from harness.drive.traces import TraceReceiver
-from harness.engine.process import EngineProcess, start_engine
+from harness.load.planner import clipped
 from harness.measure.ledger import Ledger
 from harness.measure.traces import key_of
 from harness.runfolder import names
@@ -31,7 +32,6 @@ from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.seats import flags_of
 from harness.study.controller import KneeController, Step, Target
-from harness.study.preflight import check_machine, check_target
 from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
@@ -57,20 +57,6 @@ if TYPE_CHECKING:
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
 DRAIN_NS: Final = 60_000_000_000
-
-
-@contextlib.contextmanager
-def target_url(target: TargetOptions) -> Iterator[str]:
-    """The server's address; without one, the embedded engine runs as long as this lasts."""
-    if target.url is not None:
-        yield target.url
-        return
-    assert target.engine is not None  # noqa: S101 - options promise it
-    engine: EngineProcess = start_engine(target.engine)
-    try:
-        yield engine.url
-    finally:
-        engine.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +138,8 @@ class Experiment:
             "slos": [str(slo) for slo in plan.slos],
             "plan_users": self.plan_users,
             "compat": list(self.wanted.output.compat),
+            "folder": str(self._folder_from_here()),
+            "clipped_of_1000": clipped(self.options.workload, self.wanted.load.seed),
             "drive": self.options.to_json(),
         }
         engine = self.wanted.target.engine
@@ -168,6 +156,11 @@ class Experiment:
         seeds = {"load": self.wanted.load.seed, "search": plan.seed}
         told = {"reader": which(), "gpu": self.gpus.to_json()}
         return run_info(config, seeds=seeds, server=server) | told
+
+    def _folder_from_here(self) -> Path:
+        """The run folder as it was given, or below where the command was started."""
+        given, here = self.wanted.output.out_dir, Path.cwd()
+        return given.relative_to(here) if given.is_relative_to(here) else given
 
     def hold(self, view: Any = None, live: LiveRun | None = None) -> Ended:
         """Run the load until the controller is done, Ctrl-C, or a failure.
@@ -316,11 +309,3 @@ def step_line(step: Step) -> dict[str, Any]:
         "invalid": step.invalid,
         "audited": step.audited,
     }
-
-
-@contextlib.contextmanager
-def ready(wanted: Wanted) -> Iterator[tuple[str, Capabilities]]:
-    """Everything checked before any load: (url, what the server is). Raises what stops it."""
-    check_machine(wanted.output, wanted.most_users)
-    with target_url(wanted.target) as url:
-        yield url, check_target(wanted.target, wanted.load, url)

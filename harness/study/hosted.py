@@ -36,9 +36,10 @@ from harness.runfolder.reader import read_result
 from harness.server.address import Address
 from harness.server.seats import flag_given
 from harness.study import form as forms
-from harness.study.experiment import Experiment, Wanted, ready
+from harness.study.experiment import Experiment, Wanted
 from harness.study.livemetrics import RunMetrics
 from harness.study.options import LoadOptions, OutputOptions, TargetOptions
+from harness.study.preflight import ready
 from harness.study.runpage import about, ending
 from harness.study.watch import PageView
 
@@ -188,7 +189,8 @@ class HostedKnee:
     ) -> Ended | None:
         """The load, from the checks to its end; None: stopped before it began."""
         output = wanted.output
-        with ready(wanted) as (url, known):
+        checked = ready(wanted.target, wanted.load, output, wanted.most_users, logger.info)
+        with checked as (url, known):
             if self._stopped:
                 return None
             experiment = Experiment.begin(wanted, url, known, host=self.host)

@@ -7,7 +7,7 @@ Durations are integer nanoseconds, shares lie in [0, 1].
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
 from harness.units import SECOND
@@ -20,15 +20,24 @@ if TYPE_CHECKING:
     from harness.load.workloads import Workload
     from harness.measure.slo import Slo
 
+FIRST_TOKEN_NS: Final = 120 * SECOND
+PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late, but not later than this
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """How long each phase of a request may take before it counts as failed."""
 
     connect_ns: int = 10 * SECOND
-    first_token_ns: int = 120 * SECOND  # from sent
+    first_token_ns: int = FIRST_TOKEN_NS  # from sent
     idle_ns: int = 60 * SECOND  # between two reads of a stream
     total_ns: int = 600 * SECOND  # from sent to done
+
+    @property
+    def answer_ns(self) -> int:
+        """Of the probe's answers: a minute, unless another time to the first token is allowed."""
+        first_ns = self.first_token_ns
+        return min(PROBE_NS if first_ns == FIRST_TOKEN_NS else first_ns, self.total_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
-from typing import TYPE_CHECKING, Final
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.drive.options import UI_HOST
 from harness.errors import ConfigError, RunFolderError
-from harness.load.planner import plan_lengths
+from harness.load.planner import SAMPLE, clipped
 from harness.server.access import Access
 from harness.server.address import Address
 from harness.server.probe import Capabilities, probe
 from harness.server.seats import flags_of
-from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from harness.engine.config import EngineConfig
     from harness.load.workloads import Workload
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
 
 FILES_BESIDE_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
-ANSWER_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late, but not later than this
-DRAWS: Final = 1_000  # planned requests looked at for the longest
+
+
+@contextlib.contextmanager
+def ready(
+    target: TargetOptions,
+    load: LoadOptions,
+    output: OutputOptions,
+    users: int,
+    tell: Callable[[str], object] | None = None,
+) -> Iterator[tuple[str, Capabilities]]:
+    """Everything checked before any load: (url, what the server is). Raises what stops it.
+
+    `tell` gets a line as soon as there is something to wait for; by default it is printed.
+    Nothing here imports Locust or numpy, so that this line and every refusal come at once.
+    """
+    check_machine(output, users)
+    tell = tell or (lambda line: print(line, file=said_to(output), flush=True))
+    with target_url(target, tell) as url:
+        known = check_target(target, load, url)
+        if clips := clipping(load, known.max_model_len):
+            tell(clips)
+        yield url, known
+
+
+def simulated(engine: EngineConfig) -> str:
+    """What is measured in place of a server."""
+    return f"simulated: {engine.model} on {engine.gpu}, in place of a server"
+
+
+def said_to(output: OutputOptions) -> TextIO:
+    """Words go to stdout, unless `--json -` wants it for itself."""
+    return sys.stderr if output.json_to == "-" else sys.stdout
+
+
+@contextlib.contextmanager
+def target_url(target: TargetOptions, tell: Callable[[str], object]) -> Iterator[str]:
+    """The server's address; without one, the embedded engine runs as long as this lasts."""
+    if target.url is not None:
+        tell(f"probing {Address.parse(target.url)}")
+        yield target.url
+        return
+    assert target.engine is not None  # noqa: S101 - options promise it
+    tell(simulated(target.engine))
+    from harness.engine.process import start_engine  # noqa: PLC0415 - heavy: see `ready`
+
+    with start_engine(target.engine) as engine:
+        yield engine.url
 
 
 def check_machine(output: OutputOptions, users: int) -> None:
@@ -100,23 +149,36 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         ca_file=target.ca_file,
         insecure=target.insecure,
         connect_ns=target.timeouts.connect_ns,
-        answer_ns=min(target.timeouts.total_ns, ANSWER_NS),
+        answer_ns=target.timeouts.answer_ns,
     )
     found = probe(access, load.workload.api, target.model)
     flags_of(found.flags, target.server_flags)  # refuses what contradicts the server
-    if found.max_model_len is not None:
-        check_lengths(load.workload, load.seed, found.max_model_len)
+    check_lengths(load.workload, found.max_model_len)
     return found
 
 
-def check_lengths(workload: Workload, seed: int, max_model_len: int) -> None:
-    """The model's context holds the planned requests. Raises ConfigError."""
-    longest = max(sum(plan_lengths(workload, seed, 0, number)) for number in range(DRAWS))
-    if longest > max_model_len:
-        share = max_model_len / longest
-        raise ConfigError(
-            f"the workload's longest request has {longest} tokens and the model's context "
-            f"{max_model_len}: expected every request to fit; try --prompt-tokens "
-            f"{max(int(workload.prompt.mean * share), 1)} --output-tokens "
-            f"{max(int(workload.output.mean * share), 1)}."
-        )
+def check_lengths(workload: Workload, max_model_len: int | None) -> None:
+    """The model's context holds the mean request. Raises ConfigError."""
+    prompt, output = workload.prompt_tokens, workload.output.mean
+    if max_model_len is None or prompt + output <= max_model_len:
+        return
+    own = workload.prompt.mean
+    share = max(max_model_len - workload.system_tokens, 0) / (own + output)
+    own, fits = max(int(own * share), 1), max(int(output * share), 1)
+    raise ConfigError(
+        f"the workload's mean request has {prompt + output:,} tokens ({prompt:,} prompt, "
+        f"{output:,} output) and the model's context {max_model_len:,}: expected it to fit; try "
+        f"--prompt-tokens {own} --output-tokens {fits}, with --workload fixed for equal lengths."
+    )
+
+
+def clipping(load: LoadOptions, max_model_len: int | None) -> str:
+    """How many planned requests the model's context makes shorter; "" for none."""
+    workload = replace(load.workload, max_model_len=max_model_len or 0)
+    count = clipped(workload, load.seed)
+    if not count:
+        return ""
+    return (
+        f"{count:,} of {SAMPLE:,} planned requests are clipped to the model's context of "
+        f"{max_model_len:,} tokens"
+    )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.errors import EXIT_OK
 from harness.measure.search import Done, Hold, SearchPlan
 from harness.measure.states import Purpose, Status
-from harness.study.experiment import Wanted, ready
-from harness.study.session import conduct, said_to
-from harness.units import SECOND, say_ns
+from harness.study.experiment import Wanted
+from harness.study.session import conduct
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.evidence import Evidence
+    from harness.server.probe import Capabilities
     from harness.study.choosing import Choice
     from harness.study.options import RunOptions, SweepOptions
     from harness.study.session import Front
@@ -37,19 +37,12 @@ def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) 
     return choose
 
 
-def run_level(options: RunOptions, front: Front) -> int:
-    """The exit code of `run`. Raises HarnessError before any load is sent."""
-    return _hold("run", options, (options.users,), front)
-
-
-def run_sweep(options: SweepOptions, front: Front) -> int:
-    """The exit code of `sweep`. Raises HarnessError before any load is sent."""
-    return _hold("sweep", options, options.users, front)
-
-
-def _hold(
-    kind: str, options: RunOptions | SweepOptions, users: tuple[int, ...], front: Front
+def run_levels(
+    options: RunOptions | SweepOptions, url: str, known: Capabilities, front: Front
 ) -> int:
+    """The exit code of `run` and of `sweep`, for a target that is checked."""
+    kind = "run" if isinstance(options.users, int) else "sweep"
+    users = (options.users,) if isinstance(options.users, int) else options.users
     length = options.duration_ns or 0
     plan = SearchPlan(
         slos=options.slos,
@@ -60,13 +53,5 @@ def _hold(
         seed=options.load.seed,
     )
     wanted = Wanted(kind, options.target, options.load, options.output, plan, max(users))
-    with ready(wanted) as (url, known):
-        if options.dry_run:
-            each = say_ns(length) if length else f"{options.requests} requests"
-            said_to(options.output).write(
-                f"Would hold {', '.join(map(str, users))} users of {known.model} for {each} each "
-                f"and write {options.output.out_dir}. Nothing was sent but the probe.\n"
-            )
-            return EXIT_OK
-        choose = levels(users, options.duration_ns, options.requests)
-        return conduct(wanted, url, known, front, choose=choose)
+    choose = levels(users, options.duration_ns, options.requests)
+    return conduct(wanted, url, known, front, choose=choose)

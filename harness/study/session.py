@@ -17,6 +17,7 @@ from harness.runfolder import names
 from harness.runfolder.jsonfiles import to_json as dumps
 from harness.study.experiment import Experiment, Viewer, Wanted
 from harness.study.livemetrics import served
+from harness.study.preflight import said_to
 from harness.study.results import write_results
 from harness.study.runpage import RunPage
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from harness.runfolder.reader import Run
     from harness.server.probe import Capabilities
     from harness.study.choosing import Choice
-    from harness.study.options import OutputOptions
 
 
 class Front(Protocol):
@@ -77,11 +77,6 @@ def _load(experiment: Experiment, front: Front, page: RunPage | None) -> None:
     done = experiment.controller.result
     status = done.status if done else ""
     experiment.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
-
-
-def said_to(output: OutputOptions) -> TextIO:
-    """Words go to stdout, unless `--json -` wants it for itself."""
-    return sys.stderr if output.json_to == "-" else sys.stdout
 
 
 def conclude(
