@@ -293,7 +293,7 @@ def dashboards() -> str:
     """docs/dashboards.md, from PANELS."""
     rows = ["# Dashboards", "", DASHBOARDS_HOW]
     for name, page in PANELS.items():
-        picture = f"![What {page.title} shows of that run](pictures/dashboard-{name}.png)"
+        picture = f"![{page.title} over that run](pictures/dashboard-{name}.png)"
         rows += [f"## {page.title}", "", page.says, "", picture, ""]
         rows += ["| Panel | Shows | Reading it | What to do |", "|---|---|---|---|"]
         for panel in (panel for row in page.rows for panel in row.panels):
@@ -301,7 +301,7 @@ def dashboards() -> str:
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         rows += [""]
         if page.notes:
-            rows += ["Marks on its graphs: " + "; ".join(
+            rows += ["Annotations on its graphs: " + "; ".join(
                 f"*{note.name}* ({note.colour})" for note in page.notes) + ".", ""]  # fmt: skip
     return "\n".join(rows).rstrip() + "\n"
 
@@ -310,25 +310,36 @@ DASHBOARDS_HOW = """\
 Made from `PANELS` in `harness/export/dashboards/` by `make docs`; a test compares them. So are
 `grafana/dashboards/*.json`, by `grafana/generate.py` with Grafana's own typed builders.
 
-Grafana finds them by provisioning: mount `grafana/provisioning` at `/etc/grafana/provisioning` and
-`grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. Into a Grafana that you have:
-import the JSON files; they ask the data source with the uid `prometheus`. They need what
-[exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter beside it, and a run with
-`--metrics-port`, each scraped every second or two. Where scrapes are 15 s apart, choose a window of
-a minute, and write 15s in the data source's `timeInterval`.
+Grafana finds them by provisioning: mount `grafana/provisioning` at `/etc/grafana/provisioning`
+and `grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To use them in a
+Grafana that you have, import the JSON files and choose your Prometheus under **Data source**.
+They need what [exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter on the
+server's machine, and a run with `--metrics-port`, each scraped by Prometheus. Without a run,
+*Server* and *GPU* show a production server; *Knee*, *Latency* and *Client health* need a run's
+series.
 
-Above each dashboard: **Model** and **Target** (vLLM's `model_name` and Prometheus' `instance`; the
-exporter's `target` is HOST:PORT as it was given, so give it the name that Prometheus scrapes, or
-leave Target at All), **Run** (a run folder's name), and **Window**, what rates and quantiles look
-back over. Quantiles are Prometheus' interpolation in a bucket, a third off at worst; the report has
-the exact ones.
+The variables above each dashboard:
 
-No Grafana server was run to make or test any of this. What was: every query of every panel, mark
-and variable by a real Prometheus over a real run, of the embedded engine and of vLLM on a CPU, each
-answer compared with a recomputation from the stored samples and these with the run folder; GPU
-panels over recorded readings of an H200; the JSON by the types of `@grafana/schema`. The pictures
-are those answers, drawn by `tests/dashboard_pictures.py` where Grafana would place the panels, and
-not screenshots: an embedded engine with 8 seats and 112 KV blocks, 80 seconds, a window of 5 s.
+- **Data source**: a Prometheus; the provisioned one by default.
+- **Model**: vLLM's `model_name`.
+- **Target**: Prometheus' `instance`. The exporter's `target` is HOST:PORT as given on its command
+  line, so give it the name that Prometheus scrapes, or leave Target at All.
+- **Run**: the name of a run folder.
+- **Window**: the range of rates and quantiles, 1 minute by default, which suits a scrape interval
+  of 15 s. Choose 5 s or 10 s where Prometheus scrapes every second or two, as the Docker stack
+  does: the steps of a search last only seconds. Set `timeInterval` of the data source to the
+  scrape interval.
+
+Quantiles are interpolated by Prometheus within a bucket and are off by at most a third; the
+report has the exact ones.
+
+No Grafana server was run to make or test any of this. Tested were: every query of every panel,
+annotation and variable by a real Prometheus over a real run, of the embedded engine and of vLLM
+on a CPU, each answer compared with a recomputation from the stored samples, and these with the
+run folder; the GPU panels over recorded readings of an H200; and the JSON against the types of
+`@grafana/schema`. The pictures show those answers, drawn by `tests/dashboard_pictures.py` where
+Grafana would place the panels. They are not screenshots. The run: an embedded engine with
+`max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of 5 s.
 """
 
 PAGES = {
