@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+from harness.drive import arguments
 from harness.engine.bottlenecks import RESOURCES
 from harness.export.dashboards.panels import PANELS
 from harness.export.exported import BUCKETS_OF, EXPORTED
@@ -17,8 +19,13 @@ from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
 from harness.measure.verdict import RULES, UNDECIDED
+from harness.study import form
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Callable
 
 HERE = Path(__file__).parent
 
@@ -342,7 +349,45 @@ Grafana would place the panels. They are not screenshots. The run: an embedded e
 `max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of 5 s.
 """
 
+
+class Options:
+    """Takes what an argument parser takes, as rows of a table."""
+
+    def __init__(self, rows: list[str], where: str) -> None:
+        """`where`: whether Locust's form shows them."""
+        self.rows, self.where = rows, where
+
+    def add_argument_group(self, _title: str) -> Options:
+        """Locust's form knows nothing of groups."""
+        return Options(self.rows, "")
+
+    def add_argument(self, name: str, **how: Any) -> None:
+        """One row."""
+        choices = ", ".join(f"`{one}`" for one in how.get("choices", ()))
+        default = how.get("default") or ("0" if how.get("type") is int else "")
+        shown = f"`{default}`" if default else ""
+        text = how["help"] + (f". One of {choices}" if choices else "")
+        self.rows.append(f"| `{name}` | {shown} | {self.where} | {text} |")
+
+
+def options_of(add: Callable[[ArgumentParser], None]) -> list[str]:
+    """The table of what `add` adds to Locust's parser."""
+    rows = ["", "| Option | Default | In Locust's form | What |", "|---|---|---|---|"]
+    add(cast("ArgumentParser", Options(rows, "yes")))
+    return rows
+
+
+def locust() -> str:
+    """docs/locust.md: its own words, then the options that Locust's `--help` does not show."""
+    rows = [(HERE / "locust.md").read_text().partition(OPTIONS)[0].rstrip(), "", OPTIONS]
+    rows += ["", "With every locustfile:", *options_of(arguments.add_arguments)]
+    rows += ["", "With `knee.py`, also:", *options_of(form.add_arguments)]
+    return "\n".join(rows) + "\n"
+
+
+OPTIONS = "## Options"  # from here on docs/locust.md is generated; what stands above is not
 PAGES = {
+    "locust.md": locust,
     "metrics.md": metrics,
     "compat.md": compat,
     "vllm-series.md": vllm_series,
