@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+from harness.drive import arguments
 from harness.engine.bottlenecks import RESOURCES
 from harness.export.dashboards.panels import PANELS
 from harness.export.exported import BUCKETS_OF, EXPORTED
@@ -17,8 +19,13 @@ from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
 from harness.measure.verdict import RULES, UNDECIDED
+from harness.study import form
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Callable
 
 HERE = Path(__file__).parent
 
@@ -293,7 +300,7 @@ def dashboards() -> str:
     """docs/dashboards.md, from PANELS."""
     rows = ["# Dashboards", "", DASHBOARDS_HOW]
     for name, page in PANELS.items():
-        picture = f"![What {page.title} shows of that run](pictures/dashboard-{name}.png)"
+        picture = f"![{page.title} over that run](pictures/dashboard-{name}.png)"
         rows += [f"## {page.title}", "", page.says, "", picture, ""]
         rows += ["| Panel | Shows | Reading it | What to do |", "|---|---|---|---|"]
         for panel in (panel for row in page.rows for panel in row.panels):
@@ -301,7 +308,7 @@ def dashboards() -> str:
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         rows += [""]
         if page.notes:
-            rows += ["Marks on its graphs: " + "; ".join(
+            rows += ["Annotations on its graphs: " + "; ".join(
                 f"*{note.name}* ({note.colour})" for note in page.notes) + ".", ""]  # fmt: skip
     return "\n".join(rows).rstrip() + "\n"
 
@@ -310,28 +317,77 @@ DASHBOARDS_HOW = """\
 Made from `PANELS` in `harness/export/dashboards/` by `make docs`; a test compares them. So are
 `grafana/dashboards/*.json`, by `grafana/generate.py` with Grafana's own typed builders.
 
-Grafana finds them by provisioning: mount `grafana/provisioning` at `/etc/grafana/provisioning` and
-`grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. Into a Grafana that you have:
-import the JSON files; they ask the data source with the uid `prometheus`. They need what
-[exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter beside it, and a run with
-`--metrics-port`, each scraped every second or two. Where scrapes are 15 s apart, choose a window of
-a minute, and write 15s in the data source's `timeInterval`.
+Grafana finds them by provisioning: mount `grafana/provisioning` at `/etc/grafana/provisioning`
+and `grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To use them in a
+Grafana that you have, import the JSON files and choose your Prometheus under **Data source**.
+They need what [exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter on the
+server's machine, and a run with `--metrics-port`, each scraped by Prometheus. Without a run,
+*Server* and *GPU* show a production server; *Knee*, *Latency* and *Client health* need a run's
+series.
 
-Above each dashboard: **Model** and **Target** (vLLM's `model_name` and Prometheus' `instance`; the
-exporter's `target` is HOST:PORT as it was given, so give it the name that Prometheus scrapes, or
-leave Target at All), **Run** (a run folder's name), and **Window**, what rates and quantiles look
-back over. Quantiles are Prometheus' interpolation in a bucket, a third off at worst; the report has
-the exact ones.
+The variables above each dashboard:
 
-No Grafana server was run to make or test any of this. What was: every query of every panel, mark
-and variable by a real Prometheus over a real run, of the embedded engine and of vLLM on a CPU, each
-answer compared with a recomputation from the stored samples and these with the run folder; GPU
-panels over recorded readings of an H200; the JSON by the types of `@grafana/schema`. The pictures
-are those answers, drawn by `tests/dashboard_pictures.py` where Grafana would place the panels, and
-not screenshots: an embedded engine with 8 seats and 112 KV blocks, 80 seconds, a window of 5 s.
+- **Data source**: a Prometheus; the provisioned one by default.
+- **Model**: vLLM's `model_name`.
+- **Target**: Prometheus' `instance`. The exporter's `target` is HOST:PORT as given on its command
+  line, so give it the name that Prometheus scrapes, or leave Target at All.
+- **Run**: the name of a run folder.
+- **Window**: the range of rates and quantiles, 1 minute by default, which suits a scrape interval
+  of 15 s. Choose 5 s or 10 s where Prometheus scrapes every second or two, as the Docker stack
+  does: the steps of a search last only seconds. Set `timeInterval` of the data source to the
+  scrape interval.
+
+Quantiles are interpolated by Prometheus within a bucket and are off by at most a third; the
+report has the exact ones.
+
+No Grafana server was run to make or test any of this. Tested were: every query of every panel,
+annotation and variable by a real Prometheus over a real run, of the embedded engine and of vLLM
+on a CPU, each answer compared with a recomputation from the stored samples, and these with the
+run folder; the GPU panels over recorded readings of an H200; and the JSON against the types of
+`@grafana/schema`. The pictures show those answers, drawn by `tests/dashboard_pictures.py` where
+Grafana would place the panels. They are not screenshots. The run: an embedded engine with
+`max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of 5 s.
 """
 
+
+class Options:
+    """Takes what an argument parser takes, as rows of a table."""
+
+    def __init__(self, rows: list[str], where: str) -> None:
+        """`where`: whether Locust's form shows them."""
+        self.rows, self.where = rows, where
+
+    def add_argument_group(self, _title: str) -> Options:
+        """Locust's form knows nothing of groups."""
+        return Options(self.rows, "")
+
+    def add_argument(self, name: str, **how: Any) -> None:
+        """One row."""
+        choices = ", ".join(f"`{one}`" for one in how.get("choices", ()))
+        default = how.get("default") or ("0" if how.get("type") is int else "")
+        shown = f"`{default}`" if default else ""
+        text = how["help"] + (f". One of {choices}" if choices else "")
+        self.rows.append(f"| `{name}` | {shown} | {self.where} | {text} |")
+
+
+def options_of(add: Callable[[ArgumentParser], None]) -> list[str]:
+    """The table of what `add` adds to Locust's parser."""
+    rows = ["", "| Option | Default | In Locust's form | What |", "|---|---|---|---|"]
+    add(cast("ArgumentParser", Options(rows, "yes")))
+    return rows
+
+
+def locust() -> str:
+    """docs/locust.md: its own words, then the options that Locust's `--help` does not show."""
+    rows = [(HERE / "locust.md").read_text().partition(OPTIONS)[0].rstrip(), "", OPTIONS]
+    rows += ["", "With every locustfile:", *options_of(arguments.add_arguments)]
+    rows += ["", "With `knee.py`, also:", *options_of(form.add_arguments)]
+    return "\n".join(rows) + "\n"
+
+
+OPTIONS = "## Options"  # from here on docs/locust.md is generated; what stands above is not
 PAGES = {
+    "locust.md": locust,
     "metrics.md": metrics,
     "compat.md": compat,
     "vllm-series.md": vllm_series,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     # each has the methods that finished() calls, the SDK no class that says so
     Visual = timeseries.Panel | stat.Panel | heatmap.Panel | xychart.Panel | statetimeline.Panel
 
-SOURCE: Final = values.DataSourceRef("prometheus", "prometheus")
+SOURCE: Final = values.DataSourceRef("prometheus", "${datasource}")  # the variable's choice
 RED: Final = DynamicConfigValue("color", {"mode": "fixed", "fixedColor": "red"})
 DASHED: Final = DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})
 STYLES: Final[dict[str, list[DynamicConfigValue]]] = {

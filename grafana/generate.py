@@ -60,6 +60,7 @@ def dashboard(name: str, of: Dashboard) -> build.Dashboard:
         .link(build.DashboardLink("Others").type(DashboardLinkType.DASHBOARDS).tags(["vllm-harness"])
               .as_dropdown(False).include_vars(True).keep_time(True))
     )  # fmt: skip
+    page = page.with_variable(source())
     for each in of.variables:
         page = page.with_variable(variable(each))
     for note in of.notes:
@@ -75,6 +76,16 @@ def dashboard(name: str, of: Dashboard) -> build.Dashboard:
             page = page.with_panel(visual.datasource(SOURCE))
         top = bottom(row, top)
     return page
+
+
+def source() -> build.DatasourceVariable:
+    """Which Prometheus: the provisioned one, or where that is missing, the first there is."""
+    return (
+        build.DatasourceVariable("datasource")
+        .label("Data source")
+        .type("prometheus")
+        .current(VariableOption(selected=True, text="Prometheus", value="prometheus"))
+    )
 
 
 def variable(of: Variable) -> build.QueryVariable | build.CustomVariable:

@@ -143,22 +143,22 @@ def knee_wants() -> dict[tuple[str, str], Term]:
         ("Step", "Step"): largest(R("harness_step")),
         ("Output tokens/s", "Output tokens/s"): TOKENS,
         ("Goodput", "Goodput"): GOOD,
-        ("Bracket", "kept"): or_none(LOW),
-        ("Bracket", "broken"): or_none(HIGH),
+        ("Bracket", "passed"): or_none(LOW),
+        ("Bracket", "failed"): or_none(HIGH),
         ("Knee", "from"): or_none(largest(R("harness_knee_low_users"))),
         ("Knee", "knee"): or_none(KNEE),
         ("Knee", "to"): or_none(largest(R("harness_knee_high_users"))),
         ("Throughput against users", "users"): during(USERS),
         ("Throughput against users", "output tokens/s"): during(TOKENS),
-        ("The search", "target"): largest(R("harness_users_target")),
-        ("The search", "users"): USERS,
-        ("The search", "kept up to"): LOW,
-        ("The search", "broken from"): HIGH,
-        ("The search", "knee"): KNEE,
-        ("Requests by what became of them", "met every SLO"): GOOD,
-        ("Requests by what became of them", "{{outcome}}"):
+        ("Search progress", "target"): largest(R("harness_users_target")),
+        ("Search progress", "users"): USERS,
+        ("Search progress", "passed up to"): LOW,
+        ("Search progress", "failed from"): HIGH,
+        ("Search progress", "knee"): KNEE,
+        ("Requests by outcome", "met every SLO"): GOOD,
+        ("Requests by outcome", "{{outcome}}"):
             positive(by(R_s("harness_requests_total"), "outcome")),
-        ("Latencies over their limit", "{{slo}}"):
+        ("Latencies over their SLO limit", "{{slo}}"):
             over(by(R_s("harness_slo_misses_total"), "slo"),
                  by(R_s("harness_slo_observations_total"), "slo")),
         ("measured", ""): measured,
@@ -211,64 +211,66 @@ STEP = "iteration_tokens_total"
 SERVER_WANTS: dict[tuple[str, str], Term] = {
     ("Running and waiting", "running"): by(V("vllm:num_requests_running")),
     ("Running and waiting", "waiting"): by(V("vllm:num_requests_waiting")),
-    ("Running and waiting", "seats"): by(X("harness_server_seats")),
-    ("KV cache in use", "mean of engines"): by(V("vllm:kv_cache_usage_perc"), over=mean),
-    ("KV cache in use", "fullest engine"): largest(V("vllm:kv_cache_usage_perc")),
+    ("Running and waiting", "max_num_seqs"): by(X("harness_server_seats")),
+    ("KV cache usage", "mean of engines"): by(V("vllm:kv_cache_usage_perc"), over=mean),
+    ("KV cache usage", "fullest engine"): largest(V("vllm:kv_cache_usage_perc")),
     ("Preemptions", "per second"): by(V_s("vllm:num_preemptions_total")),
     ("Prefix cache hits", "hit rate"):
         over(by(V_s("vllm:prefix_cache_hits_total")), by(V_s("vllm:prefix_cache_queries_total"))),
     ("Tokens per second", "generated"): GENERATED,
     ("Tokens per second", "prompt"): by(V_s("vllm:prompt_tokens_total")),
-    ("Batch tokens", "mean"): server_mean(STEP),
-    ("Batch tokens", "p50"): server_q(0.5, STEP),
-    ("Batch tokens", "p95"): server_q(0.95, STEP),
-    ("Waiting, by reason", "for a seat or KV blocks"):
+    ("Tokens per engine step", "mean"): server_mean(STEP),
+    ("Tokens per engine step", "p50"): server_q(0.5, STEP),
+    ("Tokens per engine step", "p95"): server_q(0.95, STEP),
+    ("Waiting requests by reason", "for a slot or KV blocks"):
         by(V("vllm:num_requests_waiting_by_reason", reason="capacity")),
-    ("Waiting, by reason", "for something else"):
+    ("Waiting requests by reason", "for something else"):
         by(V("vllm:num_requests_waiting_by_reason", reason="deferred")),
-    ("Requests that ended", "{{finished_reason}}"):
+    ("Finished requests by reason", "{{finished_reason}}"):
         by(V_s("vllm:request_success_total"), "finished_reason"),
-    ("Batch tokens, distribution", "{{le}}"): by(V_s(f"vllm:{STEP}_bucket"), "le"),
-    ("Room left", "seats free"):
+    ("Tokens per engine step, distribution", "{{le}}"): by(V_s(f"vllm:{STEP}_bucket"), "le"),
+    ("Free slots and KV cache", "slots free (max_num_seqs)"):
         over(by(X("harness_server_seats_left")), by(X("harness_server_seats"))),
-    ("Room left", "KV tokens free"):
+    ("Free slots and KV cache", "KV tokens free"):
         over(by(X("harness_server_kv_free_tokens")), by(X("harness_server_kv_tokens"))),
-    ("CPU of the server, cores", "API server"):
+    ("Server CPU, cores", "API server"):
         only_while(by(V_s("process_cpu_seconds_total")), V("vllm:num_requests_running")),
-    ("CPU of the server, cores", "engine cores"): by(X_s("harness_engine_cpu_seconds_total")),
-    ("The exporter's readings", "age"): largest(X("harness_target_sample_age_seconds")),
-    ("The exporter's readings", "took"): largest(X("harness_target_scrape_duration_seconds")),
+    ("Server CPU, cores", "engine cores"): by(X_s("harness_engine_cpu_seconds_total")),
+    ("Exporter: age and duration of its scrape", "age"):
+        largest(X("harness_target_sample_age_seconds")),
+    ("Exporter: age and duration of its scrape", "took"):
+        largest(X("harness_target_scrape_duration_seconds")),
 }  # fmt: skip
 GPU_WANTS: dict[tuple[str, str], Term] = {
-    ("Busy", "GPU {{gpu}}"): by_gpu("utilization_ratio"),
-    ("Memory busy", "GPU {{gpu}}"): by_gpu("memory_utilization_ratio"),
+    ("GPU utilization", "GPU {{gpu}}"): by_gpu("utilization_ratio"),
+    ("Memory bus utilization", "GPU {{gpu}}"): by_gpu("memory_utilization_ratio"),
     ("Memory in use", "GPU {{gpu}}"): by_gpu("memory_used_bytes"),
-    ("Memory in use", "GPU {{gpu}}, all"): by_gpu("memory_bytes"),
+    ("Memory in use", "GPU {{gpu}}, total"): by_gpu("memory_bytes"),
     ("Power", "GPU {{gpu}}"): by_gpu("power_watts"),
     ("SM clock", "GPU {{gpu}}"): by_gpu("sm_clock_hertz"),
     ("Temperature", "GPU {{gpu}}"): by_gpu("temperature_celsius"),
     ("Memory clock", "GPU {{gpu}}"): by_gpu("memory_clock_hertz"),
     ("PCIe", "GPU {{gpu}} receives"): by_gpu("pcie_receive_bytes_per_second"),
     ("PCIe", "GPU {{gpu}} sends"): by_gpu("pcie_transmit_bytes_per_second"),
-    ("Clocks held down", "GPU {{gpu}}: {{reason}}"):
+    ("Clock throttling", "GPU {{gpu}}: {{reason}}"):
         largest(X("harness_gpu_throttled"), "instance", "gpu", "reason"),
     ("Energy per token", "J per generated token"):
         over(by(X_s("harness_gpu_energy_joules_total")), GENERATED),
-    ("Which GPUs", "GPU {{gpu}}: {{name}}"): info_age,
+    ("GPUs: age of the last reading", "GPU {{gpu}}: {{name}}"): info_age,
 }  # fmt: skip
 CLIENT_WANTS: dict[tuple[str, str], Term] = {
     ("CPU of each process, cores", "{{process}}"): by(
         R_s("harness_client_cpu_seconds_total"), "process"
     ),
     ("Loop lag", "{{process}}"): largest(R("harness_loop_lag_seconds"), "process"),
-    ("Failed share", "failed"): over(by(BAD), by(R_s("harness_requests_total"))),
-    ("Users asked for and running", "target"): largest(R("harness_users_target")),
-    ("Users asked for and running", "running"): USERS,
-    ("Tokens: arrived against generated", "arrived at the client"): TOKENS,
-    ("Tokens: arrived against generated", "generated by the server"): GENERATED,
+    ("Failed requests", "failed"): over(by(BAD), by(R_s("harness_requests_total"))),
+    ("Users: target and running", "target"): largest(R("harness_users_target")),
+    ("Users: target and running", "running"): USERS,
+    ("Output tokens: client and server", "received by the client"): TOKENS,
+    ("Output tokens: client and server", "generated by the server"): GENERATED,
     ("Schedule lag", "p50"): run_q(0.5, "schedule_lag"),
     ("Schedule lag", "p99"): run_q(0.99, "schedule_lag"),
-    ("Outcomes", "{{outcome}}"): positive(by(BAD, "outcome")),
+    ("Failed requests by outcome", "{{outcome}}"): positive(by(BAD, "outcome")),
     ("Tokens per second", "output"): TOKENS,
     ("Tokens per second", "prompt"): by(R_s("harness_prompt_tokens_total")),
 }

@@ -142,14 +142,19 @@ def test_a_panel_explains_itself(panel: Panel) -> None:
 
 
 def test_data_source_and_folders_fit_together() -> None:
-    """Every panel asks the provisioned data source; the provider reads what Compose mounts."""
+    """Every panel asks the variable's source, by default the provisioned one."""
     source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())
     provider = yaml.safe_load((GRAFANA / "provisioning/dashboards/vllm-harness.yml").read_text())
     [found] = source["datasources"]
     assert (found["uid"], found["url"]) == ("prometheus", "http://prometheus:9090")
     assert provider["providers"][0]["options"]["path"] == "/var/lib/grafana/dashboards"
     text = "".join(p.read_text() for p in (GRAFANA / "dashboards").glob("*.json"))
-    assert set(re.findall(r'"uid": "(?!harness-)([^"]+)"', text)) == {found["uid"]}
+    assert set(re.findall(r'"uid": "(?!harness-)([^"]+)"', text)) == {"${datasource}"}
+    for name in PANELS:
+        variables = dashboard(name)["templating"]["list"]
+        chosen = {each["name"]: each["current"]["value"] for each in variables}
+        assert list(chosen) == ["datasource", "model", "target", "run", "window"]
+        assert (chosen["datasource"], chosen["window"]) == (found["uid"], "1m")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -55,8 +55,8 @@ SEATS = {"max_num_seqs": 4}
 LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32")
 ELSEWHERE = {  # not of this run: asked of the decoy, whose requests have a schedule and fail, or
     ("client", "Schedule lag", "p50"), ("client", "Schedule lag", "p99"),
-    ("client", "Outcomes", "{{outcome}}"),
-    ("server", "CPU of the server, cores", "engine cores"),  # of the real vLLM
+    ("client", "Failed requests by outcome", "{{outcome}}"),
+    ("server", "Server CPU, cores", "engine cores"),  # of the real vLLM
 }  # fmt: skip
 
 

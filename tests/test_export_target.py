@@ -11,7 +11,7 @@ from little_servers import http, little_server
 from prometheus_tools import lines_of, promtool
 from recorded_nvml import Recorded
 
-from harness.export.exported import EXPORTED, GPU, TARGET, page_of
+from harness.export.exported import EXPORTED, GPU, TARGET, Exported, page_of
 from harness.export.exporter import GpuReader, TargetReader, made
 from harness.export.target import Seen, gpu_values, target_values
 from harness.measure.gpuside import GPU_SERIES, REASON_LABELS
@@ -21,7 +21,6 @@ from harness.server.access import Access
 from harness.server.address import Address
 from harness.server.gpu import Gpu, Gpus, open_gpus
 from harness.server.nvml import NvmlGpus
-from harness.wire.exposition import Family, page
 
 S = 1_000_000_000
 NONE = Gpus("none", why="not asked")
@@ -241,18 +240,25 @@ def test_a_server_that_is_no_vllm():
 
 def test_labels_are_escaped_and_families_without_a_figure_left_out():
     """As the text format wants it, read back by two parsers."""
-    rows = [
-        Family("a", "gauge", "with \\ and\nline", ("x",), {('q"\\\n',): 1.5, ("y",): nan}),
-        Family("b", "gauge", "none", (), {(): nan}),
-        Family("c", "gauge", "limits", ("x",), {("p",): inf, ("m",): -inf, ("w",): 2.0**60}),
-    ]
-    text = page(rows)
+    rows = [Exported(key, key, "gauge", "with \\ and\nline", ("x",)) for key in "abcd"]
+    values = {
+        "a": {('q"\\\n',): 1.5, ("y",): nan},
+        "b": {("y",): nan},
+        "d": {("p",): inf, ("m",): -inf, ("w",): 2.0**60},
+    }
+    text = page_of(rows, values)
     assert lines_of(text) == {
         ("a", (("x", 'q"\\\n'),)): 1.5,
-        ("c", (("x", "p"),)): inf,
-        ("c", (("x", "m"),)): -inf,
-        ("c", (("x", "w"),)): 2.0**60,
+        ("d", (("x", "p"),)): inf,
+        ("d", (("x", "m"),)): -inf,
+        ("d", (("x", "w"),)): 2.0**60,
     }
+    assert [line for line in text.splitlines() if line.startswith(b"#")] == [
+        b"# HELP a with \\\\ and\\nline",
+        b"# TYPE a gauge",
+        b"# HELP d with \\\\ and\\nline",
+        b"# TYPE d gauge",
+    ]
 
 
 def test_names_keep_prometheus_rules():

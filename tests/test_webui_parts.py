@@ -9,8 +9,8 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from argparse import Namespace
-from dataclasses import dataclass
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,6 +139,7 @@ def test_a_form_that_makes_no_sense(given: dict[str, str], want: str) -> None:
     _, wrong = forms.read(host | given)
     assert list(wrong) == [want]
     assert "expected" in wrong[want]
+    assert "--" not in wrong[want]
 
 
 def test_a_form_is_read() -> None:
@@ -149,6 +150,41 @@ def test_a_form_is_read() -> None:
     assert values["host"] == "http://h:1"
     assert values["slo"] == (Slo.parse("ttft_p95=1s"), Slo.parse("itl_p99=20ms"))
     assert (values["budget"], values["max_users"]) == (90_000_000_000, 512)
+
+
+@pytest.mark.parametrize(
+    ("said", "want"),
+    [
+        ("--slo is 'x': try 'ttft_p95=500ms'.", "SLO is 'x': try 'ttft_p95=500ms'."),
+        ("try --prompt-tokens 9 or --max-users 8.", "try Prompt tokens 9 or Highest level 8."),
+        ("try --ca-file FILE.", "try --ca-file FILE."),  # no field: the command line's
+    ],
+)
+def test_the_page_names_fields(said: str, want: str) -> None:
+    """Where the command line names options."""
+    assert forms.in_labels(said) == want
+
+
+def test_locusts_form_can_show_the_options() -> None:
+    """Its labels show a help text as it is, its select shows every choice: none is blank."""
+    parser = ArgumentParser()
+    arguments.add_arguments(parser)
+    forms.add_arguments(parser)
+    shown = {action.dest: action for action in parser._actions if action.dest != "help"}  # noqa: SLF001
+    assert {name for name, action in shown.items() if "%" in (action.help or "%")} == set()
+    given = parser.parse_args([])
+    assert given.max_errors == "1%"
+    assert given.workload in shown["workload"].choices
+    assert all(shown["workload"].choices)
+
+
+@pytest.mark.parametrize("asked", ["", arguments.AS_USERS])
+def test_the_workload_of_the_locustfile(asked: str) -> None:
+    """Not chosen: the one that is named like the users' API, and our own form's default."""
+    users = [type("Users", (), {"api": "completions"})]
+    environment = Environment(Namespace(workload=asked), "", users)
+    assert arguments.workload_name(environment) == "completions"
+    assert forms.given(Namespace(workload=asked), "")["workload"] == "chat"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +247,7 @@ class Environment:
 
     parsed_options: Namespace
     host: str
+    user_classes: list[type] = field(default_factory=list)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +269,18 @@ def test_the_key_goes_to_the_named_host_only(url: str, want: str) -> None:
     options.api_key_env, options.insecure = "HOME", True  # as Locust's /swarm would take them
     assert arguments.key_source(environment, url) == want
     assert arguments.fixed(environment)["insecure"] is False
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_plain_test_says_whether_its_records_are_kept(tmp_path: Path, kept: bool) -> None:
+    """And how they can be."""
+    flags = ("--run-folder", str(tmp_path / "run")) if kept else ()
+    with locust("--host", "http://127.0.0.1:1", *flags, file="chat") as url:
+        facts = json.loads(get(f"{url}/harness/live.json")[1])["facts"]
+    assert facts["kind"] == "locust"
+    assert ("No run folder is written" in facts["sentence"]) is not kept
+    assert ("--run-folder DIR" in facts["sentence"]) is not kept
 
 
 OPEN = {"/login", "/harness/login", "/assets/<path:path>", "/static/<path:filename>"}

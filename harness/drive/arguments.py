@@ -28,6 +28,7 @@ PREPARED = "harness_prepared"  # the master's finished options, on their way to 
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
 # Locust's form shows none of them, but would take them from whoever posts one.
 FIXED = ("api_key_env", "ca_file", "insecure", "run_folder")
+AS_USERS = "default"  # the workload that is named like the users' API
 _fixed: WeakKeyDictionary[Environment, dict[str, Any]] = WeakKeyDictionary()
 
 
@@ -37,26 +38,32 @@ def add_arguments(parser: ArgumentParser, **_: Any) -> None:
     What is added to the parser itself Locust's start form shows; of a group it knows nothing.
     """
     parser.add_argument(
-        "--model", default="", help="the only one that the server lists, if left out"
+        "--model", default="", help="as the server names it; empty: the only one that it serves"
     )
     parser.add_argument(
-        "--workload", default="", choices=["", *WORKLOADS], help="what is sent: lengths, prefixes"
+        "--workload",
+        default=AS_USERS,
+        choices=[AS_USERS, *WORKLOADS],
+        help="what is sent: lengths, shared prefixes; default: that of the locustfile",
     )
-    parser.add_argument("--prompt-tokens", type=int, default=0, help="mean; 0: the workload's own")
-    parser.add_argument("--output-tokens", type=int, default=0, help="mean; 0: the workload's own")
+    for what in ("prompt", "output"):
+        text = f"mean number of {what} tokens; 0: the workload's own"
+        parser.add_argument(f"--{what}-tokens", type=int, default=0, help=text)
     parser.add_argument("--max-errors", default="1%", help="share of requests that may fail")
     group = parser.add_argument_group("vllm-harness, from the command line only")
     group.add_argument(  # Locust's form cannot post an empty list: it reads its texts as numbers
-        "--slo", action="append", default=[], help="such as ttft_p95=500ms; may be given again"
+        "--slo", action="append", default=[], help="for example ttft_p95=500ms; repeatable"
     )
-    group.add_argument("--seed", type=int, default=1, help="of prompts, lengths and stagger")
+    group.add_argument("--seed", type=int, default=1, help="seed of prompts, lengths and stagger")
     group.add_argument(
         "--api-key-env",
         default="VLLM_API_KEY",
         help="environment variable that holds the API key; it goes to the --host given here only",
     )
-    group.add_argument("--run-folder", default="", help="a new folder for the records")
-    group.add_argument("--ca-file", default="", help="certificates to trust, PEM")
+    group.add_argument(
+        "--run-folder", default="", help="new folder for the records; without it none are kept"
+    )
+    group.add_argument("--ca-file", default="", help="CA certificates to trust, a PEM file")
     group.add_argument("--insecure", action="store_true", help="do not verify the certificate")
 
 
@@ -113,8 +120,8 @@ def drive_options(environment: Environment) -> DriveOptions:
 
 def workload_name(environment: Environment) -> str:
     """The workload asked for, else the one that is called like the users' API."""
-    given: Any = environment.parsed_options
-    return given.workload or _api(environment)
+    asked: str = environment.parsed_options.workload  # type: ignore[union-attr]
+    return _api(environment) if asked in ("", AS_USERS) else asked
 
 
 def _api(environment: Environment) -> str:

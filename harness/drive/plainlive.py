@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SECOND_S: Final = 1.0
 UNDER_WAY: Final = ("running", "stopping")
 START: Final = "Start the test on Locust's own page."
+UNKEPT: Final = (
+    " No run folder is written: to keep the records, start Locust with --run-folder DIR."
+)
 
 
 class PlainLive:
@@ -36,7 +39,8 @@ class PlainLive:
                 ],
             }
         )
-        self.state.begin(**facts_of("idle", START))
+        self._idle = START + ("" if self._folder() else UNKEPT)
+        self.state.begin(**facts_of("idle", self._idle))
         self.page = LivePage(self.state, self._folder)
         self.page.install(plugin.environment)
         events = plugin.environment.events
@@ -75,7 +79,7 @@ class PlainLive:
     def _on_stop(self, **_: Any) -> None:
         self.page.stop = None
         if self.state.facts["state"] in UNDER_WAY:
-            self.state.tell(**facts_of("ended", START))
+            self.state.tell(**facts_of("ended", self._idle))
 
     def _counted(self) -> tuple[int, int]:
         """(requests that ended, of these failed) since the process began."""

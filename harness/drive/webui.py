@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from flask import Blueprint, Response, request
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from harness.drive.origin import keep_out
 from harness.measure.stats import QUANTILES
-from harness.wire.exposition import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +107,7 @@ def install_metrics(environment: Environment, page: Callable[[], bytes]) -> None
     @blueprint.route(METRICS_PATH)
     @web_ui.auth_required_if_enabled
     def metrics() -> Response:
-        return Response(page(), content_type=CONTENT_TYPE)
+        return Response(page(), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     web_ui.app.register_blueprint(blueprint)
 

@@ -7,19 +7,29 @@ processes, SLOs and enumerations; nothing of a request, a prompt or a step's num
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, isnan
 from typing import TYPE_CHECKING, Any, Final
 
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
 from harness.measure.buckets import BUCKETS_S
+from harness.measure.histogram import Histogram
 from harness.measure.metrics import METRICS
-from harness.wire.exposition import Family, page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from harness.wire.exposition import Kind
+    from prometheus_client import Metric
 
     # by key: a number, a histogram, or such by the values of the labels
     Values = dict[str, Any]
+
+FAMILIES: Final[dict[str, Any]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +38,7 @@ class Exported:
 
     key: str
     name: str
-    kind: Kind
+    kind: str  # of FAMILIES
     help: str
     labels: tuple[str, ...] = ()
 
@@ -146,15 +156,34 @@ def finite_mean(key: str, rate: Callable[[str, str], str]) -> str:
     return f"{rate('_sum', '')} / {rate('_bucket', finite)}"
 
 
-def families(rows: Sequence[Exported], values: Values) -> list[Family]:
-    """The rows of which a figure is given, in their order."""
-    return [
-        Family(row.name, row.kind, row.help, row.labels, found if row.labels else {(): found})
-        for row in rows
-        if (found := values.get(row.key)) is not None
-    ]
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What prometheus_client collects from: the rows of which a figure is given, in their order.
+
+    A figure that is NaN is not known: it has no line, so that a query sees nothing where there is
+    nothing.
+    """
+
+    rows: Sequence[Exported]
+    values: Values
+
+    def collect(self) -> Iterator[Metric]:
+        for row in self.rows:
+            found = self.values.get(row.key)
+            if found is None:
+                continue
+            family = FAMILIES[row.kind](row.name, row.help, labels=row.labels)
+            for labels, value in (found if row.labels else {(): found}).items():
+                if isinstance(value, Histogram):
+                    bounds = ("+Inf" if bound == inf else str(bound) for bound in value.bounds)
+                    buckets = list(zip(bounds, value.counts, strict=True))
+                    family.add_metric(labels, buckets, value.sum)
+                elif not isnan(value):
+                    family.add_metric(labels, value)
+            if family.samples:
+                yield family
 
 
 def page_of(rows: Sequence[Exported], values: Values) -> bytes:
-    """The page itself."""
-    return page(families(rows, values))
+    """The page, as text."""
+    return generate_latest(_Page(rows, values))

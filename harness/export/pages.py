@@ -7,8 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socket import AF_INET, AF_INET6
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
 from harness.errors import ConfigError
-from harness.wire.exposition import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The only method; all else is answered with 501."""
         status, body = self.server.pages.answer(self.path.partition("?")[0])
         self.send_response(status)
-        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

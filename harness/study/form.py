@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from harness.drive.arguments import AS_USERS
 from harness.errors import ConfigError
 from harness.load.workloads import WORKLOADS, workload
 from harness.measure.slo import Slo
@@ -65,10 +66,12 @@ def _budget(text: str) -> int:
 
 FIELDS: Final[dict[str, Field]] = {
     "host": Field("Target", "the server's URL", _url),
-    "model": Field("Model", "empty: the only one that it serves", str.strip),
+    "model": Field(
+        "Model", "as the server names it; empty: the only one that it serves", str.strip
+    ),
     "slo": Field(
-        "SLOs",
-        "as ttft_p95=500ms, with blanks between several; none: the power knee",
+        "SLO",
+        "several are separated by spaces; empty: find the power knee",
         _slos,
         "ttft_p95=500ms itl_p95=50ms",
     ),
@@ -79,12 +82,14 @@ FIELDS: Final[dict[str, Field]] = {
     "output_tokens": Field(
         "Output tokens", "mean; 0: the workload's own", _count("output tokens", 0), "0"
     ),
-    "min_users": Field("Lowest level", "users", _count("the lowest level", 1), "1"),
-    "max_users": Field("Highest level", "users", _count("the highest level", 1), "512"),
+    "min_users": Field("Lowest level", "users at the start", _count("the lowest level", 1), "1"),
+    "max_users": Field(
+        "Highest level", "the most users to try", _count("the highest level", 1), "512"
+    ),
     "budget": Field("Budget", "the load ends within this time", _budget, "10m"),
     "max_errors": Field(
         "Failures allowed",
-        "a level with more failed requests is bad",
+        "a level with a larger share of failed requests fails",
         lambda text: percent(text, "the share of failures"),
         "1%",
     ),
@@ -100,7 +105,7 @@ def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
         try:
             values[name] = field.read(form.get(name, field.default))
         except ConfigError as error:
-            wrong[name] = str(error)
+            wrong[name] = in_labels(str(error))
     if not wrong and values["min_users"] > values["max_users"]:
         wrong["min_users"] = (
             f"the lowest level is {values['min_users']} and the highest {values['max_users']}: "
@@ -109,15 +114,34 @@ def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     return values, wrong
 
 
+def in_labels(sentence: str) -> str:
+    """A sentence about options as the page says it: it has fields instead."""
+    for name, field in FIELDS.items():
+        sentence = sentence.replace(f"--{name.replace('_', '-')}", field.label)
+    return sentence
+
+
 def add_arguments(parser: ArgumentParser) -> None:
-    """The search's own options on Locust's command line."""
+    """The search's own options on Locust's command line; its form shows their help as it is."""
     for name in ON_THE_LINE:
         field = FIELDS[name]
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            default=field.default,
-            help=f"{field.hint}; default: {field.default}".replace("%", "%%"),
-        )
+        parser.add_argument(f"--{name.replace('_', '-')}", default=field.default, help=field.hint)
+    group = parser.add_argument_group("the search, from the command line only")
+    group.add_argument(
+        "--runs", default="reports", help="folder in which each search makes its run folder"
+    )
+    group.add_argument(
+        "--server-flag",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a flag that the server was started with, such as max-num-seqs=256; repeatable",
+    )
+    group.add_argument(
+        "--gpu-metrics",
+        metavar="WHERE",
+        help="local, none, or the URL of `vllm-harness exporter` or a dcgm-exporter",
+    )
 
 
 def given(options: Any, host: str) -> dict[str, str]:
@@ -125,7 +149,7 @@ def given(options: Any, host: str) -> dict[str, str]:
     form = {"host": host}
     for name, field in FIELDS.items():
         value = getattr(options, name, None)
-        if name != "host" and value not in (None, "", []):
+        if name != "host" and value not in (None, "", [], AS_USERS):
             form[name] = " ".join(map(str, value)) if isinstance(value, list) else str(value)
         form.setdefault(name, field.default)
     return form

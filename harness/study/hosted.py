@@ -81,20 +81,6 @@ class HostedKnee:
     def add_arguments(parser: ArgumentParser) -> None:
         """The search's options."""
         forms.add_arguments(parser)
-        group = parser.add_argument_group("the search, from the command line only")
-        group.add_argument(
-            "--runs", default="reports", help="each search makes a run folder in here"
-        )
-        group.add_argument(
-            "--server-flag",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help="a flag that the server was started with, as max-num-seqs=256; may be repeated",
-        )
-        group.add_argument(
-            "--gpu-metrics", metavar="WHERE", help="local, none, or an exporter's URL"
-        )
 
     def given(self) -> dict[str, str]:
         """The form filled in."""
@@ -226,7 +212,7 @@ class HostedKnee:
 
     def _refused(self, sentence: str, code: int) -> int:
         logger.error("%s", sentence)
-        self.state.tell(**facts_of("refused", sentence))
+        self.state.tell(**facts_of("refused", forms.in_labels(sentence)))
         return code
 
     def _failed(self, sentence: str, code: int) -> int:

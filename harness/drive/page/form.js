@@ -46,7 +46,7 @@ export function build(form, fields, given, started) {
       tell(form, wrong);
       if (!Object.keys(wrong).length) started();
     } catch (error) {
-      tell(form, { "": `The harness did not take it (${error.message}); reload this page and try again.` });
+      tell(form, { "": `The harness did not accept it (${error.message}); reload this page and try again.` });
     } finally {
       button.disabled = false;
     }

@@ -20,9 +20,10 @@ const charts = {
     { name: "running", color: "--blue", value: at("running") },
     { name: "waiting", color: "--red", dash: "5 3", value: at("waiting") }] }),
 };
-charts.users.keys.append(...legend(
-  { name: "level kept the SLO", color: "--blue", kind: "good" }, { name: "broke it", color: "--red", kind: "bad" },
-  { name: "open", color: "--muted", kind: "open" }, { name: "the knee lies here", color: "--green", band: true }));
+const searchKeys = legend(
+  { name: "level passed", color: "--blue", kind: "good" }, { name: "failed", color: "--red", kind: "bad" },
+  { name: "inconclusive", color: "--muted", kind: "open" }, { name: "the knee lies here", color: "--green", band: true });
+charts.users.keys.append(...searchKeys);
 $("plots").append(...Object.values(charts).map((chart) => chart.node));
 
 function text(node, words) { if (node.textContent !== words) node.textContent = words; }
@@ -44,6 +45,7 @@ function showAbout({ kind, target, model, folder, processes }) {
   const parts = ["vllm-harness", kind === "knee" ? "search for the knee" : kind, target, model,
     processes > 1 ? `${processes} load processes` : "", folder && `run folder ${folder}`];
   text($("about"), parts.filter(Boolean).join(" · "));
+  searchKeys.forEach((key, i) => { key.hidden = i < 3 ? kind === "locust" : kind !== "knee"; });
 }
 
 function limitsOf(key) {
@@ -65,10 +67,10 @@ function drawAll() {
 }
 
 function bracket([low, high] = [null, null]) {
-  if (page.facts.knee && page.facts.knee[0] !== null) return [number(page.facts.knee[0]), `${number(page.facts.knee[1])} to ${number(page.facts.knee[2])} (95 %)`];
-  if (low !== null && high !== null) return [`${low} to ${high}`, "good below, bad above"];
-  if (high !== null) return [`below ${high}`, "no level kept the SLO yet"];
-  return low !== null ? [`above ${low}`, "no level broke it yet"] : ["–", "not known yet"];
+  if (page.facts.knee && page.facts.knee[0] !== null) return [number(page.facts.knee[0]), `${number(page.facts.knee[1])} to ${number(page.facts.knee[2])} (95%)`];
+  if (low !== null && high !== null) return [`${low} to ${high}`, "passed below, failed above"];
+  if (high !== null) return [`below ${high}`, "no level passed yet"];
+  return low !== null ? [`above ${low}`, "no level failed yet"] : ["–", "not known yet"];
 }
 
 function showCards() {
@@ -84,12 +86,12 @@ function showCards() {
     el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
 }
 
-const PURPOSE = { up: "way up", bisect: "halving the bracket", repeat: "measuring an end again", down: "going down", hold: "given" };
+const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given" };
 
 function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];
-  if (step && !page.facts.over) parts.push(`Step ${step}: ${users} users (${PURPOSE[purpose] || purpose}), ${phase}`);
-  if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} of them failed`);
+  if (step && !page.facts.over) parts.push(`Step ${step}: ${users} ${users === 1 ? "user" : "users"} (${PURPOSE[purpose] || purpose}), ${phase}`);
+  if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
 }
@@ -117,7 +119,7 @@ function showFigures() {
   if (!$("figures").open) return;
   const names = Object.keys(page.column), newest = page.points.slice(-NEWEST).reverse();
   const head = names.map((name) => [name.replace("_per_", "/").replace(/_(ms|s)$/, ", $1").replaceAll("_", " ")]);
-  $("figures").querySelector(".wide").replaceChildren(table("The newest figures", head,
+  $("figures").querySelector(".wide").replaceChildren(table("Latest figures", head,
     newest.map((point) => point.map((v) => [number(v)]))));
 }
 
@@ -149,7 +151,7 @@ function lost(error) {
     showState({ ...page.facts, ...quiet });
     text($("progress"), `The command that served this page has ended.${where}`);
   } else {
-    const sentence = `The harness does not answer any more (${error.message}): its command has ended, or the network between is away. What is shown is the last that was known.${where}`;
+    const sentence = `The harness no longer answers (${error.message}): its command has ended, or the network is down. The last known values are shown.${where}`;
     showState({ ...page.facts, ...quiet, badge: "no connection", tone: "bad", sentence });
   }
 }

@@ -47,9 +47,9 @@ def _over_time(key: str, name: str, do: str) -> Panel:
     return Panel(
         f"{name} p95 and users", "graph", "s",
         (Query(f"p95 {name}", p95(key)), limits(key), Query("users", USERS, "users")),
-        f"p95 {name} of the last window beside the users that run, which are on the right.",
-        "A level is kept when the line stays under the dashed limit for the whole measured part "
-        "(shaded); just after a step up it looks back at two levels.",
+        f"p95 {name} over the window, and the users running (right axis).",
+        "A level passes when the line stays below the dashed limit for the whole measured phase "
+        "(shaded). Just after an increase the window covers two levels.",
         do, 12, 10,
     )  # fmt: skip
 
@@ -59,11 +59,10 @@ def _against(key: str, name: str, do: str) -> Panel:
         f"{name} p95 against users", "xy", "s",
         (Query("users", f"{USERS} {WHILE}"), Query(f"p95 {name}", f"{p95(key)} {WHILE}"),
          Query("limit", f"{_limit(key)} {WHILE}", "limit")),
-        f"Each point is one moment of a measured part: users to the right, p95 {name} upwards.",
+        f"Each point is a moment of a measured phase: its users (x) and p95 {name} (y).",
         "Flat, then a bend: the knee is where the points cross the dashed limit. A column of "
-        "points "
-        "is a level's noise. Only moments whose whole window had the same users: no points at all "
-        "means that steps are shorter than the window.",
+        "points is the noise of one level. Only windows with a constant number of users "
+        "are shown: no points means that levels are shorter than the window; choose a shorter one.",
         do, 8, 9,
     )  # fmt: skip
 
@@ -80,89 +79,89 @@ def _stat(  # noqa: PLR0917 - a row of a table
 def _share(key: str, name: str, look: str) -> Panel:
     expr = f"{p95(key)} / {_limit(key)}"
     return _stat(
-        f"p95 {name} / limit", "percentunit", expr, f"p95 {name} as a share of its SLO.",
-        "Below 100 % the promise is kept now; the run decides by the whole step.",
-        f"Red at a level that should hold: {look}.", colours=NEAR, empty="no limit",
+        f"p95 {name} / limit", "percentunit", expr, f"p95 {name} as a percentage of its SLO.",
+        "Below 100% the SLO is met at the moment; the run decides by the whole level.",
+        f"Red at a level that should pass: {look}.", colours=NEAR, empty="no SLO",
     )  # fmt: skip
 
 
 BRACKET: Final = Panel(
     "Bracket", "stat", "none",
-    (Query("kept", run_result("bracket_low_users")),
-     Query("broken", run_result("bracket_high_users"))),
-    "The highest level so far that kept every SLO, and the lowest that did not.",
-    "The knee lies between the two; only one of them is known until a level broke.",
-    "Never a broken one: raise --max-users. Never a kept one: start lower with --min-users.",
+    (Query("passed", run_result("bracket_low_users")),
+     Query("failed", run_result("bracket_high_users"))),
+    "The highest level so far that met every SLO, and the lowest that did not.",
+    "The knee lies between the two.",
+    "No level failed: raise --max-users. No level passed: lower --min-users.",
     3, 4, empty="not yet", zero_is_empty=True,
 )  # fmt: skip
 KNEE: Final = Panel(
     "Knee", "stat", "none",
     (Query("from", run_result("knee_low_users")), Query("knee", run_result("knee_users")),
      Query("to", run_result("knee_high_users"))),
-    "Concurrent users up to which every SLO holds, between the ends of its 95 % interval.",
-    "Said once, when the run is over: until then there is none.",
-    "Plan replicas with the lower end: users / lower end, rounded up.",
+    "Concurrent users up to which every SLO is met, with its 95% interval.",
+    "Reported once, when the run has ended.",
+    "Plan replicas with the lower end: users divided by it, rounded up.",
     3, 4, empty="not yet", zero_is_empty=True,
 )  # fmt: skip
 FIRST: Final = (
-    _stat("Users", "none", USERS, "Users that run now, retiring ones included.",
-          "Against the dashed target of The search, below.",
-          "Not what was asked for: look at Client health."),
-    _stat("Step", "none", f"max({run('step')})", "Number of the load step under way.",
+    _stat("Users", "none", USERS, "Users running now, including those that are about to stop.",
+          "Compare with the dashed target in Search progress, below.",
+          "Not the target: see Client health."),
+    _stat("Step", "none", f"max({run('step')})", "Number of the current load step.",
           "A search takes 6 to 12; 0 before the first.",
-          "It stands still for minutes: requests are long, give it a longer --budget."),
+          "If it does not change for minutes, requests are long: give it a longer --budget."),
     _share("ttft", "TTFT", "see Latency, TTFT split: queue or prefill"),
     _share("itl", "ITL", "see Server: running, KV cache, preemptions"),
     _stat("Output tokens/s", "none", f"sum({run_rate('output_tokens')})",
-          "Tokens that arrived per second.", "It stops growing where the server is full.",
-          "Flat while users grow: more users only wait longer."),
+          "Tokens received per second.", "It stops growing when the server is saturated.",
+          "Flat while users increase: more users only wait longer."),
     _stat("Goodput", "reqps", f"sum({run_rate('good_requests')})",
           "Requests per second that met every SLO.", "It falls beyond the knee while throughput "
-          "stays.", "Quote this figure, not requests per second.", decimals=1),
+          "does not.", "Quote this figure, not requests per second.", decimals=1),
     BRACKET,
     KNEE,
-    _over_time("ttft", "TTFT", "Over the limit: queueing and prefill, see Latency."),
-    _over_time("itl", "ITL", "Over the limit: decode scheduling and memory, see Server."),
+    _over_time("ttft", "TTFT", "Over the limit: look at queueing and prefill in Latency."),
+    _over_time("itl", "ITL", "Over the limit: look at the batch and the KV cache in Server."),
 )  # fmt: skip
 AGAINST: Final = (
-    _against("ttft", "TTFT", "A steep bend is a queue: more seats or replicas. A slow rise is "
-             "prefill sharing steps with decoding."),
+    _against("ttft", "TTFT", "A steep bend is a queue: more slots (max_num_seqs) or replicas. A "
+             "slow rise is prefill sharing steps with decoding."),
     _against("itl", "ITL", "A slow rise is the batch growing; jumps are preemptions or prompts."),
     Panel(
         "Throughput against users", "xy", "none",
         (Query("users", f"{USERS} {WHILE}"),
          Query("output tokens/s", f"sum({run_rate('output_tokens')}) {WHILE}")),
-        "Output tokens per second at that many users, wherever a whole window had the same users.",
-        "It rises in a line while there is room, then lies flat: the server's ceiling.",
-        "The bend is left of the knee: the promise is loose; right of it: it is tight.", 8, 9,
+        "Output tokens per second against users, for windows with a constant number of users.",
+        "It rises linearly while there is capacity, then stays flat at the server's maximum.",
+        "If it bends below the knee, the SLO is loose; above it, the SLO is tight.", 8, 9,
     ),
 )  # fmt: skip
 SEARCH: Final = (
     Panel(
-        "The search", "graph", "none",
+        "Search progress", "graph", "none",
         (Query("target", f"max({run('users_target')})", "limit"), Query("users", USERS),
-         Query("kept up to", f"max({run('bracket_low_users')})"),
-         Query("broken from", f"max({run('bracket_high_users')})"),
+         Query("passed up to", f"max({run('bracket_low_users')})"),
+         Query("failed from", f"max({run('bracket_high_users')})"),
          Query("knee", f"max({run('knee_users')})")),
-        "Users asked for and running, and the bracket of the knee as it closes.",
-        "Doubling until a level breaks, then halving between the two ends, then both again.",
-        "Users lag behind the target: answers are long, or the client is busy.", 8, 9,
+        "Target users, users running, and the bracket of the knee as it narrows.",
+        "It doubles until a level fails, bisects the bracket, then repeats both ends.",
+        "If users lag behind the target: answers are long, or the client is busy.", 8, 9,
     ),
     Panel(
-        "Requests by what became of them", "graph", "reqps",
+        "Requests by outcome", "graph", "reqps",
         (Query("met every SLO", f"sum({run_rate('good_requests')})"),
          Query("{{outcome}}", f"sum by (outcome) ({run_rate('requests')}) > 0")),
-        "Requests that ended per second, by outcome, and those of them that met every SLO.",
-        "The gap between `ok` and the good ones is work that came too late.",
-        "Anything but `ok`: the report names the error; failures count as infinitely slow.", 8, 9,
+        "Requests that ended per second, by outcome, and those that met every SLO.",
+        "The gap between `ok` and `met every SLO` is work that came too late.",
+        "Anything but `ok`: see the error in the report; failures count as infinitely slow.", 8, 9,
     ),
     Panel(
-        "Latencies over their limit", "graph", "percentunit",
+        "Latencies over their SLO limit", "graph", "percentunit",
         (Query("{{slo}}", f"sum by (slo) ({run_rate('slo_misses')}) / "
                f"sum by (slo) ({run_rate('slo_observations')})"),),
-        "Share of latencies over each SLO's limit, counted exactly: no bucket is involved.",
-        "A p95 keeps its promise up to 5 %, a p99 up to 1 %.",
-        "Over its share at a level that should hold: that SLO is what binds the knee.", 8, 9,
+        "Share of latencies over each SLO's limit, counted exactly (not from buckets).",
+        "A p95 SLO allows 5%, a p99 SLO allows 1%.",
+        "Above that share at a level that should pass: this SLO limits the knee.", 8, 9,
     ),
 )  # fmt: skip
 NOTES: Final = (
@@ -174,7 +173,7 @@ NOTES: Final = (
 )  # fmt: skip
 DASHBOARD: Final = Dashboard(
     "Knee",
-    "How many users this server holds: the search as it closes in.",
-    (Row("", FIRST), Row("Against users", AGAINST), Row("The search", SEARCH)),
+    "How many concurrent users this server holds: the search as it progresses.",
+    (Row("", FIRST), Row("Against users", AGAINST), Row("Search", SEARCH)),
     VARIABLES, NOTES,
 )  # fmt: skip

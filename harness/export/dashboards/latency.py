@@ -22,9 +22,9 @@ def _quantiles(key: str, name: str, do: str, height: int = 7) -> Panel:
     lines = [Query(f"p{q * 100:g}", quantile(q, run_buckets(key))) for q in QUANTILES]
     return Panel(
         f"{name} quantiles", "graph", "s", (*lines, limits(key)),
-        f"p50, p95 and p99 of {name} over the last window, as far as its buckets tell.",
-        "A quantile lies in its bucket, a third off at worst; failed requests are infinitely slow, "
-        "shown as the last bound. The dashed line is an SLO's limit.",
+        f"p50, p95 and p99 of {name} over the window, estimated from histogram buckets.",
+        "A quantile is interpolated in its bucket and off by at most a third; failed requests "
+        "count as infinitely slow and show as the last bound. The dashed line is an SLO's limit.",
         do, 12, height,
     )  # fmt: skip
 
@@ -33,8 +33,8 @@ def _heatmap(key: str, name: str, what: str, do: str, height: int = 8) -> Panel:
     return Panel(
         f"{name} distribution", "heatmap", "s", (Query("{{le}}", run_buckets(key)),),
         f"{what} per second in each bucket of {name}; darker is more.",
-        "One band: all fare alike. Two bands: two kinds of requests or steps. A band that climbs "
-        "with the users is a queue.",
+        "One band: all requests are alike. Two bands: two kinds of requests or steps. A band that "
+        "rises with the users is a queue.",
         do, 12, height,
     )  # fmt: skip
 
@@ -45,9 +45,9 @@ def _both(key: str, name: str, less: str, do: str) -> Panel:
         (Query("client p95", quantile(0.95, run_buckets(key))),
          Query("server p95", quantile(0.95, server_buckets(key))),
          Query("client mean", run_mean(key)), Query("server mean", server_mean(key))),
-        f"{name} as the client stamped it beside what vLLM observed of itself.",
+        f"{name} as measured by the client, and as reported by vLLM.",
         f"{less} Compare the means: vLLM's buckets are coarse, so its p95 may be far off. vLLM "
-        "counts everybody's requests, the client its own.",
+        "counts all requests, the client only its own.",
         do, 8, 9,
     )  # fmt: skip
 
@@ -57,22 +57,20 @@ SPLIT: Final = Panel(
     "TTFT split", "graph", "s",
     (Query("queue", QUEUE), Query("prefill", PREFILL),
      Query("rest", f"{TTFT} - {QUEUE} - {PREFILL}"), Query("TTFT", TTFT, "limit")),
-    "Where vLLM's mean TTFT goes: waiting for a seat, prefill, and all else (tokenizing, front "
-    "end, "
-    "IPC).",
-    "vLLM observes TTFT at the first token, queue and prefill when a request ends: while the load "
-    "changes they are of different requests, and the rest may be below 0. Read it in steady parts.",
-    "Queue: more seats or replicas. Prefill: shorter prompts, prefix cache, "
+    "Parts of vLLM's mean TTFT: queue, prefill, and the rest (tokenizing, front end, IPC).",
+    "vLLM observes TTFT at the first token, but queue and prefill when a request ends: while the "
+    "load changes they come from different requests, and the rest may be negative. Read it at a "
+    "steady level.",
+    "Queue: more slots (max_num_seqs) or replicas. Prefill: shorter prompts, prefix caching, "
     "--max-num-batched-tokens. Rest: more API servers, a faster CPU.",
     12, 9, stacked=True, least=None,
 )  # fmt: skip
 PHASES: Final = Panel(
     "Phases of a request", "graph", "s",
     tuple(Query(key, server_mean(key)) for key in ("queue", "prefill", "decode", "inference")),
-    "vLLM's mean times of requests that ended: in the queue, in prefill, decoding, and the last "
-    "two "
+    "vLLM's mean time per finished request in queue, prefill and decode; inference is the last two "
     "together.",
-    "Decode is by far the longest, as many steps as tokens. Queue alone grows beyond the knee.",
+    "Decode is the longest: a step per token. Beyond the knee, only the queue grows.",
     "Compare queue with e2e: its share is what another replica would save.", 12, 9,
 )  # fmt: skip
 DASHBOARD: Final = Dashboard(
@@ -84,19 +82,19 @@ DASHBOARD: Final = Dashboard(
             _quantiles("itl", "ITL", "p99 far above p95: prompts share steps with decoding, or "
                        "preemptions; see Server."),
             _heatmap("ttft", "TTFT", "First tokens", "A second band far up: some requests wait for "
-                     "a seat; see waiting in Server."),
-            _heatmap("itl", "ITL", "Gaps", "A thin band far up: steps with a prompt in them; lower "
-                     "--max-num-batched-tokens makes it shorter."),
+                     "a slot; see waiting in Server."),
+            _heatmap("itl", "ITL", "Gaps", "A thin band far up: steps with a prompt in them; "
+                     "lowering --max-num-batched-tokens shortens them."),
         )),
-        Row("Where TTFT goes", (SPLIT, PHASES)),
+        Row("TTFT by part", (SPLIT, PHASES)),
         Row("Client against server", (
-            _both("ttft", "TTFT", "The client's is longer by the network and the connection.",
-                  "Apart by more than a round trip: the front end is busy, or the client is; see "
-                  "Client health."),
+            _both("ttft", "TTFT", "The client's includes the network and the connection.",
+                  "They differ by more than a round trip: the front end or the client is busy; "
+                  "see Client health."),
             _both("itl", "ITL", "They agree unless tokens are merged on the way.",
                   "Client p95 above the server's: events are sent late by a busy API server."),
             _both("e2e", "e2e", "The client's ends with the last byte.",
-                  "Apart while TTFT agrees: the end of streams is late."),
+                  "They differ while TTFT agrees: streams end late."),
         )),
         Row("TPOT and e2e", (
             _quantiles("tpot", "TPOT", "Rises with the batch: compare with running in Server."),

@@ -26,16 +26,16 @@ RUN_INFO: Final = 'harness_run_info{run=~"$run", model=~"$model"}'
 THIS_RUN: Final = f"{SAME} {RUN_INFO}"
 THIS_TARGET: Final = f'{SAME} harness_target_info{{target=~"$target"}}'
 
-MODEL: Final = Variable("model", "Model", "Of the server's figures, and of the runs that load it.",
+MODEL: Final = Variable("model", "Model", "The model, as the server calls it.",
                         "vllm:num_requests_running", "model_name")  # fmt: skip
 TARGET_OF: Final = Variable(
-    "target", "Target", "The server, as Prometheus calls it (`instance`).",
+    "target", "Target", "The server, as Prometheus names it (`instance`).",
     'vllm:num_requests_running{model_name=~"$model"}', "instance")  # fmt: skip
-RUN_OF: Final = Variable("run", "Run", "A run by the name of its folder.",
+RUN_OF: Final = Variable("run", "Run", "A run, by the name of its folder.",
                          'harness_run_info{model=~"$model"}', "run")  # fmt: skip
 LOOK_BACK: Final = Variable(
-    "window", "Window", "What rates and quantiles look back over: four scrapes at least.",
-    values=("10s", "5s", "30s", "1m", "5m"))  # fmt: skip
+    "window", "Window", "Range of rates and quantiles: at least four scrape intervals.",
+    values=("1m", "5s", "10s", "30s", "5m"))  # fmt: skip
 VARIABLES: Final = (MODEL, TARGET_OF, RUN_OF, LOOK_BACK)
 
 
