@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 from report_example import MS, SLOTS, S, Server
 
 from harness.measure.evidence import Window, gather
-from harness.measure.search import Done, SearchPlan
+from harness.measure.search import SearchPlan
 from harness.measure.slo import Slo
-from harness.measure.summary import window_summary
+from harness.measure.states import Status
 from harness.measure.table import RecordTable
+from harness.report.write import write_reports
 from harness.runfolder import names
-from harness.runfolder.parquet import write_parquet
+from harness.runfolder.reader import read_result, read_run
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
 from harness.runfolder.writer import RunFolder
-from harness.study.controller import Step
-from harness.study.outcome import knee_json
+from harness.study.results import EXIT_OF, write_results
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.measure.result import Result
+    from harness.report.answer import Answer
 
 SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 48, 56, 52, 50, 51, 50, 51)
@@ -63,9 +66,7 @@ def load(server: Server, levels: tuple[int, ...], seconds: float) -> list[Window
     return windows
 
 
-def measured(
-    folder: RunFolder, server: Server, windows: list[Window], invalid: str = ""
-) -> tuple[list[Step], RecordTable]:
+def measured(folder: RunFolder, server: Server, windows: list[Window], invalid: str = "") -> None:
     """Write records, samples and steps; `invalid`: why the last step must not be used."""
     table = RecordTable.from_records(server.records)
     for worker in (0, 1):
@@ -75,16 +76,13 @@ def measured(
     samples, lines = folder.lines(names.SERVER), folder.lines(names.STEPS)
     for sample in server.samples:
         samples.append(sample)
-    steps = []
     for window in windows:  # each judged on its own, by what was known at its end
         evidence = gather(table.until(window.end_ns), window, SLOS)
         why = invalid if window is windows[-1] else ""
-        steps.append(Step(window, evidence, PLAN.judge(evidence), why))
-        decision = steps[-1].judgement.decision
+        decision = PLAN.judge(evidence).decision
         lines.append(asdict(window) | {"decision": decision, "invalid": why})
     samples.close()
     lines.close()
-    return steps, table
 
 
 def make(
@@ -95,21 +93,32 @@ def make(
     status: str = "found",
     fail_above: int = 10**9,
     said: str = "",
-) -> dict[str, Any]:
-    """A folder of a search that ended so, its knee.json; status "": it ends with the load.
+) -> Result | None:
+    """A folder of a search that ended so, its result.json; status "": it ends with the load.
 
     `said` is what a hostile server says wherever it has a say: names, errors, a reason.
     """
     server = Server(fail_above=fail_above, error=said or Server.error)
     windows = load(server, levels, seconds)
     folder = begin(path, said)
-    steps, table = measured(folder, server, windows, said)
+    measured(folder, server, windows, said)
     if not status:
-        return {}
-    done = Done(status, (50, 51) if status == "found" else None)
-    knee = {**knee_json(PLAN, steps, done, table, server.samples), "client": CLIENT}
-    folder.write_json(names.KNEE, knee)
-    start, end = windows[0].settled_ns, windows[-1].end_ns
-    folder.write_json(names.SUMMARY, window_summary(table, start, end, SLOS))
-    write_parquet(folder, names.PARQUET, [(table, [""] * len(table))])
-    return knee
+        return None
+    ended = {"interrupted": False, "invalid": "", "figures": CLIENT}
+    folder.write_json(names.ENDED, ended | {"status": status})
+    return ended_as(write_results(path)[1], status)
+
+
+def ended_as(result: Result, status: str) -> Result:
+    """The same figures, as of a search that ended so; a knee that was found lies at 51."""
+    as_said = Status(status)
+    knee = result.knee
+    if as_said == Status.found and knee is not None:
+        knee = replace(knee, holds=50, estimate=51, fails_by=52, ci95=(50, 51))
+    return replace(result, status=as_said, exit_code=EXIT_OF[as_said], knee=knee)
+
+
+def report(path: Path, result: Result | None = None) -> Answer:
+    """The folder's reports, of its own result or another; the answer."""
+    found = result or read_result(path) or write_results(path)[1]
+    return write_reports(read_run(path), found)

@@ -141,7 +141,7 @@ def test_routing_rules_fire_in_their_quadrant(tmp_path):
 KNEE = {
     "status": "found",
     "target": {"model": 'qwen"7b'},
-    "slos": [{"slo": "ttft_p95=500ms", "verdict": "met"}, {"slo": "itl_p95=50ms", "verdict": "met"}],
+    "slos": [{"slo": slo, "verdict": "met"} for slo in ("ttft_p95=500ms", "itl_p95=50ms")],
     "knee": {"holds": 40, "estimate": 48, "ci95": [40, 52], "measured_at_users": 48},
     # of 48 users the server saw 16 + 20 = 36 for 30 s, 16 + 26 = 42 for 10 s: 37.5, 78.1 %
     "levels": [

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.measure.result import Knee, Result
+from harness.measure.states import Status
 from harness.measure.table import concat
 from harness.report.explain import explained
 from harness.report.facts import Facts
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 
 def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: str) -> Facts:
     """A finished search that was asked for `planned` users."""
-    knee = {"status": status, "knee": {"users": users, "ci95": list(ci95)}}
+    low = ci95[0] or None
+    knee = Knee(holds=low if status == "not_reached" else None, estimate=users, ci95=tuple(ci95))
     info = {"config": {"plan_users": planned}}
-    run = Run(Path(), info, concat([]), [], [], [], [], [], [], None, knee, Damage())
-    return Facts(run, status, [], ())
+    run = Run(Path(), info, concat([]), [], [], [], [], [], [], Damage())
+    return Facts(run, Result(status=Status(status), knee=knee))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,10 @@ def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: s
          ["Each replica holds 48, so U users need R = ceil(U / 48) replicas."]),
         (1, (0, 2), 2000, "found", []),  # an interval that reaches 0 promises nothing
         (None, (4, 64), 2000, "inconclusive", []),
-        (None, (64, 64), 2000, "not_reached", []),
+        (None, (64, 64), 2000, "not_reached",  # a bound: the knee lies higher
+         [("Each replica holds at least 64, so 2,000 users need at most R = ceil(2,000 / 64) = "
+           "32 replicas.")]),
+        (None, (64, 64), None, "not_reached", []),
     ],
 )  # fmt: skip
 def test_replicas(users, ci95, planned, status, want):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import pytest
-from report_folder import CLIENT, begin, make
+from report_folder import CLIENT, begin, make, report
 
-from harness.report.write import write_reports
+from harness.measure.result import Bottleneck, Knee, Result
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import read_json
-from harness.runfolder.writer import RunFolder
 from harness.study.results import write_results
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Page(HTMLParser):
             self.words.setdefault(self.open[-1] if self.open else "", []).append(data)
 
 
-def page(path: Path) -> Page:
+def page(path: Path, result: Result | None = None) -> Page:
     """The folder's report, read strictly."""
-    write_reports(path)
+    report(path, result)
     return Page((path / names.REPORT_HTML).read_text())
 
 
@@ -70,8 +70,7 @@ def page(path: Path) -> Page:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """Of a found knee."""
     path = tmp_path_factory.mktemp("runs") / "found"
-    make(path, seconds=1)
-    return page(path)
+    return page(path, make(path, seconds=1))
 
 
 def test_it_is_one_file(found: Page) -> None:
@@ -88,9 +87,9 @@ def test_it_is_one_file(found: Page) -> None:
 def test_the_answer_comes_first(found: Page) -> None:
     """A badge, a headline, then cards, drawings and the table; no id twice, none missing."""
     assert found.words["span"][0] == "knee found"
-    assert found.words["h1"][0].startswith("p95 TTFT stays under 500 ms")
+    assert found.words["h1"][0].startswith("Holds 50 concurrent requests: p95 TTFT ")
     assert found.tags.index("h1") < found.tags.index("ul") < found.tags.index("svg")
-    assert (found.tags.count("svg"), found.tags.count("tr")) == (6, 37)
+    assert (found.tags.count("svg"), found.tags.count("tr")) == (6, 43)
     ids = [value for name, value in found.attributes if name == "id"]
     linked = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", found.text))
     assert (len(ids) - len(set(ids)), linked - set(ids)) == (0, set())
@@ -99,13 +98,20 @@ def test_the_answer_comes_first(found: Page) -> None:
 def test_hostile_text_is_text(tmp_path: Path, found: Page) -> None:
     """Names, a step's reason, the run's, a verdict: shown to the letter, and no element more."""
     path = tmp_path / "run"
-    make(path, seconds=1, said=HOSTILE, fail_above=4)
-    knee = read_json(path / names.KNEE) or {}
-    knee |= {"status": HOSTILE, "invalid_reason": HOSTILE, "client": CLIENT | {"cpu_s": HOSTILE}}
-    knee["verdict"] |= {"evidence": [HOSTILE], "knobs": [HOSTILE], "sentence": HOSTILE}
-    knee["steps"][0]["decision"] = HOSTILE
-    RunFolder(path).write_json(names.KNEE, knee)
-    hostile = page(path)
+    result = make(path, seconds=1, said=HOSTILE, fail_above=4)
+    assert result is not None
+    told = Bottleneck("x", HOSTILE, 0.9, evidence=(HOSTILE,), try_next=(HOSTILE,))
+    first = replace(result.levels[0], reason=HOSTILE)
+    hostile = page(
+        path,
+        replace(
+            result,
+            invalid_reason=HOSTILE,
+            client=CLIENT | {"cpu_s": HOSTILE},
+            bottleneck=told,
+            levels=(first, *result.levels[1:]),
+        ),
+    )
     assert set(hostile.tags) <= set(found.tags)
     assert "<script" not in hostile.text
     said = " ".join(text for words in hostile.words.values() for text in words)
@@ -139,11 +145,9 @@ def test_what_is_missing_is_said(case: str, tmp_path: Path) -> None:
 def test_cards_leave_out_what_is_not_known(tmp_path: Path) -> None:
     """A knee without an interval has none in its card."""
     path = tmp_path / "run"
-    make(path, seconds=1)
-    knee = read_json(path / names.KNEE) or {}
-    knee["knee"]["ci95"] = knee["power"]["ci95"] = None
-    RunFolder(path).write_json(names.KNEE, knee)
-    told = page(path)
+    result = make(path, seconds=1)
+    assert result is not None
+    told = page(path, replace(result, knee=Knee(estimate=51)))
     assert [line for line in told.words["small"] + told.words["h1"] if "nan" in line] == []
 
 
@@ -172,7 +176,7 @@ def test_what_was_sent_and_how_to_report_it_again(case: str, tmp_path: Path) -> 
     """Prompts with all that they hold; the folder by the path that the run was given."""
     config, workload, again = SETTINGS[case]
     folder = begin(tmp_path / "run")
-    info = read_json(tmp_path / "run" / names.RUN) or {}
+    info = json.loads((tmp_path / "run" / names.RUN).read_text())
     folder.write_json(names.RUN, info | {"config": info["config"] | config})
     told = page(tmp_path / "run")
     assert told.words["dd"].count(workload) == 1

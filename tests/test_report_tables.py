@@ -6,12 +6,11 @@ import csv
 from typing import TYPE_CHECKING
 
 import pytest
-from report_folder import LEVELS, begin, make
+from report_folder import LEVELS, begin, make, report
 from study_process import harness, load
 
 from harness.report.compat import digits
 from harness.report.words import in_markdown, one_line, sentence
-from harness.report.write import write_reports
 from harness.runfolder import names
 from harness.study.results import write_results
 
@@ -30,14 +29,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A found knee, reported."""
     path = tmp_path_factory.mktemp("runs") / "found"
     make(path, seconds=1)
-    write_reports(path)
+    report(path)
     return path
 
 
 def test_the_same_folder_gives_the_same_bytes(folder: Path) -> None:
     """Reports hold no time of their own: writing them again changes nothing."""
     first = {name: (folder / name).read_bytes() for name in FILES}
-    write_reports(folder)
+    report(folder)
     assert {name: (folder / name).read_bytes() for name in FILES} == first
 
 
@@ -51,19 +50,22 @@ def test_steps_csv(folder: Path) -> None:
 
 
 STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
-    "found": (LEVELS, "p95 TTFT stays under 500 ms and p95 ITL under 50 ms up to ", ""),
+    "found": (
+        LEVELS, "Fails by 52; best estimate 51 (95% interval 50 to 51).", "Try next: --max-num",
+    ),
     "slo_failed_at_min": (
-        (64,), "No level tried keeps the SLO: already at 64 concurrent requests it is not true", "",
+        (64,), " at 64 concurrent requests, over the 500 ms limit.", "",
     ),
     "not_reached": (
-        (1, 4), "up to 4 concurrent requests, the most that was tried: the knee lies higher.",
+        (1, 4), "Holds at least 4 concurrent requests, the most that was tried: p95 TTFT ",
         "Raise --max-users to find the knee.",
     ),
     "inconclusive": (
-        (4, 64), "Undecided: the measurements do not settle the knee; bad from 64.",
-        "Give it more time (--budget), or an SLO further from where the server stands.",
+        (4, 64), "Inconclusive: the measurements do not settle the knee: failed at 64.",
+        "What would settle it: a level that is shown to pass; try a longer --budget.",
     ),
-    "invalid": ((4,), "These figures must not be believed", ""),
+    "invalid": ((4,), "Result invalid: the figures must not be used.", ""),
+    "target_failed": ((4,), "The server failed under load", ""),
 }  # fmt: skip
 
 
@@ -71,10 +73,8 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
 def test_each_ending_has_its_sentence(status: str, tmp_path: Path) -> None:
     """What the search ended with is the headline, and what to do next is said."""
     levels, headline, advice = STATUSES[status]
-    knee = make(tmp_path / "run", seconds=1, levels=levels, status=status)
-    told = write_reports(tmp_path / "run")
+    told = report(tmp_path / "run", make(tmp_path / "run", seconds=1, levels=levels, status=status))
     text = (tmp_path / "run" / names.REPORT_MD).read_text()
-    assert knee["status"] == status
     assert headline in told.headline
     assert f"**{told.headline}**" in text
     assert advice in text
@@ -94,10 +94,10 @@ BROKEN = {
         "Interrupted before anything was measured.", 0,
     ),
     "killed in the third step": (
-        lambda path: make(path, seconds=1, levels=(2, 4), status=""), "and 2 steps were measured.",
+        lambda path: make(path, seconds=1, levels=(2, 4), status=""), "and 2 levels were measured",
         0,
     ),
-    "torn files": (torn, "and 1 step were measured.", 2),
+    "torn files": (torn, "and 1 level were measured", 2),
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_what_is_left_is_reported(case: str, tmp_path: Path) -> None:
     path = tmp_path / "run"
     write(path)
     write_results(path)
-    told = write_reports(path)
+    told = report(path)
     text = (path / names.REPORT_MD).read_text()
     assert (headline in told.headline, text.count("Lost: ")) == (True, lost)
     assert (path / names.STEPS_CSV).read_text().startswith(COLUMNS[:-1])
@@ -119,7 +119,7 @@ def test_other_tools_stand_beside_ours(tmp_path: Path) -> None:
     path = tmp_path / "run"
     make(path, seconds=1)
     out = harness("report", str(path), "--compat", "vllm-bench,aiperf").stdout
-    told = load(path / names.SUMMARY)["compat"]
+    told = load(path / names.RESULT)["compat"]
     assert list(told) == ["vllm-bench", "aiperf"]
     assert [level["users"] for level in told["aiperf"]["levels"]] == sorted(set(LEVELS))
     text, page = ((path / name).read_text() for name in (names.REPORT_MD, names.REPORT_HTML))
@@ -128,7 +128,7 @@ def test_other_tools_stand_beside_ours(tmp_path: Path) -> None:
     for row in ("Inter Chunk Latency p50, ms", "the mean of each request, not its gaps"):
         assert [row in shown for shown in (out, text, page)] == [True] * 3
     harness("report", str(path))  # the run had not asked for it
-    assert "compat" not in load(path / names.SUMMARY)
+    assert load(path / names.RESULT)["compat"] is None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_four_digits(value: float, want: str) -> None:
 def test_hostile_text_breaks_no_table(tmp_path: Path) -> None:
     """A cell stays a cell and a line a line, whatever servers call themselves or answer."""
     make(tmp_path / "run", seconds=1, levels=(2, 4), said=HOSTILE, fail_above=4)
-    write_reports(tmp_path / "run")
+    report(tmp_path / "run")
     table = (tmp_path / "run" / names.REPORT_MD).read_text().splitlines()[-4:]
     assert [line.count("|") for line in table] == [8] * 4
     rows = list(csv.reader((tmp_path / "run" / names.STEPS_CSV).read_text().splitlines()))

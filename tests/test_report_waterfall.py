@@ -6,12 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_folder import LEVELS, make
+from report_folder import LEVELS, make, report
 
+from harness.measure.result import Level, Result
+from harness.measure.states import Decision
+from harness.measure.ttft_split import TtftSplit
+from harness.measure.typed import from_json
 from harness.report.facts import Facts
-from harness.report.steprow import StepRow
 from harness.report.waterfall import as_markdown, bucket_rows, table_rows, waterfall
-from harness.report.write import write_reports
 from harness.runfolder import names
 from harness.runfolder.reader import read_run
 
@@ -38,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose steps last long enough for scrapes inside them."""
     path = tmp_path_factory.mktemp("runs") / "found"
     make(path, seconds=3)
-    write_reports(path)
+    report(path)
     return path
 
 
@@ -54,9 +56,11 @@ def test_the_report_has_a_bar_and_a_row_for_each_step(folder: Path) -> None:
 
 def facts(folder: Path, *splits: dict[str, Any]) -> Facts:
     """A run of one step each."""
-    rows = [{"index": i, "users": 8, "decision": "pass", "ttft_split": s}
-            for i, s in enumerate(splits)]  # fmt: skip
-    return Facts(read_run(folder), "held", [StepRow(row) for row in rows], ())
+    levels = (
+        Level(i, 8, decision=Decision.passed, ttft_split=from_json(TtftSplit, split))
+        for i, split in enumerate(splits)
+    )
+    return Facts(read_run(folder), Result(levels=tuple(levels)))
 
 
 def test_the_table_adds_up(folder: Path) -> None:
