@@ -31,7 +31,7 @@ from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.seats import flags_of
 from harness.study.controller import KneeController, Step, Target
-from harness.study.preflight import check_machine, check_target
+from harness.study.preflight import check_machine, check_slos, check_target
 from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ class Wanted:
     most_users: int
     requests: int = -1  # stop after so many in all
 
+    def __post_init__(self) -> None:
+        """Refuse SLOs that could not be judged."""
+        check_slos(self.plan.slos, self.load.workload)
+
 
 @dataclass(slots=True)
 class Experiment:
@@ -117,12 +121,12 @@ class Experiment:
         host: Host | None = None,
     ) -> Experiment:
         """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
-        options = prepare(drive_options(wanted, url, known), known).options
-        options = replace(options, fresh=host is not None)
-        folder = RunFolder.create(wanted.output.out_dir, [wanted.target.api_key])
         gpus = open_gpus(
             wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
         )
+        options = prepare(drive_options(wanted, url, known), known).options
+        options = replace(options, fresh=host is not None)
+        folder = RunFolder.create(wanted.output.out_dir, [wanted.target.api_key])
         # a search looks at all tokens of its step, the view of a given level at the last ones
         ledger = Ledger(None if wanted.kind == "knee" else TOKENS_NS)
         samples: list[ServerSample] = []
@@ -342,6 +346,7 @@ def step_line(step: Step) -> dict[str, Any]:
 @contextlib.contextmanager
 def ready(wanted: Wanted) -> Iterator[tuple[str, Capabilities]]:
     """Everything checked before any load: (url, what the server is). Raises what stops it."""
-    check_machine(wanted.output, wanted.most_users)
+    option = "--max-users" if wanted.kind == "knee" else "--users"
+    check_machine(wanted.output, wanted.most_users, option)
     with target_url(wanted.target) as url:
         yield url, check_target(wanted.target, wanted.load, url)

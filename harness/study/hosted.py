@@ -89,7 +89,7 @@ class HostedKnee:
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help="a flag that the server was started with, as max-num-seqs=256; may be repeated",
+            help="a flag of the server, for example max-num-seqs=256; may be repeated",
         )
         group.add_argument(
             "--gpu-metrics", metavar="WHERE", help="local, none, or an exporter's URL"

@@ -13,12 +13,14 @@ from harness.server.access import Access
 from harness.server.address import Address
 from harness.server.probe import Capabilities, probe
 from harness.server.seats import flags_of
-from harness.units import SECOND
+from harness.units import SECOND, exact_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from harness.load.workloads import Workload
+    from harness.measure.slo import Slo
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
 
 FILES_BESIDE_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
@@ -26,8 +28,8 @@ ANSWER_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late, but not 
 DRAWS: Final = 1_000  # planned requests looked at for the longest
 
 
-def check_machine(output: OutputOptions, users: int) -> None:
-    """The run folder and the ports are free, and `users` sockets can be open.
+def check_machine(output: OutputOptions, users: int, option: str = "--max-users") -> None:
+    """The run folder and the ports are free, and `users` (as `option` says) sockets can be open.
 
     Raises RunFolderError, ConfigError.
 
@@ -40,7 +42,7 @@ def check_machine(output: OutputOptions, users: int) -> None:
         check_port("--metrics-port", output.metrics_host, output.metrics_port)
     if output.otlp_port is not None:
         check_port("--otlp-port", UI_HOST, output.otlp_port)
-    raise_file_limit(users + FILES_BESIDE_USERS)
+    raise_file_limit(users + FILES_BESIDE_USERS, option)
 
 
 def check_folder(folder: Path) -> None:
@@ -73,7 +75,7 @@ def check_port(flag: str, host: str, port: int) -> None:
             ) from None
 
 
-def raise_file_limit(need: int) -> int:
+def raise_file_limit(need: int, option: str = "--max-users") -> int:
     """The soft limit of open files, raised to the hard one if `need` asks for it.
 
     Raises ConfigError when the hard limit is below `need`.
@@ -84,11 +86,27 @@ def raise_file_limit(need: int) -> int:
     if hard != resource.RLIM_INFINITY and hard < need:
         raise ConfigError(
             f"this process may open {hard} files and the load needs {need}: expected a hard limit "
-            f"(`ulimit -Hn`) of at least that; try --max-users {max(hard - FILES_BESIDE_USERS, 1)}."
+            f"(`ulimit -Hn`) of at least that; try {option} {max(hard - FILES_BESIDE_USERS, 1)}."
         )
     wanted = need if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
+
+
+def check_slos(slos: Sequence[Slo], workload: Workload) -> None:
+    """Each is on a quantile of its own, of what requests have. Raises ConfigError."""
+    for slo in slos:
+        same = sorted(other.limit_ns for other in slos if other.name == slo.name)
+        if len(same) > 1:
+            raise ConfigError(
+                f"--slo {slo.name} is given {len(same)} times: expected one limit for each "
+                f"quantile; try --slo {slo.name}={exact_ns(same[0])} alone."
+            )
+        if slo.metric in ("itl", "tpot") and workload.output.mean < 2:  # noqa: PLR2004 - a gap's ends
+            raise ConfigError(
+                f"--slo {slo} is on the time between output tokens, and a request has one: "
+                "expected two or more; try --output-tokens 16."
+            )
 
 
 def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabilities:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.measure.evidence import Evidence
     from harness.study.choosing import Choice
-    from harness.study.options import RunOptions, SweepOptions
+    from harness.study.options import RunOptions
     from harness.study.session import Front
 
 SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget
@@ -38,18 +38,16 @@ def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) 
 
 def run_level(options: RunOptions, front: Front) -> int:
     """The exit code of `run`. Raises HarnessError before any load is sent."""
-    return _hold("run", options, (options.users,), front)
+    return _hold("run", options, front)
 
 
-def run_sweep(options: SweepOptions, front: Front) -> int:
+def run_sweep(options: RunOptions, front: Front) -> int:
     """The exit code of `sweep`. Raises HarnessError before any load is sent."""
-    return _hold("sweep", options, options.users, front)
+    return _hold("sweep", options, front)
 
 
-def _hold(
-    kind: str, options: RunOptions | SweepOptions, users: tuple[int, ...], front: Front
-) -> int:
-    length = options.duration_ns or 0
+def _hold(kind: str, options: RunOptions, front: Front) -> int:
+    users, length = options.users, options.duration_ns or 0
     plan = SearchPlan(
         slos=options.slos,
         min_users=min(users),
