@@ -10,7 +10,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # What `make knee` measures: `make knee KNEE="http://127.0.0.1:8000 --slo ttft_p95=500ms"`.
-KNEE ?= --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-users 128 \
+KNEE ?= --embedded --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-users 128 \
 	--max-num-seqs 16 --prompt-tokens 128 --output-tokens 32
 # What `make up` starts when there is no .env yet.
 PROFILES ?= $(shell nvidia-smi -L > /dev/null 2>&1 && echo gpu || echo engine),grafana
@@ -22,7 +22,7 @@ TESTS ?=
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 13
 
-knee: $(READY) ## find the knee of the embedded engine (two minutes)
+knee: $(READY) ## find the knee of the embedded server, a simulated vLLM (two minutes)
 	@$(BIN)/vllm-harness knee $(KNEE)
 
 test: $(READY) ## run every test: pure ones on two cores, real-time ones alone

@@ -18,6 +18,7 @@ from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
+from harness.measure.slo import LATENCIES
 from harness.measure.verdict import RULES, UNDECIDED
 from harness.study import form
 from harness.units import MS
@@ -40,13 +41,18 @@ def metrics() -> str:
         "and seconds for Prometheus. How failures, open requests, quantiles and intervals are",
         "treated stands in [design.md](design.md), under Definitions.",
         "",
-        "| In SLOs and JSON | What | Unit | Prometheus |",
-        "|---|---|---|---|",
+        "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
+        "or p999, which can also be written p99.9.",
+        "",
+        "| In JSON | In SLOs | What | Unit | Prometheus |",
+        "|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
         name = f"{metric.key}_ms" if metric.unit == "ms" else metric.key
-        key = f"`{metric.key}`, `{name}`" if name != metric.key else f"`{name}`"
-        rows.append(f"| {key} | {metric.title} | {metric.unit} | `{metric.prometheus}` |")
+        slo = f"`{metric.key}`" if metric.key in LATENCIES else ""
+        rows.append(
+            f"| `{name}` | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |"
+        )
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]
     return "\n".join(rows) + "\n"
@@ -158,7 +164,7 @@ LABEL_VALUES = {
     "purpose": ", ".join(PURPOSES),
     "reason": ", ".join(REASON_LABELS.values()),
     "run": "its folder's name; empty where there is none",
-    "slo": "metric and quantile, as ttft_p95",
+    "slo": "metric and quantile, for example ttft_p95",
     "source": "given, read, inferred",
     "target": "HOST:PORT",
     "workload": "of `--workload`",

@@ -10,6 +10,8 @@
 Beside the exceptions, results have exit codes too: 0, INCONCLUSIVE, SLO_MISSED, INTERRUPTED.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import ClassVar
 
 EXIT_OK = 0
@@ -52,3 +54,8 @@ class NoKnee(HarnessError):  # noqa: N818 - as above
     """A run folder holds no knee to build on."""
 
     exit_code = EXIT_INCONCLUSIVE
+
+
+def closest(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The word of `known` that was probably meant; `otherwise` where none is like it."""
+    return next(iter(get_close_matches(word, list(known), 1)), otherwise)

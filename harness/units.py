@@ -13,28 +13,37 @@ NS_PER: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000,
                  "m": 60_000_000_000, "h": 3_600_000_000_000}  # fmt: skip
 MS: Final = NS_PER["ms"]
 SECOND: Final = NS_PER["s"]
+LONGEST: Final = 1_000 * NS_PER["h"]  # what every timer can wait for
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s|m|h)")
 
 
-def duration_ns(text: str, what: str = "duration") -> int:
-    """Nanoseconds of `500ms`, `2s`, `1.5s`, `10m`, `1m30s`.
+def duration_ns(text: str, what: str = "duration", example: str = "500ms") -> int:
+    """Nanoseconds above zero of `500ms`, `2s`, `1.5s`, `10m`, `1m30s`.
 
-    Raises ConfigError for a bare number, an unknown unit or trailing text.
+    Raises ConfigError for a bare number (its likely unit is that of `example`), an unknown unit,
+    trailing text, zero or less, more than LONGEST.
     """
-    parts = _PART.findall(text.strip())
-    if not parts or _PART.sub("", text).strip():
-        hint = f"{text.strip()}ms" if re.fullmatch(r"\s*[\d.]+\s*", text) else "500ms"
+    word = text.strip()
+    parts = _PART.findall(word)
+    value = sum(float(number) * NS_PER[unit] for number, unit in parts)
+    if re.match(r"-|[0.]+$", word) or (parts and not 1 <= value <= LONGEST):
+        raise ConfigError(
+            f"{what} is {text!r}: expected more than zero and at most 1000h; try {example!r}."
+        )
+    if not parts or _PART.sub("", word).strip():
+        bare = re.fullmatch(r"[0-9.]+", word)
+        hint = word + example.lstrip("0123456789") if bare else example
         raise ConfigError(
             f"{what} is {text!r}, which has no readable unit: expected a number with ns, us, ms, "
             f"s, m or h; try {hint!r}."
         )
-    return round(sum(float(number) * NS_PER[unit] for number, unit in parts))
+    return round(value)
 
 
 def percent(text: str, what: str = "share") -> float:
     """Share in [0, 1] of `1%` or `0.5%`. Raises ConfigError without the percent sign."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", text)
     if match is None or float(match[1]) > 100:  # noqa: PLR2004 - a percentage's own bound
         raise ConfigError(
             f"{what} is {text!r}: expected a percentage from 0% to 100% with its sign; try '1%'."

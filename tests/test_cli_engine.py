@@ -39,7 +39,10 @@ WANT = EngineConfig(
 def test_flags(line: str, want: EngineConfig) -> None:
     """A flag that is not given leaves the engine's default; `knee` takes the same flags."""
     assert engine_flags.config(parser().parse_args(["engine", *line.split()])) == want
-    assert knee.options(parser().parse_args(["knee", *line.split()])).target.engine == want
+    assert (
+        knee.options(parser().parse_args(["knee", "--embedded", *line.split()])).target.engine
+        == want
+    )
 
 
 def test_flags_name_fields() -> None:
@@ -54,6 +57,8 @@ def test_flags_name_fields() -> None:
         ("--max-num-seqs 64 --max-num-batched-tokens 32", ("--max-num-batched-tokens is 32", "64")),
         ("--num-gpu-blocks-override 10", ("10 blocks", "--max-model-len 160")),
         ("--front-end-delay 3", ("--front-end-delay is '3'", "3ms")),
+        ("--shape qwen2.5-32b --gpu l4", ("qwen2.5-32b", "do not fit --gpu l4", "try --gpu a100")),
+        ("--port abc", ("--port is 'abc'", "try --port 8000")),
         ("--pace 20ms", ("--first and --pace belong together",)),
         ("--true-knee", ("--true-knee has no --slo", "ttft_p95=500ms")),
     ],
@@ -99,4 +104,4 @@ def test_serves(key: str) -> None:
             engine.send_signal(signal.SIGINT)
             code = engine.wait()
     assert (got.model, got.continuous_usage, code) == ("m", True, 0)
-    assert said == f"The embedded engine listens at {address}; Ctrl-C stops it.\n"
+    assert said == f"The embedded server listens at {address}; Ctrl-C stops it.\n"

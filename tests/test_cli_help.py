@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from harness.cli import plain
 from harness.cli.app import COMMANDS, main, parser
+from harness.load.workloads import WORKLOADS
+
+ROOT = Path(__file__).parents[1]
 
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 HEAVY = {
@@ -17,7 +22,7 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("command", [None, *NAMES])
-def test_help_ends_with_three_lines_to_paste(
+def test_help_ends_with_three_examples(
     command: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A reader can copy each of the last three lines into a shell as it is."""
@@ -25,22 +30,69 @@ def test_help_ends_with_three_lines_to_paste(
         main([*([command] if command else []), "--help"])
     *_, title, first, second, third = capsys.readouterr().out.splitlines()
     assert ended.value.code == 0
-    assert title == "To paste:"
+    assert title == "Examples:"
     start = f"vllm-harness {command or ''}".strip()
     lines = [line.strip() for line in (first, second, third)]
     assert [line for line in lines if start not in line] == []
 
 
 @pytest.mark.parametrize("command", [None, *NAMES])
-def test_pasted_lines_parse(command: str | None, capsys: pytest.CaptureFixture[str]) -> None:
-    """The lines to paste are ones that the command accepts."""
+def test_examples_are_accepted(command: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is one that the command takes: it parses, and names a URL or --embedded."""
     with pytest.raises(SystemExit):
         main([*([command] if command else []), "--help"])
     for line in capsys.readouterr().out.splitlines()[-3:]:
         words = line.replace("&&", ";").split(";")
         for part in (text.split() for text in words):
             if part[0] == "vllm-harness":
-                assert parser().parse_args(part[1:]).execute
+                accept(part[1:])
+
+
+def test_make_knee_is_accepted() -> None:
+    """The first command on a fresh clone asks for the embedded server."""
+    shown = subprocess.run(
+        ["make", "-n", "--assume-old=.venv/.ready", "knee"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.replace("\\\n", " ")  # fmt: skip
+    words = shown.splitlines()[-1].split()
+    assert words[0].endswith("vllm-harness")
+    assert "--embedded" in accept(words[1:])
+
+
+def accept(words: list[str]) -> list[str]:
+    """The words, if the command takes them. Raises ConfigError."""
+    args = parser().parse_args(words)
+    if "embedded" in args:
+        plain.target_options(args)
+    return words
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (["help"], "usage: vllm-harness [-h]"),
+        (["help", "knee"], "usage: vllm-harness knee (URL | --embedded)"),
+        (["-V"], "vllm-harness "),
+        (["--version"], "vllm-harness "),
+    ],
+)
+def test_help_and_version(words: list[str], title: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the names that people try first."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert (ended.value.code, capsys.readouterr().out.startswith(title)) == (0, True)
+
+
+def test_help_shows_the_workloads_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    """Mean tokens of a prompt, with the system message, and of an answer."""
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if row[:1] and row[0] in WORKLOADS] == [
+        ["chat", "256", "128"], ["completions", "256", "128"], ["fixed", "256", "128"],
+        ["rag", "2048", "64"], ["summarize", "1536", "192"], ["write", "96", "512"],
+        ["agent", "1216", "96"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", [[], ["knee"], ["engine"], ["doctor"]])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from harness.cli import knee, plain, run, sweep
+from harness.cli import knee, plain
 from harness.cli.app import main, parser
 from harness.errors import EXIT_INTERRUPTED
 from harness.measure.slo import Slo
@@ -46,8 +48,8 @@ def test_knee_options() -> None:
 def test_run_options(line: str, want: tuple[int | None, int | None]) -> None:
     """A level lasts a time or a number of requests, never both."""
     args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
-    got = run.options(args)
-    assert (got.users, (got.duration_ns, got.requests)) == (4, want)
+    got = plain.run_options(args, "run", (args.users,))
+    assert (got.users, (got.duration_ns, got.requests)) == ((4,), want)
 
 
 FLAGS_GIVEN = (
@@ -78,7 +80,7 @@ def test_what_is_known_of_the_server(line: str, flags: dict[str, object], gpu: s
 def test_sweep_options() -> None:
     """Levels keep their order."""
     args = parser().parse_args(["sweep", URL, "--users", "1,8,4"])
-    assert sweep.options(args).users == (1, 8, 4)
+    assert plain.run_options(args, "sweep", args.users).users == (1, 8, 4)
 
 
 @pytest.mark.parametrize(
@@ -111,41 +113,121 @@ REFUSED = {
     "knee --slo ttft_p95=500": ("ttft_p95=500", "no readable unit", "'500ms'"),
     "knee --slo ttft=500ms": ("--slo is 'ttft=500ms'", "expected METRIC_pQQ=LIMIT", "ttft_p95"),
     "knee --slo foo_p95=500ms": ("foo_p95", "ttft, ttfot, itl, tpot, e2e"),
-    "knee --budget 10": ("--budget is '10'", "no readable unit", "10ms"),
+    "knee --budget 10": ("--budget is '10'", "no readable unit", "try '10s'"),
     "knee --budget 0s": ("--budget is '0s'", "more than zero"),
+    "knee --budget 9s": ("--budget is '9s'", "from 10s to 24h", "try '10m'"),
+    "knee --connect-timeout 1000000000h": ("--connect-timeout is '1000000000h'", "at most 1000h"),
+    f"knee --request-timeout {400 * '9'}h": ("at most 1000h; try '600s'",),
+    "knee --budget 25h": ("--budget is '25h'", "from 10s to 24h"),
+    "knee --idle-timeout 0": ("--idle-timeout is '0'", "more than zero", "try '60s'"),
     "knee --max-errors 1": ("--max-errors is '1'", "percentage", "'1%'"),
     "knee --min-users 8 --max-users 4": ("--min-users is 8", "--max-users is 4", "at most"),
     "knee --min-users 0": ("--min-users is '0'", "whole number from 1 up"),
     "knee --max-users 1.5": ("--max-users is '1.5'", "whole number"),
     "knee --workload talk": ("--workload is 'talk'", "chat, completions, fixed"),
-    "knee --api grpc": ("--api", "grpc", "chat", "knee --help"),
+    "knee --workload sumarise": ("--workload is 'sumarise'", "try 'summarize'"),
+    "knee --api grpc": ("--api is 'grpc'", "expected one of chat, completions; try --api chat"),
+    "knee --api chats": ("--api is 'chats'", "try --api chat."),
     "knee --prompt-tokens 0": ("--prompt-tokens is '0'",),
-    "run --users 4 --duration 30": ("--duration is '30'", "no readable unit", "30ms"),
+    "knee --max-users ٣": ("--max-users is '٣'", "whole number"),
+    "knee --max-errors ٣%": ("--max-errors is '٣%'", "percentage"),
+    "knee --budget ٣m": ("--budget is '٣m'", "no readable unit", "try '90s'"),
+    "run --users 4 --duration 30": ("--duration is '30'", "no readable unit", "try '30s'"),
+    "run --users 4 --duration=-3s": ("--duration is '-3s'", "more than zero", "try '30s'"),
     "run --users 4 --duration 30s --requests 5": ("--requests", "not allowed with", "--duration"),
     "run": ("--users", "required", "run --help"),
-    "sweep --users 1,x": ("--users is 'x'", "whole number"),
-    "knee --connect-timeout 5": ("--connect-timeout is '5'", "no readable unit"),
-    f"knee {URL} --max-num-seqs 8": ("--max-num-seqs", "embedded engine", "URL"),
+    f"run {URL} --user 4": ("no option --user:", "did you mean --users?", "harness run --help"),
+    "sweep --users 1,x": ("--users is '1,x'", "whole numbers", "try --users 1,2,4,8"),
+    "sweep --users 1,2,": ("--users is '1,2,'", "separated by commas", "try --users 1,2,4,8"),
+    "sweep --users 1-8": ("--users is '1-8'", "separated by commas", "try --users 1,2,4,8"),
+    "knee --connect-timeout 5": ("--connect-timeout is '5'", "no readable unit", "try '5s'"),
+    "knee --first-token-timeout 5m --request-timeout 1m": (
+        "--first-token-timeout is 300s", "--request-timeout 60s", "try --request-timeout 300s",
+    ),
+    "knee --first-token-timeout 11m": ("--request-timeout 600s", "try --request-timeout 660s"),
+    "knee --processes 513": ("--processes is 513", "--max-users is 512", "try --processes 512"),
+    f"run {URL} --users 4 --processes 5": ("--users is 4", "try --processes 4"),
+    f"sweep {URL} --users 1,4 --processes 5": ("--users is 4", "try --processes 4"),
+    "knee --ui-port 8000": ("--ui-port is 8000 without --ui", "try --ui --ui-port 8000"),
+    "knee --ui --ui-port x": ("--ui-port is 'x'", "try --ui-port 8089"),
+    "knee --metrics-host 0.0.0.0": ("without --metrics-port", "try --metrics-port 9401"),
+    "knee --gpu-metrics nvidia": ("--gpu-metrics is 'nvidia'", "local, none or the URL"),
+    "knee --gpu-metrics http://": ("--gpu-metrics is 'http://'",),
+    "knee --server-flag foo=3": ("--server-flag is 'foo=3'", "kv-cache-dtype", "max-num-seqs"),
+    "knee --server-flag max-model=3": ("is not a known flag", "try --server-flag max-model-len=3"),
+    f"knee {URL} --max-num-seqs 8": ("--max-num-seqs asks for the embedded server", "a URL was"),
+    f"knee {URL} --embedded": ("--embedded asks for", "leave out 'http://127.0.0.1:9'"),
+    "run --users 4": ("no URL was given", "--embedded", "try http://127.0.0.1:8000"),
+    "sweep --users 4": ("no URL was given", "--embedded", "try http://127.0.0.1:8000"),
+    "run --users 4 --max-num-seqs 8": (
+        "no URL was given, and --max-num-seqs asks for the embedded server", "try --embedded",
+    ),
+    f"knee {URL}/v1/chat/completions": ("one of a server's endpoints", f"try {URL}."),
+    f"knee {URL} {URL}": (f"unrecognized arguments: {URL}", "try `vllm-harness knee --help`"),
     f"knee {URL} --server-flag 256": ("--server-flag is '256'", "NAME=VALUE", "max-num-seqs=256"),
     f"knee {URL} --server-flag max-num-seqs=": ("--server-flag is 'max-num-seqs='",),
-    "run --users 4 --server-flag max-num-seqs=8": ("no URL was given", "try --max-num-seqs"),
-    "knee --slos ttft_p95=1s": ("unrecognized arguments", "--slos"),
+    "run --embedded --users 4 --server-flag max-num-seqs=8": (
+        "no URL was given", "try --max-num-seqs",
+    ),
+    "knee --slos ttft_p95=1s": ("no option --slos: did you mean --slo?", "harness knee --help"),
+    f"knee --max-user 10 {URL}": ("no option --max-user: did you mean --max-users?",),
+    "knee --xyzzy": ("has no option --xyzzy; try `vllm-harness knee --help`",),
+    "--slo ttft_p95=1s": ("vllm-harness has no option --slo; try `vllm-harness --help`",),
     "run --users 4 --compat vllm": ("--compat is 'vllm'", "vllm-bench, guidellm, aiperf"),
     "report DIR --compat aiperf,": ("--compat is ''", "try --compat vllm-bench"),
-    "kneel": ("kneel", "knee", "--help"),
-}
+    "kneel": ("the command is 'kneel'", "expected one of knee, run,", "try vllm-harness knee."),
+    "help sweeps": ("the command is 'sweeps'", "try vllm-harness sweep."),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each unreadable or contradictory option gets one sentence and exit code 2."""
     words = line.split()
-    code = main(
-        [words[0], URL, *words[1:]] if words[:1] == ["knee"] and URL not in words else words
-    )
+    code = main([words[0], URL, *words[1:]] if words[0] == "knee" and URL not in line else words)
     out, said = capsys.readouterr()
     assert (code, out, said.count("\n")) == (2, "", 1)
     assert [part for part in REFUSED[line] if part not in said] == []
+
+
+@pytest.mark.parametrize("command", ["knee", "run --users 4", "sweep --users 4"])
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([""], ("the URL is empty", "try http://127.0.0.1:8000")),  # "$URL" of a CI that has none
+        ([" "], ("the URL is empty",)),
+        (["", "--embedded"], ("--embedded asks for the embedded server", "leave out ''")),
+        (["http://127.0.0.1 :9"], ("the URL is 'http://127.0.0.1 :9'", "without spaces")),
+        (["http://127.0.0.1:9/a b"], ("without spaces",)),
+        ([URL, "--out", ""], ("--out is empty", "try --out result")),
+        ([URL, "--json", ""], ("--json is '' (Is a directory)",)),
+        ([URL, "--json", "."], ("--json is '.' (Is a directory)",)),
+        ([URL, "--json", "no/where.json"], ("(No such file or directory)", "--json result.json")),
+        ([URL, "--json", "/proc/result.json"], ("--json is '/proc/result.json'",)),
+    ],
+)
+def test_refused_words(
+    command: str, words: list[str], parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each study's URL and files, before anything heavy is imported; no file is left."""
+    before = list(Path().iterdir())
+    assert main([*command.split(), *words]) == 2
+    out, said = capsys.readouterr()
+    assert (out, said.count("\n"), list(Path().iterdir())) == ("", 1, before)
+    assert [part for part in parts if part not in said] == []
+
+
+@pytest.mark.parametrize("kind", ["new", "file", "pipe", "-"])
+def test_json_file(kind: str, tmp_path: Path) -> None:
+    """It is left as it was; a pipe is not opened, or its reader would see it end."""
+    where = tmp_path / "result.json" if kind != "-" else Path("-")
+    if kind == "file":
+        where.write_text("earlier")
+    if kind == "pipe":
+        os.mkfifo(where)
+    assert parser().parse_args(["report", "DIR", "--json", str(where)]).json == str(where)
+    assert where.exists() == (kind in ("file", "pipe"))
+    assert kind != "file" or where.read_text() == "earlier"
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from harness.cli.app import main
 from harness.errors import ConfigError, RunFolderError
 from harness.load.workloads import workload
+from harness.measure.slo import Slo
 from harness.study.options import LoadOptions, OutputOptions
 from harness.study.preflight import (
     FILES_BESIDE_USERS,
@@ -18,6 +20,7 @@ from harness.study.preflight import (
     check_lengths,
     check_machine,
     check_port,
+    check_slos,
     clipping,
     raise_file_limit,
 )
@@ -69,8 +72,9 @@ def test_too_few_files(tmp_path: Path, limits: tuple[int, int]) -> None:
     """More users than the hard limit allows are refused, with the number that would fit."""
     hard = limits[1]
     fit = hard - FILES_BESIDE_USERS
-    with pytest.raises(ConfigError, match=f"may open {hard} files.*try --max-users {fit}"):
-        check_machine(OutputOptions(tmp_path / "new"), users=hard)
+    for option in ("--max-users", "--users"):
+        with pytest.raises(ConfigError, match=f"may open {hard} files.*try {option} {fit}"):
+            check_machine(OutputOptions(tmp_path / "new"), hard, option)
 
 
 def test_busy_port(tmp_path: Path) -> None:
@@ -134,6 +138,26 @@ def test_what_is_said_of_clipped_requests(name: str, context: int | None, want: 
     """Nothing where all fit, or where the context is not known."""
     got = clipping(LoadOptions(workload(name), seed=1), context)
     assert got == (f"{want} tokens" if want else "")
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens", "said"),
+    [
+        ("ttft_p95=1s itl_p95=50ms itl_p99=90ms", 2, ""),
+        ("ttft_p95=1s e2e_p95=5s", 1, ""),
+        ("itl_p95=50ms", 1, "--slo itl_p95=50ms is on the time between output tokens"),
+        ("ttft_p95=1s tpot_p50=50ms", 1, "--slo tpot_p50=50ms is on"),
+        ("itl_p95=9ms itl_p95=9ms", 128, "--slo itl_p95 is given 2 times"),
+        ("ttft_p95=500ms itl_p95=9ms ttft_p95=100ms", 128,
+         "--slo ttft_p95 is given 2 times.*; try --slo ttft_p95=100ms alone"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["chat", "fixed"])
+def test_slos(line: str, tokens: int, said: str, name: str) -> None:
+    """Two on one quantile, and one that no answer could show, are refused."""
+    slos, work = [Slo.parse(text) for text in line.split()], workload(name).sized(None, tokens)
+    with pytest.raises(ConfigError, match=said) if said else nullcontext():
+        check_slos(slos, work)
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -351,6 +351,9 @@ def test_key_is_sent_and_never_said() -> None:
         ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000"),
         ("https://example.com/llm/v1", "https://example.com:443/llm"),
         ("http://[::1]:8000", "http://[::1]:8000"),
+        ("http://vllm_1:8000", "http://vllm_1:8000"),  # a service's name in Compose
+        ("http://münchen.example:8000", "http://münchen.example:8000"),
+        ("http://gateway:8000/v1/team", "http://gateway:8000/v1/team"),
     ],
 )
 def test_address(url: str, want: str) -> None:
@@ -365,6 +368,15 @@ def test_address(url: str, want: str) -> None:
         ("localhost:8000", "try http://localhost:8000"),
         ("ftp://h", "try http://127.0.0.1:8000"),
         ("http://h:99999", "try http://127.0.0.1:8000"),
+        ("http://127.0.0.1 :8000", "without spaces; try http://127.0.0.1:8000"),
+        ("local host:8000", "try http://127.0.0.1:8000"),
+        ("http://h;rm:8000", "with a host"),
+        ("http://a..b:8000", "(label empty or too long)"),
+        (f"http://{64 * 'a'}:8000", "(label too long)"),
+        ("http://h/a b", "without spaces"),
+        ("http://h/ä", "without spaces"),
+        ("http://h/v1/chat/completions", "expected the server; try http://h."),
+        ("https://h:8000/llm/v1/models/", "try https://h:8000/llm."),
         ("http://key@h:8000", "export VLLM_API_KEY"),
         ("http://h:8000?key=1", "export VLLM_API_KEY"),
     ],

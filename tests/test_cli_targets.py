@@ -21,7 +21,12 @@ LOAD = ("/v1/chat/completions", "/v1/completions")
 
 def knee(*words: str) -> subprocess.CompletedProcess[str]:
     """`vllm-harness knee ...` in a process of its own, as a person starts it."""
-    command = [sys.executable, "-m", "harness", "knee", "--slo", "ttft_p95=500ms", *words]
+    return harness("knee", "--slo", "ttft_p95=500ms", *words)
+
+
+def harness(*words: str) -> subprocess.CompletedProcess[str]:
+    """Any command in a process of its own."""
+    command = [sys.executable, "-m", "harness", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -78,6 +83,17 @@ def test_tls_name_mismatch(tmp_path: Path) -> None:
     refused(done, 3, "certificate for another name")
 
 
+def test_gpu_metrics_that_nobody_serves(tmp_path: Path) -> None:
+    """Said before any load, and no folder is left."""
+    with little_server(vllm_like()) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        more = ("--gpu-metrics", "http://127.0.0.1:1", "--out", str(tmp_path / "out"))
+        done = knee(url, *more)
+    refused(done, 3, "--gpu-metrics is http://127.0.0.1:1", "--gpu-metrics none")
+    assert sum(path in LOAD for path in server.paths) <= 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_taken_folder(tmp_path: Path) -> None:
     """An output folder with something in it; the server is not even asked."""
     (tmp_path / "earlier").touch()
@@ -94,6 +110,25 @@ def test_too_few_files(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{server.port}"
         done = knee(url, "--max-users", str(hard), "--out", str(tmp_path / "out"))
     refused(done, 2, f"may open {hard} files", "--max-users")
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ("run --users {hard}", ("may open {hard} files", "try --users")),
+        ("sweep --users 1,{hard}", ("may open {hard} files", "try --users")),
+        ("run --users 4 --slo itl_p95=50ms --output-tokens 1", ("--slo itl_p95=50ms is on",)),
+        ("knee --slo itl_p95=50ms --slo itl_p95=9ms --dry-run", ("itl_p95 is given 2 times",)),
+    ],
+)
+def test_what_makes_no_sense(command: str, parts: tuple[str, ...]) -> None:
+    """The server is not even asked."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with little_server(vllm_like()) as server:
+        name, *words = command.format(hard=hard).split()
+        done = harness(name, f"http://127.0.0.1:{server.port}", *words)
+    refused(done, 2, *(part.format(hard=hard) for part in parts))
     assert server.asked == []
 
 

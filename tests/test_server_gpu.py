@@ -170,8 +170,17 @@ def test_a_dcgm_exporter(path: str) -> None:
     ("url", "error", "words"),
     [
         ("PORT", ConfigError, ("shows no GPU", "dcgm-exporter", "--gpu-metrics none")),
-        ("http://127.0.0.1:1", ServerUnreachable, ("127.0.0.1:1",)),
-        ("h200", ConfigError, ("expected http://",)),
+        (
+            "http://127.0.0.1:1",
+            ServerUnreachable,
+            (
+                "--gpu-metrics is http://127.0.0.1:1",
+                "Connection refused",
+                "`vllm-harness exporter`",
+                "try `curl http://127.0.0.1:1/metrics`, or --gpu-metrics none",
+            ),
+        ),
+        ("h200", ConfigError, ("--gpu-metrics is 'h200'", "local, none or the URL")),
     ],
 )
 def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple[str, ...]) -> None:
@@ -181,6 +190,7 @@ def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple
         with pytest.raises(error) as caught:
             open_gpus(target, HERE)
     assert [word for word in words if word not in str(caught.value)] == []
+    assert "vLLM server" not in str(caught.value)
 
 
 def test_two_gpus_in_one_window() -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 KNEE = (
-    "knee", "--max-num-seqs", "8", "--prompt-tokens", "64", "--output-tokens", "32", "--quiet",
-    "--slo", "ttft_p95=200ms",
+    "knee", "--embedded", "--max-num-seqs", "8", "--prompt-tokens", "64", "--output-tokens", "32",
+    "--quiet", "--slo", "ttft_p95=200ms",
 )  # fmt: skip
 
 MOMENTS: dict[str, Callable[[int, Path], bool]] = {
@@ -82,7 +82,17 @@ def test_the_server_dies(tmp_path: Path) -> None:
 def test_a_client_that_cannot_tell_says_so(tmp_path: Path) -> None:
     """The load process is stopped for 150 of every 200 ms: its own intervals show it. Exit 5."""
     out = tmp_path / "run"
-    run = ("run", "--users", "8", "--duration", "6s", "--output-tokens", "64", "--quiet")
+    run = (
+        "run",
+        "--embedded",
+        "--users",
+        "8",
+        "--duration",
+        "6s",
+        "--output-tokens",
+        "64",
+        "--quiet",
+    )
     with started(*run, "--slo", "itl_p95=50ms", "--out", str(out)) as process:
         wait_for(lambda: lines(out / "client.jsonl") > 3)
         worker = next(p for p, w in descendants(process.pid).items() if "drive.worker" in w)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32", "--quiet")
-ENGINE = ("--max-num-seqs", "8", *LENGTHS)
+ENGINE = ("--embedded", "--max-num-seqs", "8", *LENGTHS)
 SLO = "ttft_p95=200ms"
 BLOCK = {
     "n", "n_failed", "effective_n", "mean", "p50", "p90", "p95", "p99", "p999", "max",
@@ -47,8 +47,8 @@ def test_knee_of_the_embedded_engine(
     """`knee` finds about the true knee, explains it, and its folder replays to the same answer."""
     out = tmp_path / "run"
     done = harness(
-        "knee", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO, "--budget", "40s",
-        "--max-users", str(4 * seats), "--out", str(out), "--json", "-",
+        "knee", "--embedded", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO,
+        "--budget", "40s", "--max-users", str(4 * seats), "--out", str(out), "--json", "-",
     )  # fmt: skip
     assert done.returncode in (0, 6), done.stderr
     result = json.loads(done.stdout)

@@ -201,11 +201,13 @@ def test_a_target_that_does_not_answer_delays_no_scrape(figure: Callable[[str], 
     [
         ("exporter --target localhost:8000", 2, "expected http:// or https://"),
         ("exporter --target http://127.0.0.1:1 --port {taken}", 2, "try --port 0"),
-        ("exporter --target http://127.0.0.1:1 --gpu-metrics http://127.0.0.1:1", 3, "nothing"),
+        ("exporter --target http://127.0.0.1:1 --gpu-metrics http://127.0.0.1:1", 3,
+         "--gpu-metrics is http://127.0.0.1:1, which cannot be read (Connection refused)"),
         ("exporter --target http://127.0.0.1:1 --ca-file no.pem", 2, "--ca-file is no.pem"),
-        ("run --metrics-port {taken} --users 1", 2, "--metrics-port is {taken} (Address already"),
+        ("run --embedded --metrics-port {taken} --users 1", 2,
+         "--metrics-port is {taken} (Address already"),
     ],
-)
+)  # fmt: skip
 def test_refused(line: str, code: int, says: str) -> None:
     """One sentence, and nothing is started."""
     with socket.create_server(("127.0.0.1", 0)) as other:

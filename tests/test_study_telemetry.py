@@ -73,7 +73,9 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
 def test_a_run_without_a_gpu(tmp_path: Path) -> None:
     """One clear line says so, in run.json and in the report; the rest is as ever."""
     out = tmp_path / "run"
-    done = harness("run", *LOAD[:2], "--requests", "20", *LOAD[4:], "--quiet", "--out", str(out))
+    done = harness(
+        "run", "--embedded", *LOAD[:2], "--requests", "20", *LOAD[4:], "--quiet", "--out", str(out)
+    )
     assert done.returncode in (0, 5), done.stderr
     info, result = load(out / "run.json"), load(out / "knee.json")
     assert info["gpu"] == {

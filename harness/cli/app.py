@@ -29,14 +29,19 @@ def parser() -> Parser:
         "there, and how sure that is.",
         epilog=paste(
             "vllm-harness doctor",
-            "vllm-harness knee --slo ttft_p95=500ms --budget 90s",
+            "vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s",
             "vllm-harness knee http://127.0.0.1:8000 --slo ttft_p95=500ms --slo itl_p95=50ms",
         ),
     )
-    top.add_argument("--version", action="version", version=f"vllm-harness {__version__}")
+    top.add_argument("-V", "--version", action="version", version=f"vllm-harness {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(commands)
+    manual = commands.add_parser("help", help="show this page, or the page of a command")
+    manual.add_argument("command", nargs="?", metavar="COMMAND")
+    manual.set_defaults(
+        execute=lambda args: top.parse_args([args.command, "--help"] if args.command else ["-h"])
+    )
     return top
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from harness.cli.parsing import count, duration, paste
+from harness.cli.parsing import duration, number, paste
 from harness.errors import ConfigError
 from harness.units import MS
 
@@ -25,7 +25,7 @@ def add(commands: Subparsers) -> None:
         help="check that this machine can measure",
         description="Checks Python, Locust, open files, kernel stamps, the reader, cores, clock, "
         "disk and GPUs, then measures in 20 seconds how many streams this machine times within "
-        "1 % of what a server sent. Ends with 1 when a check fails; a warning does not count as "
+        "1% of what a server sent. Ends with 1 when a check fails; a warning does not count as "
         "failing.",
         epilog=paste(
             "vllm-harness doctor",
@@ -33,13 +33,11 @@ def add(commands: Subparsers) -> None:
             "ulimit -n 65536; vllm-harness doctor --quick",
         ),
     )
-    parser.add_argument("--quick", action="store_true", help="without the 20 seconds")
+    parser.add_argument("--quick", action="store_true", help="skip the 20-second measurement")
+    number(parser, "--users", "report whether N streams fit")
     parser.add_argument(
-        "--users", type=count("--users"), metavar="N", help="say whether so many streams fit"
-    )
-    parser.add_argument(
-        "--itl", type=duration("--itl"), default=20 * MS, metavar="TIME",
-        help="with a token each so often; default: 20ms",
+        "--itl", type=duration("--itl", "20ms"), default=20 * MS, metavar="TIME",
+        help="with one token per TIME on each; default: 20ms",
     )  # fmt: skip
     parser.set_defaults(execute=execute)
 

@@ -1,4 +1,4 @@
-"""`vllm-harness engine`: serve the embedded engine, or compute its true knee offline."""
+"""`vllm-harness engine`: serve the embedded server, or compute its true knee offline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from harness.cli import engine_flags, groups
-from harness.cli.parsing import count, duration, paste
+from harness.cli.parsing import duration, paste
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
 
 if TYPE_CHECKING:
@@ -23,32 +23,31 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "engine",
         usage="%(prog)s [OPTION ...]",
-        help="serve the embedded vLLM-like engine, or compute its true knee",
-        description="Serves a vLLM-like engine on this machine: continuous batching, paged KV "
-        "cache, chunked prefill and prefix caching in real time, without a GPU. It asks for the "
-        "key in VLLM_API_KEY where that is set, as vLLM does. Ctrl-C stops it.",
+        help="serve the embedded server, which simulates vLLM, or compute its true knee",
+        description="Serves a simulated vLLM on this machine: continuous batching, paged KV "
+        "cache, chunked prefill and prefix caching in real time, without a GPU. If VLLM_API_KEY "
+        "is set, it requires that key, as vLLM does. Ctrl-C stops it.",
         epilog=paste(
             "vllm-harness engine --port 8000",
             "vllm-harness engine --port 8000 --max-num-seqs 32 --num-gpu-blocks-override 2048",
             "vllm-harness engine --true-knee --max-num-seqs 16 --slo ttft_p95=500ms",
         ),
     )
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="%(default)s")
-    parser.add_argument(
-        "--port", type=count("--port", 0), default=8000, metavar="N", help="%(default)s; 0: any"
-    )
+    groups.listen(parser, 8000)
     parser.add_argument(
         "--served-model-name", default="", metavar="NAME", help="default: the shape's name"
     )
-    engine_flags.declare(parser, "engine, in vLLM's names")
+    engine_flags.declare(parser, "engine, with vLLM's option names")
     paced = parser.add_argument_group(
-        "paced (no engine: tokens by the clock, to measure an instrument against)"
+        "paced (no engine: tokens at fixed times, to check a client against)"
     )
-    for flag, text in (("--first", "from a request to its first token"), ("--pace", "then each")):
-        paced.add_argument(flag, type=duration(flag), default=0, metavar="TIME", help=text)
+    for flag, text in (("--first", "time to the first token"), ("--pace", "time between tokens")):
+        paced.add_argument(flag, type=duration(flag, "20ms"), default=0, metavar="TIME", help=text)
     offline = groups.lengths(parser, "true knee (simulated, nothing is served)")
     offline.add_argument(
-        "--true-knee", action="store_true", help="compute the largest number of users in the SLOs"
+        "--true-knee",
+        action="store_true",
+        help="compute the most users that meet the SLOs",
     )
     groups.slo(offline)
     groups.user_range(offline)
@@ -75,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _say(host: str, port: int) -> None:
-    sys.stdout.write(f"The embedded engine listens at http://{host}:{port}; Ctrl-C stops it.\n")
+    sys.stdout.write(f"The embedded server listens at http://{host}:{port}; Ctrl-C stops it.\n")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""The embedded engine's flags, spelled as vLLM spells them wherever vLLM has one."""
+"""The embedded server's flags, spelled as vLLM spells them wherever vLLM has one."""
 
 from __future__ import annotations
 
@@ -11,49 +11,39 @@ from harness.engine.shapes import GPUS, MODELS
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+
+    Row = tuple[str, dict[str, Any]]
 
 SWITCH: Final = {"action": BooleanOptionalAction}
 
 
-def _number(flag: str, text: str) -> dict[str, Any]:
-    return {"type": count(flag), "metavar": "N", "help": text}
+def _row(flag: str, read: Callable[[str], Any], metavar: str, text: str) -> Row:
+    return flag, {"type": read(flag), "metavar": metavar, "help": text}
+
+
+def _number(flag: str, text: str) -> Row:
+    return _row(flag, count, "N", text)
 
 
 # field of EngineConfig -> (its flag, argparse's keywords)
-FLAGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+FLAGS: Final[dict[str, Row]] = {
     "model": ("--shape", {"choices": MODELS, "metavar": "NAME", "help": ", ".join(MODELS)}),
     "gpu": ("--gpu", {"choices": GPUS, "metavar": "NAME", "help": ", ".join(GPUS)}),
-    "max_num_seqs": ("--max-num-seqs", _number("--max-num-seqs", "sequences in a batch at most")),
-    "max_num_batched_tokens": (
-        "--max-num-batched-tokens",
-        _number("--max-num-batched-tokens", "tokens in a step at most"),
-    ),
-    "max_model_len": ("--max-model-len", _number("--max-model-len", "tokens of a request at most")),
-    "block_size": ("--block-size", _number("--block-size", "tokens in a KV block")),
-    "num_gpu_blocks": (
-        "--num-gpu-blocks-override",
-        _number("--num-gpu-blocks-override", "KV blocks; default: what the GPU's memory leaves"),
-    ),
+    "max_num_seqs": _number("--max-num-seqs", "maximum number of sequences in a batch"),
+    "max_num_batched_tokens": _number("--max-num-batched-tokens", "maximum tokens in a step"),
+    "max_model_len": _number("--max-model-len", "maximum tokens of a request"),
+    "block_size": _number("--block-size", "tokens per KV block"),
+    "num_gpu_blocks": _number("--num-gpu-blocks-override", "KV blocks; default: what fits the GPU"),
     "enable_chunked_prefill": ("--enable-chunked-prefill", SWITCH),
     "enable_prefix_caching": ("--enable-prefix-caching", SWITCH),
-    "stream_interval": ("--stream-interval", _number("--stream-interval", "tokens in an event")),
-    "front_end_ns": (
-        "--front-end-delay",
-        {
-            "type": duration("--front-end-delay"),
-            "metavar": "TIME",
-            "help": "before the scheduler sees a request; default: none",
-        },
+    "stream_interval": _number("--stream-interval", "tokens per event"),
+    "front_end_ns": _row(
+        "--front-end-delay", lambda flag: duration(flag, "3ms"), "TIME",
+        "delay before the scheduler sees a request; default: none",
     ),
-    "jitter": (
-        "--jitter",
-        {
-            "type": share("--jitter"),
-            "metavar": "SHARE",
-            "help": "by which a step's time varies; default: 2%%",
-        },
-    ),
-}
+    "jitter": _row("--jitter", share, "SHARE", "variation of the steps' times; default: 2%%"),
+}  # fmt: skip
 COMPUTED: Final = ("num_gpu_blocks", "front_end_ns", "jitter")  # their help says the default
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.cli import groups, plain
-from harness.cli.parsing import count, paste
+from harness.cli.parsing import paste
 from harness.errors import EXIT_OK
+from harness.server.address import Address
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     import argparse
@@ -23,9 +25,9 @@ def add(commands: Subparsers) -> None:
         usage="%(prog)s --target URL [OPTION ...]",
         help="serve GPU readings and what vLLM's own metrics lack, for Prometheus",
         description="Reads a vLLM and its GPUs once a second and serves at /metrics what "
-        "dashboards need beside vLLM's own figures: where TTFT goes, KV tokens free, seats left, "
-        "GPUs (docs/exporter.md). A target that does not answer is said as harness_target_up 0. "
-        "SIGTERM ends it with 0.",
+        "dashboards need beside vLLM's own figures: where TTFT goes, KV tokens free, slots left, "
+        "GPUs (docs/exporter.md). A target that does not answer is reported as "
+        "harness_target_up 0. SIGTERM ends it with exit code 0.",
         epilog=paste(
             "vllm-harness exporter --target http://127.0.0.1:8000",
             "vllm-harness exporter --target http://127.0.0.1:8000 --server-flag max-num-seqs=256",
@@ -40,10 +42,7 @@ def add(commands: Subparsers) -> None:
     groups.certificate(group)
     groups.around(group)
     serving = parser.add_argument_group("serving")
-    serving.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="%(default)s")
-    serving.add_argument(
-        "--port", type=count("--port", 0), default=9400, metavar="N", help="%(default)s; 0: any"
-    )
+    groups.listen(serving, 9400)
     parser.set_defaults(execute=execute)
 
 
@@ -55,8 +54,6 @@ def execute(args: argparse.Namespace) -> int:
         to_stderr,
     )
     from harness.server.access import Access  # noqa: PLC0415 - as above
-    from harness.server.address import Address  # noqa: PLC0415 - as above
-    from harness.units import SECOND  # noqa: PLC0415 - as above
 
     key, source = plain.api_key()
     access = Access(

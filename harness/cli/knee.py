@@ -1,11 +1,13 @@
-"""`vllm-harness knee [URL]`: find the knee."""
+"""`vllm-harness knee URL`: find the knee."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.cli import groups, plain
-from harness.cli.parsing import count, duration, paste
+from harness.cli.parsing import number, paste
+from harness.study.form import budget_ns
 from harness.study.options import KneeOptions
 from harness.units import SECOND
 
@@ -19,13 +21,13 @@ def add(commands: Subparsers) -> None:
     """Declare the options."""
     parser = commands.add_parser(
         "knee",
-        usage="%(prog)s [URL] [OPTION ...]",
-        help="find how many concurrent requests keep every SLO, and what stops it there",
-        description="Steps the load up until an SLO breaks, closes in on the knee, and explains "
-        "it. Without a URL it measures the embedded engine; without an SLO it looks for the power "
-        "knee.",
+        usage="%(prog)s (URL | --embedded) [OPTION ...]",
+        help="find how many concurrent requests meet every SLO, and what limits them",
+        description="Steps the load up until an SLO is missed, closes in on the knee, and explains "
+        "it. Without an SLO it looks for the power knee, where throughput over latency peaks. "
+        "--embedded measures a simulated vLLM in place of a server.",
         epilog=paste(
-            "vllm-harness knee --slo ttft_p95=500ms --budget 90s",
+            "vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s",
             "vllm-harness knee http://127.0.0.1:8000 --slo ttft_p95=500ms --slo itl_p95=50ms",
             "vllm-harness knee http://127.0.0.1:8000 --slo e2e_p95=10s --plan-users 2000 --dry-run",
         ),
@@ -37,19 +39,14 @@ def add(commands: Subparsers) -> None:
     groups.user_range(search)
     search.add_argument(
         "--budget",
-        type=duration("--budget"),
+        type=partial(budget_ns, what="--budget"),
         default=600 * SECOND,
         metavar="TIME",
         help="the load ends within this time; default: 10m",
     )
-    search.add_argument(
-        "--plan-users",
-        type=count("--plan-users"),
-        metavar="N",
-        help="also say how many replicas N concurrent requests need",
-    )
+    replicas = "also report how many replicas N concurrent requests need"
+    number(search, "--plan-users", replicas, example=2000)
     groups.output(parser)
-    groups.embedded_engine(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -57,7 +54,7 @@ def options(args: argparse.Namespace) -> KneeOptions:
     """Plain data from parsed arguments. Raises ConfigError."""
     return KneeOptions(
         target=plain.target_options(args),
-        load=plain.load_options(args),
+        load=plain.load_options(args, "--max-users", args.max_users),
         output=plain.output_options(args, "knee"),
         slos=tuple(args.slo),
         min_users=args.min_users,

@@ -30,7 +30,7 @@ def add(commands: Subparsers) -> None:
         ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
-    parser.add_argument("--json", metavar="FILE", help="write the result there too; - for stdout")
+    groups.json_file(parser)
     groups.compat(parser)
     parser.set_defaults(execute=execute)
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.parsing import count, paste
+from harness.cli.parsing import number, paste
 from harness.errors import EXIT_OK, RunFolderError
 
 if TYPE_CHECKING:
@@ -41,13 +41,7 @@ def add(commands: Subparsers) -> None:
     keda.add_argument(
         "--prometheus", default="http://prometheus:9090", metavar="URL", help="default: %(default)s"
     )
-    keda.add_argument(
-        "--max-replicas",
-        type=count("--max-replicas"),
-        default=8,
-        metavar="N",
-        help="default: %(default)s",
-    )
+    number(keda, "--max-replicas", default=8)
     parser.set_defaults(execute=execute)
 
 

@@ -1,4 +1,4 @@
-"""`vllm-harness run [URL] --users N`: hold one level and measure it."""
+"""`vllm-harness run URL --users N`: hold one level and measure it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from harness.cli import groups, plain
 from harness.cli.parsing import count, paste
-from harness.study.options import RunOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -18,45 +17,22 @@ def add(commands: Subparsers) -> None:
     """Declare the options."""
     parser = commands.add_parser(
         "run",
-        usage="%(prog)s [URL] --users N [--duration TIME | --requests N] [OPTION ...]",
+        usage="%(prog)s (URL | --embedded) --users N [--duration TIME | --requests N] [OPTION ...]",
         help="hold one number of concurrent users and measure it",
         description="Holds one number of concurrent users for a time or a number of requests. "
-        "Without a URL it measures the embedded engine.",
+        "--embedded measures a simulated vLLM in place of a server.",
         epilog=paste(
-            "vllm-harness run --users 16 --duration 30s",
+            "vllm-harness run --embedded --users 16 --duration 30s",
             "vllm-harness run http://127.0.0.1:8000 --users 64 --duration 2m --slo ttft_p95=500ms",
             "vllm-harness run http://127.0.0.1:8000 --users 8 --requests 500 --json -",
         ),
     )
-    groups.target(parser)
-    groups.load(parser)
-    parser.add_argument(
-        "--users", type=count("--users"), required=True, metavar="N", help="concurrent requests"
-    )
-    groups.level(parser)
-    groups.objectives(parser)
-    groups.output(parser)
-    groups.embedded_engine(parser)
+    groups.held(parser, count("--users"), "N")
     parser.set_defaults(execute=execute)
-
-
-def options(args: argparse.Namespace) -> RunOptions:
-    """Plain data from parsed arguments. Raises ConfigError."""
-    return RunOptions(
-        target=plain.target_options(args),
-        load=plain.load_options(args),
-        output=plain.output_options(args, "run"),
-        users=args.users,
-        duration_ns=plain.duration_of(args),
-        requests=args.requests,
-        slos=tuple(args.slo),
-        max_errors=args.max_errors,
-        dry_run=args.dry_run,
-    )
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
     from harness.cli.start import start  # noqa: PLC0415 - heavy: see app.py
 
-    return start(options(args))
+    return start(plain.run_options(args, "run", (args.users,)))

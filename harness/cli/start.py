@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from harness.errors import EXIT_OK
 from harness.report.say import count
 from harness.server.address import Address
-from harness.study.options import KneeOptions, RunOptions
+from harness.study.options import KneeOptions
 from harness.study.preflight import (
     check_lengths,
     check_machine,
+    check_slos,
     clipping,
     ready,
     said_to,
@@ -19,20 +20,23 @@ from harness.study.preflight import (
 from harness.units import say_ns
 
 if TYPE_CHECKING:
-    from harness.study.options import SweepOptions
+    from harness.study.options import RunOptions
 
-    Options = KneeOptions | RunOptions | SweepOptions
+    Options = KneeOptions | RunOptions
 
 
 def start(options: Options) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
     users = levels(options)
+    option = "--max-users" if isinstance(options, KneeOptions) else "--users"
+    check_slos(options.slos, options.load.workload)
     if options.dry_run:
-        check_machine(options.output, max(users))
+        check_machine(options.output, max(users), option)
         rows = [f"  {name:<10}{what}\n" for name, what in plan(options, users).items()]
         said_to(options.output).write("".join(["The plan; nothing was sent.\n", *rows]))
         return EXIT_OK
-    with ready(options.target, options.load, options.output, max(users)) as (url, known):
+    most = max(users)
+    with ready(options.target, options.load, options.output, most, option=option) as (url, known):
         from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
         from harness.study.knee import run_knee  # noqa: PLC0415 - as above
         from harness.study.run import run_levels  # noqa: PLC0415 - as above
@@ -45,7 +49,7 @@ def start(options: Options) -> int:
 def levels(options: Options) -> tuple[int, ...]:
     """The levels; of a search those of the way up, if none of them fails."""
     if not isinstance(options, KneeOptions):
-        return (options.users,) if isinstance(options, RunOptions) else options.users
+        return options.users
     up = [options.min_users]
     while up[-1] < options.max_users:
         up.append(min(up[-1] * 2, options.max_users))

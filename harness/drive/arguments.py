@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser, **_: Any) -> None:
     parser.add_argument("--max-errors", default="1%", help="share of requests that may fail")
     group = parser.add_argument_group("vllm-harness, from the command line only")
     group.add_argument(  # Locust's form cannot post an empty list: it reads its texts as numbers
-        "--slo", action="append", default=[], help="for example ttft_p95=500ms; repeatable"
+        "--slo", action="append", default=[], help="for example ttft_p95=500ms; may be repeated"
     )
     group.add_argument("--seed", type=int, default=1, help="seed of prompts, lengths and stagger")
     group.add_argument(

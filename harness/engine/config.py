@@ -57,6 +57,12 @@ class EngineConfig:
                 f"prefill: expected at least --max-model-len ({self.max_model_len}), since a "
                 "prompt goes in whole; try the same number for both."
             )
+        if not self.blocks:
+            fits = [gpu for gpu in GPUS if blocks_that_fit(MODELS[self.model], GPUS[gpu], 1)]
+            raise ConfigError(
+                f"--shape is {self.model}, whose weights do not fit --gpu {self.gpu}: expected a "
+                f"GPU with more memory; try --gpu {fits[0]}."
+            )
         if self.blocks * self.block_size < self.max_model_len:
             raise ConfigError(
                 f"the KV cache has {self.blocks} blocks of {self.block_size} tokens: expected "

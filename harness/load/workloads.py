@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from harness.errors import ConfigError
+from harness.errors import ConfigError, closest
 from harness.load.lengths import Lengths
 
 API_PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
@@ -91,6 +91,7 @@ def workload(name: str) -> Workload:
     """The row of WORKLOADS called `name`. Raises ConfigError that lists them."""
     if name not in WORKLOADS:
         raise ConfigError(
-            f"--workload is {name!r}: expected one of {', '.join(WORKLOADS)}; try 'chat'."
+            f"--workload is {name!r}: expected one of {', '.join(WORKLOADS)}; "
+            f"try {closest(name, WORKLOADS, 'chat')!r}."
         )
     return WORKLOADS[name]

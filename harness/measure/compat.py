@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from harness.errors import ConfigError
+from harness.errors import ConfigError, closest
 
 LINEAR: Final = "linear"  # numpy's default, type 7
 STEP: Final = "step"  # the smallest value up to which at least this share of the weight lies
@@ -274,6 +274,6 @@ def tools(text: str) -> tuple[str, ...]:
         if name not in COMPAT:
             raise ConfigError(
                 f"--compat is {name!r}: expected one or more of {', '.join(COMPAT)}; "
-                "try --compat vllm-bench."
+                f"try --compat {closest(name, COMPAT, 'vllm-bench')}."
             )
     return names

@@ -1,14 +1,15 @@
-"""What users were promised: `ttft_p95=500ms` means 95 % of the TTFTs are at most 500 ms."""
+"""What users were promised: `ttft_p95=500ms` means 95% of the TTFTs are at most 500 ms."""
 
 import re
 from dataclasses import dataclass
 from typing import Final
 
-from harness.errors import ConfigError
+from harness.errors import ConfigError, closest
 from harness.units import duration_ns, exact_ns
 
 LATENCIES: Final = ("ttft", "ttfot", "itl", "tpot", "e2e")
-_FORM = re.compile(r"(?P<metric>[a-z0-9]+)_p(?P<q>\d{2}|999)=(?P<limit>.+)")
+_FORM = re.compile(r"(?P<metric>\w+?)(_(?P<q>p[0-9.]+|mean|avg|median|max|min))?=(?P<limit>.+)")
+_QUANTILES = re.compile(r"p([5-9][0-9]|999)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +36,22 @@ class Slo:
 
     @classmethod
     def parse(cls, text: str) -> "Slo":
-        """Read `ttft_p95=500ms`. Raises ConfigError with an example."""
+        """Read `ttft_p95=500ms`; p99.9 is p999. Raises ConfigError with an example."""
         match = _FORM.fullmatch(text.strip())
         if match is None or match["metric"] not in LATENCIES:
+            metric = closest(match["metric"] if match else "", LATENCIES, "ttft")
             raise ConfigError(
-                f"--slo is {text!r}: expected METRIC_pQQ=LIMIT with a metric of "
-                f"{', '.join(LATENCIES)}; try 'ttft_p95=500ms'."
+                f"--slo is {text!r}, and SLOs are limits on latencies: expected METRIC_pQQ=LIMIT "
+                f"with a metric of {', '.join(LATENCIES)}; try '{metric}_p95=500ms'."
+            )
+        digits = _QUANTILES.fullmatch((match["q"] or "").replace("p99.9", "p999"))
+        if digits is None:
+            raise ConfigError(
+                f"--slo is {text!r}: expected METRIC_pQQ=LIMIT with a quantile from p50 to p99, "
+                f"or p999 (p99.9); try '{match['metric']}_p95={match['limit']}'."
             )
         limit_ns = duration_ns(match["limit"], f"the limit of --slo {text}")
-        q = int(match["q"]) / 10 ** len(match["q"])
-        if limit_ns <= 0 or not 0.5 <= q < 1:  # noqa: PLR2004 - a median at least
-            raise ConfigError(
-                f"--slo is {text!r}: expected a limit above zero and a quantile from p50 to p999; "
-                "try 'ttft_p95=500ms'."
-            )
-        return cls(match["metric"], q, limit_ns)
+        return cls(match["metric"], int(digits[1]) / 10 ** len(digits[1]), limit_ns)
 
 
 def quantile_name(q: float) -> str:

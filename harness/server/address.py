@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, an IPv4 or an IPv6 address
+_ENDPOINT = re.compile(r"/v1/(chat/completions|completions|responses|models)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +47,46 @@ class Address:
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str, what: str = "the URL") -> Address:
         """Read `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
         try:
             parts = urlsplit(url.strip())
             port = parts.port
+            host = parts.hostname or ""
+            host.encode("idna")  # as every connection will
         except ValueError as error:
             raise ConfigError(
-                f"the URL is {url!r} ({error}): expected http://HOST:PORT; "
+                f"{what} is {url!r} ({error.__cause__ or error}): expected http://HOST:PORT; "
                 "try http://127.0.0.1:8000."
             ) from None
-        if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+        known = parts.scheme in DEFAULT_PORTS
+        if not (known and _HOST.fullmatch(host) and re.fullmatch("[!-~]*", parts.path)):
             bare = url.strip().removeprefix("//")
-            hint = bare if "://" not in bare and bare[:1].isalnum() else "127.0.0.1:8000"
+            bare = bare if re.fullmatch(r"(?!.*://)\w[\w.:/-]*", bare) else "127.0.0.1:8000"
             raise ConfigError(
-                f"the URL is {url!r}: expected http:// or https:// with a host; try http://{hint}."
+                f"{what} is {url!r}: expected http:// or https:// with a host, without spaces; "
+                f"try http://{bare}."
             )
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError(
-                "the URL holds a user, a query or a fragment: expected http://HOST:PORT alone; "
+                f"{what} holds a user, a query or a fragment: expected http://HOST:PORT alone; "
                 "an API key goes into the environment, try `export VLLM_API_KEY=...`."
             )
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-        return cls(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme], path)
+        if endpoint := _ENDPOINT.search(path):
+            root = f"{parts.scheme}://{parts.netloc}{path[: endpoint.start()]}"
+            raise ConfigError(
+                f"{what} is {url!r}, one of a server's endpoints: expected the server; try {root}."
+            )
+        return cls(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], path)
+
+
+def exporter_at(where: str) -> Address:
+    """The exporter that --gpu-metrics names, with or without /metrics. Raises ConfigError."""
+    if "://" not in where:
+        raise ConfigError(
+            f"--gpu-metrics is {where!r}: expected local, none or the URL of an exporter; "
+            "try --gpu-metrics http://HOST:9400."
+        )
+    address = Address.parse(where, "--gpu-metrics")
+    return replace(address, path=address.path.removesuffix("/metrics"))

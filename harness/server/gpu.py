@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.errors import ConfigError, ServerUnreachable
 from harness.server.access import Access
-from harness.server.address import Address
+from harness.server.address import exporter_at
 from harness.server.exchange import Line
 from harness.server.nvml import NoGpu, NvmlGpus
 from harness.units import SECOND
@@ -23,6 +23,7 @@ from harness.wire import dcgm, own_exporter
 
 if TYPE_CHECKING:
     from harness.measure.samples import GpuSample, ServerSample
+    from harness.server.address import Address
 
 LOCAL: Final = "local"
 NONE: Final = "none"
@@ -140,10 +141,17 @@ def local_gpus() -> Gpus:
 
 
 def _exporter(url: str) -> Gpus:
-    address = Address.parse(url)
-    address = replace(address, path=address.path.removesuffix("/metrics"))
+    address = exporter_at(url)
     source = ExportedGpus(Access(address, connect_ns=ANSWER_NS, answer_ns=ANSWER_NS))
-    found = source.gpus()
+    try:
+        found = source.gpus()
+    except ServerUnreachable as error:
+        why = getattr(error.__cause__, "strerror", None) or error.__cause__
+        raise ServerUnreachable(
+            f"--gpu-metrics is {url}, which cannot be read ({why}): expected "
+            "`vllm-harness exporter` or a dcgm-exporter there; "
+            f"try `curl {address}/metrics`, or --gpu-metrics none."
+        ) from error
     if not found:
         source.close()
         raise ConfigError(

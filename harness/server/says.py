@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ServerUnreachable
 from harness.server.exchange import ask
+from harness.server.seats import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,27 +18,6 @@ if TYPE_CHECKING:
     from harness.server.access import Access
 
 SERVER_INFO: Final = "/server_info?config_format=json"
-# part of vLLM's configuration -> what of it moves a knee
-FLAGS: Final = {
-    "scheduler_config": (
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "enable_chunked_prefill",
-        "long_prefill_token_threshold",
-        "policy",
-        "async_scheduling",
-        "stream_interval",
-    ),
-    "cache_config": ("gpu_memory_utilization", "cache_dtype", "enable_prefix_caching"),
-    "parallel_config": (
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "data_parallel_size",
-        "enable_expert_parallel",
-    ),
-    "model_config": ("max_model_len", "dtype", "quantization", "enforce_eager"),
-    "speculative_config": ("method", "num_speculative_tokens"),
-}
 
 
 def flags(access: Access) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.errors import ConfigError
+from harness.errors import ConfigError, closest
 from harness.measure.seats import MaxNumSeqs, Source, inferred_seats
 
 if TYPE_CHECKING:
@@ -14,6 +14,30 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
 
 NAME: Final = "max_num_seqs"
+# part of vLLM's configuration -> what of it moves a knee
+FLAGS: Final = {
+    "scheduler_config": (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_chunked_prefill",
+        "long_prefill_token_threshold",
+        "policy",
+        "async_scheduling",
+        "stream_interval",
+    ),
+    "cache_config": ("gpu_memory_utilization", "cache_dtype", "enable_prefix_caching"),
+    "parallel_config": (
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "enable_expert_parallel",
+    ),
+    "model_config": ("max_model_len", "dtype", "quantization", "enforce_eager"),
+    "speculative_config": ("method", "num_speculative_tokens"),
+}
+# the same and more as `vllm serve` spells them; a person may name any of these
+SPELLED: Final = ("api_server_count", "block_size", "kv_cache_dtype", "num_gpu_blocks_override",
+                  "scheduling_policy")  # fmt: skip
 
 
 def flag_given(text: str) -> tuple[str, int | float | str]:
@@ -23,6 +47,13 @@ def flag_given(text: str) -> tuple[str, int | float | str]:
     if not (name.isidentifier() and equals and value):
         raise ConfigError(
             f"--server-flag is {text!r}: expected NAME=VALUE; try --server-flag max-num-seqs=256."
+        )
+    known = sorted({*SPELLED, *(flag for flags in FLAGS.values() for flag in flags)})
+    if name not in known:
+        meant = closest(name, known, NAME).replace("_", "-")
+        raise ConfigError(
+            f"--server-flag is {text!r}, which is not a known flag: expected one of "
+            f"{', '.join(known).replace('_', '-')}; try --server-flag {meant}={value}."
         )
     return name, _value(value)
 

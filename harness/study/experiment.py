@@ -32,6 +32,7 @@ from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.seats import flags_of
 from harness.study.controller import KneeController, Step, Target
+from harness.study.preflight import check_slos
 from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ class Wanted:
     plan: SearchPlan
     most_users: int
 
+    def __post_init__(self) -> None:
+        """Refuse SLOs that could not be judged."""
+        check_slos(self.plan.slos, self.load.workload)
+
 
 @dataclass(slots=True)
 class Experiment:
@@ -102,12 +107,12 @@ class Experiment:
         host: Host | None = None,
     ) -> Experiment:
         """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
-        options = prepare(drive_options(wanted, url, known), known).options
-        options = replace(options, fresh=host is not None)
-        folder = RunFolder.create(wanted.output.out_dir, [wanted.target.api_key])
         gpus = open_gpus(
             wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
         )
+        options = prepare(drive_options(wanted, url, known), known).options
+        options = replace(options, fresh=host is not None)
+        folder = RunFolder.create(wanted.output.out_dir, [wanted.target.api_key])
         # a search looks at all tokens of its step, the view of a given level at the last ones
         ledger = Ledger(None if wanted.kind == "knee" else TOKENS_NS)
         samples: list[ServerSample] = []

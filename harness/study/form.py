@@ -14,13 +14,14 @@ from harness.errors import ConfigError
 from harness.load.workloads import WORKLOADS, workload
 from harness.measure.slo import Slo
 from harness.server.address import Address
-from harness.units import SECOND, duration_ns, exact_ns, percent
+from harness.units import NS_PER, SECOND, duration_ns, percent
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable, Mapping
 
 SHORTEST_NS: Final = 10 * SECOND
+LONGEST_NS: Final = 24 * NS_PER["h"]
 MOST: Final = 1_000_000
 
 
@@ -47,7 +48,7 @@ def _slos(text: str) -> tuple[Slo, ...]:
 def _count(what: str, least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         text = text.strip() or str(least)
-        if not text.isdecimal() or not least <= int(text) <= MOST:
+        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= MOST:
             raise ConfigError(
                 f"{what} is {text!r}: expected a whole number from {least} to {MOST:,}; "
                 f"try {max(least, 1)}."
@@ -57,11 +58,12 @@ def _count(what: str, least: int) -> Callable[[str], int]:
     return read
 
 
-def _budget(text: str) -> int:
-    budget_ns = duration_ns(text, "the budget")
-    if budget_ns < SHORTEST_NS:
-        raise ConfigError(f"the budget is {text!r}: expected {exact_ns(SHORTEST_NS)} or more.")
-    return budget_ns
+def budget_ns(text: str, what: str = "the budget") -> int:
+    """How long a search may last. Raises ConfigError where it could find nothing, or never end."""
+    value = duration_ns(text, what, "90s")
+    if not SHORTEST_NS <= value <= LONGEST_NS:
+        raise ConfigError(f"{what} is {text!r}: expected a time from 10s to 24h; try '10m'.")
+    return value
 
 
 FIELDS: Final[dict[str, Field]] = {
@@ -86,7 +88,7 @@ FIELDS: Final[dict[str, Field]] = {
     "max_users": Field(
         "Highest level", "the most users to try", _count("the highest level", 1), "512"
     ),
-    "budget": Field("Budget", "the load ends within this time", _budget, "10m"),
+    "budget": Field("Budget", "the load ends within this time", budget_ns, "10m"),
     "max_errors": Field(
         "Failures allowed",
         "a level with a larger share of failed requests fails",

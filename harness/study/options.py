@@ -105,27 +105,13 @@ class KneeOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Hold one level. Exactly one of `duration_ns` and `requests` is set."""
-
-    target: TargetOptions
-    load: LoadOptions
-    output: OutputOptions
-    users: int
-    duration_ns: int | None = None
-    requests: int | None = None
-    slos: tuple[Slo, ...] = ()
-    max_errors: float = 0.01
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """Hold each of `users` in turn as `RunOptions` does, into one steps.csv."""
+    """Hold each of `users` in turn. Exactly one of `duration_ns` and `requests` is set."""
 
     target: TargetOptions
     load: LoadOptions
     output: OutputOptions
     users: tuple[int, ...]
+    command: str = "run"  # or sweep
     duration_ns: int | None = None
     requests: int | None = None
     slos: tuple[Slo, ...] = ()

@@ -16,13 +16,15 @@ from harness.server.access import Access
 from harness.server.address import Address
 from harness.server.probe import Capabilities, probe
 from harness.server.seats import flags_of
+from harness.units import exact_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
     from harness.load.workloads import Workload
+    from harness.measure.slo import Slo
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
 
 FILES_BESIDE_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
@@ -34,14 +36,17 @@ def ready(
     load: LoadOptions,
     output: OutputOptions,
     users: int,
+    *,
     tell: Callable[[str], object] | None = None,
+    option: str = "--max-users",
 ) -> Iterator[tuple[str, Capabilities]]:
     """Everything checked before any load: (url, what the server is). Raises what stops it.
 
-    `tell` gets a line as soon as there is something to wait for; by default it is printed.
+    `option`: what says how many users there are. `tell` gets a line as soon as there is something
+    to wait for; by default it is printed.
     Nothing here imports Locust or numpy, so that this line and every refusal come at once.
     """
-    check_machine(output, users)
+    check_machine(output, users, option)
     tell = tell or (lambda line: print(line, file=said_to(output), flush=True))
     with target_url(target, tell) as url:
         known = check_target(target, load, url)
@@ -75,8 +80,8 @@ def target_url(target: TargetOptions, tell: Callable[[str], object]) -> Iterator
         yield engine.url
 
 
-def check_machine(output: OutputOptions, users: int) -> None:
-    """The run folder and the ports are free, and `users` sockets can be open.
+def check_machine(output: OutputOptions, users: int, option: str = "--max-users") -> None:
+    """The run folder and the ports are free, and `users` (as `option` says) sockets can be open.
 
     Raises RunFolderError, ConfigError.
 
@@ -89,7 +94,7 @@ def check_machine(output: OutputOptions, users: int) -> None:
         check_port("--metrics-port", output.metrics_host, output.metrics_port)
     if output.otlp_port is not None:
         check_port("--otlp-port", UI_HOST, output.otlp_port)
-    raise_file_limit(users + FILES_BESIDE_USERS)
+    raise_file_limit(users + FILES_BESIDE_USERS, option)
 
 
 def check_folder(folder: Path) -> None:
@@ -122,7 +127,7 @@ def check_port(flag: str, host: str, port: int) -> None:
             ) from None
 
 
-def raise_file_limit(need: int) -> int:
+def raise_file_limit(need: int, option: str = "--max-users") -> int:
     """The soft limit of open files, raised to the hard one if `need` asks for it.
 
     Raises ConfigError when the hard limit is below `need`.
@@ -133,11 +138,27 @@ def raise_file_limit(need: int) -> int:
     if hard != resource.RLIM_INFINITY and hard < need:
         raise ConfigError(
             f"this process may open {hard} files and the load needs {need}: expected a hard limit "
-            f"(`ulimit -Hn`) of at least that; try --max-users {max(hard - FILES_BESIDE_USERS, 1)}."
+            f"(`ulimit -Hn`) of at least that; try {option} {max(hard - FILES_BESIDE_USERS, 1)}."
         )
     wanted = need if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
+
+
+def check_slos(slos: Sequence[Slo], workload: Workload) -> None:
+    """Each is on a quantile of its own, of what requests have. Raises ConfigError."""
+    for slo in slos:
+        same = sorted(other.limit_ns for other in slos if other.name == slo.name)
+        if len(same) > 1:
+            raise ConfigError(
+                f"--slo {slo.name} is given {len(same)} times: expected one limit for each "
+                f"quantile; try --slo {slo.name}={exact_ns(same[0])} alone."
+            )
+        if slo.metric in ("itl", "tpot") and workload.output.mean < 2:  # noqa: PLR2004 - a gap's ends
+            raise ConfigError(
+                f"--slo {slo} is on the time between output tokens, and a request has one: "
+                "expected two or more; try --output-tokens 16."
+            )
 
 
 def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabilities:

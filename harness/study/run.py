@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.measure.evidence import Evidence
     from harness.server.probe import Capabilities
     from harness.study.choosing import Choice
-    from harness.study.options import RunOptions, SweepOptions
+    from harness.study.options import RunOptions
     from harness.study.session import Front
 
 SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget
@@ -37,13 +37,9 @@ def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) 
     return choose
 
 
-def run_levels(
-    options: RunOptions | SweepOptions, url: str, known: Capabilities, front: Front
-) -> int:
+def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front) -> int:
     """The exit code of `run` and of `sweep`, for a target that is checked."""
-    kind = "run" if isinstance(options.users, int) else "sweep"
-    users = (options.users,) if isinstance(options.users, int) else options.users
-    length = options.duration_ns or 0
+    kind, users, length = options.command, options.users, options.duration_ns or 0
     plan = SearchPlan(
         slos=options.slos,
         min_users=min(users),
