@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from harness.measure.evidence import lifetime_ns
+from harness.measure.evidence import FEWEST_BLOCKS, lifetime_ns
 from harness.measure.gaps import Span
 from harness.measure.metrics import METRICS, Observed
 from harness.measure.stats import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 Json = dict[str, Any]
+LIFETIMES: Final = 6  # of a block, at most a few: intervals cover more often than with shorter ones
 
 
 def say_ms(ns: float | None) -> float | str | None:
@@ -44,9 +45,10 @@ def say_ms(ns: float | None) -> float | str | None:
 
 
 def block_ns_of(table: RecordTable, start_ns: int, end_ns: int) -> int:
-    """Length of the window's time blocks."""
+    """Length of the window's time blocks: 4 to 24 of them, of up to six mean lifetimes."""
     length = max(end_ns - start_ns, 1)
-    return -(-length // int(block_count(length / max(lifetime_ns(table), 1))))
+    count = int(block_count(length / max(lifetime_ns(table), 1), LIFETIMES))
+    return -(-length // max(count, FEWEST_BLOCKS))
 
 
 def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int) -> Observed:
