@@ -111,5 +111,5 @@ def make(
     folder.write_json(names.KNEE, knee)
     start, end = windows[0].settled_ns, windows[-1].end_ns
     folder.write_json(names.SUMMARY, window_summary(table, start, end, SLOS))
-    write_parquet(folder, names.PARQUET, [(table, [""] * len(table))])
+    write_parquet(folder)
     return knee

@@ -198,7 +198,7 @@ def write_results(path: Path, compat: Sequence[str] = ()) -> tuple[Json, Json, i
     folder = RunFolder(path)
     folder.write_json(names.SUMMARY, summary)
     folder.write_json(names.KNEE, result)
-    write_parquet(folder, names.PARQUET, run.pieces())
+    write_parquet(folder)
     return summary, result, code
 
 
