@@ -14,6 +14,7 @@ from harness.report.facts import gather
 from harness.report.page import html
 from harness.report.words import in_markdown, one_line
 from harness.runfolder import names
+from harness.runfolder.jsonfiles import flat
 from harness.runfolder.reader import read_run
 from harness.runfolder.writer import RunFolder
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 MD_COLUMNS: Final = ("Users", "Decision", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting")
 FIRST: Final = ("concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes")
+# elsewhere in the row: in FIRST, or in `ttft_ms` and `itl_ms`
+SAID: Final = (
+    "users", "reason", "output_tokens_per_s", "requests_per_s", "ttft_p95_ms", "itl_p95_ms",
+)  # fmt: skip
 
 
 def markdown(facts: Facts, told: Answer) -> str:
@@ -56,7 +61,7 @@ def steps_csv(facts: Facts, told: Answer) -> str:  # noqa: ARG001 - one signatur
 
 
 def csv_row(step: StepRow) -> dict[str, object]:
-    """Flat: `ttft_ms.p95`, `server.running_mean`, ..."""
+    """FIRST, then what they do not say, flat: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data = step.data
     e2e = step.latency("e2e", "mean"), step.latency("e2e", "p95")
     row: dict[str, object] = {
@@ -68,18 +73,10 @@ def csv_row(step: StepRow) -> dict[str, object]:
         "gpu_util_pct": data.get("gpu_util_pct"),
         "notes": one_line(f"{step.decision}: {data.get('reason') or ''}").rstrip(": "),
     }
-    for key, value in data.items():
-        if isinstance(value, dict):
-            row |= {f"{key}.{part}": _plain(v) for part, v in value.items()}
-        elif key not in ("reason", "output_tokens_per_s", "requests_per_s"):
-            row[key] = _plain(value)
+    rest = {key: value for key, value in data.items() if not key.startswith(SAID)}
+    for key, value in flat(rest).items():
+        row[key] = one_line(value) if isinstance(value, str) else value
     return row
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, str):
-        return one_line(value)
-    return f"{value[0]}..{value[1]}" if isinstance(value, list) else value
 
 
 def _seconds(ms: float) -> object:
