@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,9 +20,14 @@ from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
+from harness.measure.samples import GpuSample, ServerSample
 from harness.measure.slo import LATENCIES
 from harness.measure.states import Decision, Purpose
 from harness.measure.verdict import RULES, UNDECIDED
+from harness.runfolder import frames, names
+from harness.runfolder.columns import Columns
+from harness.runfolder.parquet import Levels
+from harness.runfolder.serverlines import NUMBERS
 from harness.study import form
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
@@ -393,9 +400,212 @@ def locust() -> str:
 
 
 OPTIONS = "## Options"  # from here on docs/locust.md is generated; what stands above is not
+
+
+def run_folder() -> str:
+    """docs/run-folder.md: the files, and the frames' columns from the code that makes them."""
+    empty, levels = Columns().piece(), Levels(HERE / "no such folder")
+    rows = ["# The run folder", "", RUN_FOLDER_HOW, "## Files", "", "| File | What |", "|---|---|"]
+    rows += [f"| `{name}` | {what} |" for name, what in FILES.items()]
+    rows += ["", "## With pandas", "", *(f"    {line}".rstrip() for line in SETUP)]
+    for what, code in ONE_LINERS.items():
+        rows += ["", f"{what}:", "", f"    {code}"]
+    rows += ["", RULES_OF_FRAMES]
+    for name, schema, told, note in (
+        ("requests", frames.requests_of([empty], levels).schema, REQUESTS, REQUESTS_NOTE),
+        ("tokens", frames.tokens_of(empty.table, levels).schema, TOKENS, TOKENS_NOTE),
+    ):
+        kinds = {f.name: KINDS[str(f.type)] for f in schema}
+        rows += _columns(name, note, [(c, kinds[c], _unit(c), told[c]) for c in kinds])
+    rows += _columns("levels", LEVELS_NOTE, [
+        (c, KINDS[kind], "", LEVELS[c])
+        for c, kind in zip(frames.LEVELS, ("int64",) * 2 + ("string",) + (TIME,) * 3, strict=True)
+    ])  # fmt: skip
+    for name, sample, columns, note in (
+        ("server", ServerSample, NUMBERS, SERVER_NOTE),
+        ("gpu", GpuSample, frames.READINGS, GPU_NOTE),
+    ):
+        told = dict(re.findall(r"^ +(\w+): .*  # (.+)$", inspect.getsource(sample), re.MULTILINE))
+        rows += _columns(name, note, [("at", "time", "", "when it was read")] + [
+            (c, {"gpu": "integer", "throttled": "text"}.get(c, "number"), _unit(c), told[c])
+            for c in columns
+        ])  # fmt: skip
+    return "\n".join(rows) + "\n"
+
+
+def _columns(name: str, note: str, columns: list[tuple[str, str, str, str]]) -> list[str]:
+    rows = [
+        "",
+        f"## run.{name}",
+        "",
+        note,
+        "",
+        "| Column | Type | Unit | What |",
+        "|---|---|---|---|",
+    ]
+    return rows + [f"| `{c}` | {kind} | {unit} | {what} |" for c, kind, unit, what in columns]
+
+
+def _unit(column: str) -> str:
+    """By how its name ends, longest first."""
+    return next((UNITS[end] for end in UNITS if column.endswith(end)), "")
+
+
+TIME = "timestamp[ns, tz=UTC]"
+KINDS = {
+    "int64": "integer", "double": "number", "string": "text", "bool": "true or false",
+    TIME: "time", "list<item: int64>": "list of integers",
+}  # fmt: skip
+UNITS = {
+    "_mb_per_s": "MB/s", "_mib": "MiB", "_mhz": "MHz", "_pct": "%", "_ms": "ms", "_ns": "ns",
+    "tokens_total": "tokens", "queries_total": "tokens", "hits_total": "tokens", "tokens": "tokens",
+    "_s": "s", "_w": "W", "_j": "J", "_c": "°C",
+}  # fmt: skip
+FILES = {
+    names.RUN: "written before any load: configuration, seeds, versions, server, hardware, clocks",
+    names.records("N"): "every request of worker N with every token, appended as requests end",
+    names.STEPS: "the held levels: window, users, purpose, decision",
+    names.SERVER: "a scrape of the server's metrics each second, histograms included",
+    names.CLIENT: "what the load processes say of themselves: CPU, loop lag, reads",
+    names.GPU: "readings of the GPUs, where there are any",
+    names.TRACES: "the server's traces, with `--otlp-port`",
+    names.ENDED: "how the run ended, and the client's figures of itself",
+    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
+    names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
+    names.STEPS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
+    names.REPORT_HTML: "the report, one file without scripts",
+    names.REPORT_MD: "the report for a comment on a pull request",
+}
+SETUP = (
+    "import harness",
+    "",
+    'run = harness.open_run("reports/knee-20261121-093000")',
+    "measured = run.requests.query('phase == \"measured\"')",
+    "tokens = run.tokens.query('phase == \"measured\"')",
+    'levels = run.levels.set_index("level")',
+)
+ONE_LINERS = {
+    "p95 TTFT of a run with one level": 'measured.ttft_ms.quantile(0.95, interpolation="higher")',
+    "p95 TTFT of each level":
+    'measured.groupby("level").ttft_ms.quantile(0.95, interpolation="higher")',
+    "The share of each level's requests over 500 ms, open ones by their age":
+    "(measured.ttft_ms.fillna(measured.e2e_ms) > 500).groupby(measured.level).mean()",
+    "p95 ITL of each level":
+    'tokens.groupby("level").gap_ms.quantile(0.95, interpolation="higher")',
+    "Output tokens per second of each level":
+    'tokens.groupby("level").tokens.sum() / '
+    "(levels.ended_at - levels.settled_at).dt.total_seconds()",
+    "How the requests of each level ended":
+    'run.requests.groupby(["level", "phase", "outcome"]).size()',
+    "Why requests failed": "run.requests.error.value_counts()",
+    "The most requests that waited at the server": "run.server.waiting.max()",
+}  # fmt: skip
+RUN_FOLDER_HOW = """\
+Made by `make docs` from the code that writes and reads it; a test compares them. Whatever stopped
+a run, its folder can be read: `vllm-harness report DIR` makes the results and reports again from
+the first eight files, and `harness.open_run(DIR)` gives pandas frames.
+[examples/analyze.py](examples/analyze.py) is a script to begin with.
+"""
+RULES_OF_FRAMES = """\
+## Rules
+
+- **A quantile is an observed value**: the one of rank ceil(q (n - 1)), counted from 0 in ascending
+  order, with the infinite ones at the end. pandas calls that
+  `interpolation="higher"`, NumPy `method="higher"`. The result's quantiles are these. pandas'
+  default interpolates between two values, which means nothing between a finite one and an infinite
+  one.
+- **Failed is infinite.** `ttft_ms`, `ttfot_ms`, `tpot_ms` and `e2e_ms` of a failed request are
+  +infinity, even if some of its tokens came, and so is the gap before each token that it still
+  owed: shedding load never looks fast. A successful response without a token has an infinite TTFT,
+  too.
+- **Missing is null** (NaN, `<NA>`, NaT), for example the TPOT of a single token. There are no
+  sentinel numbers.
+- **`open` is neither.** The harness stopped waiting for the request (Ctrl-C, the end of the drain,
+  a load process that died), which is not a failure of the server. Its `e2e_ms` is its age at that
+  time. Without a first token its `ttft_ms` is null: quantiles leave it out, and it counts as over
+  a limit once its age exceeds the limit.
+- **Phases**: a level's *warm-up* lasts until the load has settled; *measured* is its window, both
+  ends included; *drain* is what follows until the next level. The result's latencies are of the
+  requests *sent* in the window, each followed to its end; its ITL and its throughput are of the
+  tokens that *arrived* in it. Before the first level, and in a level that was still warming up
+  when the run was stopped, `level`, `users` and `phase` are null.
+- **Times** are UTC in nanoseconds, on a clock that never steps: each worker takes the time of day
+  once and counts from there. Latencies are in milliseconds."""
+REQUESTS_NOTE = """\
+One row per request, in the order in which they ended. This is `requests.parquet`; a run that was
+killed has none, and the frame is made from its records. `pd.read_parquet` gives the same, but
+turns integers with nulls into floats."""
+TOKENS_NOTE = """\
+One row per event that carried a token, and one with an infinite gap per token that a failed
+request still owed. `level`, `users` and `phase` are those of the instant `at`."""
+LEVELS_NOTE = """\
+One row per held level. After the columns below come the level's figures in the result, under the
+same names: nested names are joined by a dot (`ttft_ms.p95`), and an interval is two columns
+(`ttft_ms.p95_ci95_lo` and `..._hi`). The metrics are defined in [metrics.md](metrics.md)."""
+SERVER_NOTE = """\
+One row per scrape. `_total`, `_sum_s` and `_count` count from the server's start. What the server
+does not report is null. Finished requests by reason follow as `finished.length` and so on. For
+vLLM's own names see [vllm-series.md](vllm-series.md)."""
+GPU_NOTE = "One row per reading of one GPU. What it does not report is null."
+PLACE = {
+    "level": "index of the held level, from 0",
+    "users": "concurrent users of that level",
+    "phase": "`warm-up`, `measured` or `drain`",
+}
+KEY = {
+    "worker": "the load process that sent it",
+    "number": "counts from 0 in each worker; both together are the request's key",
+}
+FAILED_AS = ", ".join(
+    f"`{o}`" for o in Outcome if o not in (Outcome.ok, Outcome.open, Outcome.cancelled)
+)
+REQUESTS = {
+    **KEY,
+    "user": "the worker's user that sent it",
+    **PLACE,
+    "scheduled_at": "when it was due; null in a closed loop",
+    "sent_at": "first byte sent on an open connection; if it was never sent, when that failed",
+    "first_token_at": "null if none arrived",
+    "last_token_at": "null if none arrived",
+    "done_at": "last byte received, or when it failed; null if it is `open`",
+    "ttft_ms": "time to first token",
+    "ttfot_ms": "to the first token that is not reasoning",
+    "tpot_ms": "time per output token after the first; null if it is `open`",
+    "e2e_ms": "end-to-end latency; its age if it is `open`",
+    "connect_ms": "TCP and TLS, before `sent_at`; null if a connection was reused",
+    "outcome": f"`ok`, `open`, or how it failed: {FAILED_AS}",
+    "error": "why it failed; null if it did not",
+    "finish_reason": "as the server reported it",
+    "status": "HTTP status; null if none arrived",
+    "planned_tokens": "output tokens asked for",
+    "prompt_tokens": "as the server counted them",
+    "output_tokens": "as the server counted them",
+    "cached_tokens": "prompt tokens from the prefix cache, as the server counted them",
+    "token_at_ns": "when each event with a token arrived, since `sent_at`",
+    "token_not_before_ns": "it arrived after this; equal to `token_at_ns` if the stamp is exact",
+    "tokens": "tokens in each of these events",
+}
+TOKENS = {
+    **KEY,
+    **PLACE,
+    "at": "when it arrived; if it never did, when its request failed",
+    "gap_ms": "since the request's previous event; null for its first",
+    "tokens": "tokens in the event; 0 if it never arrived",
+    "exact": "whether `at` is an exact time stamp; null if it never arrived",
+}
+LEVELS = {
+    "level": "its index",
+    "users": "concurrent users held",
+    "purpose": "why it was held: " + ", ".join(f"`{p}`" for p in Purpose),
+    "started_at": "its users were asked for",
+    "settled_at": "its measured window begins",
+    "ended_at": "its measured window ends",
+}
+
 PAGES = {
     "locust.md": locust,
     "metrics.md": metrics,
+    "run-folder.md": run_folder,
     "compat.md": compat,
     "vllm-series.md": vllm_series,
     "exporter.md": exporter,

@@ -22,6 +22,7 @@ from harness.measure.stats import (
     interval_ranks,
     quantile,
 )
+from harness.measure.table import CANCELLED
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -52,9 +53,15 @@ def block_ns_of(table: RecordTable, start_ns: int, end_ns: int) -> int:
 
 
 def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int) -> Observed:
-    """Requests by when they were sent, gaps by when they ended; a gap's `at_ns` places it."""
+    """Requests by when they were sent, gaps by when they ended; a gap's `at_ns` places it.
+
+    Without those that the harness cut off before their first token: they have no TTFT. Their e2e
+    latency is their age; so it stands in requests.parquet too.
+    """
     at = seen.at_ns if key == "itl" else table.sent_ns[seen.row]
     keep = (at >= start) & (at <= end)
+    if key != "e2e":
+        keep &= ~(seen.only_age & (table.outcome[seen.row] == CANCELLED))
     return Observed(seen.ns[keep], seen.lo_ns[keep], seen.hi_ns[keep], at[keep], seen.row[keep])
 
 

@@ -223,5 +223,5 @@ def write_results(path: Path, compat: Sequence[str] = ()) -> tuple[Run, Result]:
     result = compute(run, compat)
     folder = RunFolder(path)
     folder.write_json(names.RESULT, to_json(result))
-    write_parquet(folder, names.PARQUET, run.pieces())
+    write_parquet(folder)
     return run, result
