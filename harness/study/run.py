@@ -59,7 +59,8 @@ def _hold(
         max_errors=options.max_errors,
         seed=options.load.seed,
     )
-    wanted = Wanted(kind, options.target, options.load, options.output, plan, max(users))
+    most, levels_ = max(users), len(users)
+    wanted = Wanted(kind, options.target, options.load, options.output, plan, most, levels_)
     with ready(wanted) as (url, known):
         if options.dry_run:
             each = say_ns(length) if length else f"{options.requests} requests"

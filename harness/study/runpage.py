@@ -17,7 +17,7 @@ from harness.study.watch import PageView
 if TYPE_CHECKING:
     from harness.measure.counts import RunCounts
     from harness.measure.result import Result
-    from harness.study.experiment import Experiment, Viewer, Wanted
+    from harness.study.experiment import Viewer, Wanted
 
 
 class RunPage:
@@ -30,7 +30,6 @@ class RunPage:
         self.state.begin(**facts_of("starting", url), **about(wanted, url, model))
         self.page = LivePage(self.state, lambda: wanted.output.out_dir)
         self._looked_at = False
-        self._view: PageView | None = None
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -45,14 +44,11 @@ class RunPage:
 
     def view(self, counts: RunCounts, beside: Viewer) -> PageView:
         """What sees each tick."""
-        self._view = PageView(self.state, counts, self.recent, beside)
-        return self._view
+        return PageView(self.state, counts, self.recent, beside)
 
-    def over(self, experiment: Experiment) -> None:
+    def over(self) -> None:
         """The load has ended."""
         self._looked_at = self.page.open
-        if self._view is not None:
-            self._view.over(experiment)
         self.page.stop = None
         self.state.tell(**facts_of("computing"))
 
