@@ -134,7 +134,7 @@ class _View:
             view.past.append(Row(step.window.users, ttft, itl, rate, told, result(step), reason))
         low, high = bracket_users(controller.plan, controller.steps)
         ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
-        view.bracket = ends
+        view.bracket = ends and f"{ends} so far"
 
     def _server(self, controller: KneeController) -> None:
         sample = controller.server
@@ -156,10 +156,11 @@ def counts(ended: int, failed: int) -> str:
 
 
 def phase(name: str, running_users: int, users: int) -> str:
-    """As people say it, with the users that are there while others still come or go."""
+    """As people say it, with the users that are there while others still start."""
     if name not in ("ramping", "settling"):
         return name
-    return "warming up" + (f", {running_users:,} there" if running_users != users else "")
+    started = f", {running_users:,} of them started" if running_users < users else ""
+    return f"warming up{started}"
 
 
 def result(step: Step) -> str:

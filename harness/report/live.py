@@ -60,7 +60,8 @@ class Row:
             self.tokens_per_s.digits,
             self.requests,
         )
-        why = f": {self.reason}" if self.reason and self.result != Decision.held else ""
+        quiet = self.result in (Decision.held, SO_FAR)
+        why = f": {self.reason}" if self.reason and not quiet else ""
         result = "measured" if self.result == Decision.held else self.result
         return in_columns(cells, result + why, narrow=narrow)
 
