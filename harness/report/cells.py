@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.measure.states import Decision, Status, Verdict
+from harness.measure.states import Status
 from harness.report.explain import knee_figures
 from harness.report.say import Figure, as_float, bounds, count, say
 
@@ -51,7 +51,7 @@ def table_row(facts: Facts, step: Level) -> dict[str, str]:
     return {
         "#": str(step.index + 1),
         "Users": f"{step.users:,}",
-        "Result": said(step),
+        "Result": step.result,
         **{
             f"p95 {name}, ms": Figure.of(step.latency(key), "p95", facts.limit_ms(key)).cell
             for key, name in (("ttft", "TTFT"), ("itl", "ITL"))
@@ -66,14 +66,3 @@ def table_row(facts: Facts, step: Level) -> dict[str, str]:
         "Purpose": step.purpose,
         "Why": step.reason,
     }
-
-
-def said(step: Level) -> str:
-    """What the level says: of a search its decision, of a level that was given its SLOs."""
-    if step.decision != Decision.held:
-        return step.decision
-    verdicts = [one.verdict for one in step.slos]
-    for verdict in (Verdict.missed, Verdict.inconclusive, Verdict.met):
-        if verdict in verdicts:
-            return verdict
-    return "measured"

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.states import Decision, Verdict
-from harness.report.cells import said
 from harness.report.say import Figure
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.report.words import limit
@@ -112,7 +111,7 @@ def panel(facts: Facts, name: str, *, around: bool = False) -> str:
         axes.plot(*_columns(_means(groups, figure_of)), color=MUTED, linewidth=1, zorder=2)
         _knee(axes, facts)
         for x, step in zip(_beside(shown, apart=around), shown, strict=True):
-            _point(axes, x, said(step), figure_of(step))
+            _point(axes, x, step.result, figure_of(step))
         _slo_lines(axes, facts, metric)
         return to_svg(figure, f"curve-{name}{'-around' * around}", f"{title} against users")
 
@@ -239,6 +238,7 @@ def _slo_lines(axes: Axes, facts: Facts, metric: str) -> None:
             told, at = f"{told}: far above", top
         else:
             axes.axhline(at, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-        axes.annotate(told, (0.01, at), va="top" if at == top else "bottom", xytext=(0, 2),
+        axes.annotate(told, (0.01, at), va="top" if at == top else "bottom",
+                      xytext=(0, -4 if at == top else 2),
                       xycoords=("axes fraction", "data"), textcoords="offset points",
                       fontsize=11, zorder=4)  # fmt: skip
