@@ -13,7 +13,7 @@ from harness.report.cells import table_row
 from harness.report.compat import as_markdown, beside
 from harness.report.facts import Facts
 from harness.report.page import html
-from harness.report.words import in_markdown, one_line
+from harness.report.words import in_markdown, one_line, ruled
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import flat
 from harness.runfolder.writer import RunFolder
@@ -32,13 +32,13 @@ SAID: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s
 
 def markdown(facts: Facts, told: Answer) -> str:
     """Short enough for a comment on a pull request; what the folder lost is said there too."""
-    rows = [table_row(step) for step in facts.steps]
+    rows = [table_row(facts, step) for step in facts.steps]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
     lines = [f"**{in_markdown(told.headline)}**"]
     if told.sentences or lost:
         lines += ["", *map(in_markdown, [*told.sentences, *lost])]
     if rows:
-        lines += ["", f"| {' | '.join(MD_COLUMNS)} |", f"|{' ---: |' * len(MD_COLUMNS)}"]
+        lines += ["", f"| {' | '.join(MD_COLUMNS)} |", ruled(MD_COLUMNS, "Result")]
         lines += [f"| {' | '.join(in_markdown(row[c]) for c in MD_COLUMNS)} |" for row in rows]
     lines += waterfall.as_markdown(facts)
     lines += as_markdown(beside(facts))
