@@ -45,9 +45,9 @@ def metrics() -> str:
         "# Metrics",
         "",
         "Made from `METRICS` in `harness/measure/metrics.py` by `make docs`; a test compares them.",
-        "Times are integer nanoseconds inside, milliseconds in JSON, reports and on the terminal,",
-        "and seconds for Prometheus. How failures, open requests, quantiles and intervals are",
-        "treated stands in [design.md](design.md), under Definitions.",
+        "Times are integer nanoseconds internally, milliseconds in JSON, reports and the terminal,",
+        "and seconds for Prometheus. [design.md](design.md) defines how failures, open requests,",
+        "quantiles and intervals are treated.",
         "",
         "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
         "or p999, which can also be written p99.9.",
@@ -69,17 +69,18 @@ def metrics() -> str:
 def compat() -> str:
     """docs/compat.md, from COMPAT."""
     rows = [
-        "# Other tools' figures beside ours",
+        "# Comparison with other tools",
         "",
         "Made from `COMPAT` in `harness/measure/compat.py` by `make docs`; a test compares them.",
         "",
-        "`--compat TOOL` on `knee`, `run`, `sweep` and `report` prints beside our figures those",
-        "that another tool's definitions give of the same requests, in that tool's words, so that",
-        "a disagreement of two tools can be explained:",
+        "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
+        "from the same requests, under that tool's names, and prints them next to ours, so that a",
+        "disagreement between two tools can be explained:",
         "",
         "    vllm-harness run http://127.0.0.1:8000 --users 2 --requests 60 --compat vllm-bench",
         "    vllm-harness report reports/run-20261121-101500 --compat guidellm,aiperf,genai-bench",
         "",
+<<<<<<< HEAD
         "Both columns look at the requests that were sent in the level's measured window (gaps",
         "and throughput: that ended in it); how many came before it, which the tool would count",
         "too, is said. Ours is as in [metrics.md](metrics.md): failed requests are infinitely",
@@ -87,16 +88,26 @@ def compat() -> str:
         "takes any percentile of any number of values. The reader is ours in both columns: what a",
         "tool's own event loop adds to its figures is not in them. `result.json` has the rows",
         "under `compat`.",
+=======
+        "Both columns use the requests sent in the level's measured window (for gaps and",
+        "throughput, those that ended in it); the number of requests before it, which the tool",
+        "would count too, is reported. Ours are as in [metrics.md](metrics.md): failed requests",
+        "are infinitely slow, and a quantile needs enough samples. Every tool here leaves failed",
+        "requests out and computes any percentile of any number of values. Both columns use our",
+        "timestamps: the delay that a tool's own event loop adds is not included. `summary.json`",
+        "has the rows under `compat`.",
+>>>>>>> h-c
         "",
-        "A tool divides its throughput by the time of its whole run, in which its first requests",
-        "start and its last ones end on a server that is not full: with C users and N requests its",
-        "figure is lower by up to about C / N. Here both columns divide by the measured window.",
+        "A tool divides its throughput by the duration of its whole run, in which its first",
+        "requests start and its last ones end on a server that is not full: with C users and N",
+        "requests its figure is lower by up to about C / N. Here both divide by the measured",
+        "window.",
     ]
     for tool in COMPAT.values():
         rows += ["", f"## {tool.title} {tool.version}", "", f"`--compat {tool.name}`. {tool.note}"]
         rule = "numpy's default, between two values" if tool.quantile == LINEAR else STEPS
         rows += ["", f"Percentiles: {rule} ([source]({tool.quantile_source})).", ""]
-        rows += ["| Theirs | Beside our | From | To | Per | How it differs |"]
+        rows += ["| Theirs | Ours | From | To | Per | How it differs |"]
         rows += ["|---|---|---|---|---|---|"]
         for d in tool.definitions:
             per = PER[d.per] + (", weighted by its tokens" if d.by_tokens else "")
@@ -115,13 +126,13 @@ STEPS = "the smallest value up to which this share of the weight lies, never bet
 def vllm_series() -> str:
     """docs/vllm-series.md, from SERIES."""
     rows = [
-        "# vLLM's figures, and what we call them",
+        "# vLLM's metrics, and our names for them",
         "",
         "Made from `SERIES` in `harness/wire/vllm_series.py` by `make docs`; a test compares them.",
-        "The newest spelling that a server gives counts. Several engines (label `engine`) and API",
-        "servers become one figure: *sum*, *mean*, *max* or *min* over them. Histograms keep their",
-        "buckets in `server.jsonl`; engines' buckets add up. What a server does not say is missing",
-        "from the step's figures, and the report says so.",
+        "The newest name that a server exports is used. Several engines (label `engine`) and API",
+        "servers become one value: *sum*, *mean*, *max* or *min* over them. Histograms keep their",
+        "buckets in `server.jsonl`; the buckets of several engines are added. What a server does",
+        "not export is missing from the step's metrics, and the report says so.",
         "",
         "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
         "|---|---|---|---|---|",
@@ -190,7 +201,7 @@ def recorded() -> str:
     return rule_file(
         RECORDED,
         [
-            "Worked out ahead, over the last minute; what each is: docs/stack.md.",
+            "Recording rules over the last minute; docs/stack.md describes each.",
             "Made by `make docs` from `RECORDED` in harness/export/recording.py.",
         ],
     )
@@ -226,7 +237,7 @@ def watched() -> str:
     return rule_file(
         {"harness_watched": WATCHED},
         [
-            "Whether what is seen is whole and may be believed.",
+            "Whether the metrics are complete and valid.",
             "Made by `make docs` from `WATCHED` in harness/export/watching.py.",
         ],
     )
@@ -237,7 +248,7 @@ def verdict() -> str:
     found = json.loads((HERE.parent / "tests/data/verdicts.json").read_text())
     cases, right = found["cases"], found["right"]
     rows = [
-        "# What stops it there",
+        "# The bottleneck",
         "",
         "Made from `RULES` in `harness/measure/verdict.py`, `RESOURCES` in",
         "`harness/engine/bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
@@ -271,42 +282,51 @@ def _first_line(text: str | None) -> str:
 
 
 VERDICT_HOW = """\
+<<<<<<< HEAD
 Each rule sees the figures of one level, the longest hold of the first above the knee, as they
 stand in `result.json`, and answers with a confidence and its evidence. The highest confidence wins;
 below 0.5 the verdict is *undecided*, which is a legal answer. `result.json` holds under
 `bottleneck` the name, the confidence, the window, the evidence, every other cause with why it is
 ruled out, and what to try next.
+=======
+Each rule reads the metrics of one step, the longest at the first level above the knee, as they
+are in `knee.json`, and returns a confidence with its evidence. The highest confidence wins; below
+0.5 the verdict is *undecided*, which is a valid result. `knee.json` has under `verdict` the name,
+the confidence, the window, the evidence, every other cause with the reason why it is ruled out,
+and what to try next.
+>>>>>>> h-c
 
-From the records: gaps between tokens with and without somebody's prompt in the same engine step
-(a prompt's first token arrives with the token that it delayed), how evenly requests were sent,
-and how many events were made on time but sent late. From the server: what runs and waits, KV
-cache, preemptions, means of queue, prefill, decode and TTFT. From the host: CPU of the API
-servers and of the engine cores, where they run on this machine; elsewhere that of the engine cores
-from `vllm-harness exporter` beside them (`--gpu-metrics http://SERVER:9400`). From the GPU: how
-busy it is, its clocks, and how much of its busy time is spent at memory, compared with the lowest
-level that was held: absolute values of that figure differ from GPU to GPU. Without a GPU's figures
-the engine's own process cannot be told from slow decoding.
+From the records: gaps between tokens with and without a prompt in the same engine step (a prompt's
+first token arrives with the token that it delayed), how evenly requests were sent, and how many
+events were made on time but sent late. From the server: requests running and waiting, KV cache,
+preemptions, means of queue, prefill, decode and TTFT. From the host: CPU of the API servers and of
+the engine cores, where they run on this machine; otherwise that of the engine cores from
+`vllm-harness exporter` on their machine (`--gpu-metrics http://SERVER:9400`). From the GPU: its
+utilization, its clocks, and the share of its busy time in which memory is accessed, relative to
+the lowest level that was held, since the absolute value differs between GPUs. Without GPU metrics
+the engine process cannot be told from slow decoding.
 """
 VERDICT_TRUTH = """\
 ## How often it is right
 
-In simulated time, on 200 engine configurations drawn by seed: slots, KV cache, prefill, decoding,
-interference, API server or engine process are made short in turn. The rules read what `/metrics`,
-the host's process table and NVML would show. The truth is the resource whose doubling moves the
-simulated knee most; where a second one moves it over half as far (in the logarithm), that name or
-*undecided* is right too. Only configurations count whose knee is at 4 to 300 users and moves by
-22 % or more. The rules' constants were chosen while looking at seeds below 4000; the 200 are the
-first that count from there on. An engine's process costs CPU for each step and each sequence, in
-which the GPU waits; it may wait for the GPU in a loop, so that its CPU is a core all the time. An
-API server is a queue: CPU for each request before the engine sees it, and for each event; what
-waits is merged, as vLLM does.
+In simulated time, on 200 engine configurations drawn by seed, in which slots, KV cache, prefill,
+decoding, interference, API server or engine process are scarce in turn. The rules read what
+`/metrics`, the host's process table and NVML would show. The truth is the resource whose doubling
+moves the simulated knee most; where a second one moves it more than half as far (on a log scale),
+that name or *undecided* is right too. Only configurations with a knee of 4 to 300 users that moves
+by at least 22% count. The rules' constants were chosen on seeds below 4000; the 200 are the first
+that count from there on. The engine process takes CPU time for each step and each sequence, during
+which the GPU waits; it may poll the GPU in a loop, so that it uses a whole core all the time. An
+API server is a queue: it takes CPU time for each request before the engine sees it, and for each
+event; events that wait are merged, as in vLLM.
 """
 VERDICT_LIMITS = """\
-The truths are rough (levels of some hundred requests, interpolated between two at most 20 %
-apart), made by `tests/simulated_verdict.py truths`. Client, network, throttling and bursts are
-not simulated: table tests pin them. A simulated GPU reads memory or computes, whichever takes
-longer; a real one is less clean. Without the GPU's figures the same rules were right in 89 % of
-these configurations, surely wrong in none: what they miss is the engine's own process.
+The truths are rough (levels of a few hundred requests, interpolated between two at most 20%
+apart), computed by `tests/simulated_verdict.py truths`. Client, network, throttling and bursts are
+not simulated; table tests cover them. A simulated GPU reads memory or computes, whichever takes
+longer; a real one is less clear-cut. Without GPU metrics the same rules were right in 89% of these
+configurations and never wrong with a confidence of 0.8 or more: what they miss is the engine
+process.
 """
 
 
@@ -336,8 +356,7 @@ and `grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To us
 Grafana that you have, import the JSON files and choose your Prometheus under **Data source**.
 They need what [exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter on the
 server's machine, and a run with `--metrics-port`, each scraped by Prometheus. Without a run,
-*Server* and *GPU* show a production server; *Knee*, *Latency* and *Client health* need a run's
-series.
+*Server*, *GPU* and the server's side of *Latency* show a production server; the rest needs a run.
 
 The variables above each dashboard:
 
@@ -357,10 +376,11 @@ report has the exact ones.
 No Grafana server was run to make or test any of this. Tested were: every query of every panel,
 annotation and variable by a real Prometheus over a real run, of the embedded engine and of vLLM
 on a CPU, each answer compared with a recomputation from the stored samples, and these with the
-run folder; the GPU panels over recorded readings of an H200; and the JSON against the types of
-`@grafana/schema`. The pictures show those answers, drawn by `tests/dashboard_pictures.py` where
-Grafana would place the panels. They are not screenshots. The run: an embedded engine with
-`max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of 5 s.
+run folder; the GPU panels over recorded readings of an H200 (a burn-in, not vLLM); and the JSON
+against the types of `@grafana/schema`. The pictures show those answers, drawn by
+`tests/dashboard_pictures.py` where Grafana would place the panels. They are not screenshots. The
+run: an embedded engine with `max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of
+5 s.
 """
 
 
