@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import engine_flags
-from harness.cli.parsing import count, duration, share
+from harness.cli.parsing import count, duration, share, writable
 from harness.load.workloads import API_PATHS, WORKLOADS, workload
 from harness.measure.compat import COMPAT, tools
 from harness.measure.slo import Slo
@@ -152,6 +153,12 @@ def output(parser: argparse.ArgumentParser) -> None:
         "--json",
         metavar="FILE",
         help="write the result there too; - for stdout, and the live view goes to stderr",
+    )
+    group.add_argument(
+        "--junit",
+        type=partial(writable, "--junit"),
+        metavar="FILE",
+        help="write a JUnit report there: a test case for each SLO",
     )
     group.add_argument("--ui", action="store_true", help="serve Locust's web UI meanwhile")
     group.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -75,3 +76,20 @@ def levels(option: str) -> Callable[[str], tuple[int, ...]]:
         return tuple(one(part.strip()) for part in text.split(","))
 
     return read
+
+
+def writable(option: str, path: str) -> str:
+    """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
+    where = Path(path)
+    try:
+        new = path != "-" and not where.exists()
+        if new or where.is_file() or where.is_dir():  # a pipe's reader would see it end
+            where.open("xb" if new else "ab").close()
+        if new:
+            where.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{option} is {path!r} ({error.strerror}): expected a file that can be written, in a "
+            f"folder that exists; try {option} result.json."
+        ) from None
+    return path
