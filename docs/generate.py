@@ -274,9 +274,9 @@ def _first_line(text: str | None) -> str:
 VERDICT_HOW = """\
 Each rule reads the metrics of one level, the longest hold of the first above the knee, as they
 are in `result.json`, and returns a confidence with its evidence. The highest confidence wins; below
-0.5 the verdict is *undecided*, which is a valid result. `result.json` has under
-`bottleneck` the name, the confidence, the window, the evidence, every other cause with the reason why it is ruled out,
-and what to try next.
+0.5 the verdict is *undecided*, which is a valid result. `result.json` has under `bottleneck` the
+name, the confidence, the window, the evidence, every other cause with the reason why it is ruled
+out, and what to try next.
 
 From the records: gaps between tokens with and without a prompt in the same engine step (a prompt's
 first token arrives with the token that it delayed), how evenly requests were sent, and how many

@@ -71,6 +71,7 @@ class OutputOptions:
 
     out_dir: Path
     json_to: str | None = None
+    junit_to: str | None = None
     ui_port: int | None = None  # Locust's web UI; None: off
     otlp_port: int | None = None  # take the server's traces there; None: none
     live: bool = True  # the terminal view

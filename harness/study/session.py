@@ -39,6 +39,9 @@ class Front(Protocol):
     def report(self, run: Run, result: Result) -> str:
         """Write the reports of a run folder; the answer in words."""
 
+    def junit(self, result: Result) -> str:
+        """`--junit`."""
+
 
 def conduct(
     wanted: Wanted,
@@ -60,6 +63,8 @@ def conduct(
         del experiment  # what it remembers of tokens is in the folder too, and results need room
         gc.collect()
         result = conclude(folder, wanted.output.json_to, front, page=page)
+        if wanted.output.junit_to:
+            Path(wanted.output.junit_to).write_text(front.junit(result))
         if metrics is not None and not result.interrupted:
             metrics.result(result)
     return result.exit_code
