@@ -6,9 +6,9 @@ What is promised was shown: a knee's headline names the level that passed, not t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.result import known
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
 from harness.report.compat import as_text, beside
@@ -192,7 +192,7 @@ def verdict(one: SloResult) -> str:
         told = (
             f"{one.n_over:,.0f} of {one.n:,} {over} ({float(share):.1%}; {one.allowed:.1%} allowed)"
         )
-    elif known(one.observed):  # of a search, by the sequential test
+    elif not isnan(one.observed):  # of a search, by the sequential test
         told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
     line = f"{one.slo} {one.verdict}{at}: {told}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
