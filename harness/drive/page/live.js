@@ -102,7 +102,8 @@ function table(caption, head, rows) {
 
 function interval(told) {
   if (!told) return "–";
-  return number(told[0]) + (told[1] === null ? "" : ` (${number(told[1])} to ${number(told[2])})`);
+  const [value, low, high] = told.map((one) => one === null ? null : number(one));
+  return `${value} (${high === null ? `at least ${low}` : `${low} to ${high}`})`;
 }
 
 function showSteps(steps = []) {
