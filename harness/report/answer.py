@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.result import known
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
 from harness.report.compat import as_text, beside
@@ -189,8 +188,8 @@ def verdict(one: SloResult) -> str:
         told = (
             f"{one.n_over:,.0f} of {one.n:,} {over} ({float(share):.1%}; {one.allowed:.1%} allowed)"
         )
-    elif known(one.observed):  # of a search, by the sequential test
-        told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
+    elif (seen := Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS)).known:
+        told = str(seen)  # of a search: by its sequential test
     line = f"{one.slo} {one.verdict}{at}: {told}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
         line += f"; about {count(one.needs_more, 'more request')} would decide it"
