@@ -6,6 +6,7 @@ What is promised was shown: a knee's headline names the level that passed, not t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
 from harness.measure.slo import Slo
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from harness.report.facts import Facts
 
 REQUESTS: Final = "concurrent request"
+ORDER: Final = (Verdict.missed, Verdict.inconclusive, Verdict.met)  # the worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +161,10 @@ def _held(facts: Facts) -> Answer:
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
         badge, tone = "measured", "good"
-    verdicts = [verdict(one) for one in facts.result.slos]
-    if (errors := facts.result.errors) is not None:
-        verdicts.insert(0, verdict(errors))
+    errors = facts.result.errors  # need not be shown to be few enough
+    failing = [errors] if errors is not None and errors.verdict == Verdict.missed else []
+    judged = sorted([*failing, *facts.result.slos], key=lambda one: ORDER.index(one.verdict))
+    verdicts = [verdict(one) for one in judged]
     figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
@@ -185,11 +188,9 @@ def verdict(one: SloResult) -> str:
     over = "failed" if one.slo.startswith("max_errors") else f"over {one.slo}"
     told = f"nothing was observed that {one.slo} is about"
     if one.n:
-        told = (
-            f"{one.n_over:,.0f} of {one.n:,} {over} ({float(share):.1%}; {one.allowed:.1%} allowed)"
-        )
-    elif (seen := Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS)).known:
-        told = str(seen)  # of a search: by its sequential test
+        told = f"{one.n_over:,.0f} of {one.n:,} {over} ({share:.1%}; {one.allowed:.1%} allowed)"
+    elif not isnan(one.observed):  # of a search: by its sequential test
+        told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
     line = f"{one.slo} {one.verdict}{at}: {told}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
         line += f"; about {count(one.needs_more, 'more request')} would decide it"
