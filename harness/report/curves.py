@@ -216,8 +216,9 @@ def _point(axes: Axes, x: float, result: str, seen: Figure, *, small: bool) -> N
         style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.7}
         axes.plot([x] * 2, [seen.lo, high], markevery=[1], markersize=4,
                   marker="" if bounded else "^", **style)  # fmt: skip
-    axes.plot([x], [seen.value], marker=marker, color=color,
-              markerfacecolor=PAPER if seen.weak else color, markersize=3 if small else 7, zorder=3)  # fmt: skip
+    face, size = PAPER if seen.weak else color, 3 if small else 7
+    axes.plot([x], [seen.value], marker=marker, color=color, markerfacecolor=face, markersize=size,
+              zorder=3)  # fmt: skip
 
 
 def _knee(axes: Axes, facts: Facts) -> None:
