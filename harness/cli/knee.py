@@ -46,6 +46,8 @@ def add(commands: Subparsers) -> None:
     )
     replicas = "also report how many replicas N concurrent requests need"
     number(search, "--plan-users", replicas, example=2000)
+    gate = "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive"
+    number(search, "--at-least", gate, example=64)
     groups.output(parser)
     parser.set_defaults(execute=execute)
 
@@ -62,6 +64,7 @@ def options(args: argparse.Namespace) -> KneeOptions:
         budget_ns=args.budget,
         max_errors=args.max_errors,
         plan_users=args.plan_users,
+        at_least=args.at_least,
         dry_run=args.dry_run,
     )
 

@@ -51,6 +51,9 @@ def answer(facts: Facts) -> Answer:
     told = STATUSES[facts.status](facts)
     target = facts.result.target
     simulated = f"{target.model} on {target.gpu}, no real server" if target.simulated else ""
+    told = replace(
+        told, sentences=[*(gate.sentence for gate in facts.result.gates), *told.sentences]
+    )
     if simulated:
         told = replace(told, badge=f"{told.badge} (simulated)")
     return replace(told, tables=as_text(beside(facts)), simulated=simulated)

@@ -282,9 +282,12 @@ class KneeController:
         ):
             self._hard_failed(now, now_ns, horizon)
         elif (length if by_time else ended) >= now.hold.cap_ns:
-            if not by_time:  # exactly so many: up to the instant at which the last of them ended
-                done = np.sort(self.records.table(now.settled_ns, horizon).table.done_ns)
-                window = self._window(now, int(done[now.hold.cap_ns - 1]), now_ns)
+            if not by_time:  # exactly so many: up to the instant at which the last of them was sent
+                sent = np.sort(self.records.table(now.settled_ns, horizon).table.sent_ns)
+                sent = sent[sent >= now.settled_ns]
+                if len(sent) < now.hold.cap_ns:
+                    return
+                window = self._window(now, int(sent[now.hold.cap_ns - 1]), now_ns)
             self._put_off(window)
             self._advance(now_ns)
 

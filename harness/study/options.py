@@ -93,6 +93,9 @@ class KneeOptions:
     budget_ns: int = 600 * SECOND
     max_errors: float = 0.01
     plan_users: int | None = None  # users to serve in all: how many replicas is that?
+    at_least: int | None = None  # users that the knee must hold
+    baseline: Path | None = None  # a run folder: the knee must not be worse than there
+    tolerance: float = 0.0  # by more than this share
     dry_run: bool = False
 
     def __post_init__(self) -> None:

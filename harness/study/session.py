@@ -50,14 +50,13 @@ def conduct(
     front: Front,
     *,
     choose: Choice | None = None,
-    plan_users: int | None = None,
 ) -> int:
     """Run to the end and say the answer; the exit code."""
     folder = wanted.output.out_dir
     page = RunPage(wanted, url, known.model) if wanted.output.ui_port is not None else None
     recent = page.recent if page else None
     with served(wanted, url, known.model, recent) as metrics, page or nullcontext():
-        experiment = Experiment.begin(wanted, url, known, choose=choose, plan_users=plan_users)
+        experiment = Experiment.begin(wanted, url, known, choose=choose)
         experiment.metrics, experiment.page = metrics, page.page if page else None
         _load(experiment, front, page)
         del experiment  # what it remembers of tokens is in the folder too, and results need room
