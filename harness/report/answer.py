@@ -164,10 +164,8 @@ def _held(facts: Facts) -> Answer:
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
         badge, tone = "measured", "good"
-    errors = facts.result.errors  # need not be shown to be few enough
-    failing = [errors] if errors is not None and errors.verdict == Verdict.missed else []
-    judged = sorted([*failing, *facts.result.slos], key=lambda one: ORDER.index(one.verdict))
-    verdicts = [verdict(one) for one in judged]
+    judged = [*([facts.result.errors] if facts.result.errors else []), *facts.result.slos]
+    verdicts = [verdict(one) for one in sorted(judged, key=lambda one: ORDER.index(one.verdict))]
     figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])

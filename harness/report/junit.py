@@ -23,10 +23,8 @@ def junit(result: Result) -> str:
     What is not met is a failure, what is inconclusive an error. A run that ends otherwise than with
     exit code 0 is never all green: without a case that says why, its status is one.
     """
-    cases: list[Case] = [(one.slo, one.verdict, verdict(one)) for one in result.slos]
-    if (errors := result.errors) is not None:  # they need not be shown to be few enough
-        passed = Verdict.missed if errors.verdict == Verdict.missed else Verdict.met
-        cases.append((errors.slo, passed, verdict(errors)))
+    judged = [*result.slos, *([result.errors] if result.errors else [])]
+    cases: list[Case] = [(one.slo, one.verdict, verdict(one)) for one in judged]
     cases += [(gate.name, gate.verdict, gate.sentence) for gate in result.gates]
     if result.exit_code != EXIT_OK and all(said == Verdict.met for _, said, _ in cases):
         reason = result.invalid_reason or f"exit code {result.exit_code}"
