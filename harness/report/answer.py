@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
 from harness.report.compat import as_text, beside
-from harness.report.explain import explained
+from harness.report.explain import explained, knee_figures
 from harness.report.routing import routed
 from harness.report.say import Figure, count
 from harness.report.words import limit, sentence, slo_name
@@ -77,9 +77,12 @@ def _found(facts: Facts) -> Answer:
 
 
 def _kept(facts: Facts) -> str:
-    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, of the level that holds."""
-    level = facts.result.at_knee
-    parts = [f"{slo_name(slo)} {_observed(level, slo)} under {limit(slo)}" for slo in facts.slos]
+    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, of all holds of the level that holds."""
+    level, pooled = facts.result.at_knee, knee_figures(facts)
+    parts = []
+    for slo in facts.slos:
+        name = slo_name(slo)
+        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} under {limit(slo)}")
     return " and ".join(parts)
 
 
