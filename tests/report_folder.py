@@ -8,30 +8,29 @@ from typing import TYPE_CHECKING
 from report_example import MS, SLOTS, S, Server
 
 from harness.measure.evidence import Window, gather
-from harness.measure.result import Knee
 from harness.measure.search import SearchPlan
 from harness.measure.slo import Slo
-from harness.measure.states import Purpose, Status
+from harness.measure.states import Status
 from harness.measure.table import RecordTable
-from harness.measure.typed import to_json
+from harness.report.write import write_reports
 from harness.runfolder import names
+from harness.runfolder.reader import read_result, read_run
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.serverlines import to_row
 from harness.runfolder.writer import RunFolder
-from harness.study.results import write_results
+from harness.study.results import EXIT_OF, write_results
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.measure.result import Result
-    from harness.runfolder.reader import Run
+    from harness.report.answer import Answer
 
 SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 48, 56, 52, 50, 51, 50, 51)
 PLAN = SearchPlan(SLOS)
 CLIENT = {"stamp_source": "kernel", "exact_share": 0.98, "loop_lag_p99_ms": 1.42, "cpu_s": 12.4}
-PURPOSES = (Purpose.up,) * 7 + (Purpose.bisect,) * 5 + (Purpose.repeat,) * 2
+PURPOSES = ("up",) * 7 + ("bisect",) * 5 + ("repeat",) * 2
 COMMAND = ("vllm-harness", "knee", "http://127.0.0.1:8000", "--slo", "ttft_p95=500ms", "--slo",
            "itl_p95=50ms", "--plan-users", "2000")  # fmt: skip
 
@@ -76,22 +75,14 @@ def measured(folder: RunFolder, server: Server, windows: list[Window], invalid: 
         writer.close()
     samples, lines = folder.lines(names.SERVER), folder.lines(names.STEPS)
     for sample in server.samples:
-        samples.append(to_row(sample, {}))
+        samples.append(sample)
     for window in windows:  # each judged on its own, by what was known at its end
         evidence = gather(table.until(window.end_ns), window, SLOS)
         why = invalid if window is windows[-1] else ""
-        judged = PLAN.judge(evidence)
-        lines.append(asdict(window) | {"decision": judged.decision, "invalid": why})
+        decision = PLAN.judge(evidence).decision
+        lines.append(asdict(window) | {"decision": decision, "invalid": why})
     samples.close()
     lines.close()
-
-
-# what is promised at the end of a search, in users: holds, estimate, fails by, interval
-KNEES = {
-    "found": Knee(50, 51, 52, (50, 51), measured_at_users=50),
-    "not_reached": Knee(4, None, None, (4, 512), measured_at_users=4),
-    "slo_failed_at_min": Knee(None, None, 64, (0, 64), measured_at_users=64),
-}  # fmt: skip
 
 
 def make(
@@ -102,8 +93,8 @@ def make(
     status: str = "found",
     fail_above: int = 10**9,
     said: str = "",
-) -> tuple[Run, Result] | None:
-    """A folder of a search that ended so, and its result; status "": it ends with the load.
+) -> Result | None:
+    """A folder of a search that ended so, its result.json; status "": it ends with the load.
 
     `said` is what a hostile server says wherever it has a say: names, errors, a reason.
     """
@@ -113,15 +104,21 @@ def make(
     measured(folder, server, windows, said)
     if not status:
         return None
-    folder.write_json(names.ENDED, {"interrupted": False, "invalid": "", "figures": CLIENT,
-                                    "status": status})  # fmt: skip
-    run, result = write_results(path)
+    ended = {"interrupted": False, "invalid": "", "figures": CLIENT}
+    folder.write_json(names.ENDED, ended | {"status": status})
+    return ended_as(write_results(path)[1], status)
+
+
+def ended_as(result: Result, status: str) -> Result:
+    """The same figures, as of a search that ended so; a knee that was found lies at 51."""
+    as_said = Status(status)
     knee = result.knee
-    assert knee is not None
-    if status in KNEES:  # the seconds of a test are too few for the search itself to say so
-        told = KNEES[status]
-        knee = replace(knee, holds=told.holds, estimate=told.estimate, fails_by=told.fails_by,
-                       ci95=told.ci95, measured_at_users=told.measured_at_users)  # fmt: skip
-    result = replace(result, status=Status(status), knee=knee)
-    folder.write_json(names.RESULT, to_json(result))
-    return run, result
+    if as_said == Status.found and knee is not None:
+        knee = replace(knee, holds=50, estimate=51, fails_by=52, ci95=(50, 51))
+    return replace(result, status=as_said, exit_code=EXIT_OF[as_said], knee=knee)
+
+
+def report(path: Path, result: Result | None = None) -> Answer:
+    """The folder's reports, of its own result or another; the answer."""
+    found = result or read_result(path) or write_results(path)[1]
+    return write_reports(read_run(path), found)

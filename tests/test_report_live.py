@@ -28,14 +28,14 @@ ROWS = [
         Decision.failed, "9 of 9"),
     Row(4, Figure(), Figure(), Figure(0), "0", Decision.held, "judged at the end"),
     Row(8, Figure(499.7, 470, 530, limit=500), Figure(12.0, 11.1), Figure(388), "40",
-        Decision.inconclusive, "1 late"),
+        Decision.inconclusive, "late"),
 ]  # fmt: skip
 HEAD = " users           p95 TTFT, ms            p95 ITL, ms  tokens/s  requests  result"
 TABLE = [
     "     1   10.9 (at least 10.7) 10.33 (10.28 to 10.47)      99.7        14  passing so far",
     "    64 1,035 (1,011 to 1,043)      inf (46.0 to inf)     1,561 154, 9 failed  fail: 9 of 9",
     "     4                      –                      –      0.00         0  measured",  # noqa: RUF001
-    "     8     499.7 (470 to 530)   12.0 (at least 11.1)       388        40  inconclusive: 1 late",
+    "     8     499.7 (470 to 530)   12.0 (at least 11.1)       388        40  inconclusive: late",
 ]
 LEFT = "37 ended, 2 failed, 20 s elapsed, at most 1 min left"
 VIEW = LiveView(
