@@ -22,7 +22,7 @@ is at least that of the observations above the quantile beyond which twice the a
         for w, step in counted.steps.items()
     ]
     for level in decide(counts):
-        level.verdict, [(r.slo, r.verdict, r.over, r.n, r.needs_more) for r in level.slos]
+        [(one.slo, one.verdict, one.over, one.n, one.needs_more) for one in level.slos]
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from harness.measure.evidence import HALF
 from harness.measure.metrics import METRICS, failed
 from harness.measure.states import Verdict
 from harness.measure.stats import at_least, block_count, design_effects, highest, joined, student
-from harness.measure.table import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,14 +78,6 @@ class LevelResult:
 
     slos: tuple[SloResult, ...]
     errors: SloResult  # missed or inconclusive: few failures need not be shown
-
-    @property
-    def verdict(self) -> Verdict:
-        """Missed if any is, met if each SLO is and there are some."""
-        told = {one.verdict for one in self.slos}
-        if Verdict.missed in told | {self.errors.verdict}:
-            return Verdict.missed
-        return Verdict.met if told == {Verdict.met} else Verdict.inconclusive
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +244,7 @@ def counts_of(
         counts.append(
             in_order(str(slo), slo.allowed, ns > slo.limit_ns, sent, users=window.users, values=ns)
         )
-    ended = row[table.outcome[row] != OPEN]
+    ended = row[~table.is_open[row]]
     bad, sent = failed(table)[ended], table.sent_ns[ended]
     return [*counts, in_order(ERRORS, max_errors, bad, sent, users=window.users)]
 
