@@ -68,7 +68,7 @@ def test_holm(z: list[float], weights: list[int], want: list[bool]) -> None:
         (0.06, 0.01, 0.05, (Change.worse, False, None)),  # log 1.05 = 0.0488: 1.1 errors away
         (0.06, 0.01, 0.00, (Change.worse, True, None)),
         (-0.03, 0.01, 0.05, (Change.better, False, None)),
-        (0.01, 0.01, 0.05, (Change.not_shown, False, None)),  # at most 0.0296
+        (0.01, 0.01, 0.05, (Change.no_difference_shown, False, None)),  # at most 0.0296
         (0.01, 0.03, 0.05, (Change.inconclusive, False, 2.3)),  # (1.96 x 0.03 / 0.0388)^2
         (0.04, 0.03, 0.05, (Change.inconclusive, False, 2.2)),  # (1.96 x 0.03 / 0.04)^2
         (0.01, 0.01, 0.00, (Change.inconclusive, False, 3.8)),  # nothing is shown to be equal
@@ -170,7 +170,7 @@ def failures(hits: int, n: int) -> Difference:
 @pytest.mark.parametrize(
     ("hits", "n", "want"),
     [
-        (0, 1000, (Change.not_shown, False)),  # A within 0.96%, B within 0.38%
+        (0, 1000, (Change.no_difference_shown, False)),  # A within 0.96%, B within 0.38%
         (0, 100, (Change.inconclusive, False)),  # B may have 3.7%
         (6, 400, (Change.worse, False)),  # 1.5%, but a point more is not shown
         (20, 400, (Change.worse, True)),

@@ -50,7 +50,7 @@ class Change(StrEnum):
 
     worse = "worse"
     better = "better"
-    not_shown = "no difference shown"
+    no_difference_shown = "no_difference_shown"
     inconclusive = "inconclusive"
 
 

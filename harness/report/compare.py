@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from harness.measure.compare import ERRORS, KNEE, Change
 from harness.report.say import UNKNOWN, count, say
-from harness.report.words import in_markdown, metric_name
+from harness.report.words import in_markdown, metric_name, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +39,10 @@ def row(one: Difference) -> list[str]:
             return UNKNOWN
         return f"{100 * x:+.2f} points" if one.metric == ERRORS else f"{x:+.1%}"
 
-    (lo, hi), verdict = one.ci95, one.verdict + ", beyond the tolerance" * one.beyond
+    (lo, hi), verdict = (
+        one.ci95,
+        one.verdict.replace("_", " ") + ", beyond the tolerance" * one.beyond,
+    )
     interval = f"at most {change(hi)}" if lo <= -1 else f"{change(lo)} to {change(hi)}"
     if math.isinf(hi):
         interval = "too few requests" if lo <= -1 else f"at least {change(lo)}"
@@ -73,7 +76,7 @@ def headline(c: Comparison) -> str:
 
 def summary(c: Comparison) -> str:
     """How many of each verdict, of what."""
-    each = ", ".join(f"{len(_called(c, verdict))} {verdict}" for verdict in Change)
+    each = ", ".join(f"{len(_called(c, v))} {v.replace('_', ' ')}" for v in Change)
     of = f"A is {c.a}, B is {c.b}, the tolerance {100 * c.tolerance:g}%."
     return f"Of {count(len(c.differences), 'figure')}: {each}. {of}"
 
@@ -90,7 +93,8 @@ def in_sight(c: Comparison) -> list[list[str]]:
 
 def text(c: Comparison) -> str:
     """For a terminal."""
-    return "\n".join([warning(c), headline(c), summary(c), *_table(in_sight(c), str), ""]).lstrip()
+    told = [*map(one_line, (warning(c), headline(c), summary(c))), *_table(in_sight(c), one_line)]
+    return "\n".join([*told, ""]).lstrip()
 
 
 def markdown(c: Comparison) -> str:

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
-    from harness.measure.compare import Side
+    from harness.measure.compare import Numbers, Side
     from harness.measure.evidence import Window
     from harness.measure.recorded import Recorded
     from harness.measure.search import SearchPlan
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from harness.measure.walk import Piece
     from harness.runfolder.reader import Run
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
     Sides = dict[int, dict[str, Side]]  # users (0: of the whole run) -> metric -> figure
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
@@ -59,7 +55,7 @@ class ByBlock(Gaps):
         self.seconds = np.concatenate([np.diff(one) / SECOND for one in edges])
         self.tokens = np.zeros(len(self.seconds))
 
-    def place(self, at_ns: Ints) -> Ints:
+    def place(self, at_ns: Numbers) -> Numbers:
         """The block of each instant; -1: in no hold."""
         out = np.full(len(at_ns), -1)
         for first, (start, end, block_ns) in zip(self._first, self.spans, strict=False):
@@ -67,11 +63,10 @@ class ByBlock(Gaps):
             out[here] = first + (at_ns[here] - start) // block_ns
         return out
 
-    def count(self, at_ns: Ints, each: Ints | int = 1) -> Floats:
+    def count(self, at_ns: Numbers, each: Numbers | int = 1) -> Numbers:
         """How much came in each block."""
         place = self.place(at_ns) + 1
-        weights = np.broadcast_to(each, place.shape)
-        return np.bincount(place, weights, len(self.seconds) + 1)[1:].astype(np.float64)
+        return np.bincount(place, np.broadcast_to(each, len(place)), len(self.seconds) + 1)[1:]
 
     def see(self, piece: Piece) -> None:
         """As Gaps."""
@@ -137,8 +132,9 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     ours, theirs = (_read(run, plans[0]) for run in runs)
     pairs = pairs_of(ours, theirs)
     if not pairs:
+        held = [sorted(n for n in found if n) for found in (ours, theirs)]
         raise ConfigError(
-            f"{a} and {b} have no level in common: found {sorted(ours)} and {sorted(theirs)} "
+            f"{a} and {b} have no level in common: found usable ones of {held[0]} and {held[1]} "
             "users, expected one that both held, or two knees; try `vllm-harness run` with one."
         )
     one, other = (_settings(run) for run in runs)
@@ -166,12 +162,11 @@ def _settings(run: Run) -> dict[str, str]:
     config, server = run.info["config"], run.info.get("server") or {}
     client, gpus = run.info.get("hardware") or {}, (run.info.get("gpu") or {}).get("gpus") or []
     names = ("model", "version", "embedded", "api", "flags")
-    told: dict[str, Any] = {name: server.get(name) for name in names}
-    told["GPUs"] = [gpu.get("name") for gpu in gpus]
-    told["workload"], told["SLOs"] = (config.get("drive") or {}).get("workload"), config["slos"]
-    told["client"] = {name: client.get(name) for name in ("cpu", "usable_cores")}
-    out: dict[str, Any] = {}
-    for name, value in told.items():
-        parts = {f"{name} {k}": v for k, v in value.items()} if isinstance(value, dict) else None
-        out |= parts or {name: value}
-    return {name: str(value) for name, value in out.items()}
+    told: dict[str, Any] = {name: server.get(name) for name in names} | {
+        "GPUs": [gpu.get("name") for gpu in gpus],
+        "workload": (config.get("drive") or {}).get("workload"),
+        "SLOs": config.get("slos"),
+        "client": {name: client.get(name) for name in ("cpu", "usable_cores")},
+    }
+    flat = ((n, v if isinstance(v, dict) else {"": v}) for n, v in told.items())
+    return {f"{name} {part}".strip(): str(v) for name, parts in flat for part, v in parts.items()}
