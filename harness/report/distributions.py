@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.report.facts import Facts
 
 POINTS: Final = 240  # of a curve; more would not be seen
+LEAST: Final = 0.01  # share at which a drawing begins
 STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
 
 
@@ -139,5 +140,9 @@ def distribution(facts: Facts, metric: str) -> str:
                 axes.annotate(f"SLO {limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
                               va="bottom", ha="center", fontsize=11,
                               bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
+        # without the few gaps of tokens that came in one read
+        axes.set_xlim(
+            left=0.8 * min(float(x[np.argmax(y >= LEAST)]) for _, (x, y) in samples.values())
+        )
         axes.legend(loc="best", handlelength=2.4)
         return to_svg(figure, f"spread-{metric}", title)

@@ -33,9 +33,11 @@ $("by-level").append(...Object.values(levels).map((chart) => chart.node));
 
 function text(node, words) { if (node.textContent !== words) node.textContent = words; }
 
-function showState({ badge, tone, sentence, over, answer = [], files = [], can_start, can_stop }) {
+function showState({ badge, tone, simulated = "", sentence, over, answer = [], files = [], can_start, can_stop }) {
   text($("badge"), badge);
   $("badge").className = `badge ${tone}`;
+  text($("simulated"), simulated);
+  $("simulated").hidden = !simulated;
   text($("sentence"), sentence);
   document.title = `${badge}: vllm-harness live`;
   $("answer").replaceChildren(...answer.map((line) => el("p", {}, line)));
