@@ -163,13 +163,15 @@ def _held(facts: Facts) -> Answer:
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
         badge, tone = "measured", "good"
-    verdicts = [verdict(one) for one in facts.result.slos]
-    if (errors := facts.result.errors) is not None:
-        verdicts.insert(0, verdict(errors))
+    said = facts.result.commonest_error
+    judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
+    judged.sort(key=lambda one: one.verdict != Verdict.missed)  # the headline is what decided
+    verdicts = [verdict(one, said) for one in judged]
+    where = routed(facts) if facts.result.errors is None else []  # failures are not a queue's
     figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
-    return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *routed(facts)])
+    return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *where])
 
 
 def _figures(facts: Facts, step: Level) -> str:
@@ -182,16 +184,20 @@ def _figures(facts: Facts, step: Level) -> str:
     return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
 
-def verdict(one: SloResult) -> str:
-    """`SLO missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21%; 5% allowed), ...`."""
+def verdict(one: SloResult, commonest_error: str = "") -> str:
+    """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
+
+    Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
+    """
     at = f" at {count(one.users, REQUESTS)}" if one.users else ""
     share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
-    over = "failed" if one.slo.startswith("max_errors") else f"over {one.slo}"
+    shares = f"({share:.1%}; {one.allowed:.1%} allowed)"
     told = f"nothing was observed that {one.slo} is about"
+    if one.slo.startswith("max_errors"):
+        mostly = f", most often with {commonest_error!r}" if commonest_error else ""
+        return f"SLO missed: {one.n_over:,.0f} of {one.n:,} requests failed{at} {shares}{mostly}."
     if one.n:
-        told = (
-            f"{one.n_over:,.0f} of {one.n:,} {over} ({float(share):.1%}; {one.allowed:.1%} allowed)"
-        )
+        told = f"{one.n_over:,.0f} of {one.n:,} over {one.slo} {shares}"
     elif not isnan(one.observed):  # of a search, by the sequential test
         told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
     line = f"{one.slo} {one.verdict}{at}: {told}"
