@@ -137,7 +137,10 @@ def _inconclusive(facts: Facts) -> Answer:
 
 def _target_failed(facts: Facts) -> Answer:
     why = sentence(facts.result.invalid_reason)
-    headline = f"The server failed under load{_bracket(facts)}."
+    *before, last = [s.users for s in facts.used if s.decision == Decision.failed] or [0]
+    then = f", and then at {last:,} too" if before else ""
+    where = f" at {count([*before, last][-2:][0], REQUESTS)}" if last else ""
+    headline = f"The server failed under load{where}{then}."
     return Answer("server failed", "bad", headline, [why, *explained(facts, capacity=False)])
 
 
@@ -167,11 +170,10 @@ def _held(facts: Facts) -> Answer:
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
     judged.sort(key=lambda one: one.verdict != Verdict.missed)  # the headline is what decided
     verdicts = [verdict(one, said) for one in judged]
-    where = routed(facts) if facts.result.errors is None else []  # failures are not a queue's
     figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
-    return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *where])
+    return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *routed(facts)])
 
 
 def _figures(facts: Facts, step: Level) -> str:

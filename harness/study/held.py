@@ -86,6 +86,8 @@ def judged(
         failures.append(_said(found.errors, level))
     by_slo = zip(*(level.slos for level in said), strict=True)
     slos = [max(results, key=_how_bad) for results in by_slo]
+    if not levels:  # nothing was sent
+        slos = [SloResult(str(slo), Verdict.inconclusive, allowed=slo.allowed) for slo in plan.slos]
     # few failures need not be shown: only too many are a finding
     missed = [one for one in failures if one.verdict == Verdict.missed]
     errors = max(missed, key=_how_bad, default=None)

@@ -218,7 +218,7 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
         return f"the level of {users} users, on which the answer hangs, cannot be used: {why}."
     said = f"most often with {error!r}" if error else "and none ended well"
     return (
-        f"at {users} users more than half of the requests failed, {said}; see whether the server "
+        f"at level {users} more than half of the requests failed, {said}; see whether the server "
         "still runs and what its log says, then run again; what was measured before is kept."
     )
 
