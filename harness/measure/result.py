@@ -236,6 +236,7 @@ class Result:
     client: Json = field(default_factory=dict)  # the load generator about itself, whole run
     lacking: tuple[str, ...] = ()  # what the server does not show
     invalid_reason: str = ""  # why the figures must not be used
+    commonest_error: str = ""  # what most of the failed requests ended with
     interrupted: bool = False  # Ctrl-C or SIGTERM
     damage: tuple[str, ...] = ()  # what could not be read
     replay_differences: tuple[str, ...] = ()  # where the records say otherwise than the live search
