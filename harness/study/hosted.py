@@ -175,7 +175,7 @@ class HostedKnee:
     ) -> Ended | None:
         """The load, from the checks to its end; None: stopped before it began."""
         output = wanted.output
-        checked = ready(wanted.target, wanted.load, output, wanted.most_users, logger.info)
+        checked = ready(wanted.target, wanted.load, output, wanted.most_users, tell=logger.info)
         with checked as (url, known):
             if self._stopped:
                 return None
