@@ -10,7 +10,7 @@ from harness.drive import arguments
 from harness.engine.bottlenecks import RESOURCES
 from harness.export.dashboards.panels import PANELS
 from harness.export.exported import BUCKETS_OF, EXPORTED
-from harness.export.live import DECISIONS, PHASES, PURPOSES
+from harness.export.live import PHASES
 from harness.export.recording import RECORDED
 from harness.export.rules import routing_file, rule_file
 from harness.export.watching import WATCHED
@@ -19,6 +19,7 @@ from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
 from harness.measure.slo import LATENCIES
+from harness.measure.states import Decision, Purpose
 from harness.measure.verdict import RULES, UNDECIDED
 from harness.study import form
 from harness.units import MS
@@ -77,7 +78,7 @@ def compat() -> str:
         "too, is said. Ours is as in [metrics.md](metrics.md): failed requests are infinitely",
         "slow, and a quantile needs enough samples. Every tool here leaves failed requests out and",
         "takes any percentile of any number of values. The reader is ours in both columns: what a",
-        "tool's own event loop adds to its figures is not in them. `summary.json` has the rows",
+        "tool's own event loop adds to its figures is not in them. `result.json` has the rows",
         "under `compat`.",
         "",
         "A tool divides its throughput by the time of its whole run, in which its first requests",
@@ -153,7 +154,7 @@ def exporter() -> str:
 
 TABLES = "## Metrics: "  # from here on docs/exporter.md is generated; what stands above is not
 LABEL_VALUES = {
-    "decision": ", ".join(DECISIONS),
+    "decision": ", ".join(Decision),
     "gpu": "its index",
     "kind": "knee, run, sweep, locust",
     "model": "as the server calls it",
@@ -161,7 +162,7 @@ LABEL_VALUES = {
     "part": "queue, prefill, rest",
     "phase": ", ".join(PHASES),
     "process": "main, worker N, decoder N",
-    "purpose": ", ".join(PURPOSES),
+    "purpose": ", ".join(Purpose),
     "reason": ", ".join(REASON_LABELS.values()),
     "run": "its folder's name; empty where there is none",
     "slo": "metric and quantile, for example ttft_p95",
@@ -263,11 +264,11 @@ def _first_line(text: str | None) -> str:
 
 
 VERDICT_HOW = """\
-Each rule sees the figures of one step, the longest at the first level above the knee, as they
-stand in `knee.json`, and answers with a confidence and its evidence. The highest confidence wins;
-below 0.5 the verdict is *undecided*, which is a legal answer. `knee.json` holds under `verdict`
-the name, the confidence, the window, the evidence, every other cause with why it is ruled out,
-and what to turn next.
+Each rule sees the figures of one level, the longest hold of the first above the knee, as they
+stand in `result.json`, and answers with a confidence and its evidence. The highest confidence wins;
+below 0.5 the verdict is *undecided*, which is a legal answer. `result.json` holds under
+`bottleneck` the name, the confidence, the window, the evidence, every other cause with why it is
+ruled out, and what to try next.
 
 From the records: gaps between tokens with and without somebody's prompt in the same engine step
 (a prompt's first token arrives with the token that it delayed), how evenly requests were sent,

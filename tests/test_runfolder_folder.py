@@ -133,13 +133,13 @@ def test_server_samples_come_back(tmp_path: Path) -> None:
 def test_a_final_file_is_replaced_whole(tmp_path: Path) -> None:
     """No temporary file stays, and the last content wins."""
     folder = RunFolder.create(tmp_path)
-    folder.write_json(names.SUMMARY, {"n": 1})
-    folder.write_json(names.SUMMARY, {"n": 2})
-    assert [path.name for path in tmp_path.iterdir()] == [names.SUMMARY]
-    assert json.loads((tmp_path / names.SUMMARY).read_text()) == {"n": 2}
+    folder.write_json(names.RESULT, {"n": 1})
+    folder.write_json(names.RESULT, {"n": 2})
+    assert [path.name for path in tmp_path.iterdir()] == [names.RESULT]
+    assert json.loads((tmp_path / names.RESULT).read_text()) == {"n": 2}
 
 
-@pytest.mark.parametrize("name", [names.RUN, names.STEPS, names.SERVER, names.SUMMARY, names.KNEE])
+@pytest.mark.parametrize("name", [names.RUN, names.STEPS, names.SERVER, names.RESULT])
 def test_every_truncation_of_every_file_reads(tmp_path: Path, name: str) -> None:
     """Cut any file anywhere: the folder reads without an exception."""
     folder = RunFolder.create(tmp_path)
@@ -147,8 +147,7 @@ def test_every_truncation_of_every_file_reads(tmp_path: Path, name: str) -> None
     steps = folder.lines(names.STEPS)
     steps.append({"users": 1, "reason": "no requests over"})
     folder.lines(names.SERVER).append(ServerSample(at_ns=7, running=1.0))
-    folder.write_json(names.SUMMARY, {"requests_per_s": 1.5})
-    folder.write_json(names.KNEE, {"status": "found"})
+    folder.write_json(names.RESULT, {"status": "found"})
     data = (tmp_path / name).read_bytes()
     for cut in range(len(data)):
         (tmp_path / name).write_bytes(data[:cut])

@@ -17,17 +17,17 @@ from harness.measure.slo import Slo
 from harness.study.controller import KneeController
 from harness.study.counted import Counted
 from harness.study.drain import Drain, worth_it
-from harness.study.entries import step_entries
+from harness.study.entries import step_levels
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from typing import Any
+    from harness.measure.result import Level
 
 IDLE = ServerSample(0, running=0, waiting=0, took_ns=2 * MS)
 SLOS = (Slo.parse("ttft_p95=300ms"),)
 
 
-def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[dict[str, Any]]:
+def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[Level]:
     """The steps of a search on 8 seats; `others`: requests of somebody else, always running."""
     monkeypatch.setattr(simulate, "KEEP_NS", 10**18)  # the table of the whole run is wanted
     plan = SearchPlan(SLOS, max_users=32, budget_ns=400 * SECOND)
@@ -47,19 +47,19 @@ def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[dict[str,
         samples.append(loop.sample())
     windows = [step.window for step in controller.steps]
     counted = Counted(loop.table(0, loop.now_ns), windows, plan.slos, samples)
-    return [entry for entry, _ in step_entries(controller.steps, counted, samples, plan)]
+    return step_levels(controller.steps, counted, samples, plan)
 
 
 def test_the_first_repeat_of_each_level_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two empty scrapes, client and server have counted the same requests."""
     steps, seen = searched(monkeypatch), set()
     for step in steps:
-        split = step["ttft_split"]
-        if step["purpose"] == "repeat" and step["users"] not in seen:
-            seen.add(step["users"])
-            assert (split["exact"], split["n"]) == (True, split["queue_n"])
-            assert split["n"] > step["n"]  # those of ramp and warm-up too
-            assert (split["from_ns"] < step["settled_ns"], split["to_ns"] > step["end_ns"]) == (
+        split = step.ttft_split
+        if step.purpose == "repeat" and step.users not in seen:
+            seen.add(step.users)
+            assert (split.exact, split.n) == (True, split.queue_n)
+            assert split.n > step.ttft_ms.n  # those of ramp and warm-up too
+            assert (split.from_ns < step.settled_ns, split.to_ns > step.end_ns) == (
                 True, True,
             )  # fmt: skip
     assert len(seen) > 1
@@ -70,8 +70,8 @@ def test_a_server_that_is_never_empty_is_not_waited_for_twice(
 ) -> None:
     """Somebody else's request runs all the time: the search goes on, and nothing is exact."""
     steps = searched(monkeypatch, others=1)
-    assert [s["users"] for s in steps if s["purpose"] == "repeat"] != []
-    assert not any(s["ttft_split"].get("exact") for s in steps if s["purpose"] == "repeat")
+    assert [s.users for s in steps if s.purpose == "repeat"] != []
+    assert not any(s.ttft_split.exact for s in steps if s.purpose == "repeat")
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from harness.export.history import COLUMNS, History, LiveState
 from harness.export.states import STATES, facts_of
 from harness.measure.recent import Recent
 from harness.measure.slo import Slo
+from harness.measure.states import Status
 from harness.study import form as forms
-from harness.study.outcome import EXIT_OF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,8 +110,8 @@ def test_a_page_is_told_only_what_is_new() -> None:
 
 
 def test_each_way_to_end_has_its_sentence() -> None:
-    """STATES has every status that knee.json can have; none of the texts lacks a word."""
-    assert set(EXIT_OF) - set(STATES) == set()
+    """STATES has every status that result.json can have; none of the texts lacks a word."""
+    assert set(Status) - set(STATES) == set()
     for name in STATES:
         told = facts_of(name, "Some words.")
         assert "{" not in told["sentence"]

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from locust.runners import WorkerRunner
-
 from harness.drive.clock import now_ns
 from harness.drive.options import DriveOptions
 from harness.errors import ConfigError
@@ -142,7 +140,7 @@ def judges(environment: Environment) -> bool:
     Results are made from a run folder: without --run-folder it makes one under reports/.
     """
     given: Any = environment.parsed_options
-    waits = (given.headless or given.autostart) and not isinstance(environment.runner, WorkerRunner)
+    waits = given.headless or given.autostart
     if waits and given.slo and not given.run_folder:
         given.run_folder = f"reports/locust-{time.strftime('%Y%m%d-%H%M%S')}"
     return bool(waits and given.slo)

@@ -65,7 +65,8 @@ class Plugin:
         self.table = LatencyTable()
         self.plan = arguments.plan(environment)
         self.slos = SloTable(self.plan.slos)
-        self.judges = arguments.judges(environment) and not MAKERS
+        here = not MAKERS and not isinstance(environment.runner, WorkerRunner)
+        self.judges = here and arguments.judges(environment)
         arguments.fix(environment)
         self.files = RecordFiles(environment.parsed_options.run_folder)  # type: ignore[union-attr]
         self.recent = Recent()

@@ -60,7 +60,7 @@ def window_summary(
     slos: Sequence[Slo] = (),
     tokens: Tokens | None = None,
 ) -> Json:
-    """All figures of a window, in the shape of summary.json.
+    """All figures of a window, as JSON values.
 
     Source: requests sent in it (latencies, outcomes), events that arrived in it (throughput; given
     in `tokens` where they were counted already).
