@@ -22,8 +22,8 @@ from harness.errors import MeasurementInvalid
 from harness.load.planner import plan
 from harness.load.workloads import WORKLOADS
 from harness.measure.metrics import itl, ttft
-from harness.measure.table import OK
-from harness.runfolder.parquet import read_parquet
+from harness.measure.table import OK, concat
+from harness.runfolder.reader import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +116,7 @@ def harness(server: Server, load: Load, folder: Path) -> Read:
     ], name="master")  # fmt: skip
     read = Read(watch, note=note_of(done))
     if (out / "requests.parquet").exists():
-        table = read_parquet(out / "requests.parquet")
+        table = concat(list(read_run(out).chunks()))
         read.table = table = table.select(table.outcome == OK)
         first, gap = ttft(table), itl(table)
         read.ttft_ns, read.ttft_bounds = first.ns, (first.lo_ns, first.hi_ns)

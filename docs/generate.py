@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,9 +20,14 @@ from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
+from harness.measure.samples import GpuSample, ServerSample
 from harness.measure.slo import LATENCIES
 from harness.measure.states import Decision, Purpose
 from harness.measure.verdict import RULES, UNDECIDED
+from harness.runfolder import frames, names
+from harness.runfolder.columns import Columns
+from harness.runfolder.parquet import Levels
+from harness.runfolder.serverlines import NUMBERS
 from harness.study import form
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
@@ -38,9 +45,9 @@ def metrics() -> str:
         "# Metrics",
         "",
         "Made from `METRICS` in `harness/measure/metrics.py` by `make docs`; a test compares them.",
-        "Times are integer nanoseconds inside, milliseconds in JSON, reports and on the terminal,",
-        "and seconds for Prometheus. How failures, open requests, quantiles and intervals are",
-        "treated stands in [design.md](design.md), under Definitions.",
+        "Times are integer nanoseconds internally, milliseconds in JSON, reports and the terminal,",
+        "and seconds for Prometheus. [design.md](design.md) defines how failures, open requests,",
+        "quantiles and intervals are treated.",
         "",
         "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
         "or p999, which can also be written p99.9.",
@@ -62,17 +69,18 @@ def metrics() -> str:
 def compat() -> str:
     """docs/compat.md, from COMPAT."""
     rows = [
-        "# Other tools' figures beside ours",
+        "# Comparison with other tools",
         "",
         "Made from `COMPAT` in `harness/measure/compat.py` by `make docs`; a test compares them.",
         "",
-        "`--compat TOOL` on `knee`, `run`, `sweep` and `report` prints beside our figures those",
-        "that another tool's definitions give of the same requests, in that tool's words, so that",
-        "a disagreement of two tools can be explained:",
+        "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
+        "from the same requests, under that tool's names, and prints them next to ours, so that a",
+        "disagreement between two tools can be explained:",
         "",
         "    vllm-harness run http://127.0.0.1:8000 --users 2 --requests 60 --compat vllm-bench",
         "    vllm-harness report reports/run-20261121-101500 --compat guidellm,aiperf,genai-bench",
         "",
+<<<<<<< HEAD
         "Both columns look at the requests that were sent in the level's measured window (gaps",
         "and throughput: that ended in it); how many came before it, which the tool would count",
         "too, is said. Ours is as in [metrics.md](metrics.md): failed requests are infinitely",
@@ -80,16 +88,26 @@ def compat() -> str:
         "takes any percentile of any number of values. The reader is ours in both columns: what a",
         "tool's own event loop adds to its figures is not in them. `result.json` has the rows",
         "under `compat`.",
+=======
+        "Both columns use the requests sent in the level's measured window (for gaps and",
+        "throughput, those that ended in it); the number of requests before it, which the tool",
+        "would count too, is reported. Ours are as in [metrics.md](metrics.md): failed requests",
+        "are infinitely slow, and a quantile needs enough samples. Every tool here leaves failed",
+        "requests out and computes any percentile of any number of values. Both columns use our",
+        "timestamps: the delay that a tool's own event loop adds is not included. `summary.json`",
+        "has the rows under `compat`.",
+>>>>>>> h-c
         "",
-        "A tool divides its throughput by the time of its whole run, in which its first requests",
-        "start and its last ones end on a server that is not full: with C users and N requests its",
-        "figure is lower by up to about C / N. Here both columns divide by the measured window.",
+        "A tool divides its throughput by the duration of its whole run, in which its first",
+        "requests start and its last ones end on a server that is not full: with C users and N",
+        "requests its figure is lower by up to about C / N. Here both divide by the measured",
+        "window.",
     ]
     for tool in COMPAT.values():
         rows += ["", f"## {tool.title} {tool.version}", "", f"`--compat {tool.name}`. {tool.note}"]
         rule = "numpy's default, between two values" if tool.quantile == LINEAR else STEPS
         rows += ["", f"Percentiles: {rule} ([source]({tool.quantile_source})).", ""]
-        rows += ["| Theirs | Beside our | From | To | Per | How it differs |"]
+        rows += ["| Theirs | Ours | From | To | Per | How it differs |"]
         rows += ["|---|---|---|---|---|---|"]
         for d in tool.definitions:
             per = PER[d.per] + (", weighted by its tokens" if d.by_tokens else "")
@@ -108,13 +126,13 @@ STEPS = "the smallest value up to which this share of the weight lies, never bet
 def vllm_series() -> str:
     """docs/vllm-series.md, from SERIES."""
     rows = [
-        "# vLLM's figures, and what we call them",
+        "# vLLM's metrics, and our names for them",
         "",
         "Made from `SERIES` in `harness/wire/vllm_series.py` by `make docs`; a test compares them.",
-        "The newest spelling that a server gives counts. Several engines (label `engine`) and API",
-        "servers become one figure: *sum*, *mean*, *max* or *min* over them. Histograms keep their",
-        "buckets in `server.jsonl`; engines' buckets add up. What a server does not say is missing",
-        "from the step's figures, and the report says so.",
+        "The newest name that a server exports is used. Several engines (label `engine`) and API",
+        "servers become one value: *sum*, *mean*, *max* or *min* over them. Histograms keep their",
+        "buckets in `server.jsonl`; the buckets of several engines are added. What a server does",
+        "not export is missing from the step's metrics, and the report says so.",
         "",
         "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
         "|---|---|---|---|---|",
@@ -183,7 +201,7 @@ def recorded() -> str:
     return rule_file(
         RECORDED,
         [
-            "Worked out ahead, over the last minute; what each is: docs/stack.md.",
+            "Recording rules over the last minute; docs/stack.md describes each.",
             "Made by `make docs` from `RECORDED` in harness/export/recording.py.",
         ],
     )
@@ -219,7 +237,7 @@ def watched() -> str:
     return rule_file(
         {"harness_watched": WATCHED},
         [
-            "Whether what is seen is whole and may be believed.",
+            "Whether the metrics are complete and valid.",
             "Made by `make docs` from `WATCHED` in harness/export/watching.py.",
         ],
     )
@@ -230,7 +248,7 @@ def verdict() -> str:
     found = json.loads((HERE.parent / "tests/data/verdicts.json").read_text())
     cases, right = found["cases"], found["right"]
     rows = [
-        "# What stops it there",
+        "# The bottleneck",
         "",
         "Made from `RULES` in `harness/measure/verdict.py`, `RESOURCES` in",
         "`harness/engine/bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
@@ -264,42 +282,51 @@ def _first_line(text: str | None) -> str:
 
 
 VERDICT_HOW = """\
+<<<<<<< HEAD
 Each rule sees the figures of one level, the longest hold of the first above the knee, as they
 stand in `result.json`, and answers with a confidence and its evidence. The highest confidence wins;
 below 0.5 the verdict is *undecided*, which is a legal answer. `result.json` holds under
 `bottleneck` the name, the confidence, the window, the evidence, every other cause with why it is
 ruled out, and what to try next.
+=======
+Each rule reads the metrics of one step, the longest at the first level above the knee, as they
+are in `knee.json`, and returns a confidence with its evidence. The highest confidence wins; below
+0.5 the verdict is *undecided*, which is a valid result. `knee.json` has under `verdict` the name,
+the confidence, the window, the evidence, every other cause with the reason why it is ruled out,
+and what to try next.
+>>>>>>> h-c
 
-From the records: gaps between tokens with and without somebody's prompt in the same engine step
-(a prompt's first token arrives with the token that it delayed), how evenly requests were sent,
-and how many events were made on time but sent late. From the server: what runs and waits, KV
-cache, preemptions, means of queue, prefill, decode and TTFT. From the host: CPU of the API
-servers and of the engine cores, where they run on this machine; elsewhere that of the engine cores
-from `vllm-harness exporter` beside them (`--gpu-metrics http://SERVER:9400`). From the GPU: how
-busy it is, its clocks, and how much of its busy time is spent at memory, compared with the lowest
-level that was held: absolute values of that figure differ from GPU to GPU. Without a GPU's figures
-the engine's own process cannot be told from slow decoding.
+From the records: gaps between tokens with and without a prompt in the same engine step (a prompt's
+first token arrives with the token that it delayed), how evenly requests were sent, and how many
+events were made on time but sent late. From the server: requests running and waiting, KV cache,
+preemptions, means of queue, prefill, decode and TTFT. From the host: CPU of the API servers and of
+the engine cores, where they run on this machine; otherwise that of the engine cores from
+`vllm-harness exporter` on their machine (`--gpu-metrics http://SERVER:9400`). From the GPU: its
+utilization, its clocks, and the share of its busy time in which memory is accessed, relative to
+the lowest level that was held, since the absolute value differs between GPUs. Without GPU metrics
+the engine process cannot be told from slow decoding.
 """
 VERDICT_TRUTH = """\
 ## How often it is right
 
-In simulated time, on 200 engine configurations drawn by seed: slots, KV cache, prefill, decoding,
-interference, API server or engine process are made short in turn. The rules read what `/metrics`,
-the host's process table and NVML would show. The truth is the resource whose doubling moves the
-simulated knee most; where a second one moves it over half as far (in the logarithm), that name or
-*undecided* is right too. Only configurations count whose knee is at 4 to 300 users and moves by
-22 % or more. The rules' constants were chosen while looking at seeds below 4000; the 200 are the
-first that count from there on. An engine's process costs CPU for each step and each sequence, in
-which the GPU waits; it may wait for the GPU in a loop, so that its CPU is a core all the time. An
-API server is a queue: CPU for each request before the engine sees it, and for each event; what
-waits is merged, as vLLM does.
+In simulated time, on 200 engine configurations drawn by seed, in which slots, KV cache, prefill,
+decoding, interference, API server or engine process are scarce in turn. The rules read what
+`/metrics`, the host's process table and NVML would show. The truth is the resource whose doubling
+moves the simulated knee most; where a second one moves it more than half as far (on a log scale),
+that name or *undecided* is right too. Only configurations with a knee of 4 to 300 users that moves
+by at least 22% count. The rules' constants were chosen on seeds below 4000; the 200 are the first
+that count from there on. The engine process takes CPU time for each step and each sequence, during
+which the GPU waits; it may poll the GPU in a loop, so that it uses a whole core all the time. An
+API server is a queue: it takes CPU time for each request before the engine sees it, and for each
+event; events that wait are merged, as in vLLM.
 """
 VERDICT_LIMITS = """\
-The truths are rough (levels of some hundred requests, interpolated between two at most 20 %
-apart), made by `tests/simulated_verdict.py truths`. Client, network, throttling and bursts are
-not simulated: table tests pin them. A simulated GPU reads memory or computes, whichever takes
-longer; a real one is less clean. Without the GPU's figures the same rules were right in 89 % of
-these configurations, surely wrong in none: what they miss is the engine's own process.
+The truths are rough (levels of a few hundred requests, interpolated between two at most 20%
+apart), computed by `tests/simulated_verdict.py truths`. Client, network, throttling and bursts are
+not simulated; table tests cover them. A simulated GPU reads memory or computes, whichever takes
+longer; a real one is less clear-cut. Without GPU metrics the same rules were right in 89% of these
+configurations and never wrong with a confidence of 0.8 or more: what they miss is the engine
+process.
 """
 
 
@@ -329,8 +356,7 @@ and `grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To us
 Grafana that you have, import the JSON files and choose your Prometheus under **Data source**.
 They need what [exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter on the
 server's machine, and a run with `--metrics-port`, each scraped by Prometheus. Without a run,
-*Server* and *GPU* show a production server; *Knee*, *Latency* and *Client health* need a run's
-series.
+*Server*, *GPU* and the server's side of *Latency* show a production server; the rest needs a run.
 
 The variables above each dashboard:
 
@@ -350,10 +376,11 @@ report has the exact ones.
 No Grafana server was run to make or test any of this. Tested were: every query of every panel,
 annotation and variable by a real Prometheus over a real run, of the embedded engine and of vLLM
 on a CPU, each answer compared with a recomputation from the stored samples, and these with the
-run folder; the GPU panels over recorded readings of an H200; and the JSON against the types of
-`@grafana/schema`. The pictures show those answers, drawn by `tests/dashboard_pictures.py` where
-Grafana would place the panels. They are not screenshots. The run: an embedded engine with
-`max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of 5 s.
+run folder; the GPU panels over recorded readings of an H200 (a burn-in, not vLLM); and the JSON
+against the types of `@grafana/schema`. The pictures show those answers, drawn by
+`tests/dashboard_pictures.py` where Grafana would place the panels. They are not screenshots. The
+run: an embedded engine with `max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of
+5 s.
 """
 
 
@@ -393,9 +420,212 @@ def locust() -> str:
 
 
 OPTIONS = "## Options"  # from here on docs/locust.md is generated; what stands above is not
+
+
+def run_folder() -> str:
+    """docs/run-folder.md: the files, and the frames' columns from the code that makes them."""
+    empty, levels = Columns().piece(), Levels(HERE / "no such folder")
+    rows = ["# The run folder", "", RUN_FOLDER_HOW, "## Files", "", "| File | What |", "|---|---|"]
+    rows += [f"| `{name}` | {what} |" for name, what in FILES.items()]
+    rows += ["", "## With pandas", "", *(f"    {line}".rstrip() for line in SETUP)]
+    for what, code in ONE_LINERS.items():
+        rows += ["", f"{what}:", "", f"    {code}"]
+    rows += ["", RULES_OF_FRAMES]
+    for name, schema, told, note in (
+        ("requests", frames.requests_of([empty], levels).schema, REQUESTS, REQUESTS_NOTE),
+        ("tokens", frames.tokens_of(empty.table, levels).schema, TOKENS, TOKENS_NOTE),
+    ):
+        kinds = {f.name: KINDS[str(f.type)] for f in schema}
+        rows += _columns(name, note, [(c, kinds[c], _unit(c), told[c]) for c in kinds])
+    rows += _columns("levels", LEVELS_NOTE, [
+        (c, KINDS[kind], "", LEVELS[c])
+        for c, kind in zip(frames.LEVELS, ("int64",) * 2 + ("string",) + (TIME,) * 3, strict=True)
+    ])  # fmt: skip
+    for name, sample, columns, note in (
+        ("server", ServerSample, NUMBERS, SERVER_NOTE),
+        ("gpu", GpuSample, frames.READINGS, GPU_NOTE),
+    ):
+        told = dict(re.findall(r"^ +(\w+): .*  # (.+)$", inspect.getsource(sample), re.MULTILINE))
+        rows += _columns(name, note, [("at", "time", "", "when it was read")] + [
+            (c, {"gpu": "integer", "throttled": "text"}.get(c, "number"), _unit(c), told[c])
+            for c in columns
+        ])  # fmt: skip
+    return "\n".join(rows) + "\n"
+
+
+def _columns(name: str, note: str, columns: list[tuple[str, str, str, str]]) -> list[str]:
+    rows = [
+        "",
+        f"## run.{name}",
+        "",
+        note,
+        "",
+        "| Column | Type | Unit | What |",
+        "|---|---|---|---|",
+    ]
+    return rows + [f"| `{c}` | {kind} | {unit} | {what} |" for c, kind, unit, what in columns]
+
+
+def _unit(column: str) -> str:
+    """By how its name ends, longest first."""
+    return next((UNITS[end] for end in UNITS if column.endswith(end)), "")
+
+
+TIME = "timestamp[ns, tz=UTC]"
+KINDS = {
+    "int64": "integer", "double": "number", "string": "text", "bool": "true or false",
+    TIME: "time", "list<item: int64>": "list of integers",
+}  # fmt: skip
+UNITS = {
+    "_mb_per_s": "MB/s", "_mib": "MiB", "_mhz": "MHz", "_pct": "%", "_ms": "ms", "_ns": "ns",
+    "tokens_total": "tokens", "queries_total": "tokens", "hits_total": "tokens", "tokens": "tokens",
+    "_s": "s", "_w": "W", "_j": "J", "_c": "°C",
+}  # fmt: skip
+FILES = {
+    names.RUN: "written before any load: configuration, seeds, versions, server, hardware, clocks",
+    names.records("N"): "every request of worker N with every token, appended as requests end",
+    names.STEPS: "the held levels: window, users, purpose, decision",
+    names.SERVER: "a scrape of the server's metrics each second, histograms included",
+    names.CLIENT: "what the load processes say of themselves: CPU, loop lag, reads",
+    names.GPU: "readings of the GPUs, where there are any",
+    names.TRACES: "the server's traces, with `--otlp-port`",
+    names.ENDED: "how the run ended, and the client's figures of itself",
+    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
+    names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
+    names.STEPS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
+    names.REPORT_HTML: "the report, one file without scripts",
+    names.REPORT_MD: "the report for a comment on a pull request",
+}
+SETUP = (
+    "import harness",
+    "",
+    'run = harness.open_run("reports/knee-20261121-093000")',
+    "measured = run.requests.query('phase == \"measured\"')",
+    "tokens = run.tokens.query('phase == \"measured\"')",
+    'levels = run.levels.set_index("level")',
+)
+ONE_LINERS = {
+    "p95 TTFT of a run with one level": 'measured.ttft_ms.quantile(0.95, interpolation="higher")',
+    "p95 TTFT of each level":
+    'measured.groupby("level").ttft_ms.quantile(0.95, interpolation="higher")',
+    "The share of each level's requests over 500 ms, open ones by their age":
+    "(measured.ttft_ms.fillna(measured.e2e_ms) > 500).groupby(measured.level).mean()",
+    "p95 ITL of each level":
+    'tokens.groupby("level").gap_ms.quantile(0.95, interpolation="higher")',
+    "Output tokens per second of each level":
+    'tokens.groupby("level").tokens.sum() / '
+    "(levels.ended_at - levels.settled_at).dt.total_seconds()",
+    "How the requests of each level ended":
+    'run.requests.groupby(["level", "phase", "outcome"]).size()',
+    "Why requests failed": "run.requests.error.value_counts()",
+    "The most requests that waited at the server": "run.server.waiting.max()",
+}  # fmt: skip
+RUN_FOLDER_HOW = """\
+Made by `make docs` from the code that writes and reads it; a test compares them. Whatever stopped
+a run, its folder can be read: `vllm-harness report DIR` makes the results and reports again from
+the first eight files, and `harness.open_run(DIR)` gives pandas frames.
+[examples/analyze.py](examples/analyze.py) is a script to begin with.
+"""
+RULES_OF_FRAMES = """\
+## Rules
+
+- **A quantile is an observed value**: the one of rank ceil(q (n - 1)), counted from 0 in ascending
+  order, with the infinite ones at the end. pandas calls that
+  `interpolation="higher"`, NumPy `method="higher"`. The result's quantiles are these. pandas'
+  default interpolates between two values, which means nothing between a finite one and an infinite
+  one.
+- **Failed is infinite.** `ttft_ms`, `ttfot_ms`, `tpot_ms` and `e2e_ms` of a failed request are
+  +infinity, even if some of its tokens came, and so is the gap before each token that it still
+  owed: shedding load never looks fast. A successful response without a token has an infinite TTFT,
+  too.
+- **Missing is null** (NaN, `<NA>`, NaT), for example the TPOT of a single token. There are no
+  sentinel numbers.
+- **`open` is neither.** The harness stopped waiting for the request (Ctrl-C, the end of the drain,
+  a load process that died), which is not a failure of the server. Its `e2e_ms` is its age at that
+  time. Without a first token its `ttft_ms` is null: quantiles leave it out, and it counts as over
+  a limit once its age exceeds the limit.
+- **Phases**: a level's *warm-up* lasts until the load has settled; *measured* is its window, both
+  ends included; *drain* is what follows until the next level. The result's latencies are of the
+  requests *sent* in the window, each followed to its end; its ITL and its throughput are of the
+  tokens that *arrived* in it. Before the first level, and in a level that was still warming up
+  when the run was stopped, `level`, `users` and `phase` are null.
+- **Times** are UTC in nanoseconds, on a clock that never steps: each worker takes the time of day
+  once and counts from there. Latencies are in milliseconds."""
+REQUESTS_NOTE = """\
+One row per request, in the order in which they ended. This is `requests.parquet`; a run that was
+killed has none, and the frame is made from its records. `pd.read_parquet` gives the same, but
+turns integers with nulls into floats."""
+TOKENS_NOTE = """\
+One row per event that carried a token, and one with an infinite gap per token that a failed
+request still owed. `level`, `users` and `phase` are those of the instant `at`."""
+LEVELS_NOTE = """\
+One row per held level. After the columns below come the level's figures in the result, under the
+same names: nested names are joined by a dot (`ttft_ms.p95`), and an interval is two columns
+(`ttft_ms.p95_ci95_lo` and `..._hi`). The metrics are defined in [metrics.md](metrics.md)."""
+SERVER_NOTE = """\
+One row per scrape. `_total`, `_sum_s` and `_count` count from the server's start. What the server
+does not report is null. Finished requests by reason follow as `finished.length` and so on. For
+vLLM's own names see [vllm-series.md](vllm-series.md)."""
+GPU_NOTE = "One row per reading of one GPU. What it does not report is null."
+PLACE = {
+    "level": "index of the held level, from 0",
+    "users": "concurrent users of that level",
+    "phase": "`warm-up`, `measured` or `drain`",
+}
+KEY = {
+    "worker": "the load process that sent it",
+    "number": "counts from 0 in each worker; both together are the request's key",
+}
+FAILED_AS = ", ".join(
+    f"`{o}`" for o in Outcome if o not in (Outcome.ok, Outcome.open, Outcome.cancelled)
+)
+REQUESTS = {
+    **KEY,
+    "user": "the worker's user that sent it",
+    **PLACE,
+    "scheduled_at": "when it was due; null in a closed loop",
+    "sent_at": "first byte sent on an open connection; if it was never sent, when that failed",
+    "first_token_at": "null if none arrived",
+    "last_token_at": "null if none arrived",
+    "done_at": "last byte received, or when it failed; null if it is `open`",
+    "ttft_ms": "time to first token",
+    "ttfot_ms": "to the first token that is not reasoning",
+    "tpot_ms": "time per output token after the first; null if it is `open`",
+    "e2e_ms": "end-to-end latency; its age if it is `open`",
+    "connect_ms": "TCP and TLS, before `sent_at`; null if a connection was reused",
+    "outcome": f"`ok`, `open`, or how it failed: {FAILED_AS}",
+    "error": "why it failed; null if it did not",
+    "finish_reason": "as the server reported it",
+    "status": "HTTP status; null if none arrived",
+    "planned_tokens": "output tokens asked for",
+    "prompt_tokens": "as the server counted them",
+    "output_tokens": "as the server counted them",
+    "cached_tokens": "prompt tokens from the prefix cache, as the server counted them",
+    "token_at_ns": "when each event with a token arrived, since `sent_at`",
+    "token_not_before_ns": "it arrived after this; equal to `token_at_ns` if the stamp is exact",
+    "tokens": "tokens in each of these events",
+}
+TOKENS = {
+    **KEY,
+    **PLACE,
+    "at": "when it arrived; if it never did, when its request failed",
+    "gap_ms": "since the request's previous event; null for its first",
+    "tokens": "tokens in the event; 0 if it never arrived",
+    "exact": "whether `at` is an exact time stamp; null if it never arrived",
+}
+LEVELS = {
+    "level": "its index",
+    "users": "concurrent users held",
+    "purpose": "why it was held: " + ", ".join(f"`{p}`" for p in Purpose),
+    "started_at": "its users were asked for",
+    "settled_at": "its measured window begins",
+    "ended_at": "its measured window ends",
+}
+
 PAGES = {
     "locust.md": locust,
     "metrics.md": metrics,
+    "run-folder.md": run_folder,
     "compat.md": compat,
     "vllm-series.md": vllm_series,
     "exporter.md": exporter,

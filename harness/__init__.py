@@ -1,5 +1,21 @@
 """Find how many concurrent requests a vLLM deployment holds, and say how sure that is."""
 
-__all__ = ["__version__"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.runfolder.frames import RunFrames
+
+__all__ = ["__version__", "open_run"]
 
 __version__ = "0.1.0"
+
+
+def open_run(path: Path | str) -> RunFrames:
+    """A run folder as pandas frames (docs/run-folder.md). Raises RunFolderError."""
+    from harness.runfolder import frames  # noqa: PLC0415 - `import harness` stays instant
+
+    return frames.open_run(path)

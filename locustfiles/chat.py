@@ -1,4 +1,4 @@
-"""Chat users: `locust -f locustfiles/chat.py --host http://127.0.0.1:8000`."""
+"""Chat users. docs/locust.md has the command and its options."""
 
 from locust import task
 

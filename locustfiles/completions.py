@@ -1,4 +1,4 @@
-"""Completion users: `locust -f locustfiles/completions.py --host http://127.0.0.1:8000`."""
+"""Completion users. docs/locust.md has the command and its options."""
 
 from locust import task
 

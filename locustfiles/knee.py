@@ -1,4 +1,4 @@
-"""The search for the knee: `locust -f locustfiles/knee.py --host http://127.0.0.1:8000`."""
+"""The search for the knee. docs/locust.md has the command and its options."""
 
 from locust import task
 

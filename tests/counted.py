@@ -12,7 +12,7 @@ from harness.measure.buckets import BUCKETS_S
 from harness.measure.metrics import METRICS, delivered_tokens
 from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.measure.summary import good_requests
-from harness.measure.table import OUTCOMES
+from harness.measure.table import CANCELLED, OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,12 +81,17 @@ def bucketed(key: str, ns: np.ndarray) -> tuple[tuple[float, ...], float]:
 
 
 def expected(table: RecordTable, slos: Sequence[Slo]) -> dict[str, Any]:
-    """What METRICS says of whole records; TTFT as it is counted: by the first token, if it came."""
-    observed = {key: row.observe(table).ns for key, row in METRICS.items() if row.observe}
+    """What METRICS says of whole records; TTFT as it is counted: by the first token, if it came.
+
+    Of those that the harness cut off: tokens, gaps and a TTFT that had come, and nothing else.
+    """
+    seen = {key: row.observe(table) for key, row in METRICS.items() if row.observe}
+    cut = table.outcome == CANCELLED
+    observed = {key: s.ns if key == "itl" else s.ns[~cut[s.row]] for key, s in seen.items()}
     had = table.counts > 0
     first = np.where(had, table.offsets[:-1], 0)
     arrived = table.at_ns[first] if len(table.at_ns) else table.sent_ns
-    observed["ttft"] = np.where(had, arrived - table.sent_ns, np.inf)
+    observed["ttft"] = np.where(had, arrived - table.sent_ns, np.inf)[had | ~cut]
     planned = table.scheduled_ns >= 0
     observed["schedule_lag"] = (table.sent_ns - table.scheduled_ns)[planned].astype(float)
     ended = np.bincount(table.outcome, minlength=len(OUTCOMES))

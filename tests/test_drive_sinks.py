@@ -83,6 +83,17 @@ def test_slos_are_judged_by_the_exact_share(slow: int, verdict: str, over: str) 
     ]
 
 
+@pytest.mark.parametrize(("age_ms", "want"), [(400, (200, 0)), (600, (210, 10))])
+def test_requests_that_the_harness_cut_off(age_ms: int, want: tuple[int, int]) -> None:
+    """They are over a limit once their age is, else unknown; they are no failures."""
+    slos, table = SloTable([Slo.parse("ttft_p95=500ms")]), LatencyTable()
+    for sink in (slos, table):
+        sink.put([record(n, 400) for n in range(200)])
+        sink.put([record(n, age_ms, outcome=Outcome.cancelled) for n in range(200, 210)])
+    assert (slos.n[0], slos.over[0]) == want
+    assert (table.requests, table.failed, table.rows()[0]["max"]) == (210, 0, "400.00")
+
+
 def test_too_few_requests_decide_nothing() -> None:
     """A p95 needs 200 requests."""
     table = SloTable([Slo.parse("ttft_p95=500ms")])

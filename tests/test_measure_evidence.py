@@ -26,6 +26,8 @@ CLEAN = [record(s, 1000 * s, [1000 * s + 100, 1000 * s + 140]) for s in range(10
 SLOW = record(10, 3000, [3501], done=3600)
 YOUNG = record(11, 5000, [], done=5400, outcome=Outcome.open)  # not over the limit yet
 OLD = record(12, 5000, [], done=5600, outcome=Outcome.open)  # over it already
+CUT = record(14, 5000, [], done=5400, outcome=Outcome.cancelled)  # by the harness, in time
+CUT_OLD = record(15, 5000, [], done=5600, outcome=Outcome.cancelled)  # over the limit already
 FAILED = record(13, 6000, [], done=6001, outcome=Outcome.connect, planned=3)
 
 
@@ -54,6 +56,8 @@ def test_the_bin_of_a_ratio(ratio, want):
         ([SLOW], (11, 1), (10, 0), (11, 0)),
         ([YOUNG], (5, 0), (10, 0), (10, 0)),  # those sent at 5 s or later wait for its latency
         ([OLD], (11, 1), (10, 0), (10, 0)),
+        ([CUT], (5, 0), (10, 0), (10, 0)),  # no failure, and it has not ended
+        ([CUT_OLD], (11, 1), (10, 0), (10, 0)),
         ([FAILED], (11, 1), (12, 2), (11, 1)),  # two gaps of three tokens never came
     ],
 )

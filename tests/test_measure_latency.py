@@ -18,6 +18,9 @@ MERGED = record(2, 0, [100, 130], tokens=[1, 2])
 FAILED = record(3, 0, [100, 120], done=900, outcome=Outcome.truncated, planned=5)
 SILENT = record(4, 0, [], done=50, outcome=Outcome.status, planned=3)
 OPEN = record(5, 0, [], done=400, outcome=Outcome.open, planned=3)
+# the harness stopped waiting for it: no failure, but as open as one that is under way
+CUT = record(6, 0, [], done=400, outcome=Outcome.cancelled, planned=3)
+HALF = record(7, 0, [100, 120], done=400, outcome=Outcome.cancelled, planned=3)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,12 @@ OPEN = record(5, 0, [], done=400, outcome=Outcome.open, planned=3)
         ("ttft", UNSURE, [100], [100], [100]),
         ("ttft", FAILED, [INF], [INF], [INF]),  # shedding load never looks fast
         ("ttft", OPEN, [400], [400], [INF]),  # open at its age
+        ("ttft", CUT, [400], [400], [INF]),
+        ("ttft", HALF, [100], [100], [100]),
+        ("itl", HALF, [20], [20], [20]),
+        ("itl", CUT, [], [], []),
+        ("tpot", HALF, [], [], []),
+        ("e2e", HALF, [400], [400], [INF]),
         ("itl", PLAIN, [20, 30], [20, 30], [20, 30]),
         ("itl", UNSURE, [20, 30], [10, 30], [20, 40]),  # 110 - 100, 150 - 120; 120 - 100, 150 - 110
         ("itl", FAILED, [20, INF, INF, INF], [20, INF, INF, INF], [20, INF, INF, INF]),  # 5 - 2
@@ -50,7 +59,7 @@ def test_a_latency_of_one_request(metric, request_record, want_ns, want_lo, want
 
 def test_latencies_of_many_requests_are_those_of_each():
     """Columns mix nothing up: the table's figures are the single requests' in order."""
-    all_of_them = [PLAIN, SILENT, UNSURE, MERGED, OPEN, FAILED]
+    all_of_them = [PLAIN, SILENT, UNSURE, MERGED, CUT, OPEN, HALF, FAILED]
     for metric in metrics.METRICS.values():
         if metric.observe is None:
             continue
@@ -74,6 +83,14 @@ def test_a_horizon_hides_what_came_later(horizon_ms, want_outcome, want_events, 
     cut = table(PLAIN).until(horizon_ms * MS)
     got = (OUTCOMES[cut.outcome[0]], len(cut.at_ns), metrics.ttft(cut).ns[0] / MS)
     assert got == (want_outcome, want_events, want_ttft)
+
+
+@pytest.mark.parametrize(("horizon_ms", "age_ms"), [(300, 300), (400, 400), (900, 400)])
+def test_what_the_harness_cut_off_grows_no_older(horizon_ms, age_ms):
+    """Its age is counted up to the horizon, or to when nobody waited for it any more."""
+    cut = table(CUT, HALF, FAILED).until(horizon_ms * MS)
+    assert (metrics.e2e(cut).lo_ns[:2] / MS).tolist() == [age_ms] * 2
+    assert metrics.failed(cut).tolist() == [False, False, horizon_ms == 900]
 
 
 def test_joined_tables_keep_each_requests_events():

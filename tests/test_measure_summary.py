@@ -46,6 +46,18 @@ def test_the_figures_of_two_seconds():
     assert (got["itl_ms"]["n"], got["itl_ms"]["n_failed"]) == (195, 1)
 
 
+def test_what_the_harness_cut_off_is_open():
+    """Ten of them, five without a token: no failures; those have an e2e latency and no TTFT."""
+    cut = [
+        record(n, 10, [20] * (n % 2), 400, Outcome.cancelled, planned=9) for n in range(200, 210)
+    ]
+    got = window_summary(table(*TWO_S, *cut), 0, 2 * SECOND, (TTFT,))
+    assert (got["outcomes"], got["n_failed"]) == ({"ok": 199, "status": 1, "open": 10}, 1)
+    counts = {key: (got[f"{key}_ms"]["n"], got[f"{key}_ms"]["n_failed"]) for key in ("ttft", "e2e")}
+    assert counts == {"ttft": (205, 1), "e2e": (210, 1)}
+    assert got["itl_ms"]["n_failed"] == 1
+
+
 @pytest.mark.parametrize(
     ("failed", "want"),
     [

@@ -164,7 +164,7 @@ def test_a_slot_bound_server_without_kv_usage() -> None:
         "batch slots", "64 users held for 30 s, 30 readings of the server"
     )  # fmt: skip
     assert list(found.evidence) == [
-        "running stays at 16.0 (most 16)",
+        "16.0 requests run on average, 16 at most",
         "max_num_seqs 16, inferred: what runs stands still while requests wait",
         "48.0 requests wait on average",
         "the queue is 900 ms of the server's mean TTFT of 1,000 ms",

@@ -20,7 +20,9 @@ from harness.runfolder.damage import Damage
 if TYPE_CHECKING:
     from pathlib import Path
 
-RECORDS = [replace(r, worker=0) for r in random_records(3, 30)]
+RECORDS = [
+    replace(r, worker=0, finish_reason="stop" * (r.number % 2)) for r in random_records(3, 30)
+]
 WHOLE = encode_all(RECORDS)
 
 
@@ -54,10 +56,12 @@ def test_the_same_as_at_once(
     want = decode(bytes(data))
     seen = Seen()
     fresh = [record for record in want.records if seen.add(record.key)]
-    got, once = concat([table for table, _ in pieces]), RecordTable.from_records(fresh)
+    got, once = concat([piece.table for piece in pieces]), RecordTable.from_records(fresh)
     for f in fields(RecordTable):
         assert np.array_equal(getattr(got, f.name), getattr(once, f.name)), f.name
-    assert [error for _, said in pieces for error in said] == [record.error for record in fresh]
+    got_texts = [text for piece in pieces for text in zip(*piece[1:], strict=True)]
+    assert got_texts == [(record.error, record.finish_reason) for record in fresh]
     assert (damage.torn_bytes, damage.damaged_bytes) == (want.torn_bytes, want.damaged_bytes)
     assert damage.duplicates == len(want.records) - len(fresh)
-    assert max((len(table.at_ns) for table, _ in pieces), default=0) < 50 + 60  # one more request
+    most = max((len(piece.table.at_ns) for piece in pieces), default=0)
+    assert most < 50 + 60  # one more request

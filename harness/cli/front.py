@@ -7,23 +7,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from harness.measure.figures import sample_of, spans_of
-from harness.measure.fit import levels_of
-from harness.measure.search import bracket_of
+from harness.measure.states import Decision, Purpose
 from harness.measure.summary import Tokens
-from harness.report.live import Live, LiveView, seconds_left
-from harness.report.say import Figure, say
+from harness.report.live import PURPOSES, SO_FAR, Live, LiveView, Row
+from harness.report.say import Figure, count, say
 from harness.report.write import write_reports
-from harness.study.controller import decided
-from harness.units import MS, SECOND
+from harness.study.outcome import bracket_users
+from harness.study.watch import levels_ended, p95_ms
+from harness.units import MS, SECOND, say_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.measure.figures import Figures
     from harness.measure.recorded import Recorded
     from harness.measure.result import Result
     from harness.runfolder.reader import Run
-    from harness.study.controller import KneeController
+    from harness.study.controller import KneeController, Now, Step
     from harness.study.experiment import Experiment, Viewer, Wanted
 
 RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
@@ -52,62 +51,90 @@ class _Nothing:
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         """`--quiet`."""
 
+    def over(self, experiment: Experiment) -> None:
+        """`--quiet`."""
+
 
 class _View:
     """Collects what the view shows, once a second."""
 
     def __init__(self, live: Live, wanted: Wanted) -> None:
         self.live = live
+        self.wanted = wanted
         self.view = LiveView(title=f"vllm-harness {wanted.kind}")
-        self.budget_ns = wanted.plan.budget_ns if wanted.kind == "knee" else -1
-        self._figures: dict[int, str] = {}  # step index -> its latencies, in words
         self._recent_ns = RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         """Redraw from the controller, the ledger and the latest sample."""
         controller, view = experiment.controller, self.view
-        known_ns = controller.horizon_ns
-        step = controller.now
-        view.running_users = running_users
-        if self.budget_ns > 0:
-            view.left_ns = seconds_left(controller.began_ns, now_ns, self.budget_ns)
-        if step is not None:
-            view.step, view.users = len(controller.steps) + 1, step.hold.users
-            view.purpose = step.hold.purpose
-            view.phase, settle = step.phase, step.settled_ns < 0
-            start = now_ns - LEAST_NS if settle else max(step.settled_ns, now_ns - self._recent_ns)
-            if self.live.due():
-                look = experiment.ledger.look(start, known_ns)
-                events = self._latest(look, start, known_ns)
-                self._recent_ns = affordable_ns(now_ns - start, events)
-            # of the step alone: what ends while it ramps or settles is not counted in its n
-            since = step.began_ns if settle else step.settled_ns
-            view.counts = counts(*experiment.ledger.ended(since, known_ns))
-        self._past(controller)
+        known_ns, now = controller.horizon_ns, controller.now
+        view.elapsed_ns, ended = now_ns - controller.began_ns, 0
+        view.latencies, view.tokens_per_s, view.counts = {}, "", ""
+        if now is not None:
+            view.level, view.users = len(controller.steps) + 1, now.hold.users
+            view.purpose = PURPOSES.get(now.hold.purpose, "")
+            view.phase = phase(now.phase, running_users, now.hold.users)
+            if now.phase == "measuring" and known_ns - now.settled_ns >= SECOND:
+                ended, failed = experiment.ledger.ended(now.settled_ns, known_ns)
+                view.counts = counts(ended, failed)
+                start = max(now.settled_ns, known_ns - self._recent_ns)
+                if self.live.due():
+                    events = self._latest(experiment.ledger.look(start, known_ns), start, known_ns)
+                    self._recent_ns = affordable_ns(known_ns - start, events)
+            self._progress(controller, now, ended)
+        self._past(experiment)
         self._server(controller)
         self.live.show(view)
+
+    def over(self, experiment: Experiment) -> None:
+        """The row of a level that was cut short, too."""
+        self._past(experiment)
+        self.live.over(self.view)
+
+    def _progress(self, controller: KneeController, now: Now, ended: int) -> None:
+        """What is left: of the budget, or of the levels that were given."""
+        view, each, measured = self.view, now.hold.cap_ns, controller.horizon_ns - now.settled_ns
+        if not self.wanted.levels:
+            budget_ns = self.wanted.plan.budget_ns
+            view.done = view.elapsed_ns / budget_ns
+            view.left = f"at most {whole(budget_ns - view.elapsed_ns)} left"
+            return
+        by_time = now.hold.until == "time"
+        part = ended if not by_time else measured if now.settled_ns >= 0 else 0
+        done, of = len(controller.steps) * each + min(part, each), self.wanted.levels * each
+        view.done = done / of
+        left = f"at least {whole(of - done)} left"
+        view.left = left if by_time else f"{done:,} of {count(of, 'request')}"
 
     def _latest(self, seen: Recorded, start: int, end: int) -> int:
         """The figures of a time; the events that were looked at."""
         view, span = self.view, (start, end)
         tokens = Tokens.of(seen, span)
-        view.latencies["TTFT"] = p95(sample_of(seen.table, "ttft", spans_of(seen.table, [span])))
-        view.latencies["ITL"] = p95(tokens.gaps)
+        ttft = sample_of(seen.table, "ttft", spans_of(seen.table, [span]))
+        for name, figures in (("TTFT", ttft), ("ITL", tokens.gaps)):
+            view.latencies[name] = str(Figure(*p95_ms(figures), "ms")) if figures.n else ""
         seconds = max(end - start, 1) / SECOND
         view.tokens_per_s = f"{say(tokens.arrived.tokens / seconds)} tokens/s"
         return tokens.arrived.events
 
-    def _past(self, controller: KneeController) -> None:
-        view, slos = self.view, controller.plan.slos
-        for step in controller.steps[len(view.past) :]:
-            told = step.invalid or step.judgement.reason
-            decision = "invalid" if step.invalid else step.judgement.decision
-            view.past.append((str(step.window.users), decision, told))
-        used = decided(controller.steps)
-        if slos and used:
-            ends = bracket_of(levels_of(used, slos, controller.plan.max_errors))
-            low = ends.low.users if ends.low else 0
-            view.bracket = f"between {low} and {ends.high.users}" if ends.high else f"above {low}"
+    def _past(self, experiment: Experiment) -> None:
+        view, controller = self.view, experiment.controller
+        slos = controller.plan.slos
+        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.name.endswith("_p95")}
+        for step, seen in zip(controller.steps, levels_ended(experiment), strict=True):
+            if step.window.index < len(view.past):
+                continue
+            ttft, itl = (
+                Figure(*p95, "ms", limits.get(key, math.nan))
+                for key, p95 in (("ttft", seen.ttft_p95_ms), ("itl", seen.itl_p95_ms))
+            )
+            rate, ended = Figure(seen.output_tokens_per_s), counts(seen.ended, seen.failed)
+            reason = step.invalid or step.judgement.reason
+            told = ended.replace(" ended", "")
+            view.past.append(Row(step.window.users, ttft, itl, rate, told, result(step), reason))
+        low, high = bracket_users(controller.plan, controller.steps)
+        ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
+        view.bracket = ends and f"{ends} so far"
 
     def _server(self, controller: KneeController) -> None:
         sample = controller.server
@@ -128,10 +155,23 @@ def counts(ended: int, failed: int) -> str:
     return f"{ended:,} ended" + (f", {failed:,} failed" if failed else "")
 
 
-def p95(seen: Figures) -> str:
-    """`412 ms (398 to 432)` of a window."""
-    interval = seen.interval(0.95)
-    if interval is None:
-        return ""
-    hi = math.nan if interval.hi is None else interval.hi / MS
-    return str(Figure(seen.quantile(0.95) / MS, interval.lo / MS, hi, "ms"))
+def phase(name: str, running_users: int, users: int) -> str:
+    """As people say it, with the users that are there while others still start."""
+    if name not in ("ramping", "settling"):
+        return name
+    started = f", {running_users:,} of them started" if running_users < users else ""
+    return f"warming up{started}"
+
+
+def result(step: Step) -> str:
+    """Its decision; on the way up a level need not be decided, only lean to pass."""
+    if step.invalid:
+        return Decision.invalid
+    judged, up = step.judgement, step.window.purpose == Purpose.up
+    so_far = up and judged.decision == Decision.inconclusive and not judged.leans_to_fail
+    return SO_FAR if so_far else judged.decision
+
+
+def whole(ns: int) -> str:
+    """A duration in whole seconds, never below zero."""
+    return say_ns(max(ns, 0) // SECOND * SECOND) if ns >= SECOND else "0 s"

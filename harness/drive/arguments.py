@@ -12,7 +12,6 @@ from harness.drive.clock import now_ns
 from harness.drive.options import DriveOptions
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS, WORKLOADS, workload
-from harness.measure.search import SearchPlan
 from harness.measure.slo import Slo
 from harness.server.address import Address
 from harness.units import percent
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
 
     from locust.env import Environment
+
+    from harness.measure.search import SearchPlan
 
 PREPARED = "harness_prepared"  # the master's finished options, on their way to the workers
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
@@ -128,6 +129,8 @@ def _api(environment: Environment) -> str:
 
 def plan(environment: Environment) -> SearchPlan:
     """What a headless run is judged by. Raises ConfigError."""
+    from harness.measure.search import SearchPlan  # noqa: PLC0415 - numpy: the CLI asks us too
+
     given: Any = environment.parsed_options
     slos = tuple(map(Slo.parse, given.slo))
     return SearchPlan(slos, max_errors=percent(given.max_errors, "--max-errors"), seed=given.seed)

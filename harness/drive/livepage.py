@@ -5,7 +5,7 @@
     /harness/files/NAME    of the run's folder, the files of DOWNLOADS and no other
     /harness/start, /stop  POST from the page itself; origin.py refuses another site's
 
-While nobody looks, nothing is done here. Locust's own page gets a link and a tab that lead here.
+While nobody looks, nothing is done here. Locust's own page gets a link that leads here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTS: Final = {
     "live.js": "text/javascript",
     "charts.js": "text/javascript",
     "form.js": "text/javascript",
-    "tab.js": "text/javascript",
+    "link.js": "text/javascript",
 }
 # name -> what it is for; each only while it lies in the folder of the run that the page shows
 DOWNLOADS: Final = {
@@ -166,6 +166,6 @@ def _own(body: bytes, kind: str) -> Response:
 def _with_link(response: Response) -> Response:
     """Locust's page, with the script that links here."""
     if request.endpoint == "locust.index" and response.mimetype == "text/html":
-        link = b'<script src="./harness/tab.js" defer></script></body>'
+        link = b'<script src="./harness/link.js" defer></script></body>'
         response.set_data(response.get_data().replace(b"</body>", link, 1))
     return response

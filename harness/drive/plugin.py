@@ -86,7 +86,7 @@ class Plugin:
             self.files.create()
             login.protect(environment)
             slos = None if MAKERS else self.slos  # a study judges its own
-            webui.install(environment, self.table, slos, live=True)
+            webui.install(environment, self.table, slos)
             webui.install_metrics(environment, self._metrics)
         if isinstance(runner, MasterRunner):
             self.master = MasterRelay(runner, self.sinks.put, self.files.store)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LAG_S: Final = 0.02
 RECENT_S: Final = 1.0
-FINE: Final = 16  # bins from one power of two to the next: a lag is known to 6 %
+FINE: Final = 16  # bins from one power of two to the next: a lag is known to 6%
 
 
 class LoopLag:
@@ -47,7 +47,7 @@ class LoopLag:
         return round(max(self._recent_ns, default=0) / 1e6, 3)
 
     def figures(self) -> dict[str, float | None]:
-        """Milliseconds, of the whole run; the p99 at most 7 % too high; None without a sample.
+        """Milliseconds, of the whole run; the p99 at most 7% too high; None without a sample.
 
         Asked for with each batch of records, on the reader's loop: a few hundred bins are looked
         at, however long the run.

@@ -195,7 +195,7 @@ class Session:
             return
         web_ui = self.environment.create_web_ui(UI_HOST, self.ui_port, delayed_start=True)
         login.protect(self.environment)
-        webui.install(self.environment, self.table, live=self.page is not None)
+        webui.install(self.environment, self.table)
         if self.page is not None:
             self.page.install(self.environment)
             self.page.stop = self.interrupt

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.metrics import METRICS
+from harness.measure.metrics import METRICS, failed
 from harness.measure.records import Outcome
 from harness.measure.stats import FEWEST_BEYOND, QUANTILES, quantile
 from harness.measure.table import RecordTable
@@ -74,12 +74,13 @@ class LatencyTable:
         if not whole:
             return
         self.requests += len(whole)
-        self.failed += sum(record.outcome is not Outcome.ok for record in whole)
         table = RecordTable.from_records(whole)
+        self.failed += int(failed(table).sum())
         for key, ring in self._rings.items():
             observe = METRICS[key].observe
             if observe is not None:
-                ring.extend(observe(table).hi_ns / 1e6)
+                seen = observe(table)
+                ring.extend(seen.hi_ns[~seen.only_age] / 1e6)
 
     def close(self) -> None:
         """Keep what is there: the page may still be read."""
@@ -119,7 +120,11 @@ class SloTable:
         table = RecordTable.from_records(whole)
         for i, slo in enumerate(self.slos):
             observe = METRICS[slo.metric].observe
-            values = observe(table).hi_ns if observe is not None else np.zeros(0)
+            if observe is None:
+                continue
+            seen = observe(table)
+            # what the harness cut off is over the limit once its age is, and else not known
+            values = seen.hi_ns[~seen.only_age | (seen.lo_ns > slo.limit_ns)]
             self.n[i] += len(values)
             self.over[i] += int((values > slo.limit_ns).sum())
 

@@ -40,11 +40,6 @@ SLO_COLUMNS: Final = {
     "allowed": "Allowed",
     "n": "Observations",
 }
-LIVE_KEY, LIVE_TITLE = "harness", "Live"  # page/tab.js knows the title
-LIVE_COLUMNS: Final = {"page": "A page of its own", "address": "Address"}
-LIVE_ROWS: Final = [
-    {"page": "TTFT, ITL, TPOT, users and the knee against time", "address": "/harness"}
-]
 CSV_PATH: Final = "/latencies/requests.csv"
 METRICS_PATH: Final = "/harness/metrics"
 
@@ -63,18 +58,10 @@ class Shown:
         return [{"key": key, "title": title} for key, title in self.columns.items()]
 
 
-def install(
-    environment: Environment,
-    table: LatencyTable,
-    slos: SloTable | None = None,
-    *,
-    live: bool = False,
-) -> None:
+def install(environment: Environment, table: LatencyTable, slos: SloTable | None = None) -> None:
     """Show the tables in the environment's web UI: tabs, `extended_stats`, a CSV download.
 
     From now on other sites' pages are kept out of all of it.
-
-    `live`: our own page is served too; its tab leads there.
     """
     web_ui = environment.web_ui
     if web_ui is None or web_ui.app is None:
@@ -84,12 +71,8 @@ def install(
     if slos is not None and slos.slos:
         shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))
         environment.events.reset_stats.add_listener(slos.clear)
-    if live:
-        shown.append(Shown(LIVE_KEY, LIVE_TITLE, LIVE_COLUMNS, lambda: LIVE_ROWS))
     web_ui.template_args |= {
-        "extended_tabs": [  # ours first: the row of tabs is long
-            {"title": s.title, "key": s.key} for s in sorted(shown, key=lambda s: s.key != LIVE_KEY)
-        ],
+        "extended_tabs": [{"title": s.title, "key": s.key} for s in shown],
         "extended_tables": [{"key": s.key, "structure": s.structure()} for s in shown],
         "extended_csv_files": [{"href": f".{CSV_PATH}", "title": "Download token latencies CSV"}],
     }

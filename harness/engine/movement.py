@@ -1,6 +1,6 @@
 """How far the simulated knee moves when a resource is doubled: rough, fast, for comparison only.
 
-A knee is where log(quantile / limit) crosses 0, interpolated between two levels at most 20 % apart,
+A knee is where log(quantile / limit) crosses 0, interpolated between two levels at most 20% apart,
 each held for some hundred requests on the same draws. Truth.py has the slow way to exact ones.
 """
 

@@ -63,82 +63,83 @@ def _of_metric(key: str, metric: str, text: str, *labels: str) -> Exported:
 
 
 TARGET: Final = (
-    _gauge("target_up", "", "1 while the target answers /metrics with vLLM's figures, else 0; "
-           "without an answer the figures of the target are left out."),
-    _gauge("target_info", "", "1; which target: HOST:PORT, as Prometheus' `instance` is by "
-           "default.", "target"),
-    _gauge("target_sample_age", "seconds", "Since the target's figures on this page were read."),
-    _gauge("target_scrape_duration", "seconds", "What the target took for its last /metrics."),
-    _gauge("server_kv_tokens", "", "Tokens that fit into the KV cache, all engines together."),
-    _gauge("server_kv_free_tokens", "", "Of them, those that no request holds."),
-    _gauge("server_seats", "", "Requests that may run at once, all engines together "
-           "(max_num_seqs): given, read from the server, or inferred from what ran while "
-           "requests waited.", "source"),
-    _gauge("server_seats_left", "", "Of them, those that no request holds."),
+    _gauge("target_up", "", "1 while the target answers /metrics with vLLM's metrics, else 0; "
+           "then the target's other metrics are absent."),
+    _gauge("target_info", "", "Always 1. The target's HOST:PORT, which is Prometheus' `instance` "
+           "by default.", "target"),
+    _gauge("target_sample_age", "seconds", "Age of the target's metrics on this page."),
+    _gauge("target_scrape_duration", "seconds", "Duration of the target's last /metrics."),
+    _gauge("server_kv_tokens", "", "Capacity of the KV cache in tokens, all engines together."),
+    _gauge("server_kv_free_tokens", "", "Free tokens of the KV cache."),
+    _gauge("server_seats", "", "Slots (max_num_seqs), all engines together: given, read from the "
+           "server, or inferred from the requests running while others waited.", "source"),
+    _gauge("server_seats_left", "", "Free slots."),
     _gauge("server_ttft_mean", "seconds", "The server's own mean TTFT over the last minute."),
     _gauge("server_ttft_part_mean", "seconds", "Its parts: queue and prefill of the requests that "
-           "ended in that minute, and the rest (tokenizing, front end, IPC), which may be below 0 "
+           "ended in that minute, and the rest (tokenizing, front end, IPC), which may be negative "
            "while the load changes.", "part"),
-    _counter("engine_cpu", "seconds", "CPU time of the engine cores' processes, where they run "
-             "on this machine."),
+    _counter("engine_cpu", "seconds", "CPU time of the engine core processes, if they run on this "
+             "machine."),
 )  # fmt: skip
 GPU: Final = (
-    _gauge("gpu_info", "", "1 for each GPU; the UUID's beginning tells GPUs apart.",
+    _gauge("gpu_info", "", "Always 1, for each GPU; `uuid` is the beginning of its UUID.",
            "gpu", "name", "uuid", "driver"),
-    _gauge("gpu_sample_age", "seconds", "Since the GPUs' figures on this page were read."),
+    _gauge("gpu_sample_age", "seconds", "Age of the GPU readings on this page."),
     _gauge("gpu_utilization", "ratio", "Share of the time in which any kernel ran.", "gpu"),
     _gauge("gpu_memory_utilization", "ratio", "Share of the time in which memory was read or "
            "written.", "gpu"),
     _gauge("gpu_memory_used", "bytes", "Memory in use.", "gpu"),
-    _gauge("gpu_memory", "bytes", "Memory in all.", "gpu"),
-    _gauge("gpu_power", "watts", "Power drawn.", "gpu"),
+    _gauge("gpu_memory", "bytes", "Total memory.", "gpu"),
+    _gauge("gpu_power", "watts", "Power draw.", "gpu"),
     _counter("gpu_energy", "joules", "Energy since the driver was loaded.", "gpu"),
-    _gauge("gpu_sm_clock", "hertz", "Clock of the multiprocessors.", "gpu"),
+    _gauge("gpu_sm_clock", "hertz", "Clock of the streaming multiprocessors.", "gpu"),
     _gauge("gpu_memory_clock", "hertz", "Clock of the memory.", "gpu"),
-    _gauge("gpu_temperature", "celsius", "Temperature of the chip.", "gpu"),
+    _gauge("gpu_temperature", "celsius", "Temperature of the GPU.", "gpu"),
     _gauge("gpu_pcie_receive", "bytes_per_second", "PCIe traffic to the GPU between the last two "
            "readings.", "gpu"),
     _gauge("gpu_pcie_transmit", "bytes_per_second", "PCIe traffic from the GPU.", "gpu"),
-    _gauge("gpu_throttled", "", "1 while this reason holds the clocks down.", "gpu", "reason"),
+    _gauge("gpu_throttled", "", "1 while the clocks are throttled for this reason.",
+           "gpu", "reason"),
 )  # fmt: skip
 RUN: Final = (
-    _gauge("run_info", "", "1; what is run: knee, run, sweep or locust, the workload, the run's "
-           "name (its folder's), and which model it loads at which target.",
+    _gauge("run_info", "", "Always 1. The kind of run (knee, run, sweep or locust), its workload, "
+           "its name (that of its folder), and the model and target that it loads.",
            "kind", "workload", "run", "model", "target"),
-    _gauge("users_target", "", "Users that the run asks for."),
-    _gauge("users_running", "", "Users that run, retiring ones included."),
-    _gauge("step", "", "Number of the load step under way, from 1; 0 before the first."),
-    _gauge("step_phase", "", "1 for the phase that the step is in.", "phase"),
-    _gauge("step_purpose", "", "1 for what the step is for.", "purpose"),
-    _counter("steps", "", "Steps that ended, by what they showed.", "decision"),
-    _histogram("ttft", "Counted when the first token arrives; without one, when the request "
-               "fails, as +Inf."),
-    _histogram("itl", "Counted when the gap ends; a failed request adds one of +Inf for each "
-               "planned token that it did not deliver."),
+    _gauge("users_target", "", "Target number of users."),
+    _gauge("users_running", "", "Users running, including those that finish their last request."),
+    _gauge("step", "", "Number of the current load step, from 1; 0 before the first."),
+    _gauge("step_phase", "", "1 for the current phase of the step.", "phase"),
+    _gauge("step_purpose", "", "1 for the purpose of the step.", "purpose"),
+    _counter("steps", "", "Steps that ended, by decision.", "decision"),
+    _histogram("ttft", "Counted when the first token arrives; a request that fails without one "
+               "counts as +Inf."),
+    _histogram("itl", "Counted when the gap ends; a failed request adds +Inf for each planned "
+               "token that it did not deliver."),
     _histogram("tpot", "Counted when the request ends; +Inf when it fails."),
     _histogram("e2e", "Counted when the request ends; +Inf when it fails."),
     Exported("schedule_lag", "harness_schedule_lag_seconds", "histogram",
-             "How much later than scheduled a request was sent; only where there is a schedule."),
-    _of_metric("output_tokens", "output_tokens_per_s", "Tokens that arrived."),
-    _counter("prompt_tokens", "", "Prompt tokens of ended requests, as the server counts them."),
-    _of_metric("requests", "requests_per_s", "Requests that ended, by how; `ok`: well.", "outcome"),
-    _of_metric("good_requests", "goodput_per_s", "Requests that met every SLO by their own "
-               "figures."),
-    _gauge("slo_limit", "seconds", "What was promised.", "slo"),
-    _gauge("slo_allowed", "ratio", "Share of the latencies that may be over it.", "slo"),
-    _counter("slo_observations", "", "Latencies that an SLO looks at.", "slo"),
-    _counter("slo_misses", "", "Of them, those over its limit, exactly: no bucket is involved.",
+             "How much later than scheduled a request was sent; only for runs with a schedule."),
+    _of_metric("output_tokens", "output_tokens_per_s", "Output tokens received."),
+    _counter("prompt_tokens", "", "Prompt tokens of ended requests, as reported by the server."),
+    _of_metric("requests", "requests_per_s", "Requests that ended, by outcome (`ok`: no failure).",
+               "outcome"),
+    _of_metric("good_requests", "goodput_per_s", "Requests that met every SLO, each judged by its "
+               "own latencies."),
+    _gauge("slo_limit", "seconds", "Limit of the SLO.", "slo"),
+    _gauge("slo_allowed", "ratio", "Share of the latencies that may be over the limit.", "slo"),
+    _counter("slo_observations", "", "Latencies that the SLO applies to.", "slo"),
+    _counter("slo_misses", "", "Of them, those over the limit, counted exactly.",
              "slo"),
-    _gauge("loop_lag", "seconds", "How late the event loop of a load process woke at worst, in "
-           "the last second.", "process"),
+    _gauge("loop_lag", "seconds", "The longest delay of a load process's event loop in the last "
+           "second.", "process"),
     _counter("client_cpu", "seconds", "CPU time of each process of the load generator.",
              "process"),
-    _gauge("bracket_low_users", "", "Highest level so far that kept every SLO, by the figures of "
-           "all levels."),
+    _gauge("bracket_low_users", "", "Highest level so far that met every SLO, judged over all "
+           "levels."),
     _gauge("bracket_high_users", "", "Lowest level so far that did not."),
-    _gauge("knee_users", "", "The knee, once it is found."),
-    _gauge("knee_low_users", "", "The lower end of its 95 % interval."),
-    _gauge("knee_high_users", "", "The upper end of its 95 % interval."),
+    _gauge("knee_users", "", "The knee, once found."),
+    _gauge("knee_low_users", "", "Lower end of the knee's 95% interval."),
+    _gauge("knee_high_users", "", "Upper end of the knee's 95% interval."),
 )  # fmt: skip
 EXPORTED: Final = {
     "the exporter": (*TARGET, *GPU),

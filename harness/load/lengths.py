@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from random import Random
 
 # A draw beyond these multiples of the mean is cut. At cv 0.5 about one draw in 10,000 is, which
-# moves the mean by less than 0.1 %, and no single request can overflow a model's context by luck.
+# moves the mean by less than 0.1%, and no single request can overflow a model's context by luck.
 LEAST: Final = 1 / 8
 MOST: Final = 4.0
 

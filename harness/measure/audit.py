@@ -14,7 +14,7 @@ import numpy as np
 from harness.measure.ledger import in_flight
 from harness.measure.metrics import failed
 from harness.measure.samples import within
-from harness.measure.table import OK, OPEN
+from harness.measure.table import CANCELLED, OK
 from harness.measure.walk import Arrivals, walk
 from harness.units import MS, SECOND
 
@@ -45,7 +45,7 @@ class Little:
 def little(table: RecordTable, window: Window) -> Little:
     """Little's law on one step. A closed loop without think time keeps every user busy."""
     start, end = window.settled_ns, window.end_ns
-    ended = (table.outcome != OPEN) & (table.done_ns >= start) & (table.done_ns <= end)
+    ended = ~table.is_open & (table.done_ns >= start) & (table.done_ns <= end)
     r_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND) if ended.any() else 0.0
     x = float(ended.sum()) / max(end - start, 1) * SECOND
     error = in_flight(table, start, end) / max(window.users, 1) - 1
@@ -92,7 +92,7 @@ def audit_tokens(
     `arrived`: what came between the two, where it was counted already.
     """
     table, ends = recorded.table, scraped(window, samples)
-    if ends is None or bool((failed(table)).any()):
+    if ends is None or bool((failed(table) | (table.outcome == CANCELLED)).any()):
         return Audit(int(table.tokens.sum()), nan, nan, ok=True)
     if arrived is None:
         arrived = between(window, samples)

@@ -5,7 +5,8 @@ counters end equal, because each event is counted once, when its part or its rec
 Python object per token; a batch's events are joined and counted by numpy.
 
 One difference from METRICS remains on purpose: a TTFT is counted when the first token arrives, so
-that a dashboard sees it now; a request that fails after it is +Inf in e2e, TPOT and ITL only.
+that a dashboard sees it now; a request that fails after it is +Inf in e2e, TPOT and ITL only. One
+that the harness itself cut off adds what had come by then, its outcome, and no failure.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class RunCounts:
         rows = [_figures(record, now) for record, now in whole]
         for key in ("e2e", "tpot", "ttfot", "schedule_lag"):
             self._add(key, np.array([row[key] for row in rows if key in row]))
-        self._add("ttft", np.full(sum(not now.events for _, now in whole), inf))
+        never = sum(not now.events and r.outcome is not Outcome.cancelled for r, now in whole)
+        self._add("ttft", np.full(never, inf))
         self._add("itl", np.full(sum(map(_owed, whole)), inf))
         for (record, _), row in zip(whole, rows, strict=True):
             self.outcomes[record.outcome] += 1
@@ -176,8 +178,13 @@ class _Batch:
 
 def _figures(record: RequestRecord, now: _Open) -> dict[str, float]:
     """Of one ended request, in ns: what METRICS says of it; a key it does not have is missing."""
+    figures: dict[str, float] = {}
+    if record.scheduled_ns >= 0 and record.outcome is not Outcome.dropped:
+        figures["schedule_lag"] = record.sent_ns - record.scheduled_ns
+    if record.outcome is Outcome.cancelled:  # what it did not have by then is not known
+        return figures
     ok = record.outcome is Outcome.ok
-    figures: dict[str, float] = {"e2e": record.done_ns - record.sent_ns if ok else inf}
+    figures["e2e"] = record.done_ns - record.sent_ns if ok else inf
     figures["ttft"] = now.first_ns - record.sent_ns if ok and now.events else inf
     reached = ok and 0 <= record.answer_index < len(record.at_ns)
     figures["ttfot"] = record.at_ns[record.answer_index] - record.sent_ns if reached else inf
@@ -186,14 +193,12 @@ def _figures(record: RequestRecord, now: _Open) -> dict[str, float]:
     elif now.events > 1:
         tokens = max(now.tokens - now.first_tokens, 1)
         figures["tpot"] = (now.last_ns - now.first_ns) / tokens
-    if record.scheduled_ns >= 0 and record.outcome is not Outcome.dropped:
-        figures["schedule_lag"] = record.sent_ns - record.scheduled_ns
     return figures
 
 
 def _owed(ended: tuple[RequestRecord, _Open]) -> int:
     """Planned tokens that a failed request did not deliver."""
     record, now = ended
-    if record.outcome is Outcome.ok:
+    if record.outcome in (Outcome.ok, Outcome.cancelled):
         return 0
     return max(record.planned_tokens - max(now.tokens, 1), 0)

@@ -55,7 +55,7 @@ ALPHA: Final = 0.05
 ERRORS: Final = "errors"  # stands where an SLO's name does
 ERRORS_WEIGHT: Final = 0.1  # of failures in Holm's procedure; an SLO has 1
 BURST: Final = 0.1  # the part of alpha that goes to whole units
-GUESSED: Final = 0.8  # and the one that a design effect may spend that was estimated, for *met*
+GUESSED: Final = 0.7  # and the one that a design effect may spend that was estimated, for *met*
 TOGETHER: Final = 8  # requests sent within this part of a lifetime count as one, and gaps
 MOST_TIMES: Final = 1e4  # as long: more of the same is not thought to decide
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from harness.measure.metrics import METRICS, failed, lost_gaps
 from harness.measure.stats import MOST_BLOCKS
-from harness.measure.table import OPEN
 from harness.measure.walk import inside, walk
 from harness.units import SECOND
 
@@ -93,7 +92,7 @@ def lifetime_ns(table: RecordTable) -> float:
     if not len(table):
         return 0.0
     seen = (table.done_ns - table.sent_ns).clip(min=0).sum()
-    return float(seen / max(int((table.outcome != OPEN).sum()), 1))
+    return float(seen / max(int((~table.is_open).sum()), 1))
 
 
 class Judged:
@@ -159,9 +158,7 @@ def gather(
         cell = block_of(at) * BINS + bin_of(values / slo.limit_ns)
         grids.append(np.bincount(cell, minlength=count * BINS).astype(float).reshape(count, BINS))
     end_in = (
-        (table.outcome != OPEN)
-        & (table.done_ns >= window.settled_ns)
-        & (table.done_ns <= window.end_ns)
+        ~table.is_open & (table.done_ns >= window.settled_ns) & (table.done_ns <= window.end_ns)
     )
     block = block_of(table.done_ns[end_in])
     bad = failed(table)[end_in]

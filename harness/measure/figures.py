@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from harness.measure.evidence import lifetime_ns
+from harness.measure.evidence import FEWEST_BLOCKS, lifetime_ns
 from harness.measure.gaps import Span
 from harness.measure.metrics import METRICS, Observed
 from harness.measure.stats import (
@@ -22,6 +22,7 @@ from harness.measure.stats import (
     interval_ranks,
     quantile,
 )
+from harness.measure.table import CANCELLED
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 Json = dict[str, Any]
+LIFETIMES: Final = 6  # of a block, at most a few: intervals cover more often than with shorter ones
 
 
 def say_ms(ns: float | None) -> float | str | None:
@@ -44,15 +46,22 @@ def say_ms(ns: float | None) -> float | str | None:
 
 
 def block_ns_of(table: RecordTable, start_ns: int, end_ns: int) -> int:
-    """Length of the window's time blocks."""
+    """Length of the window's time blocks: 4 to 24 of them, of up to six mean lifetimes."""
     length = max(end_ns - start_ns, 1)
-    return -(-length // int(block_count(length / max(lifetime_ns(table), 1))))
+    count = int(block_count(length / max(lifetime_ns(table), 1), LIFETIMES))
+    return -(-length // max(count, FEWEST_BLOCKS))
 
 
 def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int) -> Observed:
-    """Requests by when they were sent, gaps by when they ended; a gap's `at_ns` places it."""
+    """Requests by when they were sent, gaps by when they ended; a gap's `at_ns` places it.
+
+    Without those that the harness cut off before their first token: they have no TTFT. Their e2e
+    latency is their age; so it stands in requests.parquet too.
+    """
     at = seen.at_ns if key == "itl" else table.sent_ns[seen.row]
     keep = (at >= start) & (at <= end)
+    if key != "e2e":
+        keep &= ~(seen.only_age & (table.outcome[seen.row] == CANCELLED))
     return Observed(seen.ns[keep], seen.lo_ns[keep], seen.hi_ns[keep], at[keep], seen.row[keep])
 
 

@@ -151,9 +151,11 @@ class Gaps:
         """Design effect of those above any quantile."""
         sizes, grid, upto = self._grid
         before = np.concatenate([[0], upto[:-1]])
-        # by group, the share of its gaps that is above
+        # by group, the share of its gaps that is above; of infinite ones, which are all alike, all
         above = beyond(self.n, q) - (self.n - upto)
-        return design_effect(sizes, grid @ np.clip(above / np.maximum(upto - before, 1), 0, 1))
+        part = np.clip(above / np.maximum(upto - before, 1), 0, 1)
+        part[-1] = 1
+        return design_effect(sizes, grid @ part)
 
     @property
     def shares(self) -> tuple[Ints, Floats]:

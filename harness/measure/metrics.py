@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.table import OK, OPEN, RecordTable
+from harness.measure.table import OK, RecordTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,15 @@ class Observed:
     at_ns: Ints  # when it became known; for gaps: when the gap ended
     row: Ints  # the request's row in the table
 
+    @property
+    def only_age(self) -> Bools:
+        """Where what is observed had not come when the request was last looked at."""
+        return np.asarray(np.isfinite(self.ns) & np.isinf(self.hi_ns))
 
-def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: NDArray[np.bool_]) -> Observed:
+
+def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Observed:
     """From sent to an instant in (lows, ends], where `have`; open ones [age, inf], failed inf."""
-    is_open = table.outcome == OPEN
+    is_open = table.is_open
     known = have & ((table.outcome == OK) | is_open)
     age = np.where(is_open, table.done_ns - table.sent_ns, np.inf)
     ns = np.where(known, ends - table.sent_ns, age)
@@ -100,9 +106,9 @@ def tpot(table: RecordTable) -> Observed:
     return Observed(ns, lo, hi, table.done_ns[rows], rows)
 
 
-def failed(table: RecordTable) -> NDArray[np.bool_]:
-    """Requests that ended in any way but well."""
-    return np.asarray((table.outcome != OK) & (table.outcome != OPEN))
+def failed(table: RecordTable) -> Bools:
+    """Requests that ended in any way but well; what the harness itself cut off has not ended."""
+    return np.asarray((table.outcome != OK) & ~table.is_open)
 
 
 def inner_events(table: RecordTable) -> Ints:

@@ -27,7 +27,10 @@ ARRAYS: Final = ("at_ns", "not_before_ns", "tokens")  # of a record: one entry f
 
 
 class Outcome(StrEnum):
-    """How a request ended. Everything but `ok` counts as +infinity in its step's latencies."""
+    """How a request ended.
+
+    All but `ok`, `cancelled` and `open` are failures: +infinity in their step's latencies.
+    """
 
     ok = "ok"
     dropped = "dropped"  # never sent: no user or connection was free at its time (open loop)
@@ -36,7 +39,9 @@ class Outcome(StrEnum):
     status = "status"  # an HTTP status other than 200, or an error object inside the stream
     protocol = "protocol"  # bytes that are not HTTP, SSE or the API's JSON
     truncated = "truncated"  # the stream ended without its terminator
-    cancelled = "cancelled"  # the harness stopped it (Ctrl-C, end of the run)
+    # the harness stopped waiting (Ctrl-C, end of the drain or of the load's process): no failure of
+    # the server's; nothing but its age is known, and results call it `open`
+    cancelled = "cancelled"
     open = "open"  # not ended yet: only in live views and in tables cut at a horizon
 
 

@@ -137,6 +137,15 @@ class Level:
         """Measured, after the warm-up."""
         return (self.end_ns - self.settled_ns) / SECOND
 
+    @property
+    def result(self) -> str:
+        """In a word: of a search its decision, of a level that was given its SLOs' verdict."""
+        if self.decision != Decision.held:
+            return self.decision
+        verdicts = [one.verdict for one in self.slos]
+        order = (Verdict.missed, Verdict.inconclusive, Verdict.met)
+        return next((verdict for verdict in order if verdict in verdicts), "measured")
+
     def latency(self, key: str) -> Latency:
         """Of ttft, ttfot, itl, tpot or e2e."""
         found: Latency = getattr(self, f"{key}_ms")

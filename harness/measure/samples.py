@@ -22,30 +22,30 @@ class ServerSample:
     """
 
     at_ns: int
-    running: float = NAN
-    waiting: float = NAN
-    waiting_capacity: float = NAN  # of those waiting: for a slot or KV blocks,
-    waiting_deferred: float = NAN  # and for something else (an adapter, a KV transfer)
+    running: float = NAN  # requests in a batch
+    waiting: float = NAN  # requests in the queue
+    waiting_capacity: float = NAN  # of those waiting: for a slot or KV blocks
+    waiting_deferred: float = NAN  # of those waiting: for an adapter, a KV transfer, ...
     kv_usage: float = NAN  # share of KV blocks in use, 0 to 1; the mean over engines
-    kv_usage_fullest: float = NAN  # of the engine that has least left
+    kv_usage_fullest: float = NAN  # the same of the engine that has least left
     awake: float = NAN  # 1; 0 when an engine sleeps (its weights are offloaded)
-    preemptions_total: float = NAN
-    prompt_tokens_total: float = NAN
-    generation_tokens_total: float = NAN
-    requests_total: float = NAN  # finished ones, any reason
-    prefix_queries_total: float = NAN  # tokens looked up
-    prefix_hits_total: float = NAN  # tokens found
+    preemptions_total: float = NAN  # requests put back into the queue
+    prompt_tokens_total: float = NAN  # tokens taken in
+    generation_tokens_total: float = NAN  # tokens generated
+    requests_total: float = NAN  # finished requests, for any reason
+    prefix_queries_total: float = NAN  # prompt tokens looked up in the prefix cache
+    prefix_hits_total: float = NAN  # prompt tokens found there
     api_cpu_s: float = NAN  # CPU time of the API server's process; the mean of several
     engine_cpu_s: float = NAN  # CPU time of the engine cores' processes, all together
     started_s: float = NAN  # when the API server's process started, seconds since 1970
     took_ns: float = NAN  # from the scrape's first byte sent to its answer's last received
     # sums of the three histograms below, which older run folders have without buckets
-    ttft_sum_s: float = NAN
-    ttft_count: float = NAN
-    queue_sum_s: float = NAN
-    queue_count: float = NAN
-    prefill_sum_s: float = NAN
-    prefill_count: float = NAN
+    ttft_sum_s: float = NAN  # TTFT as the server saw it, summed
+    ttft_count: float = NAN  # requests in that sum
+    queue_sum_s: float = NAN  # time in the queue, summed
+    queue_count: float = NAN  # requests in that sum
+    prefill_sum_s: float = NAN  # time in prefill, summed
+    prefill_count: float = NAN  # requests in that sum
     finished: Mapping[str, float] = field(default_factory=dict)  # requests_total by reason
     # ttft, itl, e2e, queue, prefill, decode, inference: seconds; step_tokens: tokens a step
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
@@ -72,15 +72,15 @@ class GpuSample:
     gpu: int  # its index
     util_pct: float = NAN  # of the time in which any kernel ran
     memory_util_pct: float = NAN  # of the time in which memory was read or written
-    memory_used_mib: float = NAN
-    power_w: float = NAN
-    energy_j: float = NAN  # a counter
-    sm_clock_mhz: float = NAN
-    memory_clock_mhz: float = NAN
-    temperature_c: float = NAN
+    memory_used_mib: float = NAN  # of its memory
+    power_w: float = NAN  # drawn now
+    energy_j: float = NAN  # used since the driver's load
+    sm_clock_mhz: float = NAN  # of its processors
+    memory_clock_mhz: float = NAN  # of its memory
+    temperature_c: float = NAN  # of the chip
     pcie_rx_mb_per_s: float = NAN  # to the GPU
     pcie_tx_mb_per_s: float = NAN  # from the GPU
-    throttled: tuple[str, ...] | None = None  # why its clocks are held down; None: not said
+    throttled: tuple[str, ...] | None = None  # why its clocks are held down; null: not reported
 
 
 @dataclass(frozen=True, slots=True)

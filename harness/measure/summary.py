@@ -9,7 +9,7 @@ import numpy as np
 from harness.measure.figures import block, sample_of, spans_of
 from harness.measure.gaps import Gaps, count_gaps
 from harness.measure.metrics import METRICS, failed, tpot, ttft
-from harness.measure.table import OK, OUTCOMES
+from harness.measure.table import OK, OPEN, OUTCOMES
 from harness.measure.walk import Arrivals
 from harness.units import SECOND
 
@@ -81,7 +81,8 @@ def window_summary(
     out["requests_per_s"] = round(float((ended & (table.outcome == OK)).sum()) / seconds, 4)
     good = good_requests(table, slos)
     out["goodput_per_s"] = round(float((ended & good).sum()) / seconds, 4)
-    counts = np.bincount(table.outcome[sent], minlength=len(OUTCOMES))
+    outcome = np.where(table.is_open, OPEN, table.outcome)
+    counts = np.bincount(outcome[sent], minlength=len(OUTCOMES))
     out["outcomes"] = {str(o): int(c) for o, c in zip(OUTCOMES, counts, strict=True) if c}
     out["n_failed"] = int((failed(table) & sent).sum())
     exact, events = tokens.arrived.exact, tokens.arrived.events

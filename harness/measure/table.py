@@ -27,6 +27,7 @@ OUTCOMES: Final = tuple(Outcome)  # column `outcome` holds indices into this
 OUTCOME_CODE: Final = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 OK: Final = OUTCOME_CODE[Outcome.ok]
 OPEN: Final = OUTCOME_CODE[Outcome.open]
+CANCELLED: Final = OUTCOME_CODE[Outcome.cancelled]
 
 CHUNK: Final = 1 << 14  # events
 NUMBERS: Final = (
@@ -95,6 +96,11 @@ class RecordTable:
     def __len__(self) -> int:
         """Number of requests."""
         return len(self.sent_ns)
+
+    @property
+    def is_open(self) -> NDArray[np.bool_]:
+        """Requests whose end nobody saw: under way at the horizon, or until the harness left."""
+        return np.asarray((self.outcome == OPEN) | (self.outcome == CANCELLED))
 
     @property
     def counts(self) -> Ints:

@@ -1,4 +1,4 @@
-"""The answer in plain words: one headline, then what stops it, the figures there, the capacity.
+"""The answer in plain words: one headline, then the bottleneck, the figures there, the capacity.
 
 What is promised was shown: a knee's headline names the level that passed, not the best estimate.
 """
@@ -14,6 +14,7 @@ from harness.report.explain import explained
 from harness.report.routing import routed
 from harness.report.say import Figure, count
 from harness.report.words import limit, sentence, slo_name
+from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,8 +79,10 @@ def _kept(facts: Facts) -> str:
 
 
 def _observed(level: Level | None, slo: Slo) -> str:
-    figure = Figure.of(level.latency(slo.metric), slo.name.partition("_")[2]) if level else Figure()
-    return str(figure)
+    if level is None:
+        return str(Figure())
+    statistic, at_most = slo.name.partition("_")[2], slo.limit_ns / MS
+    return str(Figure.of(level.latency(slo.metric), statistic, at_most))
 
 
 def _slo_failed_at_min(facts: Facts) -> Answer:
@@ -159,16 +162,16 @@ def _held(facts: Facts) -> Answer:
     verdicts = [_verdict(one) for one in facts.result.slos]
     if (errors := facts.result.errors) is not None:
         verdicts.insert(0, _verdict(errors))
-    figures = [_figures(step) for step in facts.used]
+    figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
     return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *routed(facts)])
 
 
-def _figures(step: Level) -> str:
+def _figures(facts: Facts, step: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
     shown = [
-        f"{name} {Figure.of(step.latency(key), 'p95')}"
+        f"{name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
         for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL"))
     ]
     tokens = Figure(step.output_tokens_per_s, unit="output tokens/s")

@@ -1,12 +1,12 @@
-"""The numbers of a report as words: the cards at its top, the lines of its step table."""
+"""The numbers of a report as words: the cards at its top, the lines of its level table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.measure.states import Decision, Status, Verdict
+from harness.measure.states import Status
 from harness.report.explain import knee_figures
-from harness.report.say import Figure, say
+from harness.report.say import Figure, count, say
 
 if TYPE_CHECKING:
     from harness.measure.result import Level
@@ -19,16 +19,18 @@ def cards(facts: Facts) -> list[dict[str, str]]:
     knee = facts.knee
     if knee.holds:
         fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the most that was tried"
-        out.append({"name": "Holds", "value": f"{knee.holds:,} users", "note": fails})
+        out.append({"name": "Holds", "value": count(knee.holds, "user"), "note": fails})
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95%: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append({"name": "Best estimate", "value": f"{knee.estimate:,} users", "note": note})
+        out.append({"name": "Best estimate", "value": count(knee.estimate, "user"), "note": note})
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
             note = (
-                f"95%: {figure.interval}" if figure.interval else f"at {facts.measured_at:,} users"
+                f"95%: {figure.interval}"
+                if figure.interval
+                else f"at {count(facts.measured_at, 'user')}"
             )
             out.append({"name": name, "value": value, "note": note})
     if facts.status == Status.not_reached:
@@ -38,18 +40,20 @@ def cards(facts: Facts) -> list[dict[str, str]]:
         if found:
             low, high = found.ci95
             note = f"between {low:,} and {high:,}"
-            out.append({"name": name, "value": f"{found.users:,} users", "note": note})
+            out.append({"name": name, "value": count(found.users, "user"), "note": note})
     return out
 
 
-def table_row(step: Level) -> dict[str, str]:
+def table_row(facts: Facts, step: Level) -> dict[str, str]:
     """One line of the level table."""
     return {
         "#": str(step.index + 1),
         "Users": f"{step.users:,}",
-        "Result": said(step),
-        "p95 TTFT, ms": _latency(step, "ttft"),
-        "p95 ITL, ms": _latency(step, "itl"),
+        "Result": step.result,
+        **{
+            f"p95 {name}, ms": Figure.of(step.latency(key), "p95", facts.limit_ms(key)).cell
+            for key, name in (("ttft", "TTFT"), ("itl", "ITL"))
+        },
         "Tokens/s": say(step.output_tokens_per_s),
         "Good req/s": say(step.goodput_per_s),
         "n": f"{step.ttft_ms.n:,}",
@@ -60,19 +64,3 @@ def table_row(step: Level) -> dict[str, str]:
         "Purpose": step.purpose,
         "Why": step.reason,
     }
-
-
-def said(step: Level) -> str:
-    """What the level says: of a search its decision, of a level that was given its SLOs."""
-    if step.decision != Decision.held:
-        return step.decision
-    verdicts = [one.verdict for one in step.slos]
-    for verdict in (Verdict.missed, Verdict.inconclusive, Verdict.met):
-        if verdict in verdicts:
-            return verdict
-    return "measured"
-
-
-def _latency(step: Level, metric: str) -> str:
-    figure = Figure.of(step.latency(metric))
-    return f"{figure.digits} ({figure.interval})" if figure.interval else figure.digits

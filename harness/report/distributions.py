@@ -12,7 +12,8 @@ from harness.measure.spread import Spread, bin_edges, bin_of
 from harness.measure.states import Decision
 from harness.measure.walk import inside, walk
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
+from harness.report.say import count
+from harness.report.svg import BLUE, GOLD, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.report.words import limit, metric_name
 from harness.units import MS
 
@@ -115,6 +116,7 @@ def distribution(facts: Facts, metric: str) -> str:
     samples = curves(facts, metric)
     if not samples:
         return ""
+    failed = {step.users for step in facts.used if step.decision == Decision.failed}
     what = "requests" if metric == "ttft" else "gaps"
     title = f"{metric_name(metric)}: share of {what} up to x ms"
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
@@ -123,11 +125,13 @@ def distribution(facts: Facts, metric: str) -> str:
         log_ticks(axes.xaxis)
         axes.set_ylim(0, 1.02)
         axes.axhline(0.95, color=MUTED, linewidth=1)
-        axes.annotate("p95", (0.995, 0.945), xycoords=("axes fraction", "data"), ha="right",
-                      va="top", fontsize=11, color=MUTED)  # fmt: skip
+        axes.annotate("p95", (1.01, 0.95), xycoords=("axes fraction", "data"), ha="left",
+                      va="center", fontsize=11, color=MUTED)  # fmt: skip
         for name, (users, (x, y)) in samples.items():
             color, dash = STYLES[name]
-            label = f"{users:,} users" + (" (holds)" if users == facts.knee.holds else "")
+            if name == "above" and users not in failed:
+                color = GOLD
+            label = f"{count(users, 'user')}" + (" (holds)" if users == facts.knee.holds else "")
             axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)
         for slo in facts.slos:
             if slo.metric == metric:

@@ -1,4 +1,4 @@
-"""The sentences under the headline: what stops it, the figures there, the capacity."""
+"""The sentences under the headline: the bottleneck, the figures there, the capacity."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
-    """What stops it, the figures there, and how many replicas that makes."""
+    """The bottleneck, the figures there, and how many replicas that makes."""
     lines = []
     if (found := facts.result.bottleneck) is not None and found.sentence:
         sure = f" (confidence {found.confidence:.2g})" if found.confidence > 0 else ""
-        lines.append(f"What stops it: {found.sentence.rstrip('.')}{sure}.")
+        lines.append(f"Bottleneck: {found.sentence.rstrip('.')}{sure}.")
         if found.try_next:
             lines.append(f"Try next: {found.try_next[0]}.")
     lines += routed(facts)
@@ -40,8 +40,8 @@ def knee_figures(facts: Facts) -> dict[str, Figure]:
     """p95 TTFT and ITL and the throughput of the level that stands for the knee."""
     knee = facts.knee
     return {
-        "p95 TTFT": Figure(knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms"),
-        "p95 ITL": Figure(knee.itl_p95_ms, *knee.itl_p95_ms_ci95, "ms"),
+        "p95 TTFT": Figure(knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms", facts.limit_ms("ttft")),
+        "p95 ITL": Figure(knee.itl_p95_ms, *knee.itl_p95_ms_ci95, "ms", facts.limit_ms("itl")),
         "Throughput": Figure(knee.output_tokens_per_s, unit="output tokens/s"),
     }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from harness.measure.result import Knee
 from harness.measure.slo import Slo
+from harness.units import MS
 
 if TYPE_CHECKING:
     from harness.measure.result import Level, Result
@@ -69,6 +71,11 @@ class Facts:
         for step in self.used:
             by_users.setdefault(step.users, []).append(step)
         return [by_users[users] for users in sorted(by_users)]
+
+    def limit_ms(self, metric: str) -> float:
+        """The limit on the p95 of a latency; NaN without one."""
+        limits = (s.limit_ns / MS for s in self.slos if s.name == f"{metric}_p95")
+        return next(limits, nan)
 
     @property
     def measured_at(self) -> int:

@@ -29,7 +29,7 @@ def quantiles(facts: Facts) -> list[dict[str, str]]:
                     {
                         "Quantile": f"{title} {name}",
                         "ms": figure.digits,
-                        "95 % interval (sampling)": figure.interval or UNKNOWN,
+                        "95% interval (sampling)": figure.interval or UNKNOWN,
                         "instrument": _sharp(getattr(latency, f"{name}_instrument")),
                     }
                 )

@@ -1,4 +1,8 @@
-"""The live terminal view: one panel, redrawn in place; plain lines where there is no terminal."""
+"""The terminal during a run: a row for each level that ended, and a panel of the one under way.
+
+The rows stay and are the final table; the panel is redrawn below them and goes at the end. Without
+a terminal the same rows come as lines with a time stamp, and every ten seconds one of the progress.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,67 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
-from harness.report.say import count
+from harness.measure.states import Decision, Purpose
+from harness.report.say import Figure, count
 from harness.report.words import one_line
-from harness.units import SECOND, say_ns
+from harness.units import say_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
-    from rich.table import Table
     from rich.text import Text
 
 LINE_EVERY_S: Final = 10.0
-COLORS: Final = {"good": "green", "bad": "red", "undecided": "yellow", "invalid": "dim"}
+BAR: Final = 32  # characters
+COLORS: Final[dict[str, str]] = {
+    Decision.passed: "green",
+    Decision.failed: "red",
+    Decision.invalid: "dim",
+}
+PURPOSES: Final = {
+    Purpose.up: "ramping up", Purpose.bisect: "bisecting", Purpose.repeat: "repeating a level",
+    Purpose.down: "stepping down",
+}  # fmt: skip
+SO_FAR: Final = "passing so far"
+COLUMNS: Final = ("users", "p95 TTFT, ms", "p95 ITL, ms", "tokens/s", "requests")
+WIDTHS: Final = (6, 22, 22, 9, 9)
+NARROW_WIDTHS: Final = (6, 22, 11, 9, 9)  # without the ITL's interval
+NARROW: Final = 96  # columns of a terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One level that ended."""
+
+    users: int
+    ttft: Figure
+    itl: Figure
+    tokens_per_s: Figure
+    requests: str
+    result: str  # of Decision, or SO_FAR
+    reason: str = ""
+
+    def text(self, *, narrow: bool = False) -> str:
+        """Under the heads of COLUMNS; then the result and why."""
+        cells = (
+            f"{self.users:,}",
+            self.ttft.cell,
+            self.itl.digits if narrow else self.itl.cell,
+            self.tokens_per_s.digits,
+            self.requests,
+        )
+        quiet = self.result in (Decision.held, SO_FAR)
+        why = f": {self.reason}" if self.reason and not quiet else ""
+        result = "measured" if self.result == Decision.held else self.result
+        return in_columns(cells, result + why, narrow=narrow)
+
+
+def in_columns(cells: Sequence[str], last: str, *, narrow: bool) -> str:
+    """Right-aligned cells, and a last one that may be of any length."""
+    widths = NARROW_WIDTHS if narrow else WIDTHS
+    told = " ".join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True))
+    return f"{told}  {one_line(last)}"
 
 
 @dataclass(slots=True)
@@ -24,18 +78,19 @@ class LiveView:
     """What the view shows now. Figures are words already ("412 ms (398 to 432)")."""
 
     title: str = ""
-    step: int = 0
+    level: int = 0
+    users: int = 0
     purpose: str = ""
     phase: str = ""
-    users: int = 0
-    running_users: int = 0
-    left_ns: int = -1  # time left at most; -1: not known
+    elapsed_ns: int = 0
+    done: float = 0.0  # share of the budget, or of what was asked for
+    left: str = ""
     latencies: dict[str, str] = field(default_factory=dict)
     tokens_per_s: str = ""
     counts: str = ""
     server: str = ""
     bracket: str = ""
-    past: list[tuple[str, str, str]] = field(default_factory=list)  # users, decision, figures
+    past: list[Row] = field(default_factory=list)
 
 
 class Live:
@@ -46,7 +101,7 @@ class Live:
         self.stream = stream
         self.plain = not stream.isatty()
         self._live: Any = None
-        self._said = 0
+        self._told = 0
         self._line_at = 0.0
 
     def __enter__(self) -> Self:
@@ -61,56 +116,70 @@ class Live:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The panel goes, the answer comes."""
+        """The panel goes, the rows stay, the answer comes."""
         if self._live is not None:
             self._live.stop()
 
     def show(self, view: LiveView) -> None:
-        """Redraw, or say what is new."""
+        """Redraw, or print what is new."""
+        self._rows(view)
         if self._live is not None:
             self._live.update(panel(view), refresh=True)
-            return
-        for users, decision, figures in view.past[self._said :]:
-            self._say(f"{count(int(users), 'user')}: {decision}; {figures}")
-            self._line_at = time.monotonic()
-        self._said = len(view.past)
-        if time.monotonic() - self._line_at >= LINE_EVERY_S:
-            self._line_at = time.monotonic()
-            self._say(line(view))
+        elif time.monotonic() - self._line_at >= LINE_EVERY_S:
+            self._print(line(view))
 
     def due(self) -> bool:
-        """Whether the next `show` may show the step's figures: always, but in plain lines."""
+        """Whether the next `show` may show the level's figures: always, but in plain lines."""
         early_s = 1.0  # than the line itself, so that no line goes out with older figures
         return not self.plain or time.monotonic() - self._line_at >= LINE_EVERY_S - early_s
 
-    def _say(self, text: str) -> None:
-        self.stream.write(one_line(text) + "\n")
+    def over(self, view: LiveView) -> None:
+        """The load has ended: its last rows, and what takes time now."""
+        self._rows(view)
+        self._print("Computing the results.", "dim")
+
+    def _rows(self, view: LiveView) -> None:
+        narrow = self._live is not None and self._live.console.width < NARROW
+        if view.past and not self._told:
+            self._print(in_columns(COLUMNS, "result", narrow=narrow), "dim")
+        for row in view.past[self._told :]:
+            self._print(row.text(narrow=narrow), COLORS.get(row.result, ""))
+        self._told = len(view.past)
+
+    def _print(self, text: str, style: str = "") -> None:
+        if self._live is not None:
+            self._live.console.print(_plain(text, style), no_wrap=True, overflow="ellipsis")
+            return
+        self._line_at = time.monotonic()
+        self.stream.write(f"{time.strftime('%H:%M:%S')} {text}\n")
         self.stream.flush()
 
 
 def line(view: LiveView) -> str:
-    """The step under way in one line."""
-    if not view.step:
-        return "waiting for the first step"
-    left = f"{say_ns(view.left_ns)} left at most" if view.left_ns >= 0 else ""
+    """The level under way in one line."""
+    if not view.level:
+        return "waiting for the first level"
     known = [f"p95 {name} {value}" for name, value in view.latencies.items() if value]
-    told = ", ".join(filter(None, [*known, view.counts and f"requests: {view.counts}", left]))
-    now = f"step {view.step}, {count(view.users, 'user')}, {view.phase}"
-    return f"{now}: {told}" if told else now
+    elapsed = f"{say_ns(view.elapsed_ns)} elapsed"
+    told = ", ".join(filter(None, [*known, view.counts, elapsed, view.left]))
+    return one_line(f"level {view.level}, {count(view.users, 'user')}, {view.phase}: {told}")
 
 
 def panel(view: LiveView) -> RenderableType:
-    """The whole view for a terminal of 80 columns or more."""
-    from rich.console import Group  # noqa: PLC0415 - as above
-    from rich.panel import Panel  # noqa: PLC0415
+    """The level under way, for a terminal of 60 columns or more."""
+    from rich.panel import Panel  # noqa: PLC0415 - as above
+    from rich.progress_bar import ProgressBar  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    left = f"{say_ns(view.left_ns)} left at most" if view.left_ns >= 0 else ""
     now = Table.grid(padding=(0, 2))
     now.add_column(style="dim")
     now.add_column()
+    purpose = f" ({view.purpose})" if view.purpose else ""
     for name, value in (
-        (f"step {view.step}" if view.step else "", _holding(view)),
+        (
+            f"level {view.level}" if view.level else "",
+            ", ".join(filter(None, [count(view.users, "user") + purpose, view.phase])),
+        ),
         *((f"p95 {name}", value) for name, value in view.latencies.items()),
         ("throughput", view.tokens_per_s),
         ("requests", view.counts),
@@ -119,36 +188,15 @@ def panel(view: LiveView) -> RenderableType:
     ):
         if name and value:
             now.add_row(_plain(name), _plain(value))
-    body = Group(now, _past(view)) if view.past else now
-    title, subtitle = _plain(view.title), _plain(left) if left else None
-    return Panel(body, title=title, subtitle=subtitle, title_align="left", subtitle_align="right")
-
-
-def _past(view: LiveView) -> Table:
-    """The last steps."""
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    past = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("users", "decision", "why"):
-        past.add_column(column, justify="right" if column == "users" else "left")
-    for users, decision, figures in view.past[-8:]:
-        color = COLORS.get(decision.split(" ")[0], "")
-        past.add_row(_plain(users), _plain(decision, color), _plain(figures))
-    return past
+    bar = Table.grid(padding=(0, 2))
+    left = ", ".join(filter(None, [f"{say_ns(view.elapsed_ns)} elapsed", view.left]))
+    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=BAR), _plain(left))
+    now.add_row(_plain("progress"), bar)
+    return Panel(now, title=_plain(view.title), title_align="left")
 
 
 def _plain(text: str, style: str = "") -> Text:
     """Text in which a `[` is no markup."""
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    return Text(one_line(text), style)
-
-
-def _holding(view: LiveView) -> str:
-    purpose = f" ({view.purpose})" if view.purpose else ""
-    return ", ".join(filter(None, [count(view.users, "user") + purpose, view.phase]))
-
-
-def seconds_left(began_ns: int, now_ns: int, budget_ns: int) -> int:
-    """Of the budget, never below zero; -1 without a budget."""
-    return max(budget_ns - (now_ns - began_ns), 0) // SECOND * SECOND
+    return Text("".join(c if c.isprintable() else " " for c in text), style)

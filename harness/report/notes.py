@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
+from harness.measure.metrics import failed
 from harness.measure.states import Status
 from harness.report.explain import knee_figures
 from harness.report.facts import mapping
 from harness.report.say import as_int, count
 from harness.report.words import limit, sentence, slo_name
+from harness.units import say_ns
 
 if TYPE_CHECKING:
     from harness.report.facts import Facts
+
+SPELLED: Final = {"kernel": "the kernel's (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
+# of the embedded server's flags: how it simulates, which no vLLM has
+SIMULATOR: Final = re.compile(r".*_ns|.*_scale|engine_.*|front_.*|jitter|prompts_elsewhere|seed")
 
 
 def instrument(facts: Facts) -> list[tuple[str, str]]:
@@ -19,7 +26,7 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
     client, rows = facts.result.client, []
     names = {
         "stamp_source": "Time stamps",
-        "reader": "The reader's inner loop, in",
+        "reader": "Reader's inner loop",
         "exact_share": "Events with an exact stamp",
         "loop_lag_p99_ms": "Reader's loop lag, p99 in ms",
         "clock_steps": "Steps of the machine's clock",
@@ -32,7 +39,7 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
         if client.get(key) not in (None, ""):
             value = client[key]
             told = f"{value:.2%}" if key == "exact_share" else str(value)
-            rows.append((name, told.replace("kernel", "the kernel's (SO_TIMESTAMPNS)")))
+            rows.append((name, SPELLED.get(told, told)))
     rows.append(("Accuracy", "against the arrival of segments at this host"))
     return rows
 
@@ -65,11 +72,11 @@ def _silent(facts: Facts) -> list[str]:
         out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
     if not facts.run.gpu:
         why = str(mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
-        out.append(f"{why}: clocks, power and utilisation are not known")
+        out.append(f"{why}: clocks, power and utilization are not known")
     short = [name for name, figure in knee_figures(facts).items() if not figure.known]
     if short and facts.steps:
         told = " and ".join(short)
-        out.append(f"{told}: too few samples at {facts.measured_at:,} users to name it")
+        out.append(f"{told}: nothing was observed at {count(facts.measured_at, 'user')}")
     if facts.result.client.get("stamp_source") not in (None, "", "kernel"):
         out.append("no kernel stamps here: the client's own delay is part of each latency")
     return out
@@ -94,11 +101,12 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
         ),
         ("Model", str(server.get("model", ""))),
         ("Server's version", str(server.get("version") or "")),
-        ("Flags", _pairs(server.get("flags"))),
+        ("Flags", _pairs(_flags(server))),
         ("max_num_seqs", _slots(facts)),
         ("KV cache", _kv_cache(server)),
         ("GPUs", _gpus(facts)),
         ("SLOs", ", ".join(f"{slo_name(slo)} under {limit(slo)}" for slo in facts.slos)),
+        ("Requests", _sent(facts)),
         ("Workload", _lengths(config)),
         ("Seeds", _pairs(info.get("seeds"))),
         ("Versions", _pairs(info.get("versions"))),
@@ -106,6 +114,23 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
         ("Started", str(mapping(info.get("clock")).get("started", ""))),
     ]
     return [(name, value) for name, value in rows if value.strip(" :")]
+
+
+def _flags(server: dict[str, Any]) -> dict[str, Any]:
+    """Those that vLLM has too."""
+    flags = mapping(server.get("flags"))
+    own = server.get("embedded")
+    return {k: v for k, v in flags.items() if not (own and SIMULATOR.fullmatch(k))}
+
+
+def _sent(facts: Facts) -> str:
+    """`2,345 sent, 12 of them failed, in 1 min 30 s`, warm-up and drain included."""
+    table = facts.run.table
+    if not len(table):
+        return ""
+    bad, took_ns = int(failed(table).sum()), int(table.done_ns.max() - table.sent_ns.min())
+    lost = f", {bad:,} of them failed" if bad else ""
+    return f"{len(table):,} sent{lost}, in {say_ns(took_ns)}"
 
 
 def _slots(facts: Facts) -> str:

@@ -13,6 +13,7 @@ from harness.report.distributions import distributions
 from harness.report.facts import mapping
 from harness.report.instrument import clients, quantiles
 from harness.report.notes import instrument, settings, target, unknown
+from harness.report.say import count
 from harness.report.timeline import timeline
 from harness.report.traced import traced_rows
 from harness.report.waterfall import bucket_rows, in_words, table_rows, waterfall
@@ -34,7 +35,7 @@ def html(facts: Facts, answer: Answer) -> str:
     )
     environment.filters["sentence"] = sentence
     command = facts.run.info.get("command")
-    rows = [table_row(step) for step in facts.steps]
+    rows = [table_row(facts, step) for step in facts.steps]
     return environment.get_template("report.html.j2").render(
         title=f"vllm-harness: {answer.headline}",
         answer=answer,
@@ -48,6 +49,9 @@ def html(facts: Facts, answer: Answer) -> str:
         traced=traced_rows(facts),
         timeline=timeline(facts),
         verdict=facts.result.bottleneck or Bottleneck(),
+        searched=facts.searched,
+        knee=facts.knee.estimate is not None,
+        simulated=facts.result.target.label,
         columns=list(rows[0]) if rows else [],
         texts=TEXTS,
         rows=rows,
@@ -55,7 +59,7 @@ def html(facts: Facts, answer: Answer) -> str:
         beside_columns=COLUMNS,
         instrument=instrument(facts),
         quantiles=quantiles(facts),
-        at_users=facts.measured_at,
+        at_users=count(facts.measured_at, "user") if facts.measured_at else "",
         clients=clients(facts),
         unknown=unknown(facts),
         settings=settings(facts),

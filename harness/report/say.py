@@ -1,7 +1,8 @@
 """Numbers to the precision they have: the interval decides the digits.
 
-The last digit printed is the place of the half-width's first digit (one more when that digit is 1):
-412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. Without an interval: three digits.
+The last digit printed is the place of the half-width's first digit (one more when that digit is 1),
+of two to four: 412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. Without an interval:
+three. A figure that has a limit gets as many as it takes to show on which side of it it lies.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 NAN: Final = math.nan
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
-PLAIN_DIGITS: Final = 3
-MOST_DIGITS: Final = 6
+FEWEST_DIGITS, PLAIN_DIGITS, MOST_DIGITS = 2, 3, 4
+WHOLE_DIGITS: Final = 6  # before the point there may be so many
+MOST_DECIMALS: Final = 3  # to show that a figure is not its limit
 SMALL_LEAD: Final = 2  # below this a single digit would round by up to a half of the half-width
 
 
@@ -30,7 +32,8 @@ def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
     lead = math.floor(math.log10(half))
     if half / 10**lead < SMALL_LEAD:
         lead -= 1
-    return min(-lead, MOST_DIGITS - 1 - size)
+    most = min(max(MOST_DIGITS - 1 - size, 0), WHOLE_DIGITS - 1 - size)
+    return max(min(-lead, most), FEWEST_DIGITS - 1 - size)
 
 
 def say(value: float, lo: float = NAN, hi: float = NAN) -> str:
@@ -53,13 +56,14 @@ class Figure:
 
     value: float = NAN
     lo: float = NAN
-    hi: float = NAN
+    hi: float = NAN  # NaN beside a lower end: there is no upper one
     unit: str = ""
+    limit: float = NAN  # that it is held against
 
     @classmethod
-    def of(cls, latency: Latency, statistic: str = "p95") -> Figure:
+    def of(cls, latency: Latency, statistic: str = "p95", limit: float = NAN) -> Figure:
         """A statistic of a latency with its 95% interval; NaN for one that it does not have."""
-        return cls(*latency.at(statistic), unit="ms")
+        return cls(*latency.at(statistic), unit="ms", limit=limit)
 
     @property
     def known(self) -> bool:
@@ -67,9 +71,25 @@ class Figure:
         return not math.isnan(self.value)
 
     @property
+    def weak(self) -> bool:
+        """Whether its interval is one-sided, or wider than half of it."""
+        return not (self.hi - self.lo <= self.value / 2) and not math.isnan(self.lo)
+
+    @property
     def digits(self) -> str:
-        """The number alone."""
-        return say(self.value, self.lo, self.hi)
+        """The number alone, rounded to the side of its limit that it is on."""
+        decimals = places(self.value, self.lo, self.hi)
+        if math.isfinite(self.value):
+            while decimals < MOST_DECIMALS and _side(self.value, self.limit) != _side(
+                round(self.value, decimals), self.limit
+            ):
+                decimals += 1
+        return rounded(self.value, decimals)
+
+    @property
+    def cell(self) -> str:
+        """`412 (398 to 432)`: for a column that says the unit."""
+        return self.digits + (f" ({self.interval})" if self.interval else "")
 
     @property
     def interval(self) -> str:
@@ -85,6 +105,10 @@ class Figure:
         """`412 ms (398 to 432)`."""
         unit = f" {self.unit}" if self.unit and math.isfinite(self.value) else ""
         return self.digits + unit + (f" ({self.interval})" if self.interval else "")
+
+
+def _side(value: float, limit: float) -> int:
+    return (value > limit) - (value < limit)
 
 
 def as_float(value: Any) -> float:

@@ -12,9 +12,11 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from harness.measure.samples import GpuSample
     from harness.report.facts import Facts
 
 WIDTH, HEIGHT = 860, 340
+BELOW: Final = 85  # of each panel below, but for the first
 INSTANTS: Final = 400  # at which the client's own count is taken
 
 
@@ -27,9 +29,12 @@ def timeline(facts: Facts) -> str:
     if not begins:
         return ""
     zero = min(begins)
-    kv = [sample.kv_usage for sample in samples]
-    with_kv = any(value == value for value in kv)  # noqa: PLR0124 - NaN test
-    with drawing(WIDTH, HEIGHT, (5, 2) if with_kv else (1,)) as (figure, axes):
+    kv = [(sample.at_ns, 100 * sample.kv_usage) for sample in samples]
+    below = {"KV cache in use, %": (kv, 105.0)} | _gpus(facts)
+    below = {title: told for title, told in below.items() if any(y == y for _, y in told[0])}  # noqa: PLR0124 - NaN
+    ratios = (5, *[2] * len(below))
+    height = HEIGHT + BELOW * max(len(below) - 1, 0)
+    with drawing(WIDTH, height, ratios) as (figure, axes):
         top = axes[0]
         top.set_title("Requests under way")
         _windows(axes, facts, zero)
@@ -41,12 +46,23 @@ def timeline(facts: Facts) -> str:
             top.plot(at, waits, color=RED, linestyle="--", label="waiting (server)")
         top.legend(loc="upper left", ncols=4, handlelength=2, columnspacing=1.4)
         top.set_ylim(0, top.get_ylim()[1] * 1.22)  # room for the legend
-        if with_kv:
-            axes[1].set_title("KV cache in use, %")
-            axes[1].plot(at, [100 * value for value in kv], color=BLUE)
-            axes[1].set_ylim(0, 105)
+        for each, (title, (points, most)) in zip(axes[1:], below.items(), strict=True):
+            each.set_title(title)
+            each.plot([(t - zero) / SECOND for t, _ in points], [y for _, y in points], color=BLUE)
+            each.set_ylim(0, most)
         axes[-1].set_xlabel("seconds from the start; grey: measured, white: ramp and warm-up")
         return to_svg(figure, "timeline", "Users, running and waiting requests against time")
+
+
+def _gpus(facts: Facts) -> dict[str, tuple[list[tuple[int, float]], float | None]]:
+    """Mean utilization and total power of the GPUs, reading by reading."""
+    by_time: dict[int, list[GpuSample]] = {}
+    for sample in facts.run.gpu:
+        by_time.setdefault(sample.at_ns, []).append(sample)
+
+    busy = [(at, sum(s.util_pct for s in read) / len(read)) for at, read in by_time.items()]
+    watts = [(at, sum(s.power_w for s in read)) for at, read in by_time.items()]
+    return {"GPU utilization, %": (busy, 105.0), "GPU power, W": (watts, None)}
 
 
 def _windows(axes: list[Axes], facts: Facts, zero: int) -> None:

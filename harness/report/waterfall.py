@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.report.say import UNKNOWN, bounds, places, rounded
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, RED, TOP, drawing, to_svg
-from harness.report.words import in_markdown
+from harness.report.words import in_markdown, ruled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,12 +62,11 @@ def waterfall(facts: Facts) -> str:
         axes.set_xlim(min(0.0, *(min(left) for left in lefts)), None)
         axes.set_xmargin(0.02)
         axes.grid(visible=False, axis="y")
-        axes.set_ylabel("step: concurrent requests")
+        axes.set_ylabel("level: concurrent requests")
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, borderpad=0,
                     handlelength=0.9, columnspacing=1.0, handletextpad=0.4)  # fmt: skip
-        return to_svg(
-            figure, "waterfall", "Mean TTFT of each step, split by where it is spent", TOP + LINE
-        )
+        label = "Mean TTFT of each level, split by where it is spent"
+        return to_svg(figure, "waterfall", label, TOP + LINE)
 
 
 def _lefts(spent: list[list[float]]) -> list[list[float]]:
@@ -144,7 +143,7 @@ def in_words(facts: Facts) -> str:
     if len(exact) < len(split_steps(facts)):
         told += (
             " Where requests were in flight at a scrape the server counts others than we do: the "
-            "true mean lies within the bounds (whiskers); a step that began and ended empty has "
+            "true mean lies within the bounds (whiskers); a level that began and ended empty has "
             "none."
         )
     return told
@@ -156,7 +155,7 @@ def as_markdown(facts: Facts) -> list[str]:
     if not rows:
         return []
     names = list(rows[0])
-    lines = ["", "Mean TTFT by where it is spent, ms:", ""]
-    lines += [f"| {' | '.join(names)} |", f"|{' ---: |' * len(names)}"]
+    lines = ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
+    lines += [f"| {' | '.join(names)} |", ruled(names, "Exact")]
     lines += [f"| {' | '.join(map(in_markdown, row.values()))} |" for row in rows]
-    return [*lines, "", in_words(facts)]
+    return [*lines, "", in_words(facts), "", "</details>"]

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from harness.measure.slo import Slo
 
 # An underscore inside a word is none to Markdown: `ttft_p95` stays as it is.
-_MARKDOWN: Final = re.compile(r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#+=-]")
+_MARKDOWN: Final = re.compile(
+    r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#=]|^[+-](?!\d)"
+)
 
 
 def promise(slos: Sequence[Slo], word: str = "stays") -> str:
@@ -54,6 +56,11 @@ def sentence(text: str) -> str:
 def one_line(text: str) -> str:
     """Without line breaks (U+2028 too), escape sequences and other controls: servers say such."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def ruled(columns: Sequence[str], *texts: str) -> str:
+    """The line below a Markdown table's head: figures to the right, `texts` to the left."""
+    return "".join(f"| {'---' if name in texts else '---:'} " for name in columns) + "|"
 
 
 def in_markdown(text: str) -> str:

@@ -13,8 +13,9 @@ from harness.report.cells import table_row
 from harness.report.compat import as_markdown, beside
 from harness.report.facts import Facts
 from harness.report.page import html
-from harness.report.words import in_markdown, one_line
+from harness.report.words import in_markdown, one_line, ruled
 from harness.runfolder import names
+from harness.runfolder.jsonfiles import flat
 from harness.runfolder.writer import RunFolder
 
 if TYPE_CHECKING:
@@ -26,17 +27,18 @@ if TYPE_CHECKING:
 
 MD_COLUMNS: Final = ("Users", "Result", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting")
 FIRST: Final = ("concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes")
+SAID: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")  # in FIRST
 
 
 def markdown(facts: Facts, told: Answer) -> str:
     """Short enough for a comment on a pull request; what the folder lost is said there too."""
-    rows = [table_row(step) for step in facts.steps]
+    rows = [table_row(facts, step) for step in facts.steps]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
     lines = [f"**{in_markdown(told.headline)}**"]
     if told.sentences or lost:
         lines += ["", *map(in_markdown, [*told.sentences, *lost])]
     if rows:
-        lines += ["", f"| {' | '.join(MD_COLUMNS)} |", f"|{' ---: |' * len(MD_COLUMNS)}"]
+        lines += ["", f"| {' | '.join(MD_COLUMNS)} |", ruled(MD_COLUMNS, "Result")]
         lines += [f"| {' | '.join(in_markdown(row[c]) for c in MD_COLUMNS)} |" for row in rows]
     lines += waterfall.as_markdown(facts)
     lines += as_markdown(beside(facts))
@@ -55,7 +57,7 @@ def steps_csv(facts: Facts, told: Answer) -> str:  # noqa: ARG001 - one signatur
 
 
 def csv_row(step: Level) -> dict[str, object]:
-    """Flat: `ttft_ms.p95`, `server.running_mean`, ..."""
+    """FIRST, then what they do not say, flat: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data: dict[str, Any] = to_json(step)
     e2e = step.e2e_ms
     row: dict[str, object] = {
@@ -67,18 +69,10 @@ def csv_row(step: Level) -> dict[str, object]:
         "gpu_util_pct": step.gpu.util_pct_mean,
         "notes": one_line(f"{step.decision}: {data.get('reason') or ''}").rstrip(": "),
     }
-    for key, value in data.items():
-        if isinstance(value, dict):
-            row |= {f"{key}.{part}": _plain(v) for part, v in value.items()}
-        elif key not in ("reason", "slos", "output_tokens_per_s", "requests_per_s"):
-            row[key] = _plain(value)
+    rest = {key: value for key, value in data.items() if key not in SAID}
+    for key, value in flat(rest).items():
+        row[key] = one_line(value) if isinstance(value, str) else value
     return row
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, str):
-        return one_line(value)
-    return f"{value[0]}..{value[1]}" if isinstance(value, list) else value
 
 
 def _seconds(ms: float) -> object:

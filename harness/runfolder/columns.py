@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import msgpack
 import numpy as np
@@ -28,13 +28,20 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Packed = int | NDArray[np.signedinteger[Any]]  # an int: all values are alike
-    Piece = tuple[RecordTable, list[str]]  # requests, and what each said of its error
 
 READ: Final = 1 << 19  # bytes at a time
 EVENTS: Final = 1 << 16  # of a table, about: two megabytes, and ten while it is worked on
 REQUESTS: Final = 1 << 13  # of a table
 PLAIN: Final = len(NUMBERS)
 _CODES: Final = {outcome.value: OUTCOME_CODE[outcome] for outcome in Outcome}
+
+
+class Piece(NamedTuple):
+    """Some requests, and two texts of each: "" where nothing was said."""
+
+    table: RecordTable
+    errors: list[str]
+    reasons: list[str]  # why the server stopped: finish_reason
 
 
 def tables(file: BinaryIO, seen: Seen, damage: Damage) -> Iterator[Piece]:
@@ -81,6 +88,7 @@ class Row:
     numbers: array[int]  # NUMBERS, LATER
     outcome: int
     error: str
+    reason: str
     n: int
     gaps: Packed
     lags: Packed
@@ -90,14 +98,14 @@ class Row:
     def read(cls, payload: bytes) -> Row:
         """Raises ValueError, TypeError, KeyError, IndexError, OverflowError: it is no record."""
         values = msgpack.unpackb(payload)
-        outcome, error, _, n, *packed = values[PLAIN : PLAIN + 7]
+        outcome, error, reason, n, *packed = values[PLAIN : PLAIN + 7]
         later = values[PLAIN + 7 : PLAIN + 7 + len(LATER)]
         unsaid = [-1] * (len(LATER) - len(later))  # by an older version
-        if not isinstance(error, str) or n < 0:
+        if not (isinstance(error, str) and isinstance(reason, str)) or n < 0:
             raise ValueError(values)
         gaps, lags, tokens = (_unpack(one, n) for one in packed)
         numbers = array("q", [*values[:PLAIN], *later, *unsaid])
-        return cls(numbers, _CODES[outcome], error, n, gaps, lags, tokens)
+        return cls(numbers, _CODES[outcome], error, reason, n, gaps, lags, tokens)
 
 
 def _unpack(packed: bytes, n: int) -> Packed:
@@ -119,7 +127,7 @@ class Columns:
         self.events += row.n
 
     def piece(self) -> Piece:
-        """The table and its errors."""
+        """The table and its texts."""
         rows = self.rows
         flat = np.frombuffer(b"".join(row.numbers for row in rows), np.int64)
         names = (*NUMBERS, *LATER)
@@ -139,7 +147,7 @@ class Columns:
             tokens=self._flat("tokens", offsets),
             whole=True,
         )
-        return table, [row.error for row in rows]
+        return Piece(table, [row.error for row in rows], [row.reason for row in rows])
 
     def _flat(self, name: str, offsets: Ints) -> Ints:
         flat = np.empty(self.events, np.int64)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+INTERVALS: Final = ("ci95", "_instrument", "_bound", "_bucket")  # how their names end
+ENDS: Final = ("_lo", "_hi")
 
 
 def plain(value: Any) -> Any:
@@ -44,6 +47,21 @@ def to_json(value: Any, *, indent: bool = False) -> bytes:
 def number(value: Any) -> float:
     """A figure as JSON holds it, back as a float: null is NaN, "inf" is infinity."""
     return math.nan if value is None else float(value)
+
+
+def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Scalars alone: `ttft_ms.p95` of nested objects, an interval as `..._lo` and `..._hi`."""
+    out: dict[str, Any] = {}
+    for key, part in value.items():
+        name = f"{before}{key}"
+        if isinstance(part, Mapping):
+            out |= flat(part, f"{name}.")
+        elif key.endswith(INTERVALS) and (part is None or len(part) == len(ENDS)):
+            ends = zip(ENDS, part or (None, None), strict=True)
+            out |= {f"{name}{end}": limit for end, limit in ends}
+        else:
+            out[name] = ", ".join(map(str, part)) if isinstance(part, list | tuple) else part
+    return out
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -2,87 +2,88 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.measure.records import ARRAYS
-from harness.measure.table import NUMBERS, OUTCOME_CODE, OUTCOMES, RecordTable, concat
+from harness.runfolder import names
+from harness.runfolder.columns import Columns
+from harness.runfolder.damage import Damage
+from harness.runfolder.jsonfiles import read_json, read_lines
+from harness.runfolder.reader import read_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
-    import pyarrow as pa
+    from numpy.typing import NDArray
 
     from harness.runfolder.columns import Piece
     from harness.runfolder.writer import RunFolder
 
 GROUP: Final = 1 << 17  # events of a row group, about: three megabytes
-# instants hardly ever repeat: looking for repetitions takes twice the time and saves nothing
-WORDS: Final = [*NUMBERS, "outcome", "error", "tokens.list.element"]
+WINDOW: Final = ("index", "users", "chosen_ns", "settled_ns", "end_ns", "judged_ns")
 
 
-def write_parquet(folder: RunFolder, name: str, pieces: Iterable[Piece]) -> None:
-    """Write all pieces as `name` in the folder, requests in their order.
+class Phase(StrEnum):
+    """What a level was in when a request was sent, or a token came."""
 
-    Columns: the record's numbers (int64), outcome and error (string), at_ns, not_before_ns and
-    tokens (list<int64>). Raises RunFolderError when it cannot be written.
+    warm_up = "warm-up"
+    measured = "measured"
+    drain = "drain"
+
+
+class Levels:
+    """When which level was held in a run folder, and in which phase it was."""
+
+    def __init__(self, path: Path) -> None:
+        """As steps.jsonl says."""
+        spans = [(-1, -1, -1, "")]
+        last_ns = -1
+        for step in held(path):
+            level, users, chosen_ns, settled_ns, end_ns, last_ns = (step[key] for key in WINDOW)
+            begins = zip((chosen_ns, settled_ns, end_ns + 1), Phase, strict=True)
+            spans += [(at_ns, level, users, phase) for at_ns, phase in begins]
+        if not (read_json(path / names.ENDED) or {}).get("status"):
+            # a level that was still warming up when the run was stopped has no line
+            spans.append((last_ns + 1, -1, -1, ""))
+        begins_ns, *columns = (np.array(column) for column in zip(*spans, strict=True))
+        self._begins_ns = np.maximum.accumulate(begins_ns)
+        self._columns = dict(zip(("level", "users", "phase"), columns, strict=True))
+
+    def place(self, at_ns: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Columns for these instants; -1 and "" without a level."""
+        span = np.searchsorted(self._begins_ns, at_ns, side="right") - 1
+        return {name: column[span] for name, column in self._columns.items()}
+
+
+def held(path: Path) -> list[dict[str, Any]]:
+    """The lines of steps.jsonl that name their window."""
+    return [row for row in read_lines(path / names.STEPS)[0] if {*WINDOW} <= row.keys()]
+
+
+def write_parquet(folder: RunFolder) -> None:
+    """Write requests.parquet from the folder's records, some at a time, in their order.
+
+    Raises RunFolderError when it cannot be written.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - 0.2 s, and only needed here
 
-    empty = _arrow([(RecordTable.from_records([]), [])])
+    from harness.runfolder.frames import requests_of  # noqa: PLC0415 - as above
+
+    levels = Levels(folder.path)
+    empty = requests_of([Columns().piece()], levels)
+    # instants hardly ever repeat: looking for repetitions takes twice the time and saves nothing
+    words = [f.name for f in empty.schema if str(f.type) in ("int64", "string")]
+    words.append("tokens.list.element")
     with (
-        folder.replacing(name) as file,
-        pq.ParquetWriter(file, empty.schema, compression="zstd", use_dictionary=WORDS) as writer,
+        folder.replacing(names.PARQUET) as file,
+        pq.ParquetWriter(file, empty.schema, compression="zstd", use_dictionary=words) as writer,
     ):
         some: list[Piece] = []
-        for piece in pieces:
+        for piece in read_pieces(folder.path, Damage()):
             some.append(piece)
-            if sum(len(table.at_ns) for table, _ in some) >= GROUP:
-                writer.write_table(_arrow(some))
+            if sum(len(each.table.at_ns) for each in some) >= GROUP:
+                writer.write_table(requests_of(some, levels))
                 some = []
-        writer.write_table(_arrow(some) if some else empty)
-
-
-def _arrow(pieces: Sequence[Piece]) -> pa.Table:
-    """One row group."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
-
-    table = concat([table for table, _ in pieces])
-    offsets = pa.array(table.offsets.astype(np.int32), pa.int32())
-    columns = {name: pa.array(getattr(table, name)) for name in NUMBERS}
-    words = pa.array([outcome.value for outcome in OUTCOMES])
-    columns["outcome"] = pa.DictionaryArray.from_arrays(
-        pa.array(table.outcome.astype(np.int8)), words
-    )
-    columns["error"] = pa.array([error for _, said in pieces for error in said], pa.string())
-    for column in ARRAYS:
-        columns[column] = pa.ListArray.from_arrays(offsets, pa.array(getattr(table, column)))
-    return pa.table(columns)
-
-
-def read_parquet(path: Path | str) -> RecordTable:
-    """The table that `write_parquet` wrote."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - 0.2 s, and only needed here
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    data = pq.read_table(Path(path)).combine_chunks()
-
-    def ints(column: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        if column not in data.column_names:  # of an older version
-            return np.full(len(data), -1, np.int64)
-        return np.array(data[column].to_numpy(), np.int64)
-
-    lengths = np.array(pc.list_value_length(data["at_ns"]).to_numpy(), np.int64)
-    flat = {
-        column: np.array(pc.list_flatten(data[column]).to_numpy(), np.int64) for column in ARRAYS
-    }
-    outcomes = [OUTCOME_CODE[word] for word in data["outcome"].to_pylist()]
-    return RecordTable(
-        **{column: ints(column) for column in NUMBERS},
-        outcome=np.array(outcomes, np.int64),
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-        **flat,
-        whole=True,
-    )
+        writer.write_table(requests_of(some, levels) if some else empty)

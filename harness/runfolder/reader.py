@@ -50,16 +50,11 @@ class Run:
 
     def chunks(self) -> Iterator[RecordTable]:
         """All requests with all events, read from the record files again."""
-        return (table for table, _ in self.pieces())
-
-    def pieces(self) -> Iterator[Piece]:
-        """As `chunks`, with what each request said of its error."""
-        return read_pieces(self.path, Damage())
+        return (piece.table for piece in read_pieces(self.path, Damage()))
 
 
-def read_run(path: Path | str) -> Run:
-    """Everything in a run folder. Raises RunFolderError only when it is none at all."""
-    path = Path(path)
+def check_folder(path: Path) -> None:
+    """Raises RunFolderError where it is no run folder at all."""
     known = (names.RUN, names.STEPS, names.SERVER, names.RESULT)
     if not path.is_dir() or not (
         names.record_files(path) or any((path / name).exists() for name in known)
@@ -68,6 +63,12 @@ def read_run(path: Path | str) -> Run:
             f"{path} is not a run folder: expected a directory with {names.RUN}, as `vllm-harness "
             "knee` or `run` write it; try one under reports/."
         )
+
+
+def read_run(path: Path | str) -> Run:
+    """Everything in a run folder. Raises RunFolderError only when it is none at all."""
+    path = Path(path)
+    check_folder(path)
     damage = Damage()
     table, errors = read_requests(path, damage)
     info = read_json(path / names.RUN)
@@ -104,9 +105,9 @@ def read_result(path: Path) -> Result | None:
 def read_requests(path: Path, damage: Damage) -> tuple[RecordTable, list[str]]:
     """Each request once, thin, and its error, by worker and number; losses go to `damage`."""
     tables, errors = [], []
-    for table, said in read_pieces(path, damage):
-        tables.append(thin(table))
-        errors += said
+    for piece in read_pieces(path, damage):
+        tables.append(thin(piece.table))
+        errors += piece.errors
     whole = concat(tables)
     order = np.lexsort((whole.number, whole.worker))
     return whole.ordered(order), [errors[i] for i in order]

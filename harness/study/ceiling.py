@@ -3,7 +3,7 @@
 An engine that sends by the clock (first token after 100 ms, then one each 20 ms) is read by one
 load process as in any run: Locust users, reader, decoder, records to the main process. Level after
 level, what was read is compared with what was sent. The ceiling is the last level whose TTFT and
-ITL p50, p95 and p99 are right within 1 %, or 0.5 and 0.1 ms. About 20 seconds.
+ITL p50, p95 and p99 are right within 1%, or 0.5 and 0.1 ms. About 20 seconds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Rung:
 
     @property
     def timed(self) -> bool:
-        """Whether every quantile is right within 1 % or the floor."""
+        """Whether every quantile is right within 1% or the floor."""
         return all(
             bool(np.all(np.abs(self.read[k] - self.sent[k]) <= np.maximum(SHARE * self.sent[k], f)))
             for k, f in FLOOR_NS.items()

@@ -91,7 +91,7 @@ def decided(steps: Sequence[Step]) -> list[Evidence]:
 
 
 @dataclass(slots=True)
-class _Now:
+class Now:
     """The step under way."""
 
     hold: Hold
@@ -139,7 +139,7 @@ class KneeController:
         self.result: Done | None = None
         self.server: ServerSample | None = None
         self.began_ns = self.horizon_ns = -1
-        self.now: _Now | None = None
+        self.now: Now | None = None
         self.peek: Evidence | None = None  # the latest look at the step under way
         self._life_ns = 0.0
         self._recovering = False
@@ -181,7 +181,7 @@ class KneeController:
         if isinstance(action, Done):
             self.result = action
             return
-        self.now = _Now(action, now_ns, now_ns)
+        self.now = Now(action, now_ns, now_ns)
         last = self.steps[-1].window.users if self.steps else 0
         closes = self._emptied.get(last) == len(self.steps) - 1
         opens = action.users not in self._emptied and worth_it(action, self._life_ns, self.server)
@@ -189,13 +189,13 @@ class KneeController:
             self.now.drain = Drain(now_ns, self._slow())
             self._emptied |= {action.users: len(self.steps)} if opens else {}
 
-    def _drain(self, now: _Now, drain: Drain, now_ns: int, running_users: int) -> None:
+    def _drain(self, now: Now, drain: Drain, now_ns: int, running_users: int) -> None:
         empty = drain.over(now_ns, running_users, self.server)
         self._drains = empty or not drain.late(now_ns)
         if empty or not self._drains:
             now.drain, now.loaded_ns = None, now_ns
 
-    def _observe(self, now: _Now, now_ns: int, running_users: int) -> None:
+    def _observe(self, now: Now, now_ns: int, running_users: int) -> None:
         horizon = self.horizon_ns
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
         failing = self._hard_fail(now, since, horizon)
@@ -215,7 +215,7 @@ class KneeController:
         else:
             self._ramp(now, self.records.table(since, horizon).table, horizon, running_users)
 
-    def _ramp(self, now: _Now, table: RecordTable, horizon: int, running_users: int) -> None:
+    def _ramp(self, now: Now, table: RecordTable, horizon: int, running_users: int) -> None:
         busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         waited = horizon - now.loaded_ns
         there = running_users == now.hold.users
@@ -226,20 +226,20 @@ class KneeController:
         """How long a phase may wait for the load itself: three lifetimes as last measured."""
         return 3 * self._life_ns if self._life_ns else 30.0 * SECOND
 
-    def _settle(self, now: _Now, horizon: int) -> None:
+    def _settle(self, now: Now, horizon: int) -> None:
         ended, _ = self.records.ended(now.ramped_ns + 1, horizon)
         turned = ended >= self._turnovers(now) * now.hold.users
         if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
 
-    def _turnovers(self, now: _Now) -> int:
+    def _turnovers(self, now: Now) -> int:
         hold = now.hold
         before = self.steps[-1].window.users if self.steps else 0
         drained = now.loaded_ns > now.began_ns
         nearby = not drained and abs(before - hold.users) <= NEARBY * hold.users
         return TURNOVERS_LEAN if nearby or hold.until == "lean" else TURNOVERS
 
-    def _window(self, now: _Now, horizon: int, now_ns: int) -> Window:
+    def _window(self, now: Now, horizon: int, now_ns: int) -> Window:
         settled = now.settled_ns if now.settled_ns >= 0 else now.began_ns
         return Window(
             index=len(self.steps),
@@ -252,7 +252,7 @@ class KneeController:
             judged_ns=now_ns,
         )
 
-    def _measure(self, now: _Now, seen: Recorded, now_ns: int, horizon: int) -> None:
+    def _measure(self, now: Now, seen: Recorded, now_ns: int, horizon: int) -> None:
         capped = self._spent(now, now_ns, horizon)
         now.look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
         window = self._window(now, horizon, now_ns)
@@ -269,7 +269,7 @@ class KneeController:
             self._finish(window, seen, evidence, self.plan.judge(held))
             self._advance(now_ns)
 
-    def _hold(self, now: _Now, now_ns: int, horizon: int) -> None:
+    def _hold(self, now: Now, now_ns: int, horizon: int) -> None:
         """A level that was given: it ends when that was said, and no token is looked at."""
         window = self._window(now, horizon, now_ns)
         ended, bad = self.records.ended(now.settled_ns, horizon)
@@ -297,7 +297,7 @@ class KneeController:
         told = Judgement(Decision.held, "judged from the records at the end", leans_to_fail=False)
         self._keep(Step(window, unseen, told, audited=self.audit is None))
 
-    def _spent(self, now: _Now, now_ns: int, horizon: int) -> bool:
+    def _spent(self, now: Now, now_ns: int, horizon: int) -> bool:
         """Whether the step's time is up: its cap and enough requests, twice the cap, the budget."""
         length = horizon - now.settled_ns
         few = self.peek is None or self.peek.window.index != len(self.steps)
@@ -307,7 +307,7 @@ class KneeController:
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
         return over_budget or length >= now.hold.cap_ns * (2 if few else 1)
 
-    def _enough(self, now: _Now, evidence: Evidence, held: Evidence) -> bool:
+    def _enough(self, now: Now, evidence: Evidence, held: Evidence) -> bool:
         """Whether the step may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
         if now.hold.until == "steady":
@@ -326,7 +326,7 @@ class KneeController:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
         return decided or (now.hold.until == "lean" and self._far(evidence))
 
-    def _outlasted(self, now: _Now, lifetimes: float) -> bool:
+    def _outlasted(self, now: Now, lifetimes: float) -> bool:
         """Long enough for a level to have shown how bad it gets: queues and full caches grow."""
         return now.hold.until == "lean" or lifetimes >= GOOD_LIFETIMES
 
@@ -374,14 +374,14 @@ class KneeController:
         """Failures that end a step at once: above a half, and above what may fail."""
         return max(HARD_FAIL_SHARE, self.plan.max_errors)
 
-    def _hard_fail(self, now: _Now, since: int, horizon: int) -> bool:
+    def _hard_fail(self, now: Now, since: int, horizon: int) -> bool:
         if horizon - now.began_ns < HARD_FAIL_NS:
             return False
         after = max(now.began_ns, horizon - HARD_FAIL_NS)
         ended, bad = self.records.ended(max(after + 1, since), horizon)
         return bad >= HARD_FAIL_LEAST and bad > self._hard_share * ended
 
-    def _hard_failed(self, now: _Now, now_ns: int, horizon: int) -> None:
+    def _hard_failed(self, now: Now, now_ns: int, horizon: int) -> None:
         """End the step as failed and go down to the last level that passed; there again: the end.
 
         Where levels are given there is nothing to go down for: the run ends.
@@ -400,4 +400,4 @@ class KneeController:
             return
         self._recovering = True
         back = max(lower, default=self.plan.min_users)
-        self.now = _Now(Hold(back, Purpose.down, "lean", self.plan.budget_ns // 10), now_ns, now_ns)
+        self.now = Now(Hold(back, Purpose.down, "lean", self.plan.budget_ns // 10), now_ns, now_ns)

@@ -3,7 +3,7 @@
 vLLM observes TTFT at the first token and its parts when a request ends: only between two instants
 at which nothing is under way are they of the same requests (measure/cohort.py). Each level that a
 search repeats, on which its answer rests, is held once so where that is cheap. More often would
-take time from the search: of 200 simulated knees it found 2 % fewer with every repeat drained, 1 %
+take time from the search: of 200 simulated knees it found 2% fewer with every repeat drained, 1%
 fewer with the first of each level drained up to lifetimes of a third of its time.
 """
 

@@ -9,7 +9,7 @@ it that whatever happens the folder is readable and has a report.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from harness.study.choosing import Choice
     from harness.study.livemetrics import RunMetrics
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
+    from harness.study.watch import Ended as EndedLevel
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
@@ -70,6 +71,7 @@ class Wanted:
     output: OutputOptions
     plan: SearchPlan
     most_users: int
+    levels: int = 0  # that were given; 0: a search chooses them
 
     def __post_init__(self) -> None:
         """Refuse SLOs that could not be judged."""
@@ -94,6 +96,7 @@ class Experiment:
     metrics: RunMetrics | None = None
     page: LivePage | None = None
     session: Session | None = None  # while `hold` lasts
+    ended: list[EndedLevel] = field(default_factory=list)  # what watch.py has looked up
 
     @classmethod
     def begin(
@@ -263,6 +266,9 @@ class Viewer(Protocol):
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         """Must be quick: the run waits for it."""
+
+    def over(self, experiment: Experiment) -> None:
+        """The load has ended and every record is here."""
 
 
 class _Watched:

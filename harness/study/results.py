@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, replace
-from math import inf, nan
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from harness.errors import (
     EXIT_INCONCLUSIVE,
@@ -23,16 +20,15 @@ from harness.errors import (
 )
 from harness.measure.beside import beside
 from harness.measure.compat import COMPAT
-from harness.measure.decide import ERRORS, counts_of, decide
 from harness.measure.evidence import Window
 from harness.measure.metrics import failed
 from harness.measure.power import plateau_knee, power_knee
-from harness.measure.result import Bottleneck, Result, SloResult, Target
+from harness.measure.result import Result, Target
 from harness.measure.search import Done, SearchPlan
 from harness.measure.selfcheck import instrument_sentence
 from harness.measure.serverside import lacking
 from harness.measure.slo import Slo
-from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.measure.states import Purpose, Status
 from harness.measure.table import OUTCOMES
 from harness.measure.typed import to_json
 from harness.runfolder import names
@@ -41,10 +37,10 @@ from harness.runfolder.parquet import write_parquet
 from harness.runfolder.reader import read_run
 from harness.runfolder.writer import RunFolder
 from harness.server.seats import max_num_seqs
-from harness.study.controller import BUSY_SHARE, TURNOVERS
 from harness.study.counted import Counted
 from harness.study.entries import step_levels
-from harness.study.outcome import Found, knee_of, knee_slos, locate
+from harness.study.held import LOCUST, held_by_locust, judged
+from harness.study.outcome import knee_of, knee_slos, locate
 from harness.study.replay import Logged, Replay, replay
 from harness.study.usable import shared_tokens, unusable
 from harness.study.why import bottleneck
@@ -53,13 +49,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.measure.decide import SloResult as Decided
     from harness.measure.result import Level
-    from harness.measure.table import RecordTable
     from harness.runfolder.reader import Run
 
 Json = dict[str, Any]
-LOCUST: Final = "locust"  # the kind of a run that the `locust` command made
+KNEE: Final = "knee"  # the kind of a run that searched
 
 EXIT_OF: Final = {
     Status.found: EXIT_OK,
@@ -104,46 +98,25 @@ def logged_steps(run: Run) -> list[Logged]:
     ]
 
 
-def held_by_locust(table: RecordTable) -> list[Logged]:
-    """The one level of a run that the `locust` command made, as far as its records show it.
-
-    The level begins when nearly all users are busy; it has settled when two requests per user have
-    ended since, as under our own controller; it ends when the last request was sent.
-    """
-    if not len(table):
-        return []
-    sent, done = np.sort(table.sent_ns), np.sort(table.done_ns)
-    busy = np.arange(1, len(sent) + 1) - np.searchsorted(done, sent, "right")
-    users = int(busy.max())
-    ramped = int(sent[np.argmax(busy >= BUSY_SHARE * users)])
-    since = done[done > ramped]
-    settled = int(since[TURNOVERS * users - 1]) if len(since) >= TURNOVERS * users else ramped
-    first, last = int(sent[0]), max(int(sent[-1]), settled)
-    window = Window(0, users, Purpose.hold, first, ramped, settled, last, last)
-    return [Logged(window, "", Decision.held, audited=False)]
-
-
 def compute(run: Run, compat: Sequence[str] = ()) -> Result:
     """Everything that the records say. Raises RunFolderError.
 
     `compat`: tools whose figures the result has too, beside those that the run asked for.
     """
     plan, config = plan_of(run), run.info["config"]
-    by_locust = config.get("kind") == LOCUST
-    logged = held_by_locust(run.table) if by_locust else logged_steps(run)
+    kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
-    searched = config.get("kind") == "knee"
-    drive = config.get("drive") or {}
+    logged = held_by_locust(run.table) if kind == LOCUST else logged_steps(run)
     counted = Counted(run, [entry.window for entry in logged], plan.slos, run.server)
     shared = shared_tokens(drive)
 
     def audit(window: Window) -> str:
         step = counted.steps[window]
-        if by_locust:  # its users may pause, and nobody read the server
+        if kind == LOCUST:  # its users may pause, and nobody read the server
             return instrument_sentence(step.known, window, plan.slos, step.tokens.gaps)
         return unusable(window, step.known, run.server, plan.slos, shared=shared, counted=step)
 
-    replayed = replay(plan, logged, counted, searched=searched, audit=audit)
+    replayed = replay(plan, logged, counted, searched=kind == KNEE, audit=audit)
     levels = step_levels(
         replayed.steps,
         counted,
@@ -154,48 +127,56 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
     )
-    target = target_of(run)
-    found: Found | None = None
-    slos: list[SloResult] = []
-    errors: SloResult | None = None
-    if searched:
-        found = locate(plan, replayed.steps, _done(replayed, ended))
-        status, slos = found.status, knee_slos(plan, found, levels)
-    else:
-        status, levels, slos, errors = _judged(plan, levels, counted)
-        if ended.get("invalid") or any(level.decision == Decision.invalid for level in levels):
-            status = Status.invalid
-        elif ended.get("status") == Status.target_failed and not plan.slos:
-            status = Status.target_failed
-    if ended.get("interrupted"):
-        status = Status.interrupted
-    used = [s.evidence for s in replayed.steps if not s.invalid]
-    power, plateau = (power_knee(used, plan.seed), plateau_knee(used)) if searched else (None, None)
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [s.window for s in replayed.steps if not s.invalid]
-    return Result(
-        command=str(config.get("kind") or ""),
-        status=status,
-        exit_code=EXIT_OF[status],
-        target=target,
-        slos=tuple(slos),
-        errors=errors,
-        knee=knee_of(plan, found, levels, counted) if found else None,
-        levels=tuple(levels),
-        bottleneck=_bottleneck(plan, replayed, found, levels, target) if found else None,
-        power=power,
-        plateau=plateau,
+    windows = windows or [s.window for s in replayed.steps]  # the headline says if none is valid
+    told = Result(
+        command=kind,
+        target=target_of(run),
         client=ended.get("figures") or {},
         lacking=tuple(lacking(run.server)),
         invalid_reason=ended.get("invalid") or why_failed(run, ended, replayed),
         interrupted=bool(ended.get("interrupted")),
         damage=tuple(run.damage.sentences()),
         replay_differences=tuple(replayed.differences),
-        compat={  # the headline says if no level can be used
-            name: beside(COMPAT[name], run, windows or [s.window for s in replayed.steps])
-            for name in asked
-        }
-        or None,
+        compat={name: beside(COMPAT[name], run, windows) for name in asked} or None,
+    )
+    if kind == KNEE:
+        result = _with_knee(told, plan, replayed, levels, counted, ended=ended)
+    else:
+        result = judged(told, plan, levels, counted, str(ended.get("status") or ""))
+    status = Status.interrupted if told.interrupted else result.status
+    return replace(result, status=status, exit_code=EXIT_OF[status])
+
+
+def _with_knee(
+    told: Result,
+    plan: SearchPlan,
+    replayed: Replay,
+    levels: list[Level],
+    counted: Counted,
+    *,
+    ended: Json,
+) -> Result:
+    """What a search found. What only the live run knew of its end comes first."""
+    done = replayed.done
+    if told.invalid_reason:
+        failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
+        done = Done(Status.target_failed if failed_hard else Status.invalid, None)
+    found = locate(plan, replayed.steps, done)
+    used = [s.evidence for s in replayed.steps if not s.invalid]
+    none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
+    return replace(
+        told,
+        status=found.status,
+        slos=tuple(knee_slos(plan, found, levels)),
+        knee=knee_of(plan, found, levels, counted),
+        levels=tuple(levels),
+        bottleneck=None
+        if found.status in none_met
+        else bottleneck(plan, replayed.steps, found, levels, told.target.max_num_seqs),
+        power=power_knee(used, plan.seed),
+        plateau=plateau_knee(used),
     )
 
 
@@ -217,85 +198,6 @@ def target_of(run: Run) -> Target:
         flags=flags,
         max_num_seqs=max_num_seqs(server, run.server),
     )
-
-
-def _done(replayed: Replay, ended: Json) -> Done:
-    """How the search ended; what only the live run knew comes first."""
-    if ended.get("invalid") or ended.get("status") == Status.invalid:
-        return Done(Status.invalid, None)
-    if ended.get("status") == Status.target_failed:
-        return Done(Status.target_failed, None)
-    return replayed.done
-
-
-def _judged(
-    plan: SearchPlan, levels: Sequence[Level], counted: Counted
-) -> tuple[Status, list[Level], list[SloResult], SloResult | None]:
-    """Levels that were given: (status, the levels with their verdicts, the run's, its failures').
-
-    Without an SLO nothing is judged. The run's word on an SLO is that of the level where it fares
-    worst.
-    """
-    if not plan.slos:
-        return Status.measured, list(levels), [], None
-    steps = list(counted.steps.items())
-    decided = decide(
-        [
-            counts_of(
-                step.table,
-                window,
-                plan.slos,
-                plan.max_errors,
-                judged=step.judged,
-                gaps=step.tokens.gaps,
-            )
-            for window, step in steps
-        ]
-    )
-    told, failures = [], []
-    for level, found in zip(levels, decided, strict=True):
-        slos = [
-            _said(one, level, level.observed(slo))
-            for one, slo in zip(found.slos, plan.slos, strict=True)
-        ]
-        told.append(replace(level, slos=tuple(slos)))
-        failures.append(_said(found.errors, level))
-    by_slo = zip(*(level.slos for level in told), strict=True)
-    slos = [max(results, key=_how_bad) for results in by_slo]
-    errors = max(failures, key=_how_bad, default=None)
-    verdicts = {one.verdict for one in slos}
-    status = Status.met if verdicts == {Verdict.met} else Status.inconclusive
-    if Verdict.missed in verdicts or (errors is not None and errors.verdict == Verdict.missed):
-        status = Status.missed
-    return status, told, slos, errors
-
-
-def _said(found: Decided, level: Level, observed: float = nan) -> SloResult:
-    name = f"max_errors={found.allowed:.4%}".rstrip("0%").rstrip(".") + "%"
-    return SloResult(
-        slo=name if found.slo == ERRORS else found.slo,
-        verdict=found.verdict,
-        observed=observed,
-        users=level.users,
-        n=found.n,
-        n_over=found.over,
-        allowed=found.allowed,
-        needs_more=found.needs_more,
-    )
-
-
-def _how_bad(one: SloResult) -> tuple[int, float]:
-    order = (Verdict.met, Verdict.inconclusive, Verdict.missed)
-    return order.index(one.verdict), one.n_over / one.n if one.n else inf
-
-
-def _bottleneck(
-    plan: SearchPlan, replayed: Replay, found: Found, levels: list[Level], target: Target
-) -> Bottleneck | None:
-    """What stops it; nothing where no limit was met."""
-    if found.status in (Status.not_reached, Status.target_failed, Status.invalid):
-        return None
-    return bottleneck(plan, replayed.steps, found, levels, target.max_num_seqs)
 
 
 def why_failed(run: Run, ended: Json, replayed: Replay) -> str:
@@ -321,5 +223,5 @@ def write_results(path: Path, compat: Sequence[str] = ()) -> tuple[Run, Result]:
     result = compute(run, compat)
     folder = RunFolder(path)
     folder.write_json(names.RESULT, to_json(result))
-    write_parquet(folder, names.PARQUET, run.pieces())
+    write_parquet(folder)
     return run, result

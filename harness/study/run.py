@@ -48,6 +48,7 @@ def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front)
         max_errors=options.max_errors,
         seed=options.load.seed,
     )
-    wanted = Wanted(kind, options.target, options.load, options.output, plan, max(users))
+    most, n_levels = max(users), len(users)
+    wanted = Wanted(kind, options.target, options.load, options.output, plan, most, n_levels)
     choose = levels(users, options.duration_ns, options.requests)
     return conduct(wanted, url, known, front, choose=choose)

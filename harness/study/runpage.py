@@ -6,18 +6,22 @@ The web server ends with the command, a moment after an open page has seen the a
 from __future__ import annotations
 
 from contextlib import suppress
+from math import nan
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.drive.livepage import LivePage
 from harness.export.history import LiveState
 from harness.export.states import facts_of
 from harness.measure.recent import Recent
+from harness.measure.slo import Slo
+from harness.measure.typed import to_json
 from harness.study.watch import PageView
+from harness.units import MS
 
 if TYPE_CHECKING:
     from harness.measure.counts import RunCounts
     from harness.measure.result import Result
-    from harness.study.experiment import Experiment, Viewer, Wanted
+    from harness.study.experiment import Viewer, Wanted
 
 
 class RunPage:
@@ -30,7 +34,6 @@ class RunPage:
         self.state.begin(**facts_of("starting", url), **about(wanted, url, model))
         self.page = LivePage(self.state, lambda: wanted.output.out_dir)
         self._looked_at = False
-        self._view: PageView | None = None
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -45,20 +48,19 @@ class RunPage:
 
     def view(self, counts: RunCounts, beside: Viewer) -> PageView:
         """What sees each tick."""
-        self._view = PageView(self.state, counts, self.recent, beside)
-        return self._view
+        return PageView(self.state, counts, self.recent, beside)
 
-    def over(self, experiment: Experiment) -> None:
+    def over(self) -> None:
         """The load has ended."""
         self._looked_at = self.page.open
-        if self._view is not None:
-            self._view.over(experiment)
         self.page.stop = None
         self.state.tell(**facts_of("computing"))
 
     def answer(self, result: Result, words: str) -> None:
         """The results, and the report's words about them."""
-        self.state.tell(**ending(result, words))
+        rows = zip(self.state.facts.get("steps", ()), result.levels, strict=False)
+        steps = [row | {"decision": level.result} for row, level in rows]
+        self.state.tell(**ending(result, words), steps=steps)
 
 
 def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
@@ -80,4 +82,30 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
         "sentence": lines[0] if lines else "",
         "answer": lines[1:],
         "knee": [knee.estimate, *knee.ci95] if knee else [None, None, None],
+        "holds": knee.holds if knee else None,
+        "tiles": to_json(tiles(result)),
     }
+
+
+def tiles(result: Result) -> list[dict[str, Any]]:
+    """The result in a few figures: [value, low, high] where there is an interval."""
+    knee, level = result.knee, result.at_knee
+    out: list[tuple[str, Any, str, str, float]] = []
+    if knee and knee.holds:
+        fails = f"fails by {knee.fails_by}" if knee.fails_by else "the most that was tried"
+        out.append(("Holds", str(knee.holds), "users", fails, nan))
+    if knee and knee.estimate is not None:
+        note = f"95%: {knee.ci95[0]} to {knee.ci95[1]}"
+        out.append(("Best estimate", str(knee.estimate), "users", note, nan))
+    if knee is None:
+        out += [(one.slo, one.verdict, "", f"at {one.users} users", nan) for one in result.slos]
+    if level is not None and (knee or len(result.used) == 1):
+        limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
+        for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL")):
+            p95 = level.latency(key).at("p95")
+            if knee:
+                p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
+            out.append((name, p95, "ms", f"at {level.users} users", limits.get(f"{key}_p95", nan)))
+        rate = (knee or level).output_tokens_per_s
+        out.append(("Output tokens/s", [rate, nan, nan], "", f"at {level.users} users", nan))
+    return [dict(zip(("name", "value", "unit", "note", "limit"), one, strict=True)) for one in out]

@@ -76,8 +76,9 @@ def _load(experiment: Experiment, front: Front, page: RunPage | None) -> None:
         if page is not None and metrics is not None:
             view = page.view(metrics.counts, view)  # noqa: PLW2901 - the same, and the page's
         ended = experiment.hold(view)
+        view.over(experiment)
     if page is not None:
-        page.over(experiment)
+        page.over()
     done = experiment.controller.result
     status = done.status if done else ""
     experiment.folder.write_json(names.ENDED, asdict(ended) | {"status": status})

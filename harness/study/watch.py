@@ -7,6 +7,7 @@ tokens and latencies from RunCounts. Only when a step has ended, its own p95s ar
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.export.states import facts_of
@@ -20,12 +21,54 @@ from harness.units import MS, SECOND
 if TYPE_CHECKING:
     from harness.export.history import LiveState
     from harness.measure.counts import RunCounts
+    from harness.measure.evidence import Window
     from harness.measure.figures import Figures
     from harness.measure.recent import Recent
     from harness.study.controller import KneeController, Step
     from harness.study.experiment import Experiment, Viewer
 
 P95: Final = 0.95
+LATEST_NS: Final = 30 * SECOND  # of a longer level that was given: its older tokens were let go
+Quantile = tuple[float, float, float]  # (value, lo, hi) in ms; NaN: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A level that ended, by what is in memory right then; the results are made of all records."""
+
+    ttft_p95_ms: Quantile
+    itl_p95_ms: Quantile
+    output_tokens_per_s: float
+    ended: int
+    failed: int
+
+
+def levels_ended(experiment: Experiment) -> list[Ended]:
+    """Of each level so far; each is looked up once."""
+    seen, steps = experiment.ended, experiment.controller.steps
+    seen += [_ended(experiment, step.window) for step in steps[len(seen) :]]
+    return seen
+
+
+def _ended(experiment: Experiment, window: Window) -> Ended:
+    ledger, start, end = experiment.ledger, window.settled_ns, window.end_ns
+    look = ledger.look(start, end)
+    latest = start if experiment.wanted.kind == "knee" else max(start, end - LATEST_NS)
+    tokens = Tokens.of(look, (latest, end))
+    return Ended(
+        p95_ms(sample_of(look.table, "ttft", spans_of(look.table, [(start, end)]))),
+        p95_ms(tokens.gaps),
+        tokens.arrived.tokens * SECOND / max(end - latest, 1),
+        *ledger.ended(start, end),
+    )
+
+
+def p95_ms(seen: Figures) -> Quantile:
+    """The p95 with its interval; without an upper end where there are too few for one."""
+    interval = seen.interval(P95) if seen.n else None
+    ends = (interval.lo, interval.hi) if interval is not None else (None, None)
+    value, lo, hi = (math.nan if ns is None else ns / MS for ns in (seen.quantile(P95), *ends))
+    return value, lo, hi
 
 
 class PageView:
@@ -82,6 +125,8 @@ class PageView:
         """The load has ended and every record is here."""
         self.steps(experiment)
         self.state.now = self._ended()
+        if self._beside is not None:
+            self._beside.over(experiment)
 
     def _ended(self) -> dict[str, Any]:
         ended = sum(self._counts.outcomes.values())
@@ -99,9 +144,7 @@ class PageView:
 
     def _row(self, experiment: Experiment, step: Step) -> dict[str, Any]:
         window, began_ns = step.window, experiment.controller.began_ns
-        look = experiment.ledger.look(window.settled_ns, window.end_ns)
-        span = (window.settled_ns, window.end_ns)
-        ttft = sample_of(look.table, "ttft", spans_of(look.table, [span]))
+        seen = levels_ended(experiment)[window.index]
         return {
             "users": window.users,
             "purpose": window.purpose,
@@ -109,20 +152,12 @@ class PageView:
             "why": step.invalid or step.judgement.reason,
             "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
             "to_s": round((window.end_ns - began_ns) / SECOND, 1),
-            "ttft_p95_ms": _p95(ttft),
-            "itl_p95_ms": _p95(Tokens.of(look, span).gaps),
+            "ttft_p95_ms": [_json(ms) for ms in seen.ttft_p95_ms],
+            "itl_p95_ms": [_json(ms) for ms in seen.itl_p95_ms],
         }
 
 
-def _p95(seen: Figures) -> list[float | str | None] | None:
-    """[value, low, high] in ms; None without observations, no high end where too few for one."""
-    interval = seen.interval(P95)
-    if interval is None:
+def _json(ms: float) -> float | str | None:
+    if math.isnan(ms):
         return None
-    return [_ms(seen.quantile(P95)), _ms(interval.lo), _ms(interval.hi)]
-
-
-def _ms(ns: float | None) -> float | str | None:
-    if ns is None:
-        return None
-    return "inf" if math.isinf(ns) else round(ns / MS, 2)
+    return "inf" if math.isinf(ms) else round(ms, 2)

@@ -1,4 +1,4 @@
-// Small line charts as SVG: time goes right, one unit goes up, every line has its name in the legend.
+// Small line charts as SVG: time (or users) goes right, one unit goes up, every line has its name in the legend.
 // A chart is read by pointing at it, or by focus and arrow keys; the values stand beneath its title.
 
 const NS = "http://www.w3.org/2000/svg";
@@ -17,6 +17,23 @@ export function number(value) {
   if (value === "inf") return "∞";
   const size = Math.abs(value);
   return value.toLocaleString("en", { maximumFractionDigits: size >= 100 ? 0 : size >= 10 ? 1 : 2 });
+}
+
+// as the report rounds (harness/report/say.py): by the interval, and never onto the limit or to its other side
+export function figure([value, low, high] = [null, null, null], limit = null) {
+  if (!real(value)) return [number(value), real(low) ? `at least ${number(low)}` : ""];
+  const size = Math.floor(Math.log10(Math.abs(value) || 1)), half = real(low) && real(high) ? (high - low) / 2 : 0;
+  let digits = Math.max(2 - size, 0);
+  if (half > 0) {
+    const lead = Math.floor(Math.log10(half)) - (half / 10 ** Math.floor(Math.log10(half)) < 2 ? 1 : 0);
+    digits = Math.max(Math.min(-lead, Math.max(3 - size, 0)), 1 - size);
+  }
+  const round = (v, n) => Number(n < 0 ? Math.round(v * 10 ** n) / 10 ** n : v.toFixed(n));
+  const say = (v, n) => (real(v) ? round(v, n).toLocaleString("en", { minimumFractionDigits: Math.max(n, 0), maximumFractionDigits: Math.max(n, 0) }) : number(v));
+  let own = digits;
+  while (limit !== null && own < 3 && Math.sign(value - limit) !== Math.sign(round(value, own) - limit)) own += 1;
+  const ends = low === null ? "" : high === null ? `at least ${say(low, digits)}` : `${say(low, digits)} to ${say(high, digits)}`;
+  return [say(value, own), ends];
 }
 
 export function clock(seconds) {
@@ -56,9 +73,10 @@ function logarithmic(low, high) {
 }
 
 const real = (v) => typeof v === "number";
+export const users = (n) => `${number(n)} ${n === 1 ? "user" : "users"}`;
 
 export class Chart {
-  // spec: {title, unit, log, lines: [{name, color, dash, width, values(point)}]}
+  // spec: {title, unit, log, users: points are [users, ...], lines: [{name, color, dash, width, values(point)}]}
   constructor(spec) {
     this.spec = spec;
     this.cursor = -1;
@@ -73,7 +91,7 @@ export class Chart {
     this.svg.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // data: {points: [[t, ...]], newest: "now", limits: [{name, value}], bands: [{from, to, low, high}], marks: [{t, y, kind, name}]}
+  // data: {points: [[t, ...]], newest: "now", limits: [{name, value}], bands: [{from, to, low, high}], marks: [{t, y, kind, low, high}], knee: {from, to, at, name}}
   draw(data) {
     this.data = data;
     const { points } = data, { lines, log } = this.spec;
@@ -85,8 +103,10 @@ export class Chart {
     for (const v of all) { if (v > top) top = v; if (v > 0 && v < low) low = v; }
     const scale = log ? logarithmic(low === Infinity ? 1 : low * 0.8, top * 1.15) : linear(top);
     this.y = (v) => TOP + (1 - (v === "inf" ? 1 : scale.at(v))) * (HEIGHT - TOP - BOTTOM);
-    this.x = (t) => LEFT + (t / this.end) * (WIDTH - LEFT - RIGHT);
-    this.svg.replaceChildren(...this.axes(scale), ...this.bands(), ...lines.flatMap((line) => this.line(line)),
+    const first = points.length ? points[0][0] / 1.25 : 1, last = points.length ? points[points.length - 1][0] * 1.25 : 2;
+    const along = (t) => (this.spec.users ? Math.log(t / first) / Math.log(last / first) : t / this.end);
+    this.x = (t) => LEFT + Math.min(along(t), 1) * (WIDTH - LEFT - RIGHT);
+    this.svg.replaceChildren(...this.axes(scale), ...this.bands(), ...this.knee(), ...lines.flatMap((line) => this.line(line)),
       ...this.limits(), ...this.marks());
     this.hair = el("line", { class: "hair", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
     this.svg.append(this.hair);
@@ -100,9 +120,13 @@ export class Chart {
       made.push(el("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y }),
         el("text", { class: "tick", x: LEFT - 6, y: y + 4, "text-anchor": "end" }, tick.toLocaleString("en", { notation: tick >= 10000 ? "compact" : "standard" })));
     }
-    for (const t of timeTicks(this.end))
-      made.push(el("text", { class: "tick", x: this.x(t), y: bottom + 15, "text-anchor": "middle" }, clock(t)));
-    made.push(el("text", { class: "tick", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 5, "text-anchor": "middle" }, "time, min:s"));
+    let free = 0;
+    for (const t of this.spec.users ? this.data.points.map((p) => p[0]) : timeTicks(this.end)) {
+      if (this.spec.users && this.x(t) < free) continue;
+      free = this.x(t) + 26;
+      made.push(el("text", { class: "tick", x: this.x(t), y: bottom + 15, "text-anchor": "middle" }, this.spec.users ? number(t) : clock(t)));
+    }
+    made.push(el("text", { class: "tick", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 5, "text-anchor": "middle" }, this.spec.users ? "concurrent requests" : "time, min:s"));
     return made;
   }
 
@@ -136,16 +160,29 @@ export class Chart {
     });
   }
 
+  // the interval of the knee, and the level that holds
+  knee() {
+    const { from, to, at, name } = this.data.knee || {};
+    if (!at) return [];
+    const box = { y: TOP, height: HEIGHT - TOP - BOTTOM, fill: "var(--green)" };
+    return [el("rect", { ...box, x: this.x(from), width: Math.max(this.x(to) - this.x(from), 1), opacity: 0.22 }),
+      el("rect", { ...box, x: this.x(at) - 0.7, width: 1.4 }),
+      el("text", { x: this.x(Math.min(from, at)) - 4, y: TOP + 10, "text-anchor": "end", class: "good", "font-weight": "bold" }, name)];
+  }
+
+  // a point whose interval is wide, or has no upper end, is hollow
   marks() {
-    return (this.data.marks || []).map(({ t, y, kind }) => mark(this.x(t), this.y(y), kind));
+    return (this.data.marks || []).flatMap(({ t, y, kind, low = null, high = null }) => {
+      const bar = low === null ? [] : [el("line", { x1: this.x(t), x2: this.x(t), y1: this.y(low), y2: this.y(high === null ? y : high), stroke: "var(--muted)" })];
+      return [...bar, mark(this.x(t), this.y(y), kind, low !== null && !(high !== null && high - low <= y / 2))];
+    });
   }
 
   point(event) {
     const box = this.svg.getBoundingClientRect();
-    const t = (((event.clientX - box.left) / box.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * this.end;
-    const { points } = this.data || { points: [] };
+    const x = ((event.clientX - box.left) / box.width) * WIDTH, { points } = this.data || { points: [] };
     let best = -1;
-    points.forEach((p, i) => { if (best < 0 || Math.abs(p[0] - t) < Math.abs(points[best][0] - t)) best = i; });
+    points.forEach((p, i) => { if (best < 0 || Math.abs(this.x(p[0]) - x) < Math.abs(this.x(points[best][0]) - x)) best = i; });
     this.move(best);
   }
 
@@ -163,20 +200,21 @@ export class Chart {
     const { points } = this.data || { points: [] };
     const point = points[index < 0 ? points.length - 1 : index];
     const told = point && this.spec.lines.map((line) => `${line.name} ${number(line.value(point))}`).join(", ");
-    this.out.textContent = point ? `${index < 0 ? this.data.newest : `at ${clock(point[0])}`}: ${told}` : "no figures yet";
-    this.svg.setAttribute("aria-label", `${this.spec.title} in ${this.spec.unit} against time. ${this.out.textContent}`);
+    const here = point && (this.spec.users ? users(point[0]) : clock(point[0]));
+    this.out.textContent = point ? `${index < 0 && !this.spec.users ? this.data.newest : `at ${here}`}: ${told}` : "no figures yet";
+    this.svg.setAttribute("aria-label", `${this.spec.title} in ${this.spec.unit} against ${this.spec.users ? "users" : "time"}. ${this.out.textContent}`);
     if (!this.hair) return;
     this.hair.setAttribute("visibility", index < 0 ? "hidden" : "visible");
     if (index >= 0) for (const name of ["x1", "x2"]) this.hair.setAttribute(name, this.x(point[0]));
   }
 }
 
-// as in the report: filled blue met the SLOs, a red cross broke one, a hollow grey circle is open
-export function mark(x, y, kind) {
+// as in the report: a blue circle passed, an orange cross failed, a grey circle is inconclusive; hollow: weak
+export function mark(x, y, kind, hollow = false) {
   if (kind === "bad")
-    return el("path", { d: `M${x - 4} ${y - 4}l8 8m0 -8l-8 8`, stroke: "var(--red)", "stroke-width": 2 });
-  const fill = kind === "good" ? "var(--blue)" : "var(--card)", stroke = kind === "good" ? "var(--blue)" : "var(--muted)";
-  return el("circle", { cx: x, cy: y, r: 4, fill, stroke, "stroke-width": 1.5 });
+    return el("path", { d: `M${x - 4} ${y - 4}l8 8m0 -8l-8 8`, stroke: "var(--red)", "stroke-width": hollow ? 1 : 2 });
+  const color = kind === "good" ? "var(--blue)" : "var(--muted)";
+  return el("circle", { cx: x, cy: y, r: 4, fill: hollow ? "var(--card)" : color, stroke: color, "stroke-width": 1.5 });
 }
 
 function sample({ color, dash = "", width = 1.6, band = false, kind = "" }) {

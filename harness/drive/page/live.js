@@ -1,6 +1,6 @@
 // The live page: asks once a second what is new since its cursor, and shows it.
 
-import { Chart, clock, el, legend, number } from "./charts.js";
+import { Chart, clock, el, figure, legend, number } from "./charts.js";
 import { build, post } from "./form.js";
 
 const EVERY_MS = 1000, PATIENCE = 3, NEWEST = 30;
@@ -12,6 +12,10 @@ const latency = (key, title) => new Chart({ title, unit: "ms (log scale)", log: 
   { name: "p50", color: "--muted", value: at(`${key}_p50_ms`) },
   { name: "p95", color: "--blue", width: 2.2, value: at(`${key}_p95_ms`) },
   { name: "p99", color: "--gold", dash: "3 3", value: at(`${key}_p99_ms`) }] });
+const by = (key, title) => new Chart({ title: `${title} by level`, unit: "ms (log scale)", log: true, users: true, lines: [
+  { name: `p95 ${title}`, color: "--muted", width: 1, value: (point) => point[1] }] });
+const levels = { ttft: by("ttft", "TTFT"), itl: by("itl", "ITL") };
+const KIND = { pass: "good", met: "good", fail: "bad", missed: "bad" };
 const charts = {
   ttft: latency("ttft", "TTFT"), itl: latency("itl", "ITL"), tpot: latency("tpot", "TPOT"),
   users: new Chart({ title: "Users", unit: "concurrent requests", lines: [{ name: "users", color: "--ink", value: at("users") }] }),
@@ -25,6 +29,7 @@ const searchKeys = legend(
   { name: "inconclusive", color: "--muted", kind: "open" }, { name: "the knee lies here", color: "--green", band: true });
 charts.users.keys.append(...searchKeys);
 $("plots").append(...Object.values(charts).map((chart) => chart.node));
+$("by-level").append(...Object.values(levels).map((chart) => chart.node));
 
 function text(node, words) { if (node.textContent !== words) node.textContent = words; }
 
@@ -63,7 +68,18 @@ function drawAll() {
     const next = steps[steps.indexOf(s) + 1];
     return { from: s.to_s, to: next ? next.to_s : last, low: s.bracket[0], high: s.bracket[1] };
   });
-  charts.users.draw({ points, newest, bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: s.decision })) });
+  charts.users.draw({ points, newest, bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) });
+  for (const key of Object.keys(levels)) drawLevels(key, steps.filter((s) => s[`${key}_p95_ms`] && s[`${key}_p95_ms`][0] !== null));
+}
+
+// p95 against users: each hold of a level as a point, and the line through the levels' means
+function drawLevels(key, steps) {
+  const seen = new Map(), value = (s) => s[`${key}_p95_ms`], { holds, knee = [null, null, null] } = page.facts;
+  for (const s of steps) seen.set(s.users, [...(seen.get(s.users) || []), value(s)[0]].filter((v) => v !== "inf"));
+  const points = [...seen].sort((a, b) => a[0] - b[0]).map(([n, all]) => [n, all.length ? all.reduce((a, b) => a + b) / all.length : "inf"]);
+  const marks = steps.filter((s) => value(s)[0] !== "inf").map((s) => ({ t: s.users, y: value(s)[0], low: value(s)[1], high: value(s)[2], kind: KIND[s.decision] }));
+  const [estimate, from, to] = knee, at = holds || estimate;
+  levels[key].draw({ points, marks, limits: limitsOf(key), knee: estimate === null ? null : { from, to, at, name: holds ? `holds ${holds}` : `estimate ${estimate}` } });
 }
 
 function bracket([low, high] = [null, null]) {
@@ -81,7 +97,11 @@ function showCards() {
     ["Output tokens/s", value("tokens_per_s"), ""], ["p95 TTFT", `${value("ttft_p95_ms")} ms`, limitsOf("ttft").map((l) => l.name).join(", ")],
     ["p95 ITL", `${value("itl_p95_ms")} ms`, limitsOf("itl").map((l) => l.name).join(", ")],
     ["On the server", server, "running + waiting"]];
-  if (page.facts.kind === "knee") cards.push(["The knee, users", ...bracket(page.facts.bracket)]);
+  if (page.facts.tiles) cards.splice(0, cards.length, ...page.facts.tiles.map(({ name, value, unit, note, limit }) => {
+    const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
+    return [name, `${digits} ${unit}`, ends ? `95%: ${ends}` : note];
+  }));
+  else if (page.facts.kind === "knee") cards.push(["The knee, users", ...bracket(page.facts.bracket)]);
   $("cards").replaceChildren(...cards.map(([name, what, note]) =>
     el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
 }
@@ -102,16 +122,16 @@ function table(caption, head, rows) {
     el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map(cell("td"))))));
 }
 
-function interval(told) {
-  if (!told) return "–";
-  return number(told[0]) + (told[1] === null ? "" : ` (${number(told[1])} to ${number(told[2])})`);
+function interval(told, key) {
+  const [digits, ends] = figure(told, (limitsOf(key).find((l) => l.name.startsWith("SLO p95 ")) || { value: null }).value);
+  return digits + (ends ? ` (${ends})` : "");
 }
 
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
   const head = [["Step"], ["Users"], ["Why this level", "text"], ["Decision", "text"], ["p95 TTFT, ms"], ["p95 ITL, ms"], ["Measured"], ["Reason", "text"]];
-  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [PURPOSE[s.purpose] || s.purpose, "text"], [s.decision, `text ${s.decision}`],
-    [interval(s.ttft_p95_ms)], [interval(s.itl_p95_ms)], [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
+  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [PURPOSE[s.purpose] || s.purpose, "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
+    [interval(s.ttft_p95_ms, "ttft")], [interval(s.itl_p95_ms, "itl")], [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Steps", head, rows));
 }
 

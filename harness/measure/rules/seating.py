@@ -50,7 +50,7 @@ def slots(f: Facts) -> Finding:
         confidence,
         f"all {n(taken, '.0f')} batch slots are taken and requests wait for one",
         [
-            f"running stays at {n(f.running)} (most {n(f.running_max, '.0f')})",
+            f"{n(f.running)} requests run on average, {n(f.running_max, '.0f')} at most",
             f"max_num_seqs {n(taken, '.0f')}, {how}",
             waiting(_line(f)),
             *_queue(f),
