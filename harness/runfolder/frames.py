@@ -125,10 +125,12 @@ def requests_of(pieces: Sequence[Piece], levels: Levels) -> pa.Table:
     table = concat([piece.table for piece in pieces])
     is_open, some, at = table.is_open, table.counts > 0, np.append(table.at_ns, -1)
     errors = [error for piece in pieces for error in piece.errors]
-    sent, offsets = (
-        np.repeat(table.sent_ns, table.counts),
-        _all(pa.int32(), table.offsets.astype(np.int32)),
-    )
+    sent = np.repeat(table.sent_ns, table.counts)
+    offsets = _all(pa.int32(), table.offsets.astype(np.int32))
+
+    def lists(values: NDArray[np.int64]) -> pa.Array:
+        return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
+
     return _table({
         **{name: getattr(table, name) for name in ("worker", "number", "user")},
         **levels.place(table.sent_ns),
