@@ -38,13 +38,11 @@ def start(options: Options) -> int:
         return EXIT_OK
     most = max(users)
     with ready(options.target, options.load, options.output, most, option=option) as (url, known):
-        gc.disable()  # it would look through each of 1,500 modules, again and again
+        gc.set_threshold(100_000)  # else imports and drawings are looked through again and again
         from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
         from harness.study.knee import run_knee  # noqa: PLC0415 - as above
         from harness.study.run import run_levels  # noqa: PLC0415 - as above
 
-        gc.freeze()
-        gc.enable()
         if isinstance(options, KneeOptions):
             return run_knee(options, url, known, Front())
         return run_levels(options, url, known, Front())

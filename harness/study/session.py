@@ -62,7 +62,6 @@ def conduct(
         _load(experiment, front, page)
         del experiment  # what it remembers of tokens is in the folder too, and results need room
         gc.collect()
-        gc.freeze()
         result = conclude(folder, wanted.output.json_to, front, page=page)
         if metrics is not None and not result.interrupted:
             metrics.result(result)
