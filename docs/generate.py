@@ -80,23 +80,13 @@ def compat() -> str:
         "    vllm-harness run http://127.0.0.1:8000 --users 2 --requests 60 --compat vllm-bench",
         "    vllm-harness report reports/run-20261121-101500 --compat guidellm,aiperf,genai-bench",
         "",
-<<<<<<< HEAD
-        "Both columns look at the requests that were sent in the level's measured window (gaps",
-        "and throughput: that ended in it); how many came before it, which the tool would count",
-        "too, is said. Ours is as in [metrics.md](metrics.md): failed requests are infinitely",
-        "slow, and a quantile needs enough samples. Every tool here leaves failed requests out and",
-        "takes any percentile of any number of values. The reader is ours in both columns: what a",
-        "tool's own event loop adds to its figures is not in them. `result.json` has the rows",
-        "under `compat`.",
-=======
         "Both columns use the requests sent in the level's measured window (for gaps and",
         "throughput, those that ended in it); the number of requests before it, which the tool",
         "would count too, is reported. Ours are as in [metrics.md](metrics.md): failed requests",
-        "are infinitely slow, and a quantile needs enough samples. Every tool here leaves failed",
+        "are infinitely slow, and a quantile is an observed value. Every tool here leaves failed",
         "requests out and computes any percentile of any number of values. Both columns use our",
-        "timestamps: the delay that a tool's own event loop adds is not included. `summary.json`",
+        "timestamps: the delay that a tool's own event loop adds is not included. `result.json`",
         "has the rows under `compat`.",
->>>>>>> h-c
         "",
         "A tool divides its throughput by the duration of its whole run, in which its first",
         "requests start and its last ones end on a server that is not full: with C users and N",
@@ -282,19 +272,11 @@ def _first_line(text: str | None) -> str:
 
 
 VERDICT_HOW = """\
-<<<<<<< HEAD
-Each rule sees the figures of one level, the longest hold of the first above the knee, as they
-stand in `result.json`, and answers with a confidence and its evidence. The highest confidence wins;
-below 0.5 the verdict is *undecided*, which is a legal answer. `result.json` holds under
-`bottleneck` the name, the confidence, the window, the evidence, every other cause with why it is
-ruled out, and what to try next.
-=======
-Each rule reads the metrics of one step, the longest at the first level above the knee, as they
-are in `knee.json`, and returns a confidence with its evidence. The highest confidence wins; below
-0.5 the verdict is *undecided*, which is a valid result. `knee.json` has under `verdict` the name,
-the confidence, the window, the evidence, every other cause with the reason why it is ruled out,
-and what to try next.
->>>>>>> h-c
+Each rule reads the metrics of one level, the longest hold of the first above the knee, as they
+are in `result.json`, and returns a confidence with its evidence. The highest confidence wins; below
+0.5 the verdict is *undecided*, which is a valid result. `result.json` has under `bottleneck` the
+name, the confidence, the window, the evidence, every other cause with the reason why it is ruled
+out, and what to try next.
 
 From the records: gaps between tokens with and without a prompt in the same engine step (a prompt's
 first token arrives with the token that it delayed), how evenly requests were sent, and how many

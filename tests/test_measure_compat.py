@@ -103,11 +103,11 @@ def test_a_tools_figures_of_one_request(
     ("tool", "name", "ours", "theirs"),
     [
         ("vllm-bench", "TTFT mean", 100, 97.5),  # (95 + 100) / 2; the failed one has no mean
-        ("vllm-bench", "TTFT p50", None, 97.5),  # ours needs 20 of them
+        ("vllm-bench", "TTFT p50", 100, 97.5),  # 100, 100, inf: the second; (95 + 100) / 2
         ("vllm-bench", "Output token throughput", 7, 6),  # the failed one had one
         ("guidellm", "ITL mean", 33.333333, 25),  # (20 + 60 + 20) / 3; (3 * 26.67 + 1 * 20) / 4
         ("guidellm", "Time Per Output Token mean", 23.333333, 50),  # (4 * 45 + 2 * 60) / 6
-        ("guidellm", "Time Per Output Token p95", None, 60),
+        ("guidellm", "Time Per Output Token p95", "inf", 60),  # of three, one failed
         ("aiperf", "Inter Token Latency mean", 33.333333, 23.333333),  # (26.67 + 20) / 2
         ("aiperf", "Inter Chunk Latency mean", 33.333333, 33.333333),
         ("genai-bench", "TTFT mean", 100, 105),  # the second connects in 5 too: 400 - 295
@@ -126,11 +126,12 @@ def test_ours_beside_theirs(tool: str, name: str, ours: float | None, theirs: fl
     [
         ("vllm-bench", "TPOT mean", [CHAT], "from first to last chunk, empty ones too"),
         ("vllm-bench", "TPOT mean", [PLAIN], ""),  # 20 and 20
-        ("vllm-bench", "TTFT p99", [CHAT], "ours needs 1,000 of them, here are 1"),
         ("guidellm", "Time to First Token p50", [PLAIN, CHAT] * 10, ""),
         ("guidellm", "Time to First Token p50",
-         [*[CHAT] * 10, *[record(3, 300, [500], done=510)] * 10],  # 100 and 200, ours 150
-         "theirs is one of the values, ours lies between two"),
+         [*[CHAT] * 10, *[record(3, 300, [500], done=510)] * 10],  # ten of 100, ten of 200
+         "theirs is the value before, ours the upper one"),
+        ("aiperf", "Inter Chunk Latency p50", [CHAT],  # 40 of 20 and 60
+         "theirs is between two values, ours the upper one"),
         ("aiperf", "Time to First Token p50", [PLAIN, *[FAILED] * 20],
          "failed requests are infinite in ours and left out of theirs"),
     ],

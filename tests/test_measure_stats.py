@@ -1,11 +1,15 @@
 """Quantiles that admit failures; intervals that admit autocorrelation."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.measure import judge, stats
+from harness.measure.figures import Sample
+from harness.measure.metrics import Observed
 
 INF = float("inf")
 
@@ -13,40 +17,45 @@ INF = float("inf")
 @pytest.mark.parametrize(
     ("values", "q", "want"),
     [
-        ([1, 2, 3, 4], 0.5, 2.5),  # type 7: place 1.5
+        ([1, 2, 3, 4], 0.5, 3),  # place 1.5: the upper one
         ([1, 2, 3, 4, 5], 0.5, 3),
-        ([10, 20], 0.95, 19.5),  # 10 + 0.95 * 10
-        ([1, 2, 3, INF], 0.5, 2.5),
-        ([1, 2, INF, INF], 0.5, INF),  # the neighbour above is infinite: take it
-        ([1, 2, 3, INF, INF], 0.5, 3),  # place 2 exactly: no neighbour needed
+        ([10, 20], 0.95, 20),
+        ([1, 2, 3, INF], 0.5, 3),
+        ([1, 2, INF, INF], 0.5, INF),
+        ([1, 2, 3, INF, INF], 0.5, 3),  # place 2 exactly
         ([INF], 0.95, INF),
     ],
 )
 def test_quantile(values, q, want):
-    """Type 7, the upper order statistic where a neighbour is infinite."""
+    """The upper order statistic of the two that a place lies between."""
     assert stats.quantile(np.array(values, float), q) == want
 
 
-@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.95]))
-def test_quantile_is_numpys_on_finite_values(values, q):
-    """Where nothing is infinite the quantile is numpy's default (type 7)."""
+@given(
+    st.lists(st.floats(0, 1e9) | st.just(INF), min_size=1, max_size=50),
+    st.sampled_from([0.5, 0.9, 0.95, 0.99, 0.999]),
+)
+def test_quantile_is_numpys_upper_one(values, q):
+    """As `numpy.quantile` with `method="higher"` has it, and pandas likewise; failures included."""
     got = stats.quantile(np.sort(np.array(values)), q)
-    assert got == pytest.approx(np.quantile(values, q), rel=1e-9, abs=1e-9)
+    assert got == np.quantile(values, q, method="higher")
 
 
 @pytest.mark.parametrize(
-    ("n", "q", "want"),
+    ("n", "q", "effect", "blocks", "want"),
     [
-        (199, 0.95, False),
-        (200, 0.95, True),
-        (19, 0.5, False),
-        (20, 0.5, True),
-        (10_000, 0.999, True),
+        # n q -+ t sqrt(n effect q (1 - q)) from 1, outwards; t of 23 degrees of freedom is 2.07
+        (100, 0.5, 1, 24, (38, 60)),  # 50 -+ 10.3
+        (1000, 0.95, 1, 24, (934, 964)),  # 950 -+ 14.3
+        (1000, 0.95, 4, 24, (920, 978)),  # 950 -+ 28.5
+        (1000, 0.95, 1, 5, (929, 969)),  # t of 4 is 2.78: 950 -+ 19.1
+        (60, 0.95, 1, 24, (52, None)),  # 57 -+ 3.5: above all 60
+        (1, 0.5, 1, 1, (0, None)),
     ],
 )
-def test_a_quantile_needs_ten_observations_beyond_it(n, q, want):
-    """N (1 - q) >= 10."""
-    assert stats.reportable(n, q) is want
+def test_ranks_of_an_interval(n, q, effect, blocks, want):
+    """Order statistics, counted from 0."""
+    assert stats.interval_ranks(n, q, effect, blocks) == want
 
 
 @pytest.mark.parametrize(
@@ -58,32 +67,63 @@ def test_t_quantile(p, df, want):
     assert stats.t_quantile(p, df) == pytest.approx(want, rel=0.01)
 
 
-def test_interval_of_shared_gaps_covers_where_the_iid_one_does_not():
-    """Gaps shared by whole batches: blocks over time keep about 95 %, ignoring them does not."""
-    rng, truth, block_hits, iid_hits, runs = np.random.default_rng(7), 0.0, 0, 0, 200
-    truth = float(np.exp(0.3 * 1.6448536))  # p95 of the lognormal below
-    for _ in range(runs):
-        steps = np.exp(0.3 * rng.standard_normal(400))  # one gap per engine step ...
-        gaps = np.repeat(steps, 32)  # ... shared by a batch of 32
-        at = np.repeat(np.arange(400), 32)
-        block = stats.quantile_interval(gaps, at // 20, 0.95, seed=1)
-        shuffled = stats.quantile_interval(gaps, rng.permutation(len(gaps)) // 20, 0.95, seed=1)
-        block_hits += block.lo <= truth <= block.hi
-        iid_hits += shuffled.lo <= truth <= shuffled.hi
-    assert block_hits >= 0.90 * runs
-    assert iid_hits <= 0.60 * runs
+def interval(values, blocks, q):
+    """As figures have it."""
+    one = np.asarray(values, float)
+    return Sample(
+        Observed(one, one, one, np.arange(len(one)), np.arange(len(one))), blocks
+    ).interval(q)
+
+
+def series(memory, n, rng):
+    """Normal values, each like the one before by `memory`."""
+    found = rng.standard_normal(n)
+    for i in range(1, n):
+        found[i] = memory * found[i - 1] + (1 - memory**2) ** 0.5 * found[i]
+    return found
 
 
 @pytest.mark.parametrize(
-    ("cluster", "want"),
-    [(1, 2000), (10, 200)],  # ten equal neighbours are one observation
+    ("memory", "n", "batch", "blocks"),
+    [
+        (0.0, 600, 1, 24),  # independent
+        (0.0, 200, 1, 5),
+        (0.0, 400, 32, 20),  # gaps of 400 engine steps, each shared by a batch of 32
+        (0.0, 400, 32, 4),
+        (0.9, 2400, 1, 24),  # like the tenth before by a third
+        (0.9, 2400, 8, 12),
+        (0.98, 4000, 4, 8),  # like the fiftieth before: ten times in a block
+    ],
 )
-def test_effective_n(cluster, want):
-    """Observations that always agree count once."""
-    rng = np.random.default_rng(3)
-    over = np.repeat(rng.random(2000 // cluster) < 0.2, cluster)
-    got = stats.effective_n(over, np.arange(2000) // 40)
-    assert got == pytest.approx(want, rel=0.45)
+def test_intervals_cover(memory, n, batch, blocks):
+    """Of 200 series, 93% at least, for a p50, p95 and p99; the p50's and p95's are not too wide."""
+    rng, runs, qs = np.random.default_rng(19), 200, (0.5, 0.95, 0.99)
+    hits, widths = dict.fromkeys(qs, 0), {q: [] for q in qs}
+    block = np.repeat(np.arange(n) * blocks // n, batch)
+    for _ in range(runs):
+        values = np.repeat(series(memory, n, rng), batch)
+        for q in qs:
+            found, truth = interval(values, block, q), NormalDist().inv_cdf(q)
+            hi = INF if found.hi is None else found.hi
+            hits[q] += found.lo <= truth <= hi
+            widths[q].append(hi - found.lo)
+    assert {q: count for q, count in hits.items() if count < 0.93 * runs} == {}
+    # in 1.96 standard errors to both sides, with so many independent values as there are
+    alike = n * (1 - memory) / (1 + memory)
+    for q in (0.5, 0.95):
+        density = NormalDist().pdf(NormalDist().inv_cdf(q))
+        plain = 2 * 1.96 * (q * (1 - q) / alike) ** 0.5 / density
+        assert np.median(widths[q]) < 2.5 * plain, q
+
+
+def test_an_interval_that_takes_gaps_for_independent_does_not_cover():
+    """What blocks are for: of shared gaps in any order, 60% at most."""
+    rng, hits, runs = np.random.default_rng(7), 0, 100
+    for _ in range(runs):
+        gaps = np.repeat(rng.standard_normal(400), 32)
+        found = interval(gaps, rng.permutation(len(gaps)) // 640, 0.95)
+        hits += found.lo <= 1.6448536 <= found.hi
+    assert hits <= 0.60 * runs
 
 
 @pytest.mark.parametrize(
@@ -120,29 +160,15 @@ def test_looking_after_every_request_keeps_the_error_rate():
 
 
 @pytest.mark.parametrize(
-    ("memory", "n", "block"),
-    [(0.0, 600, 25), (0.9, 2400, 100)],  # independent; like the tenth before by a third
+    ("cluster", "want"),
+    [(1, 1), (10, 10)],  # ten equal neighbors are one observation
 )
-def test_the_block_bootstrap_covers(memory, n, block):
-    """Intervals of a p90 over 24 blocks hold the true one in 90 % of 200 series at least."""
-    rng, hits, runs = np.random.default_rng(19), 0, 200
-    truth = 1.2815516  # of a standard normal
-    for _ in range(runs):
-        noise = rng.standard_normal(n) * (1 - memory**2) ** 0.5
-        noise[0] = rng.standard_normal()
-        series = noise.copy()
-        for i in range(1, n):
-            series[i] += memory * series[i - 1]
-        found = stats.quantile_interval(series, np.arange(n) // block, 0.9, seed=2)
-        hits += found.lo <= truth <= found.hi
-    assert hits >= 0.90 * runs
-
-
-@pytest.mark.parametrize(("blocks", "want"), [(3, None), (4, True)])
-def test_an_interval_needs_four_blocks(blocks, want):
-    """A spread of three says nothing."""
-    found = stats.quantile_interval(np.arange(400.0), np.arange(400) * blocks // 400, 0.9)
-    assert (found is not None) is bool(want)
+def test_effect_of_values_that_agree(cluster, want):
+    """Observations that always agree count once."""
+    rng = np.random.default_rng(3)
+    values = np.repeat(rng.random(2000 // cluster), cluster)
+    one = Observed(values, values, values, np.arange(2000), np.arange(2000))
+    assert Sample(one, np.arange(2000) // 40).effect(0.8) == pytest.approx(want, rel=0.45)
 
 
 @pytest.mark.parametrize(

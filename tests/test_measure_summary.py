@@ -1,5 +1,7 @@
 """The figures of a window as JSON holds them."""
 
+from math import ceil
+
 import numpy as np
 import pytest
 from measure_tables import MS, SECOND, record, table
@@ -7,6 +9,7 @@ from measure_tables import MS, SECOND, record, table
 from harness.measure.figures import block, block_ns_of, sample_of, spans_of
 from harness.measure.records import Outcome
 from harness.measure.slo import Slo
+from harness.measure.stats import QUANTILES
 from harness.measure.summary import good_requests, window_summary
 
 TTFT, ITL, E2E = (Slo.parse(t) for t in ("ttft_p95=60ms", "itl_p95=30ms", "e2e_p95=100ms"))
@@ -39,9 +42,11 @@ def test_the_figures_of_two_seconds():
     ttft = got["ttft_ms"]
     assert (ttft["n"], ttft["n_failed"], ttft["mean"], ttft["max"]) == (200, 1, 50, 50)
     assert (ttft["p50"], ttft["p50_instrument"], ttft["p50_ci95"]) == (50, [50, 50], [50, 50])
-    assert (ttft["p95"], ttft["p99"], ttft["p99_ci95"], ttft["p99_instrument"]) == (
-        50, None, None, None,
-    )  # fmt: skip
+    # 28 lifetimes: blocks of six, 2 + 28 / 6, so 6; t of 5 degrees of freedom is 2.57
+    assert (ttft["p95"], ttft["p95_ci95"]) == (50, [50, 50])  # 190 + 2.57 x 3.08 = 197.9
+    # 198 + 2.57 x 1.41 = 201.6 of 200: no value is high enough
+    assert (ttft["p99"], ttft["p99_ci95"], ttft["p99_instrument"]) == (50, [50, None], [50, 50])
+    assert (ttft["p999"], ttft["p999_ci95"]) == ("inf", [50, None])  # rank ceil(198.8), the last
     # gaps count by when they end: 194 in time, and the refused request's one at 1991 ms
     assert (got["itl_ms"]["n"], got["itl_ms"]["n_failed"]) == (195, 1)
 
@@ -61,8 +66,8 @@ def test_what_the_harness_cut_off_is_open():
 @pytest.mark.parametrize(
     ("failed", "want"),
     [
-        (9, 50),  # place 0.95 x 199 = 189.05: the 190th and the 191st of 191 finite ones
-        (10, "inf"),  # the 191st is infinite, and the place lies beyond the 190th
+        (9, 50),  # 0.95 x 199 = 189.05: rank 190 from 0, the last of 191 finite ones
+        (10, "inf"),
         (20, "inf"),
     ],
 )
@@ -72,13 +77,17 @@ def test_failures_push_a_quantile_to_infinity(failed, want):
     assert window_summary(table(*rows), 0, 3 * SECOND)["ttft_ms"]["p95"] == want
 
 
-@pytest.mark.parametrize(("q", "enough"), [("p50", 20), ("p90", 100), ("p95", 200), ("p99", 1000)])
-def test_a_quantile_with_too_few_beyond_it_is_null(q, enough):
-    """Ten observations are expected above a quantile that is told."""
-    for n, known in ((enough - 1, False), (enough, True)):
-        rows = [plain(i) for i in range(n)]
-        found = window_summary(table(*rows), 0, 20 * SECOND)["ttft_ms"]
-        assert (found[q] is not None, found[f"{q}_instrument"] is not None) == (known, known)
+@pytest.mark.parametrize("n", [1, 2, 19, 150])
+def test_every_quantile_is_known_with_an_interval(n):
+    """From one request on; where no value is high enough the interval has no upper end."""
+    rows = [plain(i, ttft=50 + i % 7) for i in range(n)]
+    found = window_summary(table(*rows), 0, n * 10 * MS)["ttft_ms"]
+    for name, q in QUANTILES.items():
+        (lo, hi), value = found[f"{name}_ci95"], found[name]
+        assert value == sorted(50 + i % 7 for i in range(n))[ceil(q * (n - 1))]
+        assert lo <= value <= (hi or value)
+        assert (hi is None) == (n * (1 - q) < 2.5 or n < 15), name
+        assert found[f"{name}_instrument"] == [value, value]
 
 
 def test_the_instruments_interval_is_that_of_the_stamps():
@@ -111,12 +120,13 @@ def test_good_requests(one, slos, want):
 @pytest.mark.parametrize(
     ("length_ms", "life_ms", "want_ms"),
     [
-        (1000, 70, 1000 / 14),  # floor(1000 / 70) lifetimes
-        (10_000, 70, 10_000 / 24),  # 24 blocks at most
+        (1000, 70, 250),  # 2 + 14.3 lifetimes / 6 = 4.4
+        (3000, 70, 3000 / 9),  # 2 + 42.9 / 6 = 9.1
+        (20_000, 70, 20_000 / 24),  # 24 blocks at most
         (100, 70, 25),  # 4 at least
     ],
 )
-def test_blocks_are_a_lifetime_at_least(length_ms, life_ms, want_ms):
+def test_blocks_are_of_up_to_six_lifetimes(length_ms, life_ms, want_ms):
     """Requests of 70 ms."""
     assert life_ms == 70
     assert block_ns_of(table(*TWO_S[:10]), 0, length_ms * MS) == int(np.ceil(want_ms * MS))

@@ -44,7 +44,7 @@ def filled(seed: int, count: int, users: int) -> LiveRun:
     live.clients([ClientSample(now_ns(), "main", 1.0), ClientSample(now_ns(), "worker 0", 2.0)])
     for record in records(seed, count):
         live.counts.put(with_parts(record, [0.5]))
-    live.found({"users": users, "ci95": [users - 1, users + 1]})
+    live.found(Knee(users - 1, users, ci95=(users - 1, users + 1)))
     return live
 
 

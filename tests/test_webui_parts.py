@@ -39,15 +39,15 @@ MS = 1e6
     ("values", "want"),
     [
         ([], [None, None, None]),
-        ([5.0], [None, None, None]),  # a p50 needs two
-        ([1.0, 3.0], [2.0, None, None]),
-        (range(1, 21), [10.5, 19.05, None]),  # a p95 needs 20: 1 + 0.95 * 19
-        (range(1, 101), [50.5, 95.05, 99.01]),
-        ([*range(1, 90), *[inf] * 11], [50.5, "inf", "inf"]),  # 11 % failed
+        ([5.0], [5.0, 5.0, 5.0]),
+        ([1.0, 3.0], [3.0, 3.0, 3.0]),  # the upper one of two
+        (range(1, 21), [11.0, 20.0, 20.0]),  # ranks from 0: 9.5, 18.05 and 18.81, each rounded up
+        (range(1, 101), [51.0, 96.0, 100.0]),  # 49.5, 94.05, 98.01
+        ([*range(1, 90), *[inf] * 11], [51.0, "inf", "inf"]),  # 11% failed
     ],
 )
 def test_recent_quantiles(values: Any, want: list[Any]) -> None:
-    """Type 7, in ms, from one value above the quantile on."""
+    """Order statistics, in ms, as soon as there is a value."""
     recent = Recent()
     recent.take("ttft", np.array(list(values), float) * MS)
     assert recent.look()[:3] == want

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from harness.measure.figures import sample_of, spans_of
 from harness.measure.states import Decision, Purpose
 from harness.measure.summary import Tokens
+from harness.report.junit import junit
 from harness.report.live import PURPOSES, SO_FAR, Live, LiveView, Row
 from harness.report.say import Figure, count, say
 from harness.report.write import write_reports
@@ -46,6 +47,10 @@ class Front:
         """Write html, md and csv; the answer in words."""
         return write_reports(run, result).text
 
+    def junit(self, result: Result) -> str:
+        """A test case per SLO."""
+        return junit(result)
+
 
 class _Nothing:
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
@@ -68,7 +73,7 @@ class _View:
         """Redraw from the controller, the ledger and the latest sample."""
         controller, view = experiment.controller, self.view
         known_ns, now = controller.horizon_ns, controller.now
-        view.elapsed_ns, ended = now_ns - controller.began_ns, 0
+        ended = 0
         view.latencies, view.tokens_per_s, view.counts = {}, "", ""
         if now is not None:
             view.level, view.users = len(controller.steps) + 1, now.hold.users
@@ -81,7 +86,7 @@ class _View:
                 if self.live.due():
                     events = self._latest(experiment.ledger.look(start, known_ns), start, known_ns)
                     self._recent_ns = affordable_ns(known_ns - start, events)
-            self._progress(controller, now, ended)
+            self._progress(controller, now, now_ns - controller.began_ns, ended)
         self._past(experiment)
         self._server(controller)
         self.live.show(view)
@@ -91,20 +96,18 @@ class _View:
         self._past(experiment)
         self.live.over(self.view)
 
-    def _progress(self, controller: KneeController, now: Now, ended: int) -> None:
+    def _progress(self, controller: KneeController, now: Now, elapsed_ns: int, ended: int) -> None:
         """What is left: of the budget, or of the levels that were given."""
-        view, each, measured = self.view, now.hold.cap_ns, controller.horizon_ns - now.settled_ns
-        if not self.wanted.levels:
-            budget_ns = self.wanted.plan.budget_ns
-            view.done = view.elapsed_ns / budget_ns
-            view.left = f"at most {whole(budget_ns - view.elapsed_ns)} left"
-            return
+        each, settled_ns, levels = now.hold.cap_ns, now.settled_ns, self.wanted.levels
         by_time = now.hold.until == "time"
-        part = ended if not by_time else measured if now.settled_ns >= 0 else 0
-        done, of = len(controller.steps) * each + min(part, each), self.wanted.levels * each
-        view.done = done / of
-        left = f"at least {whole(of - done)} left"
-        view.left = left if by_time else f"{done:,} of {count(of, 'request')}"
+        part = max(controller.horizon_ns - settled_ns, 0) * (settled_ns >= 0) if by_time else ended
+        done, of = len(controller.steps) * each + min(part, each), levels * each
+        if not levels:
+            done, of = elapsed_ns, self.wanted.plan.budget_ns
+        left = f"at {'least' if levels else 'most'} {whole(of - done)} left"
+        if levels and not by_time:
+            left = f"{done:,} of {count(of, 'request')}"
+        self.view.done, self.view.time = done / of, f"{whole(elapsed_ns)} elapsed, {left}"
 
     def _latest(self, seen: Recorded, start: int, end: int) -> int:
         """The figures of a time; the events that were looked at."""

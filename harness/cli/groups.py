@@ -167,6 +167,12 @@ def output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--out", type=folder, metavar="DIR", help="a new run folder; default: one under reports/"
     )
+    group.add_argument(
+        "--junit",
+        type=partial(writable, "--junit"),
+        metavar="FILE",
+        help="write a JUnit report there: a test case for each SLO",
+    )
     json_file(group)
     group.add_argument("--ui", action="store_true", help="serve Locust's web UI during the run")
     number(group, "--ui-port", "default: 8089", example=8089, metavar="PORT")

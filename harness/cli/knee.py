@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli import groups, plain
 from harness.cli.parsing import number, paste
-from harness.study.form import budget_ns
-from harness.study.options import KneeOptions
+from harness.study.options import KneeOptions, budget_ns
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def add(commands: Subparsers) -> None:
     )
     replicas = "also report how many replicas N concurrent requests need"
     number(search, "--plan-users", replicas, example=2000)
+    gate = "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive"
+    number(search, "--at-least", gate, example=64)
     groups.output(parser)
     parser.set_defaults(execute=execute)
 
@@ -62,6 +63,7 @@ def options(args: argparse.Namespace) -> KneeOptions:
         budget_ns=args.budget,
         max_errors=args.max_errors,
         plan_users=args.plan_users,
+        at_least=args.at_least,
         dry_run=args.dry_run,
     )
 

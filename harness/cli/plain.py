@@ -112,6 +112,7 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
     return OutputOptions(
         out_dir=args.out or Path("reports") / f"{command}-{stamp}",
         json_to=args.json,
+        junit_to=args.junit,
         ui_port=(args.ui_port or DEFAULT_UI_PORT) if args.ui else None,
         otlp_port=args.otlp_port,
         live=not args.quiet,

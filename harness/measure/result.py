@@ -177,6 +177,15 @@ class Knee:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """What was asked of a knee: `--at-least`, `--baseline`."""
+
+    name: str  # as a test case is called
+    verdict: Verdict
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """What was measured."""
 
@@ -219,6 +228,7 @@ class Result:
     slos: tuple[SloResult, ...] = ()  # of the run: the level that decides it
     errors: SloResult | None = None  # failed requests against --max-errors, of the worst level
     knee: Knee | None = None  # of a search
+    gates: tuple[Gate, ...] = ()  # with one, it decides the exit code
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # of a search that met a limit
     power: PowerKnee | None = None  # the level of most throughput for the waiting time

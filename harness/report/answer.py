@@ -6,8 +6,10 @@ What is promised was shown: a knee's headline names the level that passed, not t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
 from harness.report.compat import as_text, beside
 from harness.report.explain import explained
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.measure.result import Level, SloResult
-    from harness.measure.slo import Slo
     from harness.report.facts import Facts
 
 REQUESTS: Final = "concurrent request"
@@ -49,6 +50,9 @@ def answer(facts: Facts) -> Answer:
     told = STATUSES[facts.status](facts)
     target = facts.result.target
     simulated = f"{target.model} on {target.gpu}, no real server" if target.simulated else ""
+    told = replace(
+        told, sentences=[*(gate.sentence for gate in facts.result.gates), *told.sentences]
+    )
     if simulated:
         told = replace(told, badge=f"{told.badge} (simulated)")
     return replace(told, tables=as_text(beside(facts)), simulated=simulated)
@@ -159,9 +163,9 @@ def _held(facts: Facts) -> Answer:
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
         badge, tone = "measured", "good"
-    verdicts = [_verdict(one) for one in facts.result.slos]
+    verdicts = [verdict(one) for one in facts.result.slos]
     if (errors := facts.result.errors) is not None:
-        verdicts.insert(0, _verdict(errors))
+        verdicts.insert(0, verdict(errors))
     figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
@@ -178,16 +182,18 @@ def _figures(facts: Facts, step: Level) -> str:
     return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
 
-def _verdict(one: SloResult) -> str:
+def verdict(one: SloResult) -> str:
     """`SLO missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21%; 5% allowed), ...`."""
     at = f" at {count(one.users, REQUESTS)}" if one.users else ""
-    share = f"{one.n_over / one.n:.2g}" if one.n else ""
+    share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
     over = "failed" if one.slo.startswith("max_errors") else f"over {one.slo}"
-    told = (
-        f"{one.n_over:,.0f} of {one.n:,} {over} ({float(share):.1%}; {one.allowed:.1%} allowed)"
-        if one.n
-        else f"nothing was observed that {one.slo} is about"
-    )
+    told = f"nothing was observed that {one.slo} is about"
+    if one.n:
+        told = (
+            f"{one.n_over:,.0f} of {one.n:,} {over} ({float(share):.1%}; {one.allowed:.1%} allowed)"
+        )
+    elif not isnan(one.observed):  # of a search, by the sequential test
+        told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
     line = f"{one.slo} {one.verdict}{at}: {told}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
         line += f"; about {count(one.needs_more, 'more request')} would decide it"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 from harness.measure.states import Decision, Purpose
 from harness.report.say import Figure, count
 from harness.report.words import one_line
-from harness.units import say_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,9 +81,8 @@ class LiveView:
     users: int = 0
     purpose: str = ""
     phase: str = ""
-    elapsed_ns: int = 0
     done: float = 0.0  # share of the budget, or of what was asked for
-    left: str = ""
+    time: str = ""  # elapsed and left
     latencies: dict[str, str] = field(default_factory=dict)
     tokens_per_s: str = ""
     counts: str = ""
@@ -160,8 +158,7 @@ def line(view: LiveView) -> str:
     if not view.level:
         return "waiting for the first level"
     known = [f"p95 {name} {value}" for name, value in view.latencies.items() if value]
-    elapsed = f"{say_ns(view.elapsed_ns)} elapsed"
-    told = ", ".join(filter(None, [*known, view.counts, elapsed, view.left]))
+    told = ", ".join(filter(None, [*known, view.counts, view.time]))
     return one_line(f"level {view.level}, {count(view.users, 'user')}, {view.phase}: {told}")
 
 
@@ -189,8 +186,7 @@ def panel(view: LiveView) -> RenderableType:
         if name and value:
             now.add_row(_plain(name), _plain(value))
     bar = Table.grid(padding=(0, 2))
-    left = ", ".join(filter(None, [f"{say_ns(view.elapsed_ns)} elapsed", view.left]))
-    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=BAR), _plain(left))
+    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=BAR), _plain(view.time))
     now.add_row(_plain("progress"), bar)
     return Panel(now, title=_plain(view.title), title_align="left")
 

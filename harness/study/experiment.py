@@ -72,6 +72,10 @@ class Wanted:
     plan: SearchPlan
     most_users: int
     levels: int = 0  # that were given; 0: a search chooses them
+    plan_users: int | None = None  # as KneeOptions has them
+    at_least: int | None = None
+    baseline: str = ""
+    tolerance: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse SLOs that could not be judged."""
@@ -91,7 +95,6 @@ class Experiment:
     samples: list[ServerSample]
     options: DriveOptions
     gpus: Gpus
-    plan_users: int | None = None
     host: Host | None = None  # whose processes send; None: our own children
     metrics: RunMetrics | None = None
     page: LivePage | None = None
@@ -106,7 +109,6 @@ class Experiment:
         known: Capabilities,
         *,
         choose: Choice | None = None,
-        plan_users: int | None = None,
         host: Host | None = None,
     ) -> Experiment:
         """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
@@ -131,9 +133,7 @@ class Experiment:
         controller = KneeController(
             wanted.plan, ledger, choose=choose, audit=audit, on_step=on_step
         )
-        begun = cls(
-            wanted, url, known, folder, ledger, controller, samples, options, gpus, plan_users, host
-        )
+        begun = cls(wanted, url, known, folder, ledger, controller, samples, options, gpus, host)
         folder.write_json(names.RUN, begun.info())
         return begun
 
@@ -144,7 +144,10 @@ class Experiment:
             "kind": self.wanted.kind,
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
             "slos": [str(slo) for slo in plan.slos],
-            "plan_users": self.plan_users,
+            "plan_users": self.wanted.plan_users,
+            "at_least": self.wanted.at_least,
+            "baseline": self.wanted.baseline,
+            "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
             "clipped_of_1000": clipped(self.options.workload, self.wanted.load.seed),

@@ -83,8 +83,10 @@ def judged(
         failures.append(_said(found.errors, level))
     by_slo = zip(*(level.slos for level in said), strict=True)
     slos = [max(results, key=_how_bad) for results in by_slo]
-    errors = max(failures, key=_how_bad, default=None)
-    verdicts = {one.verdict for one in (*slos, *([errors] if errors else ()))}
+    # few failures need not be shown: only too many are a finding
+    missed = [one for one in failures if one.verdict == Verdict.missed]
+    errors = max(missed, key=_how_bad, default=None)
+    verdicts = {one.verdict for one in (*slos, *missed)}
     if ended == Status.target_failed or not told.invalid_reason:
         if Verdict.missed in verdicts:
             status = Status.missed

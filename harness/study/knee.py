@@ -29,5 +29,16 @@ def plan_of(options: KneeOptions) -> SearchPlan:
 def run_knee(options: KneeOptions, url: str, known: Capabilities, front: Front) -> int:
     """The exit code, for a target that is checked."""
     plan = plan_of(options)
-    wanted = Wanted("knee", options.target, options.load, options.output, plan, options.max_users)
-    return conduct(wanted, url, known, front, plan_users=options.plan_users)
+    wanted = Wanted(
+        "knee",
+        options.target,
+        options.load,
+        options.output,
+        plan,
+        options.max_users,
+        plan_users=options.plan_users,
+        at_least=options.at_least,
+        baseline=str(options.baseline or ""),
+        tolerance=options.tolerance,
+    )
+    return conduct(wanted, url, known, front)

@@ -39,6 +39,7 @@ from harness.runfolder.writer import RunFolder
 from harness.server.seats import max_num_seqs
 from harness.study.counted import Counted
 from harness.study.entries import step_levels
+from harness.study.gates import exit_code, gates_of
 from harness.study.held import LOCUST, held_by_locust, judged
 from harness.study.outcome import knee_of, knee_slos, locate
 from harness.study.replay import Logged, Replay, replay
@@ -146,7 +147,9 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
     else:
         result = judged(told, plan, levels, counted, str(ended.get("status") or ""))
     status = Status.interrupted if told.interrupted else result.status
-    return replace(result, status=status, exit_code=EXIT_OF[status])
+    gates = gates_of(result, config)
+    code = exit_code(status, gates, EXIT_OF[status])
+    return replace(result, status=status, exit_code=code, gates=tuple(gates))
 
 
 def _with_knee(

@@ -38,6 +38,9 @@ class Front(Protocol):
     def report(self, run: Run, result: Result) -> str:
         """Write the reports of a run folder; the answer in words."""
 
+    def junit(self, result: Result) -> str:
+        """`--junit`."""
+
 
 def conduct(
     wanted: Wanted,
@@ -46,7 +49,6 @@ def conduct(
     front: Front,
     *,
     choose: Choice | None = None,
-    plan_users: int | None = None,
 ) -> int:
     """Run to the end and say the answer; the exit code."""
     from harness.study.experiment import Experiment  # noqa: PLC0415 - Locust: reports need none
@@ -57,12 +59,14 @@ def conduct(
     page = RunPage(wanted, url, known.model) if wanted.output.ui_port is not None else None
     recent = page.recent if page else None
     with served(wanted, url, known.model, recent) as metrics, page or nullcontext():
-        experiment = Experiment.begin(wanted, url, known, choose=choose, plan_users=plan_users)
+        experiment = Experiment.begin(wanted, url, known, choose=choose)
         experiment.metrics, experiment.page = metrics, page.page if page else None
         _load(experiment, front, page)
         del experiment  # what it remembers of tokens is in the folder too, and results need room
         gc.collect()
         result = conclude(folder, wanted.output.json_to, front, page=page)
+        if wanted.output.junit_to:
+            Path(wanted.output.junit_to).write_text(front.junit(result))
         if metrics is not None and not result.interrupted:
             metrics.result(result)
     return result.exit_code

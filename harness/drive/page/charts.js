@@ -121,7 +121,8 @@ export class Chart {
         el("text", { class: "tick", x: LEFT - 6, y: y + 4, "text-anchor": "end" }, tick.toLocaleString("en", { notation: tick >= 10000 ? "compact" : "standard" })));
     }
     let free = 0;
-    for (const t of this.spec.users ? this.data.points.map((p) => p[0]) : timeTicks(this.end)) {
+    const held = this.data.points.map((p) => p[0]), powers = held.filter((n) => Number.isInteger(Math.log2(n)));
+    for (const t of !this.spec.users ? timeTicks(this.end) : held.length > 6 && powers.length > 1 ? powers : held) {
       if (this.spec.users && this.x(t) < free) continue;
       free = this.x(t) + 26;
       made.push(el("text", { class: "tick", x: this.x(t), y: bottom + 15, "text-anchor": "middle" }, this.spec.users ? number(t) : clock(t)));
@@ -167,7 +168,7 @@ export class Chart {
     const box = { y: TOP, height: HEIGHT - TOP - BOTTOM, fill: "var(--green)" };
     return [el("rect", { ...box, x: this.x(from), width: Math.max(this.x(to) - this.x(from), 1), opacity: 0.22 }),
       el("rect", { ...box, x: this.x(at) - 0.7, width: 1.4 }),
-      el("text", { x: this.x(Math.min(from, at)) - 4, y: TOP + 10, "text-anchor": "end", class: "good", "font-weight": "bold" }, name)];
+      el("text", { x: this.x(Math.min(from, at)) - 4, y: TOP + 10, "text-anchor": "end", style: "fill: var(--green); font-weight: bold" }, name)];
   }
 
   // a point whose interval is wide, or has no upper end, is hollow
