@@ -164,7 +164,7 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
     assert target["harness_target_up", ()] == 1
     assert target["harness_server_seats", (("source", "read"),)] == 4
     assert target["harness_server_kv_tokens", ()] == engine.blocks * engine.block_size
-    step = load(out / "knee.json")["steps"][0]["server"]
+    step = load(out / "result.json")["levels"][0]["server"]
     parts = {dict(labels)["part"]: value for (name, labels), value in target.items()
              if name == "harness_server_ttft_part_mean_seconds"}  # fmt: skip
     mean = target["harness_server_ttft_mean_seconds", ()]
