@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 from harness.errors import EXIT_OK
+from harness.measure.slo import check_slos
 from harness.report.say import count
 from harness.server.address import Address
 from harness.study.options import KneeOptions
 from harness.study.preflight import (
     check_lengths,
     check_machine,
-    check_slos,
     clipping,
     ready,
     said_to,
@@ -29,7 +30,7 @@ def start(options: Options) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
     users = levels(options)
     option = "--max-users" if isinstance(options, KneeOptions) else "--users"
-    check_slos(options.slos, options.load.workload)
+    check_slos(options.slos, options.load.workload.output.mean)
     if options.dry_run:
         check_machine(options.output, max(users), option)
         rows = [f"  {name:<10}{what}\n" for name, what in plan(options, users).items()]
@@ -37,6 +38,7 @@ def start(options: Options) -> int:
         return EXIT_OK
     most = max(users)
     with ready(options.target, options.load, options.output, most, option=option) as (url, known):
+        gc.set_threshold(100_000)  # else imports and drawings are looked through again and again
         from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
         from harness.study.knee import run_knee  # noqa: PLC0415 - as above
         from harness.study.run import run_levels  # noqa: PLC0415 - as above

@@ -163,10 +163,10 @@ def _y_axis(
     from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
 
     finite = [v for v in values if math.isfinite(v)]
-    most = max(finite, default=1.0)
+    most = max(finite, default=0.0) or 1.0
     lines = [slo.limit_ns / MS for slo in facts.slos if slo.metric == metric]
     lines = [line for line in lines if line <= FAR * most]
-    low, top = min([*finite, *lines], default=0.0), max([most, *lines])
+    low, top = min([*finite, *lines], default=most), max([most, *lines])
     if around:
         axes.set_ylim(low - (top - low) * 0.08, top + (top - low) * 0.15)
     elif metric in ("ttft", "e2e"):
