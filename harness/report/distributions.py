@@ -13,7 +13,7 @@ from harness.measure.states import Decision
 from harness.measure.walk import inside, walk
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
 from harness.report.say import count
-from harness.report.svg import BLUE, GOLD, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
+from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.report.words import limit, metric_name
 from harness.units import MS
 
@@ -140,4 +140,4 @@ def distribution(facts: Facts, metric: str) -> str:
                               va="bottom", ha="center", fontsize=11,
                               bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
         axes.legend(loc="best", handlelength=2.4)
-        return to_svg(figure, f"spread-{metric}", title)
+        return to_svg(figure, f"spread-{metric}", title, right=2 * LINE)
