@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import doctor, engine, exporter, knee, report, rules, run, sweep
+from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, sweep
 from harness.cli.parsing import Parser, paste
 from harness.drive.leaving import leave
 from harness.errors import EXIT_INTERRUPTED, HarnessError
@@ -19,7 +19,7 @@ from harness.errors import EXIT_INTERRUPTED, HarnessError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS: Final = (knee, run, sweep, report, rules, exporter, engine, doctor)
+COMMANDS: Final = (knee, run, sweep, report, compare, rules, exporter, engine, doctor)
 
 
 def parser() -> Parser:

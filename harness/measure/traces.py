@@ -39,7 +39,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TracedSplit:
-    """Where the TTFT of the traced requests of one window is spent; NaN: too few of them."""
+    """Where the TTFT of the traced requests of one window is spent; null: too few of them."""
 
     n: int  # requests with a first token and a trace
     sent: int  # requests sent
