@@ -20,21 +20,26 @@ from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
+from harness.measure.result import Result
 from harness.measure.samples import GpuSample, ServerSample
+from harness.measure.seats import Source
 from harness.measure.slo import LATENCIES
-from harness.measure.states import Decision, Purpose
+from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.measure.typed import schema
 from harness.measure.verdict import RULES, UNDECIDED
 from harness.runfolder import frames, names
 from harness.runfolder.columns import Columns
 from harness.runfolder.parquet import Levels
 from harness.runfolder.serverlines import NUMBERS
 from harness.study import form
+from harness.study.results import EXIT_OF
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable
+    from enum import StrEnum
 
 HERE = Path(__file__).parent
 
@@ -46,8 +51,8 @@ def metrics() -> str:
         "",
         "Made from `METRICS` in `harness/measure/metrics.py` by `make docs`; a test compares them.",
         "Times are integer nanoseconds internally, milliseconds in JSON, reports and the terminal,",
-        "and seconds for Prometheus. [design.md](design.md) defines how failures, open requests,",
-        "quantiles and intervals are treated.",
+        "and seconds for Prometheus. [result.md](result.md) defines how failures, quantiles and",
+        "intervals are treated, [design.md](design.md) also open requests.",
         "",
         "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
         "or p999, which can also be written p99.9.",
@@ -413,11 +418,11 @@ def run_folder() -> str:
     for what, code in ONE_LINERS.items():
         rows += ["", f"{what}:", "", f"    {code}"]
     rows += ["", RULES_OF_FRAMES]
-    for name, schema, told, note in (
+    for name, arrow, told, note in (
         ("requests", frames.requests_of([empty], levels).schema, REQUESTS, REQUESTS_NOTE),
         ("tokens", frames.tokens_of(empty.table, levels).schema, TOKENS, TOKENS_NOTE),
     ):
-        kinds = {f.name: KINDS[str(f.type)] for f in schema}
+        kinds = {f.name: KINDS[str(f.type)] for f in arrow}
         rows += _columns(name, note, [(c, kinds[c], _unit(c), told[c]) for c in kinds])
     rows += _columns("levels", LEVELS_NOTE, [
         (c, KINDS[kind], "", LEVELS[c])
@@ -449,19 +454,169 @@ def _columns(name: str, note: str, columns: list[tuple[str, str, str, str]]) -> 
 
 
 def _unit(column: str) -> str:
-    """By how its name ends, longest first."""
-    return next((UNITS[end] for end in UNITS if column.endswith(end)), "")
+    """By the first of UNITS that its name has between underscores."""
+    return next((UNITS[part] for part in UNITS if re.search(rf"{part}(_|$)", column)), "")
 
 
+def result_schema() -> str:
+    """docs/result.schema.json."""
+    return json.dumps(schema(Result), indent=1) + "\n"
+
+
+def result() -> str:
+    """docs/result.md: rules, states, then each object with its fields, from the schema."""
+    sample = json.loads((HERE.parent / "reports/samples/result.json").read_text())
+    example = _layout(_shown(sample, EXAMPLE)).splitlines()
+    rows = ["# result.json", "", RESULT_HOW, *(f"    {line}" for line in example), "", RESULT_RULES]
+    for states in (Status, Decision, Verdict, Purpose, Source):
+        rows += ["", f"### {states.__name__}", "", str(states.__doc__), ""]
+        code = states is Status
+        rows += ["| Value | Exit code | Meaning |", "|---|---|---|"] if code else []
+        rows += [] if code else ["| Value | Meaning |", "|---|---|"]
+        for value, meaning in _members(states).items():
+            said = f"`{value}`" if value else "empty"
+            cells = [said, *([str(EXIT_OF[Status(value)])] if code else []), meaning]
+            rows.append(f"| {' | '.join(cells)} |")
+    found = schema(Result)
+    objects = {"Result": found} | {k: v for k, v in found["$defs"].items() if "properties" in v}
+    rows += ["", RESULT_FIELDS]
+    for name, one in objects.items():
+        rows += ["", f"### {name}", "", one["description"], ""]
+        rows += ["| Field | Type | Unit | Meaning |", "|---|---|---|---|"]
+        for field, part in one["properties"].items():
+            text, _, last = part["description"].rpartition(", ")
+            told = last in UNITS.values()  # in the text, where the name has none
+            unit, what = (last, text) if told else (_unit(field), part["description"])
+            rows.append(f"| `{field}` | {_kind(part)} | {unit} | {what} |")
+    return "\n".join(rows) + "\n"
+
+
+def _members(states: type[StrEnum]) -> dict[str, str]:
+    """Value and comment of each."""
+    return dict(re.findall(r'^ +\w+ = "(\w*)"  # (.+)$', inspect.getsource(states), re.MULTILINE))
+
+
+def _kind(part: dict[str, Any]) -> str:
+    """A type of the schema, in words."""
+    if "$ref" in part:
+        name = part["$ref"].rpartition("/")[2]
+        return name if name == "number" else f"[{name}](#{name.lower()})"
+    if "anyOf" in part:
+        return " or ".join(map(_kind, part["anyOf"]))
+    if "prefixItems" in part:
+        return f"[{', '.join(map(_kind, part['prefixItems']))}]"
+    if "items" in part:
+        return f"list of {_kind(part['items'])}"
+    if of := part.get("additionalProperties"):
+        return f"{_kind(of)} by name"
+    return str(part.get("type", "any"))
+
+
+def _shown(whole: Any, wanted: Any) -> Any:
+    """The fields of `whole` that `wanted` names; of a list the last item."""
+    if not wanted:
+        return whole
+    if isinstance(whole, list):
+        return [_shown(whole[-1], wanted)]
+    return {key: _shown(whole[key], of) for key, of in wanted.items()}
+
+
+def _layout(value: Any, indent: str = "") -> str:
+    """JSON, in lines of at most 90 characters where that can be."""
+    text = json.dumps(value)
+    if len(indent + text) <= 90 or not isinstance(value, dict | list):  # noqa: PLR2004
+        return text
+    deeper = indent + "  "
+    if isinstance(value, list):
+        items = [_layout(item, deeper) for item in value]
+    else:
+        items = [f'"{key}": {_layout(item, deeper)}' for key, item in value.items()]
+    opening, closing = text[0], text[-1]
+    return opening + ",".join(f"\n{deeper}{item}" for item in items) + f"\n{indent}{closing}"
+
+
+SLO_RESULT: dict[str, Any] = {"slo": {}, "verdict": {}, "observed": {}, "users": {}}
+EXAMPLE: dict[str, Any] = {
+    "command": {},
+    "status": {},
+    "exit_code": {},
+    "target": {"model": {}, "simulated": {}, "gpu": {}},
+    "slos": SLO_RESULT,
+    "knee": {"holds": {}, "estimate": {}, "fails_by": {}, "ci95": {}},
+    "levels": {
+        "users": {}, "decision": {}, "reason": {},
+        "ttft_ms": {"n": {}, "n_failed": {}, "p95": {}, "p95_ci95": {}},
+        "output_tokens_per_s": {}, "requests_per_s": {},
+    },
+    "bottleneck": {"bound_by": {}, "confidence": {}},
+}  # fmt: skip
+RESULT_HOW = """\
+Made by `make docs` from the dataclasses of `harness/measure/result.py`; a test compares them.
+
+What `knee`, `run` and `sweep` found, the same for all three, and what a searching or recorded
+Locust test found. It is in every run folder; `--json FILE` writes it there too, and `--json -`
+prints it, with the words on stderr. Other pages: [the run folder](run-folder.md),
+[exit codes](exit-codes.md), [metrics](metrics.md), [terms](terms.md). The JSON Schema (2020-12) is
+[result.schema.json](result.schema.json). Fields may be added; `schema_version` changes when one
+changes its meaning or goes.
+
+    vllm-harness run http://HOST:8000 --users 32 --slo ttft_p95=500ms --json - > result.json
+    jq '.slos[] | select(.verdict != "met")' result.json
+    jq -r '.levels[] | [.users, .ttft_ms.p95, .output_tokens_per_s] | @tsv' result.json
+
+In Python `harness.open_run(DIR).result` is the same as typed dataclasses. A part of the result of
+`make knee` ([all of it](../reports/samples/result.json)):
+"""
+RESULT_RULES = """\
+## Rules
+
+- **Numbers.** JSON has neither NaN nor infinity: an undefined number is `null`, an infinite one
+  `"inf"`. Counts (of users, requests, scrapes) and shares have no unit; a share of 0.05 is 5%.
+- **Quantiles** are observed values, by one rule everywhere: the value of rank ceil(q (n - 1)),
+  counted from 0 in ascending order. pandas and NumPy call that `"higher"`. Failed requests are
+  infinite and come last, so a p95 is `"inf"` where 5% failed or more. Verdicts follow the share
+  over the limit, not the quantile: at exactly 5% nothing is missed yet. `mean` and `max` are of the
+  finite values, with `n_failed` beside them.
+- **Intervals.** `..._ci95` is the 95% confidence interval: how far another window as long may
+  differ. Its ends are observed values too (order statistics), with the ranks that a binomial
+  leaves open for as many independent observations as there are (`effective_n` for the p95). With
+  too few values above the quantile there is no upper end: `[480.1, null]` reads "at least 480.1".
+  Every quantile has an interval, whatever `n` is. `..._instrument` is the measurement uncertainty:
+  between which bounds the quantile lies by the time stamps alone.
+- **Levels.** A level's figures are of its measured window: latencies and outcomes of the requests
+  *sent* in it, each followed to its end; ITL and throughput of the tokens that *arrived* in it.
+  `all` has the latencies of every request sent in the level, its warm-up and its drain included.
+  They differ where the load had not settled: `all` is what users felt, the window what the level is
+  judged by.
+- **Nothing is pooled over levels.** There is no p95 "of the run". A level that a search held again
+  is another entry with the same `users`; only `knee` joins all holds of the one level that it
+  quotes.
+- **Verdicts.** The levels of `run`, `sweep` and a recorded Locust test are judged once, when all
+  is over, at alpha 0.05: `slos` of each level has a verdict per SLO, and `slos` of the result has
+  each SLO at the level where it fares worst. In a search each level's `decision` is that of a
+  sequential test, and `slos` of the result is of the level that holds. Without an SLO nothing is
+  judged.
+- **Gates.** `knee --at-least N` and `--baseline DIR` ask for something: each is an entry of
+  `gates`. Where the search has an answer, they decide the exit code in place of the status: 99
+  where one is missed, else 6 where one is inconclusive, else 0. [exit-codes.md](exit-codes.md) has
+  every code.
+
+## States"""
+RESULT_FIELDS = """\
+## Fields
+
+A *number* may also be `null` or `"inf"`, as above. Instants are nanoseconds since 1970 on the clock
+of the run folder's records."""
 TIME = "timestamp[ns, tz=UTC]"
 KINDS = {
     "int64": "integer", "double": "number", "string": "text", "bool": "true or false",
     TIME: "time", "list<item: int64>": "list of integers",
 }  # fmt: skip
 UNITS = {
-    "_mb_per_s": "MB/s", "_mib": "MiB", "_mhz": "MHz", "_pct": "%", "_ms": "ms", "_ns": "ns",
+    "tokens_per_s": "tokens/s", "_mb_per_s": "MB/s", "_per_s": "1/s", "_mib": "MiB",
+    "_mhz": "MHz", "_pct": "%", "_ms": "ms", "_ns": "ns",
     "tokens_total": "tokens", "queries_total": "tokens", "hits_total": "tokens", "tokens": "tokens",
-    "_s": "s", "_w": "W", "_j": "J", "_c": "°C",
+    "_s": "s", "_w": "W", "_j": "J", "_c": "°C", "_cores": "cores",
 }  # fmt: skip
 FILES = {
     names.RUN: "written before any load: configuration, seeds, versions, server, hardware, clocks",
@@ -608,6 +763,8 @@ PAGES = {
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,
+    "result.md": result,
+    "result.schema.json": result_schema,
     "compat.md": compat,
     "vllm-series.md": vllm_series,
     "exporter.md": exporter,

@@ -43,7 +43,7 @@ def ours(url: str, folder: Path, api: str, seed: int) -> dict[tuple[str, str], f
         "--seed", str(seed), "--quiet", "--out", str(folder / "run"), "--compat", "vllm-bench",
     )  # fmt: skip
     assert "Beside vllm bench serve" in done.stdout, done.stderr
-    level: dict[str, Any] = load(folder / "run/summary.json")["compat"]["vllm-bench"]["levels"][0]
+    level: dict[str, Any] = load(folder / "run/result.json")["compat"]["vllm-bench"]["levels"][0]
     assert level["approximate"] == ""
     found = {(row["metric"], row["statistic"]): row["theirs"] for row in level["rows"]}
     return {(k, s): found[k, s] for k in NAMES for s in STATISTICS}

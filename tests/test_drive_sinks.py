@@ -28,13 +28,13 @@ def record(
 
 
 def test_the_table_states_exact_percentiles() -> None:
-    """TTFTs 1 .. 200 ms: p50 is 100.50, p90 180.10, p95 190.05; p99 needs 1,000 of them."""
+    """TTFTs 1 .. 200 ms: p50 is the one of rank ceil(0.5 x 199) = 100, 101 ms; p95 of rank 190."""
     table = LatencyTable()
     table.put([record(n, n + 1) for n in range(200)])
     rows = {row["key"]: row for row in table.rows()}
     assert rows["ttft"] == {
-        "metric": "Time to first token", "key": "ttft", "n": 200, "p50": "100.50",
-        "p90": "180.10", "p95": "190.05", "p99": "-", "p999": "-", "max": "200.00",
+        "metric": "Time to first token", "key": "ttft", "n": 200, "p50": "101.00",
+        "p90": "181.00", "p95": "191.00", "p99": "199.00", "p999": "200.00", "max": "200.00",
     }  # fmt: skip
     assert (rows["itl"]["n"], rows["itl"]["p50"]) == (400, "10.00")
 

@@ -82,7 +82,7 @@ def test_every_expression(knee: tuple[Staged, Stored], figure: Callable[[str], N
         assert wrong == []
         compared.update(values)
     nothing = {key for key, values in compared.items() if not values}
-    found = load(stage.folder / "knee.json")["status"] == "found"
+    found = load(stage.folder / "result.json")["status"] == "found"
     assert {key for key in nothing if found or "nee" not in "".join(key[1:])} <= ELSEWHERE
     figure(f"{len(compared)} expressions, {compared.total()} values of Prometheus recomputed")
 
@@ -128,12 +128,12 @@ def test_what_is_stored_is_what_the_run_folder_says(
     run = read_run(stage.folder)
     table = concat(list(run.chunks()))
     want = exposed(expected(table, SLOS), SLOS)
-    result = load(stage.folder / "knee.json")
+    result = load(stage.folder / "result.json")
     for decision, count in decisions(stage).items():
         want["harness_steps_total", (("decision", decision),)] = count
     if result["status"] == "found":
         low, high = result["knee"]["ci95"]
-        want["harness_knee_users", ()] = result["knee"]["users"]
+        want["harness_knee_users", ()] = result["knee"]["estimate"]
         want["harness_knee_low_users", ()], want["harness_knee_high_users", ()] = low, high
     got = {
         (name, labels): points[-1][1]

@@ -116,7 +116,7 @@ def test_a_tools_figures_of_one_request(
     ],
 )
 def test_ours_beside_theirs(tool: str, name: str, ours: float | None, theirs: float) -> None:
-    """Ours is what summary.json says of the window; theirs leaves the failed request out."""
+    """Ours is what result.json says of the window; theirs leaves the failed request out."""
     row = figures(tool)[name]
     assert (row["ours"], row["theirs"]) == (ours, theirs)
 

@@ -13,15 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from harness.measure.audit import Audit, Little
-from harness.measure.gpuside import GpuFigures
-from harness.measure.interference import ArrivalFigures, GapFigures
-from harness.measure.power import PlateauKnee, PowerKnee
-from harness.measure.seats import MaxNumSeqs
-from harness.measure.selfcheck import ClientFigures
-from harness.measure.serverside import ServerFigures
-from harness.measure.traces import TracedSplit
-from harness.measure.ttft_split import TtftSplit
+from harness.measure.result import Result
 from harness.measure.typed import from_json, rounded, schema, to_json
 
 
@@ -159,19 +151,14 @@ def test_schema() -> None:
     }
 
 
-FIGURES = (
-    ServerFigures, GpuFigures, ClientFigures, GapFigures, ArrivalFigures, TtftSplit, TracedSplit,
-    PowerKnee, PlateauKnee, MaxNumSeqs, Little, Audit,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("figures", FIGURES)
-def test_every_figure_of_a_level_is_described(figures: type) -> None:
+def test_every_field_of_result_json_is_described() -> None:
     """In its own words, with its unit, on the line that declares it."""
-    found = schema(figures)
-    objects = [found, *(one for one in found["$defs"].values() if "properties" in one)]
+    found = schema(Result)
+    objects = {"Result": found, **found["$defs"]}
     described = {
-        name: part.get("description") for one in objects for name, part in one["properties"].items()
+        f"{owner}.{name}": part.get("description")
+        for owner, one in objects.items()
+        for name, part in one.get("properties", {}).items()
     }
     assert [name for name, text in described.items() if not text] == []
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
+from report_folder import make
 
 from harness import errors
 from harness.cli import plain
 from harness.cli.app import COMMANDS, parser
+from harness.measure.result import Result
+from harness.measure.typed import from_json, to_json
+from harness.runfolder import names
 
 ROOT = Path(__file__).parents[1]
 PAGES = runpy.run_path(str(ROOT / "docs/generate.py"))["PAGES"]
+SCHEMA = json.loads((ROOT / "docs/result.schema.json").read_text())
 PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -22,6 +29,31 @@ PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 def test_generated_equals_committed(name: str) -> None:
     """`make docs` was run after the last change of a table."""
     assert (ROOT / "docs" / name).read_text() == PAGES[name]()
+
+
+def test_every_state_of_a_result_is_documented() -> None:
+    """With its meaning: a state without a comment beside it would be missing from the page."""
+    states = {name: one["enum"] for name, one in SCHEMA["$defs"].items() if "enum" in one}
+    page = (ROOT / "docs/result.md").read_text()
+    told = {
+        name: re.findall(r"^\| (?:`(\w+)`|empty) \|", part, re.MULTILINE)
+        for name, part in re.findall(r"### (\w+)\n(.*?)(?=\n#)", page, re.DOTALL)
+    }
+    assert {name: told[name] for name in states} == states
+
+
+def test_results_fit_the_schema(tmp_path: Path) -> None:
+    """A run's with failures, and the sample's, which is written as this version would."""
+    make(tmp_path / "run", seconds=2, levels=(1, 8, 32), fail_above=16)
+    written = json.loads((tmp_path / "run" / names.RESULT).read_text())
+    assert "inf" in {level["ttft_ms"]["p95"] for level in written["levels"]}
+    sample = json.loads((ROOT / "reports/samples" / names.RESULT).read_text())
+    validator = Draft202012Validator(SCHEMA)
+    assert [e.json_path for told in (written, sample) for e in validator.iter_errors(told)] == []
+    assert [e.json_path for e in validator.iter_errors(written | {"status": "good"})] == [
+        "$.status"
+    ]
+    assert to_json(from_json(Result, sample)) == sample
 
 
 def test_exit_codes_are_documented() -> None:

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from dataclasses import replace
 from io import StringIO
+from math import inf
 
 import pytest
+from measure_tables import evidence
 from rich.console import Console
 
-from harness.cli.front import affordable_ns, counts
+from harness.cli.front import affordable_ns, counts, phase, result
+from harness.measure.judge import Judgement
 from harness.measure.ledger import Ledger
 from harness.measure.records import Outcome, RequestRecord
-from harness.report.live import Live, LiveView, line, panel
+from harness.measure.states import Decision, Purpose
+from harness.report.live import SO_FAR, Live, LiveView, Row, line, panel
+from harness.report.say import Figure
+from harness.study.controller import Step
 from harness.units import SECOND
 
+ROWS = [
+    Row(1, Figure(10.9, 10.7), Figure(10.33, 10.28, 10.47), Figure(99.7), "14", SO_FAR, "0 of 9"),
+    Row(64, Figure(1035, 1011, 1043), Figure(inf, 46, inf), Figure(1561), "154, 9 failed",
+        Decision.failed, "9 of 9"),
+    Row(4, Figure(), Figure(), Figure(0), "0", Decision.held, "judged at the end"),
+    Row(8, Figure(499.7, 470, 530, limit=500), Figure(12.0, 11.1), Figure(388), "40",
+        Decision.inconclusive, "late"),
+]  # fmt: skip
+HEAD = " users           p95 TTFT, ms            p95 ITL, ms  tokens/s  requests  result"
+TABLE = [
+    "     1   10.9 (at least 10.7) 10.33 (10.28 to 10.47)      99.7        14  passing so far",
+    "    64 1,035 (1,011 to 1,043)      inf (46.0 to inf)     1,561 154, 9 failed  fail: 9 of 9",
+    "     4                      –                      –      0.00         0  measured",  # noqa: RUF001
+    "     8     499.7 (470 to 530)   12.0 (at least 11.1)       388        40  inconclusive: late",
+]
+LEFT = "37 ended, 2 failed, 20 s elapsed, at most 1 min left"
 VIEW = LiveView(
-    "vllm-harness knee", 3, "bisect", "measuring", 48, 48, 40 * SECOND,
+    "vllm-harness knee", 3, 48, "bisecting", "measuring", 0.25, "20 s elapsed, at most 1 min left",
     {"TTFT": "412 ms (398 to 432)", "ITL": ""}, "1,580 tokens/s", "37 ended, 2 failed",
-    "40 running, 8 waiting", "between 32 and 64",
-    [("1", "pass", "0 of 14 over ttft_p95=500ms"), ("64", "fail", "9 of 9 over itl_p95=50ms")],
+    "40 running, 8 waiting", "between 32 and 64 so far", ROWS[:2],
 )  # fmt: skip
-REST = "37 ended, 2 failed, 40 s left at most"
 
 
 def drawn(view: LiveView) -> str:
@@ -47,22 +68,93 @@ def test_how_far_the_view_looks_back(span_s: int, events: int, want_s: int) -> N
 
 
 def test_the_panel() -> None:
-    """Each figure that is known has its line; the last steps follow."""
+    """Each figure that is known has its line; the bar is a quarter full."""
     rows = [row.strip("│╭╮╰╯─ ") for row in drawn(VIEW).splitlines()]
     want = [
         "vllm-harness knee",
-        "step 3      48 users (bisect), measuring",
+        "level 3     48 users (bisecting), measuring",
         "p95 TTFT    412 ms (398 to 432)",
         "throughput  1,580 tokens/s",
         "requests    37 ended, 2 failed",
         "server      40 running, 8 waiting",
-        "knee        between 32 and 64",
-        "users    decision    why",
-        "1    good        0 of 14 over ttft_p95=500ms",
-        "64    bad         9 of 9 over itl_p95=50ms",
-        "40 s left at most",
+        "knee        between 32 and 64 so far",
+        f"progress    {8 * chr(0x2501)}{24 * ' '}  20 s elapsed, at most 1 min left",
+        "",
     ]
     assert rows == want
+
+
+def test_the_rows() -> None:
+    """Figures under their heads; on the way up a level need not be decided."""
+    assert [row.text() for row in ROWS] == TABLE
+    assert ROWS[0].text(narrow=True) == (
+        "     1   10.9 (at least 10.7)       10.33      99.7        14  passing so far"
+    )
+
+
+class Terminal(StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        """As rich asks."""
+        return True
+
+
+@pytest.mark.parametrize("stream", [StringIO(), Terminal()])
+def test_rows_stay(stream: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ended level once, above the panel; in a pipe the same rows, with the time of day."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    with Live(stream) as live:
+        live.show(replace(VIEW, past=[]))
+        live.show(replace(VIEW, past=ROWS[:1]))
+        live.show(replace(VIEW, past=ROWS[:2]))
+        live.over(replace(VIEW, past=ROWS))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
+    if not stream.isatty():
+        assert {bool(re.match(r"\d\d:\d\d:\d\d ", line)) for line in lines if line} == {True}
+        lines = [line[9:] for line in lines]
+    assert [line for line in lines if line in (HEAD, *TABLE)] == [HEAD, *TABLE]
+    assert "Computing the results." in lines
+
+
+@pytest.mark.parametrize(
+    ("purpose", "decision", "leans", "invalid", "want"),
+    [
+        (Purpose.up, Decision.inconclusive, False, "", SO_FAR),
+        (Purpose.up, Decision.inconclusive, True, "", "inconclusive"),
+        (Purpose.up, Decision.passed, False, "", "pass"),
+        (Purpose.up, Decision.failed, True, "", "fail"),
+        (Purpose.up, Decision.inconclusive, False, "tokens are missing", "invalid"),
+        (Purpose.repeat, Decision.inconclusive, False, "", "inconclusive"),
+        (Purpose.hold, Decision.held, False, "", "held"),
+    ],
+)
+def test_what_a_row_says(
+    purpose: Purpose, decision: Decision, leans: bool, invalid: str, want: str
+) -> None:
+    """A level of the way up that leans to pass is passing so far, whatever is decided."""
+    seen = evidence(8, (40, 1))
+    held = replace(seen, window=replace(seen.window, purpose=purpose))
+    judged = Judgement(decision, "", leans_to_fail=leans)
+    assert result(Step(held.window, held, judged, invalid)) == want
+
+
+@pytest.mark.parametrize(
+    ("name", "running", "want"),
+    [
+        ("ramping", 2, "warming up, 2 of them started"),
+        ("ramping", 8, "warming up"),
+        ("ramping", 12, "warming up"),  # the level before had more
+        ("settling", 8, "warming up"),
+        ("measuring", 8, "measuring"),
+        ("draining", 3, "draining"),
+    ],
+)
+def test_a_phase_in_words(name: str, running: int, want: str) -> None:
+    """Until the window is open the level warms up."""
+    assert phase(name, running, 8) == want
 
 
 @pytest.mark.parametrize(
@@ -78,27 +170,28 @@ def test_the_panel() -> None:
 )
 def test_what_others_say_is_text(said: str, want: str) -> None:
     """A model's name, a decision and a reason are drawn as they are, on a line."""
-    view = replace(VIEW, title=said, server=said, past=[("8", "fail", said), ("9", said, "")])
+    row = replace(ROWS[1], reason=said)
+    view = replace(VIEW, title=said, server=said, past=[row])
     shown = drawn(view)
-    assert shown.count(want) == 4
-    assert ("\x1b" in shown, len(shown.splitlines())) == (False, 11)
+    assert shown.count(want) == 2
+    assert ("\x1b" in shown, len(shown.splitlines())) == (False, 9)
     out = StringIO()
     with Live(out) as live:
         live.show(view)
-    assert out.getvalue().splitlines()[0] == f"8 users: bad; {want}"
+    assert out.getvalue().splitlines()[1].endswith(f"  fail: {want}")
 
 
 @pytest.mark.parametrize(
     ("view", "want"),
     [
-        (LiveView(), "waiting for the first step"),
+        (LiveView(), "waiting for the first level"),
         (
-            LiveView(step=1, users=1, phase="ramping", latencies={"TTFT": "", "ITL": ""}),
-            "step 1, 1 user, ramping",
+            LiveView(level=1, users=1, phase="warming up", time="2 s elapsed, at least 10 s left"),
+            "level 1, 1 user, warming up: 2 s elapsed, at least 10 s left",
         ),
         (
             VIEW,
-            "step 3, 48 users, measuring: p95 TTFT 412 ms (398 to 432), requests: " + REST,
+            f"level 3, 48 users, measuring: p95 TTFT 412 ms (398 to 432), {LEFT}",
         ),
     ],
 )

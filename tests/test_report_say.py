@@ -1,7 +1,6 @@
 """Numbers carry the digits that their interval leaves them."""
 
 import math
-from typing import Any
 
 import pytest
 
@@ -17,8 +16,10 @@ INF, NAN = math.inf, math.nan
         (412.37, 398.2, 431.9, "412"),  # half-width 16.9: its first digit is 1, so one more place
         (412.37, 371, 455, "410"),  # half-width 42: tens
         (412.37, 412.1, 412.7, "412.4"),  # half-width 0.3
-        (20.0513, 20.04, 20.06, "20.051"),  # half-width 0.01: leads with 1
+        (20.0513, 20.04, 20.06, "20.05"),  # four digits at most
         (1911.4, 1875, 1950, "1,910"),  # half-width 37: tens
+        (914.0, 500, 900, "910"),  # half-width 200: two digits all the same
+        (7.12, 3, 15, "7.1"),
         (1911.4, 900, 2900, "1,900"),  # half-width 1000: leads with 1, hundreds
         (0.0123, 0.011, 0.0136, "0.0123"),
         (412.37, NAN, NAN, "412"),  # three digits
@@ -39,18 +40,40 @@ def test_say(value: float, lo: float, hi: float, want: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "want"),
+    ("latency", "limit", "want"),
     [
-        ({"p95": 412.37, "p95_ci95": (398.2, 431.9)}, "412 ms (398 to 432)"),
-        ({"p95": 412.37}, "412 ms"),
-        ({"p95": INF, "p95_ci95": (430.2, INF)}, "inf (430 to inf)"),
-        ({"p95": 412.37, "p95_ci95": (398.2, NAN)}, "412 ms (at least 398)"),
-        ({}, "–"),  # noqa: RUF001 - the dash that is printed
+        (Latency(p95=412.37, p95_ci95=(398.2, 431.9)), NAN, "412 ms (398 to 432)"),
+        (Latency(p95=412.37), NAN, "412 ms"),
+        (Latency(p95=INF, p95_ci95=(430.2, INF)), NAN, "inf (430 to inf)"),
+        (Latency(p95=494.75, p95_ci95=(480.4, NAN)), NAN, "495 ms (at least 480)"),
+        (Latency(), NAN, "–"),  # noqa: RUF001 - the dash that is printed
+        # rounded, it would be at its limit or beyond: more digits, until it shows where it is
+        (Latency(p95=499.7, p95_ci95=(470, 530)), 500, "499.7 ms (470 to 530)"),
+        (Latency(p95=500.2, p95_ci95=(470, 530)), 500, "500.2 ms (470 to 530)"),
+        (Latency(p95=446, p95_ci95=(400, 490)), 448, "446 ms (400 to 490)"),
+        (Latency(p95=500, p95_ci95=(470, 530)), 500, "500 ms (470 to 530)"),
+        (Latency(p95=494.75, p95_ci95=(450, 530)), 500, "490 ms (450 to 530)"),
     ],
 )
-def test_figures_of_a_latency(data: dict[str, Any], want: str) -> None:
-    """A figure comes with its interval, whatever is missing."""
-    assert str(Figure.of(Latency(**data), "p95")) == want
+def test_figures(latency: Latency, limit: float, want: str) -> None:
+    """One rule for a p95 wherever it is shown, whatever is known of it."""
+    assert str(Figure.of(latency, "p95", limit)) == want
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "want"),
+    [
+        (90, 110, False),
+        (70, 120, False),  # half of the value wide
+        (69, 120, True),
+        (90, NAN, True),  # no upper end
+        (90, INF, True),
+        (NAN, NAN, False),  # a figure that has no interval at all, as a throughput
+    ],
+)
+def test_a_weak_figure(lo: float, hi: float, want: bool) -> None:
+    """Drawn hollow: its interval has no upper end, or is wider than half of it."""
+    assert Figure(100, lo, hi).weak is want
 
 
 @pytest.mark.parametrize(("n", "want"), [(0, "0 users"), (1, "1 user"), (1200, "1,200 users")])

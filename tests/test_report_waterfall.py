@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_report_has_a_bar_and_a_row_for_each_step(folder: Path) -> None:
     """Drawing and table in the page, the same table in Markdown."""
     page, text = ((folder / name).read_text() for name in (names.REPORT_HTML, names.REPORT_MD))
-    assert page.count("<title>Mean TTFT of each step") == 1
+    assert page.count("<title>Mean TTFT of each level") == 1
     labels = re.findall(r"#\d+: \d+", page)
     assert labels == [f"#{i + 1}: {users}" for i, users in enumerate(LEVELS)]
     rows = [line for line in text.splitlines() if re.match(r"\| \d+ \| \d+ \| \d+ \|", line)]

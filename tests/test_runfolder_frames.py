@@ -19,11 +19,11 @@ import harness
 from harness.errors import RunFolderError
 from harness.measure.samples import GpuSample
 from harness.report.answer import answer
-from harness.report.facts import gather
+from harness.report.facts import Facts
 from harness.report.write import steps_csv
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import flat
-from harness.runfolder.reader import read_run
+from harness.runfolder.reader import read_result, read_run
 from harness.runfolder.writer import RunFolder
 
 if TYPE_CHECKING:
@@ -214,7 +214,9 @@ def test_flat(value: dict[str, Any], want: dict[str, Any]) -> None:
 
 def test_steps_csv_has_flat_cells(folder: Path) -> None:
     """No Python in a cell, no interval in words, and nothing twice that FIRST has."""
-    facts = gather(read_run(folder))
+    result = read_result(folder)
+    assert result is not None
+    facts = Facts(read_run(folder), result)
     table = pd.read_csv(io.StringIO(steps_csv(facts, answer(facts))))
     cells = table.to_csv(index=False)
     assert re.findall(r"[{\[]|\d\.\.\d", cells) == []

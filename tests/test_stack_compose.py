@@ -222,6 +222,6 @@ def test_a_search_from_the_form(stack: Stack) -> None:
     assert SEARCH in (stack.folder / ".env").read_text()
     assert json.loads(stack.ask("/harness/start", FORM)[1]) == {"wrong": {}}
     wait_for(lambda: "report.html" in stack.ask("/harness/live.json")[1])
-    found = json.loads(stack.ask("/harness/files/knee.json")[1])
+    found = json.loads(stack.ask("/harness/files/result.json")[1])
     assert (found["status"], found["client"]["missing"]) == ("slo_failed_at_min", "")
     assert "<title>" in stack.ask("/harness/files/report.html")[1]

@@ -99,13 +99,13 @@ class Failing:
         return replace(table, outcome=np.where(ended, OUTCOME_CODE["status"], table.outcome))
 
 
-def test_a_target_that_always_fails_hard_ends_the_run_as_invalid() -> None:
+def test_a_target_that_always_fails_hard_ends_the_run() -> None:
     """Errors at the lowest level: within half a minute, not after the whole budget."""
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
     plan = SearchPlan(SEATS.slos, budget_ns=600 * SECOND)
     controller = drive(plan, loop, Failing(loop, 0))
     assert controller.result is not None
-    assert controller.result.status == "invalid"
+    assert controller.result.status == "target_failed"
     assert loop.now_ns < 30 * SECOND
 
 
@@ -120,7 +120,7 @@ def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> N
     )
     drive(controller.plan, loop, records, controller)
     assert controller.result is not None
-    assert controller.result.status == "invalid"
+    assert controller.result.status == "target_failed"
     assert [(s.window.users, s.judgement.decision) for s in controller.steps] == [
         (4, Decision.held), (16, Decision.failed),
     ]  # fmt: skip
@@ -177,7 +177,7 @@ def test_a_search_whose_every_step_is_invalid_ends_with_the_budget(slos: tuple[S
         loop.set_users(1)
         loop.advance(loop.now_ns + SECOND)
     assert controller.result is not None
-    assert controller.result.status == "invalid"
+    assert controller.result.status == "target_failed"
     assert {step.window.users for step in controller.steps} == {1}
 
 

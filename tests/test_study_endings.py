@@ -42,7 +42,7 @@ def test_ctrl_c(moment: str, tmp_path: Path) -> None:
     if (out / "run.json").exists():
         assert "Interrupted" in said
         assert (out / "report.md").exists()
-        assert load(out / "knee.json")["interrupted"] is True
+        assert load(out / "result.json")["interrupted"] is True
 
 
 def test_kill(tmp_path: Path) -> None:
@@ -59,22 +59,23 @@ def test_kill(tmp_path: Path) -> None:
     done = harness("report", str(out))
     assert done.returncode == 130
     assert "Interrupted" in done.stdout
-    assert load(out / "summary.json")["outcomes"]["ok"] > 0
+    assert load(out / "result.json")["levels"][0]["outcomes"]["ok"] > 0
 
 
 def test_the_server_dies(tmp_path: Path) -> None:
-    """The run ends as invalid with what it saw; what was measured before is kept."""
+    """That is the finding: exit code 99, with what it saw; what was measured before is kept."""
     out = tmp_path / "run"
     with started(*KNEE, "--out", str(out)) as process:
         wait_for(lambda: lines(out / "steps.jsonl") > 0)
         family = descendants(process.pid)
         send(next(p for p, what in family.items() if "engine.process" in what), signal.SIGKILL)
         said, err = process.communicate(timeout=120)
-    assert process.returncode == 5, err
-    assert "The target failed hard" in said
+    assert process.returncode == 99, err
+    assert "The server failed under load" in said
     assert "refused" in said
-    result = load(out / "knee.json")
-    assert (result["status"], result["steps"][0]["outcomes"].keys()) == ("invalid", {"ok"})
+    result = load(out / "result.json")
+    ended = result["status"], result["levels"][0]["outcomes"].keys()
+    assert ended == ("target_failed", {"ok"})
     assert alive(family) == []
 
 
@@ -107,6 +108,6 @@ def test_a_client_that_cannot_tell_says_so(tmp_path: Path) -> None:
     assert process.returncode == 5, err
     assert "This client cannot tell p95 ITL better than" in said
     assert "--processes 4" in said
-    step = load(out / "knee.json")["steps"][0]
+    step = load(out / "result.json")["levels"][0]
     assert step["client"]["instrument_share"]["itl_p95"] > 0.05
     assert step["client"]["loop_lag_max_ms"] > 50

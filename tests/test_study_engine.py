@@ -34,8 +34,8 @@ BLOCK = {
 }  # fmt: skip
 BLOCKS = {"ttft_ms", "ttfot_ms", "itl_ms", "tpot_ms", "e2e_ms"}
 RATES = {"output_tokens_per_s", "requests_per_s", "goodput_per_s", "outcomes"}
-KNEE = {"users", "ci95", "criterion", "output_tokens_per_s"} | {
-    f"{key}_p95_ms{part}" for key in ("ttft", "itl") for part in ("", "_ci95", "_instrument")
+KNEE = {"holds", "estimate", "fails_by", "ci95", "criterion", "output_tokens_per_s"} | {
+    f"{key}_p95_ms{part}" for key in ("ttft", "itl") for part in ("", "_ci95")
 }
 
 
@@ -58,23 +58,24 @@ def test_knee_of_the_embedded_engine(
     ).users  # fmt: skip
     knee = result["knee"]
     figure(
-        f"embedded engine in real time, {seats} seats: {result['status']}, knee {knee['users']} "
-        f"({knee['ci95'][0]} to {knee['ci95'][1]}), true knee in simulated time {truth}; "
-        f"stopped by {result['verdict']['bound_by']} ({result['verdict']['confidence']})"
+        f"embedded engine in real time, {seats} slots: {result['status']}, holds {knee['holds']}, "
+        f"estimate {knee['estimate']} ({knee['ci95'][0]} to {knee['ci95'][1]}), true knee in "
+        f"simulated time {truth}; stopped by {result['bottleneck']['bound_by']} "
+        f"({result['bottleneck']['confidence']})"
     )
-    bound_by = result["verdict"]["bound_by"]
+    bound_by = result["bottleneck"]["bound_by"]
     assert bound_by in {"batch slots", "undecided"}  # a slow machine may not let it be told
     assert knee["ci95"][0] <= 2 * truth
     assert knee["ci95"][1] >= truth // 2
     assert knee.keys() >= KNEE
-    assert result.keys() >= {"status", "plateau", "power", "steps", "verdict", "client"}
-    summary = load(out / "summary.json")
-    assert summary.keys() >= BLOCKS | RATES
-    assert [name for name in BLOCKS if not summary[name].keys() >= BLOCK] == []
-    assert load(out / "knee.json") == result
+    assert result.keys() >= {"status", "plateau", "power", "levels", "bottleneck", "client"}
+    for level in result["levels"]:
+        assert level.keys() >= BLOCKS | RATES
+        assert [name for name in BLOCKS if not level[name].keys() >= BLOCK] == []
+    assert load(out / "result.json") == result
     again = harness("report", str(out))
     assert again.returncode == done.returncode
-    assert load(out / "knee.json") == result
+    assert load(out / "result.json") == result
     assert (result["replay_differences"], result["damage"]) == ([], [])
     first = (out / "steps.csv").read_text().splitlines()[0]
     assert first.startswith("concurrency,mean_e2e_s,p95_e2e_s,qps,tok_s,gpu_util_pct,notes,")
@@ -97,35 +98,36 @@ def test_held_levels(
     """
     done = harness(*command, *ENGINE, "--out", str(tmp_path / "run"))
     assert done.returncode in (want_code, 5), done.stderr
-    result = load(tmp_path / "run" / "knee.json")
-    assert [step["users"] for step in result["steps"]] == want_steps
-    assert load(tmp_path / "run" / "summary.json")["outcomes"].keys() == {"ok"}
+    result = load(tmp_path / "run" / "result.json")
+    assert [level["users"] for level in result["levels"]] == want_steps
+    assert [level["outcomes"].keys() for level in result["levels"]] == [{"ok"}] * len(want_steps)
     again = harness("report", str(tmp_path / "run"))
     assert again.returncode == done.returncode
-    assert load(tmp_path / "run" / "knee.json") == result
+    assert load(tmp_path / "run" / "result.json") == result
     assert result["replay_differences"] == []
 
 
 @pytest.mark.parametrize("requests", [6, 60])
 def test_a_number_of_requests(requests: int, tmp_path: Path) -> None:
-    """Exactly so many are sent, and stdout is one JSON document."""
+    """Exactly so many are measured, and stdout is one JSON document."""
     out = tmp_path / "a run"
     done = harness(
         "run", "--users", "4", "--requests", str(requests), *ENGINE, "--max-model-len", "128",
         "--out", out.name, "--json", "-", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode in (0, 5), done.stderr  # 5: as above
-    assert json.loads(done.stdout)["outcomes"].keys() == {"ok"}
+    (level,) = json.loads(done.stdout)["levels"]
+    assert (level["users"], level["outcomes"], level["ttft_ms"]["n"]) == (
+        4, {"ok": requests}, requests,
+    )  # fmt: skip
     assert "4 concurrent requests" in done.stderr
     run = read_run(out)
-    assert len(run.table) == requests
-    assert [step["users"] for step in load(out / "knee.json")["steps"]] == [4]
     # the context clips the longest: planned so, sent so, and said so
     clips = "119 of 1,000 planned requests are clipped to the model's context of 128 tokens\n"
     assert clips in done.stderr
     assert run.info["config"]["clipped_of_1000"] == 119
     work = replace(workload("chat").sized(64, 32), max_model_len=128)
-    planned = [plan_lengths(work, 1, 0, number)[1] for number in range(requests)]
+    planned = [plan_lengths(work, 1, 0, number)[1] for number in range(len(run.table))]
     assert [planned[number] for number in run.table.number] == run.table.planned_tokens.tolist()
     assert (run.table.prompt_tokens + run.table.planned_tokens).max() <= 128
     # the last command in the report works where the run was made
@@ -142,16 +144,15 @@ def test_a_number_of_requests(requests: int, tmp_path: Path) -> None:
     ],
 )
 def test_a_server_that_fails_hard(command: tuple[str, ...], tmp_path: Path) -> None:
-    """From its 60th request on every one is a 500: the run ends, invalid, and says what it saw."""
+    """From its 60th request on every one is a 500: that is the finding, and it is said."""
     out = tmp_path / "run"
     serving = Serving(fail_after=60)
     with start_engine(EngineConfig(max_num_seqs=8), serving=serving) as engine:
         done = harness(command[0], engine.url, *command[1:], *LENGTHS, "--out", str(out))
-    result = load(out / "knee.json")
-    assert done.returncode == 5
+    result = load(out / "result.json")
+    assert (done.returncode, result["status"]) == (99, "target_failed")
     assert "HTTP 500" in result["invalid_reason"]
-    assert "The target failed hard" in done.stdout
-    # users who fail at once are hardly ever under way: Little's law may say so first
-    assert result["steps"][-1]["decision"] in {"fail", "invalid"}
-    users = [step["users"] for step in result["steps"]]
+    assert "The server failed under load" in done.stdout
+    assert result["levels"][-1]["decision"] == "fail"
+    users = [level["users"] for level in result["levels"]]
     assert users[-1] == min(users)  # after the failure it went down

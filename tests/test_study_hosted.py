@@ -114,7 +114,7 @@ def test_headless_with_workers(url: str, tmp_path: Path) -> None:
         "--budget", "12s", "--runs", tmp_path, *SMALL,
     )  # fmt: skip
     (folder,) = tmp_path.iterdir()
-    knee = json.loads((folder / "knee.json").read_text())
+    knee = json.loads((folder / "result.json").read_text())
     assert json.loads((folder / names.ENDED).read_text())["interrupted"] is False
     assert knee["status"] in ("not_reached", "inconclusive")
     assert done.returncode == knee["exit_code"], done.stderr
@@ -257,7 +257,7 @@ def test_the_command_s_own_page(url: str, tmp_path: Path) -> None:
                 facts = told(f"http://127.0.0.1:{port}")["facts"]
             time.sleep(0.3)
         _, err = process.communicate()
-    knee = json.loads((out / "knee.json").read_text())
+    knee = json.loads((out / "result.json").read_text())
     assert process.returncode == knee["exit_code"], err
     assert (facts["state"], facts["can_start"]) == (knee["status"], False)
     assert facts["files"][0]["name"] == "report.html"

@@ -44,7 +44,7 @@ def filled(seed: int, count: int, users: int) -> LiveRun:
     live.clients([ClientSample(now_ns(), "main", 1.0), ClientSample(now_ns(), "worker 0", 2.0)])
     for record in records(seed, count):
         live.counts.put(with_parts(record, [0.5]))
-    live.found({"users": users, "ci95": [users - 1, users + 1]})
+    live.found(Knee(users - 1, users, ci95=(users - 1, users + 1)))
     return live
 
 
@@ -164,7 +164,7 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
     assert target["harness_target_up", ()] == 1
     assert target["harness_server_seats", (("source", "read"),)] == 4
     assert target["harness_server_kv_tokens", ()] == engine.blocks * engine.block_size
-    step = load(out / "knee.json")["steps"][0]["server"]
+    step = load(out / "result.json")["levels"][0]["server"]
     parts = {dict(labels)["part"]: value for (name, labels), value in target.items()
              if name == "harness_server_ttft_part_mean_seconds"}  # fmt: skip
     mean = target["harness_server_ttft_mean_seconds", ()]

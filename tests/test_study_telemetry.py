@@ -45,11 +45,12 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
         where = ("--gpu-metrics", f"http://127.0.0.1:{gpus.port}/metrics")
         done = harness("run", engine.url, *LOAD, *where, "--quiet", "--out", str(out))
     assert done.returncode in (0, 5), done.stderr
-    info, result, run = load(out / "run.json"), load(out / "knee.json"), read_run(out)
-    server, step = info["server"], result["steps"][0]
+    info, result, run = load(out / "run.json"), load(out / "result.json"), read_run(out)
+    server, step = info["server"], result["levels"][0]
     assert (server["flags"]["max_num_seqs"], "max_num_seqs" in server["read"]) == (SEATS, True)
     assert server["kv_blocks"] == ENGINE.blocks
-    assert result["server"] == {"max_num_seqs": {"value": SEATS, "from": "read"}, "lacking": []}
+    slots = {"value": SEATS, "source": "read", "engines": 1}
+    assert (result["target"]["max_num_seqs"], result["lacking"]) == (slots, [])
     gpu = {"index": 0, "name": "NVIDIA H100", "memory_mib": 80_000.0, "driver": "",
            "uuid": "GPU-12345678"}  # fmt: skip
     assert info["gpu"] == {"where": f"http://127.0.0.1:{gpus.port}", "gpus": [gpu], "why": ""}
@@ -60,7 +61,7 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
     assert told["generation_tokens_per_s"] > 0
     assert len(run.server) >= 5
     assert all(set(s.histograms) >= {"ttft", "itl", "queue"} for s in run.server)
-    assert (step["gpu"]["gpus"], step["gpu_util_pct"]) == (1, 90.0)
+    assert (step["gpu"]["gpus"], step["gpu"]["util_pct_mean"]) == (1, 90.0)
     assert 300 < step["gpu"]["power_w"] < 800  # a reading about each second
     assert step["gpu"]["j_per_output_token"] > 0
     assert len(run.gpu) >= 4
@@ -77,9 +78,9 @@ def test_a_run_without_a_gpu(tmp_path: Path) -> None:
         "run", "--embedded", *LOAD[:2], "--requests", "20", *LOAD[4:], "--quiet", "--out", str(out)
     )
     assert done.returncode in (0, 5), done.stderr
-    info, result = load(out / "run.json"), load(out / "knee.json")
+    info, result = load(out / "run.json"), load(out / "result.json")
     assert info["gpu"] == {
         "where": "none", "gpus": [], "why": "no GPU here (the embedded engine needs none)"
     }  # fmt: skip
-    assert [step["gpu"]["gpus"] for step in result["steps"]] == [0]
+    assert [step["gpu"]["gpus"] for step in result["levels"]] == [0]
     assert "No GPU here" in (out / "report.html").read_text()

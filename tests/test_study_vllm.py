@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SLO_STEPS = 15
+NO_LIMIT = {"bound_by": "nothing", "confidence": 0, "window": "", "evidence": []}
 # seats -> output tokens: one user too many waits 3 T / S = 48, 48, 24 and 18 steps at the 95th
 # percentile; few seats get shorter answers, so that each level sees enough
 ANSWERS = {2: 32, 4: 64, 8: 64, 16: 96}
@@ -30,7 +31,7 @@ def warmed(url: str, users: int, requests: int, out: Path, traffic: tuple[str, .
     """The SLO, after a run: a server that has served nothing yet answers first in 0.7 s."""
     load_of = ("--users", str(users), "--requests", str(requests), "--out", str(out))
     assert harness("run", url, *load_of, *traffic).returncode in (0, 5)  # 5: a busy machine
-    step_ms = load(out / "summary.json")["itl_ms"]["mean"]
+    step_ms = load(out / "result.json")["levels"][0]["itl_ms"]["mean"]
     return f"ttft_p95={SLO_STEPS * step_ms:.0f}ms"
 
 
@@ -50,26 +51,28 @@ def test_the_planted_knee_of_a_real_vllm(
             "--min-users", str(seats // 2), "--max-users", str(2 * seats),
             "--out", str(out), *traffic,
         )  # fmt: skip
-    result = load(out / "knee.json")
-    knee, verdict, client = result["knee"], result["verdict"], result["client"]
-    audits = [s["audit"] for s in result["steps"] if s["audit"]["server_tokens"]]
+    result = load(out / "result.json")
+    knee, client = result["knee"], result["client"]
+    verdict = result["bottleneck"] or NO_LIMIT
+    audits = [s["audit"] for s in result["levels"] if s["audit"]["server_tokens"]]
     surplus = max((abs(a["surplus"]) for a in audits), default=0)
-    seen = result["server"]["max_num_seqs"]
+    seen = result["target"]["max_num_seqs"]
     figure(
-        f"real vLLM, {seats} seats, {slo}: {result['status']}, knee {knee['users']} "
-        f"({knee['ci95'][0]} to {knee['ci95'][1]}), stopped by {verdict['bound_by']} (confidence "
+        f"real vLLM, {seats} seats, {slo}: {result['status']}, holds {knee['holds']}, estimate "
+        f"{knee['estimate']} ({knee['ci95'][0]} to {knee['ci95'][1]}), stopped by "
+        f"{verdict['bound_by']} (confidence "
         f"{verdict['confidence']}, from {verdict['window']}); "
-        f"{len(result['steps'])} steps, exact stamps {client['exact_share']}, client and server "
+        f"{len(result['levels'])} levels, exact stamps {client['exact_share']}, client and server "
         f"tokens differ by {surplus:.1%} at most, seats {seen['value']} "
-        f"{seen['from']}, exit {done.returncode}"
+        f"{seen['source']}, exit {done.returncode}"
     )
     assert done.returncode in (0, 5, 6, 99), done.stderr  # a noisy machine may leave it undecided
     assert (result["replay_differences"], result["damage"]) == ([], [])
     assert (client["stamp_source"], client["missing"]) == ("kernel", "")
-    assert all((s["server"]["running_mean"] or 0) <= seats for s in result["steps"])
+    assert all((s["server"]["running_mean"] or 0) <= seats for s in result["levels"])
     assert seen["value"] in (None, seats)  # inferred, if any request waited
-    assert result["server"]["lacking"] == []
-    cores = [s["server"]["engine_cores"] for s in result["steps"]]
+    assert result["lacking"] == []
+    cores = [s["server"]["engine_cores"] for s in result["levels"]]
     assert max(core for core in cores if core is not None) > 0  # from this host's process table
     # sanity only, wide: this machine's noise decides the rest, and the figure above says it
     if result["status"] == "found":
@@ -89,16 +92,17 @@ def test_a_real_vllm_with_too_few_kv_blocks(tmp_path: Path, figure: Callable[[st
             "knee", url, "--slo", slo, "--budget", "40s", "--min-users", "6",
             "--max-users", "24", "--out", str(out), *traffic,
         )  # fmt: skip
-    result = load(out / "knee.json")
-    verdict = result["verdict"]
+    result = load(out / "result.json")
+    verdict = result["bottleneck"] or NO_LIMIT
     figure(
         f"real vLLM, 33 KV blocks of 32 tokens, {slo}: {result['status']}, knee "
-        f"{result['knee']['users']} of {result['knee']['ci95']}, stopped by {verdict['bound_by']} "
+        f"{result['knee']['estimate']} of {result['knee']['ci95']}, stopped by "
+        f"{verdict['bound_by']} "
         f"(confidence {verdict['confidence']}, from {verdict['window']}): "
         f"{'; '.join(verdict['evidence'])}; exit {done.returncode}"
     )
     assert done.returncode in (0, 5, 6, 99), done.stderr
-    busy = [s["server"] for s in result["steps"] if s["users"] >= KV_USERS]
+    busy = [s["server"] for s in result["levels"] if s["users"] >= KV_USERS]
     assert max(max(s["kv_usage_max"] or 0, s["preemptions"] or 0) for s in busy) >= KV_FULL
     if result["status"] == "found":
         assert verdict["bound_by"] == "KV cache capacity"

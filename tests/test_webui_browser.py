@@ -97,23 +97,22 @@ def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
     until(page, "/to/.test(document.querySelector('#cards li:last-child b').textContent)")
     wait_for_badge(page, "knee found")
     (folder,) = day.runs.iterdir()
-    knee = json.loads((folder / "knee.json").read_text())
-    users = knee["knee"]["users"]
-    figure(f"knee {users}, {knee['knee']['ci95']}, {len(knee['steps'])} steps")
+    knee = json.loads((folder / "result.json").read_text())
+    holds, users = knee["knee"]["holds"], knee["knee"]["estimate"]
+    figure(f"holds {holds}, knee {users}, {knee['knee']['ci95']}, {len(knee['levels'])} levels")
     assert users in (2, 3)  # two slots
-    assert f"up to {users} concurrent requests" in page.locator("#sentence").inner_text()
-    assert page.locator("#levels tbody tr").count() == len(knee["steps"])
-    assert page.locator("#cards li:last-child b").inner_text() == str(users)
+    assert f"Holds {holds} concurrent requests" in page.locator("#sentence").inner_text()
+    assert page.locator("#levels tbody tr").count() == len(knee["levels"])
     assert knee["damage"] == []
     headline = page.locator("#sentence").inner_text()
     page.get_by_role("link", name="Open the report").click()
     page.wait_for_url("**/report.html")
-    assert page.locator(".badge").inner_text() == "knee found"
+    assert page.locator(".badge").first.inner_text() == "knee found"
     assert page.locator("h1").inner_text() == headline
     page.go_back()
     wait_for_badge(page, "knee found")
     with page.expect_download() as loading:
-        page.get_by_role("link", name="knee.json").click()
+        page.get_by_role("link", name="result.json").click()
     assert json.loads(loading.value.path().read_text()) == knee
     page.close()
 
@@ -160,10 +159,10 @@ def test_stop_midway_keeps_what_was_measured(day: Day) -> None:
     wait_for_badge(page, "running")
     until(page, SOME)
     page.get_by_role("button", name="Stop").click()
-    wait_for_badge(page, "stopped")
+    wait_for_badge(page, "interrupted")
     assert page.locator("#sentence").inner_text().startswith("Interrupted:")
     (folder,) = set(day.runs.iterdir()) - before
-    assert json.loads((folder / "knee.json").read_text())["interrupted"] is True
+    assert json.loads((folder / "result.json").read_text())["interrupted"] is True
     run = read_run(folder)
     assert run.damage.sentences() == []  # this run's numbers count from 0, too
     assert len(run.table) > 0

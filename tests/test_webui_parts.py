@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,11 @@ from harness.errors import ConfigError
 from harness.export.history import COLUMNS, History, LiveState
 from harness.export.states import STATES, facts_of
 from harness.measure.recent import Recent
+from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
 from harness.measure.slo import Slo
-from harness.measure.states import Status
+from harness.measure.states import Decision, Status, Verdict
 from harness.study import form as forms
+from harness.study.runpage import ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +118,63 @@ def test_each_way_to_end_has_its_sentence() -> None:
         told = facts_of(name, "Some words.")
         assert "{" not in told["sentence"]
         assert told["badge"]
+
+
+SLO = SloResult("ttft_p95=500ms", Verdict.met, 460.0, 34)
+TTFT = Latency(n=239, p95=460.2, p95_ci95=(440.1, 490.3))
+ITL = Latency(n=900, p95=12.0, p95_ci95=(10.7, nan))
+LEVEL = Level(0, 34, decision=Decision.held, ttft_ms=TTFT, itl_ms=ITL, output_tokens_per_s=1546.2,
+              slos=(SLO,))  # fmt: skip
+KNEE = Knee(34, 35, 40, (34, 37), ttft_p95_ms=470.0, ttft_p95_ms_ci95=(450.0, 480.0),
+            output_tokens_per_s=1550.0)  # fmt: skip
+FIGURES = [
+    ("p95 TTFT", (460.2, 440.1, 490.3), "ms", "at 34 users", 500.0),
+    ("p95 ITL", (12.0, 10.7, None), "ms", "at 34 users", None),
+    ("Output tokens/s", [1546.2, None, None], "", "at 34 users", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("result", "want"),
+    [
+        (
+            Result(knee=KNEE, slos=(SLO,), levels=(LEVEL,)),
+            [
+                ("Holds", "34", "users", "fails by 40", None),
+                ("Best estimate", "35", "users", "95%: 34 to 37", None),
+                ("p95 TTFT", (470.0, 450.0, 480.0), "ms", "at 34 users", 500.0),
+                ("p95 ITL", (None, None, None), "ms", "at 34 users", None),
+                ("Output tokens/s", [1550.0, None, None], "", "at 34 users", None),
+            ],
+        ),
+        (
+            Result(command="run", slos=(SLO,), levels=(LEVEL,)),
+            [("ttft_p95=500ms", "met", "", "at 34 users", None), *FIGURES],
+        ),
+        (Result(command="run", levels=(LEVEL,)), [(*one[:4], None) for one in FIGURES]),
+        (
+            Result(command="sweep", slos=(SLO,), levels=(LEVEL, LEVEL)),
+            [("ttft_p95=500ms", "met", "", "at 34 users", None)],  # figures: of no single level
+        ),
+        (Result(), []),
+    ],
+)
+def test_the_tiles_show_the_result(result: Result, want: list[Any]) -> None:
+    """After the end: what was found, not the last seconds of load."""
+    keys = ("name", "value", "unit", "note", "limit")
+    lists = [[list(x) if isinstance(x, tuple) else x for x in one] for one in want]
+    told = ending(result, "Holds 34.\nMore.\nThe run folder: x")
+    assert told["tiles"] == [dict(zip(keys, one, strict=True)) for one in lists]
+    assert (told["sentence"], told["answer"]) == ("Holds 34.", ["More."])
+
+
+def test_a_simulated_run_says_so_in_a_badge() -> None:
+    """With model and GPU; the headline stays the headline."""
+    target = Target(model="llama", simulated=True, gpu="h100")
+    told = ending(Result(status=Status.met, target=target), "Simulated: llama.\nMet.")
+    assert [told[key] for key in ("badge", "simulated", "sentence")] == [
+        "SLO met", "simulated llama on h100", "Met.",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli import groups, plain
 from harness.cli.parsing import number, paste
-from harness.study.form import budget_ns
-from harness.study.options import KneeOptions
+from harness.study.options import KneeOptions, budget_ns
 from harness.units import SECOND
 
 if TYPE_CHECKING:

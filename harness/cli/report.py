@@ -20,9 +20,9 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "report",
         help="recompute a run folder's results and reports, without a server",
-        description="Replays the run's search on its records and writes summary.json, knee.json, "
-        "steps.csv, report.html and report.md again. A folder that an interrupt left behind is "
-        "fine: what was measured is reported.",
+        description="Replays the run's search on its records and writes result.json, "
+        "requests.parquet, steps.csv, report.html and report.md again. A folder that an interrupt "
+        "left behind is fine: what was measured is reported.",
         epilog=paste(
             "vllm-harness report reports/knee-20261121-093000",
             "vllm-harness report reports/knee-20261121-093000 --json -",

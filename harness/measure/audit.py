@@ -37,7 +37,7 @@ class Little:
     """N = X (R + Z) with Z = 0: users given, and what the records make of them."""
 
     n: float  # users held
-    x: float  # requests that ended per second
+    x: float  # requests that ended, 1/s
     r_s: float  # mean time in flight of these requests, s
     error: float  # (in flight by the records - users) / users
 
@@ -57,8 +57,8 @@ class Audit:
     """Output tokens of the window, by both sides."""
 
     client_tokens: int  # output tokens that arrived here
-    server_tokens: float  # output tokens that the server generated; NaN: not known
-    surplus: float  # the server's beyond ours, as a share of ours; NaN: not known
+    server_tokens: float  # output tokens that the server generated; null: not known
+    surplus: float  # the server's beyond ours, as a share of ours; null: not known
     ok: bool  # whether nobody else uses the server
 
 

@@ -73,7 +73,7 @@ class LevelTokens:
 
 
 def beside(tool: Tool, recorded: Recorded, windows: Sequence[Window]) -> Json:
-    """summary.json's `compat` entry of a tool: its version, and the rows of each level.
+    """result.json's `compat` entry of a tool: its version, and the rows of each level.
 
     `levels` are by users; each has `requests`, the number of those that both columns look at, and
     `left_out`, of those sent while the level was reached and warmed up: the tool would count them.
@@ -173,7 +173,7 @@ def _sent_in(table: RecordTable, start: int, end: int) -> NDArray[np.bool_]:
     return np.asarray((table.sent_ns >= start) & (table.sent_ns <= end))
 
 
-# ours, as summary.json has it
+# ours, as result.json has it
 
 
 def _our_statistic(ours: Figures, q: float) -> float | str | None:

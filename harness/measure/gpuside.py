@@ -60,9 +60,9 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GpuFigures:
-    """The GPUs in one window: means over them, power and memory added up; NaN: not known."""
+    """The GPUs in one window: means over them, power and memory added up; null: not known."""
 
-    gpus: int = 0  # that were read
+    gpus: int = 0  # GPUs that were read
     samples: int = 0  # readings, all GPUs together
     util_pct_mean: float = nan  # share of the time in which any kernel ran, %
     memory_util_pct_mean: float = nan  # share of the time in which memory was read or written, %

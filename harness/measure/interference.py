@@ -74,7 +74,7 @@ class Drawn:
 class GapFigures:
     """Gaps between tokens that ended in one window, by whether a prompt was in the same step.
 
-    NaN: too few gaps of the kind.
+    null: too few gaps of the kind.
     """
 
     n: int = 0  # gaps looked at
@@ -162,7 +162,7 @@ def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalFigures:
-    """How evenly requests were sent in one window; NaN: too few were."""
+    """How evenly requests were sent in one window; null: too few were."""
 
     n: int = 0  # requests sent
     bin_s: float = nan  # length of a bin in which they are counted, s

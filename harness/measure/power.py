@@ -93,11 +93,11 @@ def _powers(level: Throughput, seed: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class PowerKnee:
-    """The level of most power."""
+    """The level where throughput divided by latency peaks."""
 
     users: int  # concurrent requests
     ci95: tuple[int, int]  # 95% interval of `users`, over block resamples
-    power: float  # output tokens per second, squared, per user
+    power: float  # (output tokens/s)^2 per user
 
 
 @dataclass(frozen=True, slots=True)

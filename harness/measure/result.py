@@ -1,8 +1,7 @@
 """result.json: what a run found, the same for `knee`, `run` and `sweep`, typed from end to end.
 
-Every figure of a level is of its measured window; `all` is over every request that was sent in it,
-warm-up and drain included. Nothing is pooled over levels. The rule of quantiles is one everywhere:
-the order statistic at or above q (n - 1), failed requests being infinitely slow. null: undefined.
+docs/result.md and docs/result.schema.json are made of the docstrings here and of the comments at
+the ends of the fields' lines (`make docs`).
 """
 
 from __future__ import annotations
@@ -32,28 +31,32 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One latency of a level, ms. `_ci95`: sampling; its upper end is null where none is known."""
+    """One latency. A quantile is an observed value, of rank ceil(q (n - 1)) counted from 0.
+
+    Failed requests are infinite, "inf". Intervals are [lower end, upper end]; with too few values
+    above a quantile its upper end is null: it is at least the lower end.
+    """
 
     n: int = 0  # observations, failed ones included
-    n_failed: int = 0  # infinite ones
+    n_failed: int = 0  # of them infinite
     effective_n: float = 0  # independent observations that would know the p95 as well
-    mean: float = nan  # of the finite ones
-    max: float = nan  # of the finite ones
-    p50: float = nan  # median
-    p50_ci95: Interval = (nan, nan)  # 95% confidence interval
-    p50_instrument: Interval = (nan, nan)  # bounds that the time stamps leave
-    p90: float = nan  # 90th percentile
-    p90_ci95: Interval = (nan, nan)  # 95% confidence interval
-    p90_instrument: Interval = (nan, nan)  # bounds that the time stamps leave
-    p95: float = nan  # 95th percentile
-    p95_ci95: Interval = (nan, nan)  # 95% confidence interval
-    p95_instrument: Interval = (nan, nan)  # bounds that the time stamps leave
-    p99: float = nan  # 99th percentile
-    p99_ci95: Interval = (nan, nan)  # 95% confidence interval
-    p99_instrument: Interval = (nan, nan)  # bounds that the time stamps leave
-    p999: float = nan  # 99.9th percentile
-    p999_ci95: Interval = (nan, nan)  # 95% confidence interval
-    p999_instrument: Interval = (nan, nan)  # bounds that the time stamps leave
+    mean: float = nan  # of the finite ones, ms
+    max: float = nan  # of the finite ones, ms
+    p50: float = nan  # median, ms
+    p50_ci95: Interval = (nan, nan)  # its 95% confidence interval, ms
+    p50_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, ms
+    p90: float = nan  # 90th percentile, ms
+    p90_ci95: Interval = (nan, nan)  # its 95% confidence interval, ms
+    p90_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, ms
+    p95: float = nan  # 95th percentile, ms
+    p95_ci95: Interval = (nan, nan)  # its 95% confidence interval, ms
+    p95_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, ms
+    p99: float = nan  # 99th percentile, ms
+    p99_ci95: Interval = (nan, nan)  # its 95% confidence interval, ms
+    p99_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, ms
+    p999: float = nan  # 99.9th percentile, ms
+    p999_ci95: Interval = (nan, nan)  # its 95% confidence interval, ms
+    p999_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, ms
 
     @classmethod
     def of(cls, block: Json) -> Latency:
@@ -70,19 +73,19 @@ class Latency:
 class SloResult:
     """What a level, or the run, says of one SLO."""
 
-    slo: str  # as asked for: ttft_p95=500ms
-    verdict: Verdict  # met, missed, inconclusive
+    slo: str  # as asked for: ttft_p95=500ms; max_errors=1%
+    verdict: Verdict  # whether it was met
     observed: float = nan  # the quantile that the SLO is on, ms
     users: int | None = None  # the level that this is of
-    n: int = 0  # observations
+    n: int = 0  # observations; 0 of a search
     n_over: float = 0  # of them over the limit; failed requests count as over
     allowed: float = nan  # share that may be over
-    needs_more: int | None = None  # more requests that would decide it, about; null: not known
+    needs_more: int | None = None  # requests that would decide it, about; null: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """Latencies of every request sent in a level, its warm-up and its drain included."""
+    """Every request sent in a level, its warm-up and its drain included."""
 
     ttft_ms: Latency = field(default_factory=Latency)  # time to first token
     itl_ms: Latency = field(default_factory=Latency)  # inter-token latency
@@ -92,31 +95,31 @@ class Everything:
 class Level:
     """One number of users, held once."""
 
-    index: int  # its place in the run, from 0
+    index: int  # its place in the run, from 0: `level` of the frames
     users: int  # concurrent requests
     purpose: Purpose = Purpose.hold  # why it was held
     decision: Decision = Decision.inconclusive  # of the search's test, of all its holds so far
     reason: str = ""  # of the decision
     slos: tuple[SloResult, ...] = ()  # of this level, where it was given (run, sweep)
-    chosen_ns: int = 0  # the level was asked for
-    start_ns: int = 0  # its users were all there and busy
-    settled_ns: int = 0  # the measured window begins: the warm-up is over
-    end_ns: int = 0  # the measured window ends
-    judged_ns: int = 0  # and when that was decided
+    chosen_ns: int = 0  # when the level was asked for, ns since 1970
+    start_ns: int = 0  # when its users were all there and busy, ns since 1970
+    settled_ns: int = 0  # when the warm-up ended and the measured window began, ns since 1970
+    end_ns: int = 0  # when the measured window ended, ns since 1970
+    judged_ns: int = 0  # when that was decided, ns since 1970
     n_open: int = 0  # requests under way at the window's end
     n_failed: int = 0  # requests sent in the window that failed
-    outcomes: dict[str, int] = field(default_factory=dict)  # requests sent in the window
+    outcomes: dict[str, int] = field(default_factory=dict)  # requests of the window, by outcome
     ttft_ms: Latency = field(default_factory=Latency)  # time to first token
     ttfot_ms: Latency = field(default_factory=Latency)  # time to the first token of the answer
     itl_ms: Latency = field(default_factory=Latency)  # inter-token latency, per event
     tpot_ms: Latency = field(default_factory=Latency)  # time per output token
     e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
-    output_tokens_per_s: float = nan  # that arrived in the window
-    requests_per_s: float = nan  # that ended well in the window
-    goodput_per_s: float = nan  # of these, requests that met every SLO
-    exact_share: float = nan  # events with an exact time stamp
-    over_share: dict[str, float] = field(default_factory=dict)  # by SLO: the share over the limit
-    all: Everything = field(default_factory=Everything)
+    output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
+    requests_per_s: float = nan  # requests that succeeded in the window, per second
+    goodput_per_s: float = nan  # of these, requests that met every SLO, per second
+    exact_share: float = nan  # share of the events with an exact time stamp
+    over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
+    all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
     little: Little | None = None  # Little's law
     audit: Audit | None = None  # the client's tokens against the server's
     ttft_split: TtftSplit = field(default_factory=TtftSplit)  # where the mean TTFT goes
@@ -161,28 +164,28 @@ class Level:
 class Knee:
     """The largest number of concurrent requests at which every SLO is met."""
 
-    holds: int | None = None  # what is promised: a level that passed, the interval's lower end
-    estimate: int | None = None  # best estimate
-    fails_by: int | None = None  # the lowest level above the estimate that failed
+    holds: int | None = None  # promised: the highest level that passed; null: none
+    estimate: int | None = None  # best estimate; null: none
+    fails_by: int | None = None  # lowest level above the estimate that failed; null: none
     ci95: tuple[int | None, int | None] = (None, None)  # 95% interval of the estimate
-    criterion: str = ""  # the SLOs, or power
-    measured_at_users: int | None = None  # the level that the figures below are of
-    ttft_p95_ms: float = nan  # of all holds of that level together
-    ttft_p95_ms_ci95: Interval = (nan, nan)  # 95% confidence interval
-    itl_p95_ms: float = nan  # p95 inter-token latency
-    itl_p95_ms_ci95: Interval = (nan, nan)  # 95% confidence interval
-    output_tokens_per_s: float = nan  # mean over these holds
-    requests_per_s: float = nan  # mean over these holds
-    goodput_per_s: float = nan  # mean over these holds
+    criterion: str = ""  # the SLOs; power: it was searched without one
+    measured_at_users: int | None = None  # level that the figures below are of: `holds`, if any
+    ttft_p95_ms: float = nan  # p95 time to first token, of all its holds together
+    ttft_p95_ms_ci95: Interval = (nan, nan)  # its 95% confidence interval
+    itl_p95_ms: float = nan  # p95 inter-token latency, of all its holds together
+    itl_p95_ms_ci95: Interval = (nan, nan)  # its 95% confidence interval
+    output_tokens_per_s: float = nan  # tokens per second, mean over these holds
+    requests_per_s: float = nan  # requests per second, mean over these holds
+    goodput_per_s: float = nan  # requests that met every SLO per second, mean over these holds
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
     """What was asked of a knee: `--at-least`, `--baseline`."""
 
-    name: str  # as a test case is called
-    verdict: Verdict
-    sentence: str
+    name: str  # as its JUnit test case is called
+    verdict: Verdict  # whether it was met
+    sentence: str  # for a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,40 +208,40 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What stops it, by the rules."""
+    """What limits the knee, by the rules of docs/verdict.md."""
 
     bound_by: str = ""  # a name of RULES, or undecided
     sentence: str = ""  # for a person
-    confidence: float = 0  # 0 to 1
+    confidence: float = 0  # from 0 to 1
     window: str = ""  # which level's figures these are
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()  # figures that speak for it
     ruled_out: tuple[str, ...] = ()  # every other name, with why
     try_next: tuple[str, ...] = ()  # what to change, best first
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """result.json."""
+    """What a run found. Each figure is of one level: nothing is pooled over levels."""
 
     command: str = "knee"  # knee, run, sweep or locust
-    status: Status = Status.inconclusive
-    exit_code: int = 0  # docs/exit-codes.md
-    schema_version: int = SCHEMA_VERSION
-    target: Target = field(default_factory=Target)
-    slos: tuple[SloResult, ...] = ()  # of the run: the level that decides it
-    errors: SloResult | None = None  # failed requests against --max-errors, of the worst level
+    status: Status = Status.inconclusive  # how it ended
+    exit_code: int = 0  # of the command
+    schema_version: int = SCHEMA_VERSION  # of this file
+    target: Target = field(default_factory=Target)  # what was measured
+    slos: tuple[SloResult, ...] = ()  # each SLO at the level where it fares worst, or that holds
+    errors: SloResult | None = None  # where more requests failed than --max-errors allows
     knee: Knee | None = None  # of a search
-    gates: tuple[Gate, ...] = ()  # with one, it decides the exit code
+    gates: tuple[Gate, ...] = ()  # what was asked of the knee: they decide the exit code
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # of a search that met a limit
-    power: PowerKnee | None = None  # the level of most throughput for the waiting time
-    plateau: PlateauKnee | None = None  # the lowest level near the highest throughput
-    client: Json = field(default_factory=dict)  # the load generator about itself, whole run
-    lacking: tuple[str, ...] = ()  # what the server does not show
+    power: PowerKnee | None = None  # of a search: most throughput for the latency
+    plateau: PlateauKnee | None = None  # of a search: lowest level near the highest throughput
+    client: Json = field(default_factory=dict)  # what the load generator shows of itself, whole run
+    lacking: tuple[str, ...] = ()  # metrics that the server does not export
     invalid_reason: str = ""  # why the figures must not be used
     commonest_error: str = ""  # what most of the failed requests ended with
     interrupted: bool = False  # Ctrl-C or SIGTERM
-    damage: tuple[str, ...] = ()  # what could not be read
+    damage: tuple[str, ...] = ()  # what of the run folder could not be read
     replay_differences: tuple[str, ...] = ()  # where the records say otherwise than the live search
     compat: Json | None = None  # other tools' definitions on the same requests
 

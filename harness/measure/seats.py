@@ -28,7 +28,7 @@ class Source(StrEnum):
     GIVEN = "given"  # with --server-flag
     READ = "read"  # the server, or we started it
     INFERRED = "inferred"  # from what ran while requests waited
-    UNKNOWN = ""
+    UNKNOWN = ""  # nobody
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,10 +143,9 @@ class Turnaround:
 
 @dataclass(frozen=True, slots=True)
 class ClientFigures:
-    """What the load generator shows of itself in one window; NaN: not known."""
+    """What the load generator shows of itself in one window; null: not known."""
 
-    # width over the limit of each quantile, such as "ttft_p95"
-    instrument_share: dict[str, float] = field(default_factory=dict)
+    instrument_share: dict[str, float] = field(default_factory=dict)  # by SLO: uncertainty / limit
     turnaround_ms: Turnaround = Turnaround()  # between two requests of a user, ms
     cpu: dict[str, float] = field(default_factory=dict)  # CPU by process, cores
     loop_lag_max_ms: float = nan  # the latest that an event loop came to its work, ms

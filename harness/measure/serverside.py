@@ -41,7 +41,7 @@ SAYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServerFigures:
-    """The server's own figures of one window, all engines together; NaN: it does not report it."""
+    """The server's own figures of one window, all engines together; null: not reported."""
 
     samples: int = 0  # scrapes of /metrics in the window
     running_mean: float = nan  # requests in the batch

@@ -6,9 +6,9 @@ from enum import StrEnum
 class Decision(StrEnum):
     """What the sequential test of a search says of a level."""
 
-    passed = "pass"
-    failed = "fail"
-    inconclusive = "inconclusive"
+    passed = "pass"  # every SLO is shown to be met there
+    failed = "fail"  # an SLO is shown to be missed there, or too many requests failed
+    inconclusive = "inconclusive"  # neither is shown
     invalid = "invalid"  # the level cannot be used: its `reason` says why
     held = "held"  # a level that was given; its SLOs are judged when the run is over
 
@@ -16,24 +16,24 @@ class Decision(StrEnum):
 class Status(StrEnum):
     """How a run ended."""
 
-    found = "found"  # a knee with both ends of its interval shown
-    not_reached = "not_reached"  # every level up to --max-users passed
+    found = "found"  # a knee: a level below it passed, one above it failed, within 20%
+    not_reached = "not_reached"  # the level of --max-users passed
     slo_failed_at_min = "slo_failed_at_min"  # the lowest level failed already
-    met = "met"  # levels that were given: every SLO of every level
-    missed = "missed"  # one of them at least
+    met = "met"  # levels that were given: every SLO of each is met
+    missed = "missed"  # levels that were given: an SLO is missed, or too many requests failed
     measured = "measured"  # no SLO was asked for, so nothing was judged
     inconclusive = "inconclusive"  # the evidence decides nothing yet
     target_failed = "target_failed"  # most requests failed, also at a level that had passed
-    invalid = "invalid"  # figures that must not be used
-    interrupted = "interrupted"
+    invalid = "invalid"  # its figures must not be used
+    interrupted = "interrupted"  # by Ctrl-C or SIGTERM
 
 
 class Purpose(StrEnum):
     """Why a level was held."""
 
-    up = "up"
-    bisect = "bisect"
-    repeat = "repeat"
+    up = "up"  # twice as many users as before, until a level fails
+    bisect = "bisect"  # between a level that is too low and one that is too high
+    repeat = "repeat"  # for more evidence near the knee
     down = "down"  # after most requests of a level failed
     hold = "hold"  # it was asked for
 
@@ -41,6 +41,6 @@ class Purpose(StrEnum):
 class Verdict(StrEnum):
     """What a run says of an SLO."""
 
-    met = "met"
-    missed = "missed"
-    inconclusive = "inconclusive"
+    met = "met"  # shown: the share over the limit is below the share allowed
+    missed = "missed"  # shown: it is above
+    inconclusive = "inconclusive"  # neither is shown

@@ -1,4 +1,4 @@
-"""The figures of a window: the blocks of summary.json and of each step, as plain JSON values."""
+"""The figures of a window, as plain JSON values: what each level of result.json has."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
 
 @dataclass(frozen=True, slots=True)
 class TtftSplit:
-    """Where the mean TTFT of one window is spent; NaN or null: not known."""
+    """Where the mean TTFT of one window is spent; null: not known."""
 
     exact: bool = False  # whether each of the server's parts is known, not only bounded
     from_ns: int = 0  # first of the two scrapes, ns

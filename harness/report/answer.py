@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
 from harness.report.compat import as_text, beside
-from harness.report.explain import explained
+from harness.report.explain import explained, knee_figures
 from harness.report.routing import routed
 from harness.report.say import Figure, count
 from harness.report.words import limit, sentence, slo_name
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.report.facts import Facts
 
 REQUESTS: Final = "concurrent request"
+ORDER: Final = (Verdict.missed, Verdict.inconclusive, Verdict.met)  # the worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,12 @@ def _found(facts: Facts) -> Answer:
 
 
 def _kept(facts: Facts) -> str:
-    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, of the level that holds."""
-    level = facts.result.at_knee
-    parts = [f"{slo_name(slo)} {_observed(level, slo)} under {limit(slo)}" for slo in facts.slos]
+    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, of all holds of the level that holds."""
+    level, pooled = facts.result.at_knee, knee_figures(facts)
+    parts = []
+    for slo in facts.slos:
+        name = slo_name(slo)
+        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} under {limit(slo)}")
     return " and ".join(parts)
 
 
@@ -168,7 +172,7 @@ def _held(facts: Facts) -> Answer:
         badge, tone = "measured", "good"
     said = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
-    judged.sort(key=lambda one: one.verdict != Verdict.missed)  # the headline is what decided
+    judged.sort(key=lambda one: ORDER.index(one.verdict))  # the headline is what decided
     verdicts = [verdict(one, said) for one in judged]
     figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:
@@ -200,7 +204,7 @@ def verdict(one: SloResult, commonest_error: str = "") -> str:
         return f"SLO missed: {one.n_over:,.0f} of {one.n:,} requests failed{at} {shares}{mostly}."
     if one.n:
         told = f"{one.n_over:,.0f} of {one.n:,} over {one.slo} {shares}"
-    elif not isnan(one.observed):  # of a search, by the sequential test
+    elif not isnan(one.observed):  # of a search: by its sequential test
         told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
     line = f"{one.slo} {one.verdict}{at}: {told}"
     if one.verdict == Verdict.inconclusive and one.needs_more:

@@ -49,8 +49,9 @@ AROUND: Final = 0.3  # of the best estimate: levels that are shown apart,
 CROWDED: Final = 3  # where so many holds lie there
 FAR: Final = 3.0  # times the highest point: an SLO's line above that is only named
 MOST_TICKS: Final = 7
+MANY: Final = 3_000  # times the lower end of a log axis: above, a tick for each power of ten
 APART: Final = 0.04  # of the axis: closer ticks would overlap
-TIP: Final = 1.25  # of a value: how far the bar of an interval without upper end is drawn
+TIP: Final = 16  # px above a point: the arrow of an interval without upper end
 
 
 def curves(facts: Facts) -> list[str]:
@@ -66,8 +67,7 @@ def curves(facts: Facts) -> list[str]:
 
 def crowded(facts: Facts) -> str | None:
     """The latency that is nearest to its limit around the knee, where many levels lie there."""
-    at = facts.knee.estimate or 0
-    near = [step for step in facts.used if abs(step.users - at) <= AROUND * at]
+    near = [step for step in facts.used if _near(facts, step)]
     p95 = [slo for slo in facts.slos if slo.name == f"{slo.metric}_p95" and slo.metric in PANELS]
     if len(near) < CROWDED or not p95:
         return None
@@ -89,8 +89,7 @@ def panel(facts: Facts, name: str, *, around: bool = False) -> str:
         return Figure.of(step.latency(metric)) if metric else Figure(step.goodput_per_s)
 
     def near(step: Level) -> bool:
-        at = facts.knee.estimate or 0
-        return not around or abs(step.users - at) <= AROUND * at
+        return not around or _near(facts, step)
 
     groups = [steps for steps in facts.levels if near(steps[0])]
     medians = _means(groups, lambda s: Figure.of(s.latency(metric), "p50")) if metric else []
@@ -99,6 +98,7 @@ def panel(facts: Facts, name: str, *, around: bool = False) -> str:
         return ""
     if around:
         title, medians = f"{title.partition(' and')[0]}, around the knee", []
+    dense = not around and crowded(facts) is not None  # near the knee: in their own panel
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         axes.set_xlabel("concurrent requests")
@@ -111,9 +111,14 @@ def panel(facts: Facts, name: str, *, around: bool = False) -> str:
         axes.plot(*_columns(_means(groups, figure_of)), color=MUTED, linewidth=1, zorder=2)
         _knee(axes, facts)
         for x, step in zip(_beside(shown, apart=around), shown, strict=True):
-            _point(axes, x, step.result, figure_of(step))
+            _point(axes, x, step.result, figure_of(step), small=dense and _near(facts, step))
         _slo_lines(axes, facts, metric)
         return to_svg(figure, f"curve-{name}{'-around' * around}", f"{title} against users")
+
+
+def _near(facts: Facts, step: Level) -> bool:
+    at = facts.knee.estimate or 0
+    return abs(step.users - at) <= AROUND * at
 
 
 def _beside(steps: Sequence[Level], *, apart: bool) -> list[float]:
@@ -165,8 +170,8 @@ def _y_axis(
     if around:
         axes.set_ylim(low - (top - low) * 0.08, top + (top - low) * 0.15)
     elif metric in ("ttft", "e2e"):
-        log_ticks(axes.yaxis)
         axes.set_ylim(low / 1.6, top * 1.9)
+        log_ticks(axes.yaxis)
         return
     else:
         axes.set_ylim(0, top * 1.2)
@@ -174,11 +179,13 @@ def _y_axis(
 
 
 def log_ticks(axis: object) -> None:
-    """A log axis with ticks at 1, 2 and 5, in plain numbers. Takes a matplotlib axis."""
+    """A log axis with ticks at 1, 2 and 5, of many decades at 1. Takes a matplotlib axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415
 
     axis._set_axes_scale("log")  # type: ignore[attr-defined]  # noqa: SLF001
-    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))  # type: ignore[attr-defined]
+    low, high = axis.get_view_interval()  # type: ignore[attr-defined]
+    subs = (1, 2, 5) if high < MANY * low else (1,)
+    axis.set_major_locator(LogLocator(10, subs=subs))  # type: ignore[attr-defined]
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))  # type: ignore[attr-defined]
     axis.set_minor_locator(NullLocator())  # type: ignore[attr-defined]
 
@@ -198,20 +205,23 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _point(axes: Axes, x: float, result: str, seen: Figure) -> None:
+def _point(axes: Axes, x: float, result: str, seen: Figure, *, small: bool) -> None:
     marker, color = MARKS.get(result, ("o", MUTED))
     if math.isinf(seen.value):  # requests failed: no height would be true
         place = axes.get_xaxis_transform()
         axes.plot([x], [0.97], marker="^", color=RED, transform=place, clip_on=False)
         return
-    if not math.isnan(seen.lo):
+    if not math.isnan(seen.lo) and not small:
         bounded = math.isfinite(seen.hi)
-        high = seen.hi if bounded else seen.value * TIP
+        low = axes.transData.transform((x, seen.value))
+        tip = axes.transData.inverted().transform((low[0], low[1] + TIP))[1]
+        high = seen.hi if bounded else tip
         style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.7}
         axes.plot([x] * 2, [seen.lo, high], markevery=[1], markersize=4,
                   marker="" if bounded else "^", **style)  # fmt: skip
-    axes.plot([x], [seen.value], marker=marker, color=color,
-              markerfacecolor=PAPER if seen.weak else color, markersize=7, zorder=3)  # fmt: skip
+    face, size = PAPER if seen.weak else color, 3 if small else 7
+    axes.plot([x], [seen.value], marker=marker, color=color, markerfacecolor=face, markersize=size,
+              zorder=3)  # fmt: skip
 
 
 def _knee(axes: Axes, facts: Facts) -> None:

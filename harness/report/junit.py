@@ -45,7 +45,7 @@ def junit(result: Result) -> str:
         ET.SubElement(properties, "property", name=key, value=one_line(value))
     for (title, _, sentence), kind in zip(cases, kinds, strict=True):
         case = ET.SubElement(suite, "testcase", classname=name.replace(" ", "."), name=title)
-        why = {"message": one_line(sentence)} if kind else {}
-        ET.SubElement(case, kind or "system-out", why).text = one_line(sentence)
+        message = {"message": one_line(sentence)} if kind else {}
+        ET.SubElement(case, kind or "system-out", message).text = one_line(sentence)
     ET.indent(suite)
     return ET.tostring(suite, "unicode", xml_declaration=True) + "\n"

@@ -33,7 +33,9 @@ def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
     if half / 10**lead < SMALL_LEAD:
         lead -= 1
     most = min(max(MOST_DIGITS - 1 - size, 0), WHOLE_DIGITS - 1 - size)
-    return max(min(-lead, most), FEWEST_DIGITS - 1 - size)
+    large = max(half, abs(value) if math.isfinite(value) else 0.0)
+    fewest = FEWEST_DIGITS - 1 - math.floor(math.log10(large))
+    return max(min(-lead, most), fewest)
 
 
 def say(value: float, lo: float = NAN, hi: float = NAN) -> str:

@@ -271,7 +271,6 @@ class KneeController:
 
     def _hold(self, now: Now, now_ns: int, horizon: int) -> None:
         """A level that was given: it ends when that was said, and no token is looked at."""
-        window = self._window(now, horizon, now_ns)
         ended, bad = self.records.ended(now.settled_ns, horizon)
         length, by_time = horizon - now.settled_ns, now.hold.until == "time"
         self._life_ns = now.hold.users * length / ended if ended else length  # Little's law
@@ -282,17 +281,16 @@ class KneeController:
         ):
             self._hard_failed(now, now_ns, horizon)
         elif (length if by_time else ended) >= now.hold.cap_ns:
-            if not by_time:  # exactly so many: up to the instant at which the last of them was sent
-                sent = np.sort(self.records.table(now.settled_ns, horizon).table.sent_ns)
-                sent = sent[sent >= now.settled_ns]
-                if len(sent) < now.hold.cap_ns:
-                    return
-                window = self._window(now, int(sent[now.hold.cap_ns - 1]), now_ns)
-            self._put_off(window)
-            self._advance(now_ns)
+            sent = np.sort(self.records.table(now.settled_ns, horizon).table.sent_ns)
+            sent = sent[sent >= now.settled_ns]
+            if by_time or len(sent) >= now.hold.cap_ns:
+                # exactly so many requests: up to the instant at which the last of them was sent
+                end = horizon if by_time else int(sent[now.hold.cap_ns - 1])
+                self._put_off(self._window(now, end, now_ns))
+                self._advance(now_ns)
 
     def _put_off(self, window: Window) -> None:
-        """Keep a given level: it is judged, and audited, from the records when the run is over."""
+        """Keep a given level: it is judged and audited when the run is over."""
         ended, bad = self.records.ended(window.settled_ns, window.end_ns)
         seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
         counts = (np.array([float(n)]) for n in (ended, bad, 0))

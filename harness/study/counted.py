@@ -63,7 +63,8 @@ class Counted:
     ) -> None:
         """Count."""
         self.recorded = recorded
-        over_ns = int(recorded.table.done_ns.max(initial=0)) + 1
+        last_ns = max((w.end_ns for w in windows), default=0)
+        over_ns = int(recorded.table.done_ns.max(initial=last_ns)) + 1
         untils = [*(w.chosen_ns for w in windows[1:]), over_ns]
         self.steps = {
             w: CountedStep(recorded, w, slos, samples, until)

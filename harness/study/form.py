@@ -9,19 +9,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.drive.arguments import AS_USERS
 from harness.errors import ConfigError
-from harness.load.workloads import WORKLOADS, workload
+from harness.load.workloads import AS_USERS, WORKLOADS, workload
 from harness.measure.slo import Slo
 from harness.server.address import Address
-from harness.units import NS_PER, SECOND, duration_ns, percent
+from harness.study.options import budget_ns
+from harness.units import percent
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable, Mapping
 
-SHORTEST_NS: Final = 10 * SECOND
-LONGEST_NS: Final = 24 * NS_PER["h"]
 MOST: Final = 1_000_000
 
 
@@ -56,14 +54,6 @@ def _count(what: str, least: int) -> Callable[[str], int]:
         return int(text)
 
     return read
-
-
-def budget_ns(text: str, what: str = "the budget") -> int:
-    """How long a search may last. Raises ConfigError where it could find nothing, or never end."""
-    value = duration_ns(text, what, "90s")
-    if not SHORTEST_NS <= value <= LONGEST_NS:
-        raise ConfigError(f"{what} is {text!r}: expected a time from 10s to 24h; try '10m'.")
-    return value
 
 
 FIELDS: Final[dict[str, Field]] = {

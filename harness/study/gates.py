@@ -1,4 +1,4 @@
-"""What a pipeline asks of a knee: `--at-least N`, `--baseline DIR`; it decides the exit code."""
+"""What a pipeline asks of a knee, `--at-least` and `--baseline`: a gate decides the exit code."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
-from harness.units import SECOND
+from harness.units import NS_PER, SECOND, duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 
 FIRST_TOKEN_NS: Final = 120 * SECOND
 PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late, but not later than this
+
+
+LONGEST_NS: Final = 24 * NS_PER["h"]
+SHORTEST_NS: Final = 10 * SECOND
+
+
+def budget_ns(text: str, what: str = "the budget") -> int:
+    """How long a search may last. Raises ConfigError where it could find nothing, or never end."""
+    value = duration_ns(text, what, "90s")
+    if not SHORTEST_NS <= value <= LONGEST_NS:
+        raise ConfigError(f"{what} is {text!r}: expected a time from 10s to 24h; try '10m'.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,147 @@
+"""The report's curves: each level has its p95, hollow where weak; nothing undecided is red."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+
+import pytest
+
+from harness.measure.result import Knee, Latency, Level, Result, SloResult
+from harness.measure.samples import GpuSample
+from harness.measure.states import Decision, Verdict
+from harness.measure.table import concat
+from harness.report.curves import crowded, curves, panel
+from harness.report.facts import Facts
+from harness.report.svg import VARIABLES
+from harness.report.timeline import timeline
+from harness.runfolder.reader import Damage, Run
+from harness.units import SECOND
+
+SLO = SloResult("ttft_p95=500ms", Verdict.met)
+FIRM, WIDE, OPEN_END = (390.0, 410.0), (200.0, 500.0), (390.0, nan)
+
+
+def level(
+    users: int,
+    decision: Decision = Decision.inconclusive,
+    p95: float = 400.0,
+    ci95: tuple[float, float] = FIRM,
+    slos: tuple[SloResult, ...] = (),
+) -> Level:
+    """One hold, all of whose latencies are alike."""
+    seen = Latency(n=300, p50=p95 / 2, p95=p95, p95_ci95=ci95)
+    return Level(0, users, decision=decision, ttft_ms=seen, itl_ms=seen, e2e_ms=seen, slos=slos,
+                 output_tokens_per_s=100.0 * users, goodput_per_s=float(users))  # fmt: skip
+
+
+def facts(*levels: Level, knee: Knee | None = None) -> Facts:
+    """A run of these levels, with an SLO on the p95 TTFT."""
+    run = Run(Path(), {}, concat([]), [], [], [], [], [], [], Damage())
+    return Facts(run, Result(levels=levels, knee=knee, slos=(SLO,)))
+
+
+def points(svg: str) -> list[tuple[str, str]]:
+    """(color, fill) of each marker that stands for a level."""
+    style = r"<use [^>]*style=\"fill: var\(--(\w+)\); stroke: var\(--(\w+)\)"
+    return [(edge, fill) for fill, edge in re.findall(style, svg)]
+
+
+@pytest.mark.parametrize(
+    ("held", "color", "fill"),
+    [
+        (level(8, Decision.passed), "blue", "blue"),
+        (level(8, Decision.failed), "red", "red"),
+        (level(8, Decision.inconclusive), "muted", "muted"),
+        (level(8, Decision.inconclusive, 900.0, (890.0, 910.0)), "muted", "muted"),  # over it
+        (level(8, Decision.passed, ci95=WIDE), "blue", "card"),
+        (level(8, Decision.failed, ci95=OPEN_END), "red", "card"),
+        (level(8, Decision.held), "ink", "ink"),
+        (level(8, Decision.held, slos=(SLO,)), "blue", "blue"),
+        (level(8, Decision.held, slos=(SloResult("x", Verdict.missed), SLO)), "red", "red"),
+        (level(8, Decision.held, 900.0, slos=(SloResult("x", Verdict.inconclusive),)), "muted",
+         "muted"),
+    ],
+)  # fmt: skip
+def test_a_point(held: Level, color: str, fill: str) -> None:
+    """Its color is what was decided, also where its p95 is over the limit; hollow: weak."""
+    assert points(panel(facts(held), "ttft"))[-1] == (color, fill)
+
+
+def test_failures_have_no_height() -> None:
+    """A p95 that failed requests make infinite is a triangle at the top."""
+    svg = panel(facts(level(4), level(8, Decision.failed, inf, (300.0, inf))), "ttft")
+    assert ("red", "red") in points(svg)
+    assert ("inf" in svg, "nan" in svg) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("users", "want"),
+    [
+        ((20,), ["20"]),  # of a single level, and no power of two near it
+        ((4, 8, 40), ["4", "8", "40"]),
+        ((1, 2, 4, 8, 16, 32, 64, 48), ["1", "2", "4", "8", "16", "32", "64"]),
+        ((64, 65), ["64"]),  # they would overlap
+    ],
+)
+def test_ticks_are_at_levels(users: tuple[int, ...], want: list[str]) -> None:
+    """Few levels have a tick each; of many, the powers of two."""
+    svg = panel(facts(*map(level, users)), "throughput")
+    ticks = re.search(r"throughput-matplotlib.axis_1\"(.*?)concurrent requests", svg, re.DOTALL)
+    assert ticks is not None
+    assert re.findall(r">([\d,]+)</text>", ticks[1]) == want
+
+
+NEAR = (level(34, Decision.passed), level(36), level(38), level(36))
+KNEE = Knee(holds=34, estimate=36, fails_by=40, ci95=(34, 38))
+
+
+@pytest.mark.parametrize(
+    ("knee", "levels", "want"),
+    [
+        (KNEE, (level(1), *NEAR, level(64)), "ttft"),
+        (KNEE, (level(1), level(34), level(64)), None),  # no crowd
+        (Knee(), NEAR, None),  # no estimate
+        (None, NEAR, None),  # levels that were given
+    ],
+)
+def test_the_surroundings_of_the_knee(
+    knee: Knee | None, levels: tuple[Level, ...], want: str | None
+) -> None:
+    """They have a panel of their own where many holds lie within 30% of the best estimate."""
+    seen = facts(*levels, knee=knee)
+    drawn = [svg for svg in curves(seen) if "around the knee" in svg]
+    assert (crowded(seen), len(drawn)) == (want, want is not None)
+    assert ["holds 34" in svg for svg in drawn] == [True] * len(drawn)
+
+
+@pytest.mark.parametrize(
+    ("p95", "want"),
+    [(400.0, "SLO p95 500 ms"), (20.0, "SLO p95 500 ms: far above"), (900.0, "SLO p95 500 ms")],
+)
+def test_the_line_of_an_slo(p95: float, want: str) -> None:
+    """Far above everything it would flatten the curve, so it is only named."""
+    svg = panel(facts(level(4, p95=p95, ci95=(p95 * 0.9, p95 * 1.1))), "ttft")
+    assert re.findall(r">(SLO [^<]*)</text>", svg) == [want]
+    assert set(VARIABLES.values()) >= set(re.findall(r"var\((--\w+)\)", svg))
+
+
+@pytest.mark.parametrize(
+    ("samples", "want"),
+    [
+        ([], ["Requests under way"]),
+        (
+            [GpuSample(at * SECOND, gpu, util_pct=80.0, power_w=400.0)
+             for at in range(5) for gpu in (0, 1)],
+            ["Requests under way", "GPU utilization, %", "GPU power, W"],
+        ),
+        ([GpuSample(SECOND, 0, util_pct=80.0)], ["Requests under way", "GPU utilization, %"]),
+    ],
+)  # fmt: skip
+def test_gpus_over_time(samples: list[GpuSample], want: list[str]) -> None:
+    """What was read of the GPUs has a panel below the requests."""
+    seen = facts(level(8))
+    svg = timeline(replace(seen, run=replace(seen.run, gpu=samples)))
+    assert re.findall(r">(Requests under way|KV [^<]*|GPU [^<]*)</text>", svg) == want

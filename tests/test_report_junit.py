@@ -1,0 +1,89 @@
+"""--junit: a case per SLO and gate, red exactly where the run is."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from harness.measure.result import Gate, Level, Result, SloResult, Target
+from harness.measure.states import Status, Verdict
+from harness.report.junit import junit
+
+MET, MISSED, OPEN = Verdict.met, Verdict.missed, Verdict.inconclusive
+TTFT, ITL = "ttft_p95=500ms", "itl_p95=50ms"
+OVER = SloResult(TTFT, MISSED, 612.0, 8, n=120, n_over=30, allowed=0.05)
+FEW = SloResult(ITL, OPEN, 40.0, 8, n=20, n_over=1, allowed=0.05, needs_more=80)
+FINE = SloResult(ITL, MET, 40.0, 8, n=900, n_over=1, allowed=0.05)
+HELD = SloResult(TTFT, MET, 460.2, 34, allowed=0.05)  # of a search: its own test, no planned look
+SAID_OVER = f"{TTFT} missed at 8 concurrent requests: 30 of 120 over {TTFT} (25.0%; 5.0% allowed)."
+SAID_FEW = (
+    f"{ITL} inconclusive at 8 concurrent requests: 1 of 20 over {ITL} (5.0%; 5.0% allowed); about "
+    "80 more requests would decide it."
+)
+GATE = Gate("holds at least 40", MISSED, "Fails by 38 users; asked for at least 40.")
+ERRORS = SloResult("max_errors=1%", MISSED, users=8, n=100, n_over=9, allowed=0.01)
+SAID_ERRORS = "max_errors=1% missed at 8 concurrent requests: 9 of 100 failed (9.0%; 1.0% allowed)."
+
+
+@pytest.mark.parametrize(
+    ("told", "want"),
+    [
+        ({"status": Status.met, "slos": (FINE,)}, [(ITL, "system-out", None)]),
+        (
+            {"status": Status.missed, "exit_code": 99, "slos": (OVER, FINE)},
+            [(TTFT, "failure", SAID_OVER), (ITL, "system-out", None)],
+        ),
+        (
+            {"status": Status.inconclusive, "exit_code": 6, "slos": (FEW,)},
+            [(ITL, "error", SAID_FEW)],
+        ),
+        (
+            {"status": Status.missed, "exit_code": 99, "slos": (FINE,), "errors": ERRORS},
+            [(ITL, "system-out", None), ("max_errors=1%", "failure", SAID_ERRORS)],
+        ),
+        ({"status": Status.found, "slos": (HELD,)}, [(TTFT, "system-out", None)]),
+        (
+            {"status": Status.found, "exit_code": 99, "slos": (HELD,), "gates": (GATE,)},
+            [(TTFT, "system-out", None), (GATE.name, "failure", GATE.sentence)],
+        ),
+        ({"status": Status.measured}, []),
+        # red all the same where no case says why
+        (
+            {"status": Status.invalid, "exit_code": 5, "invalid_reason": "the clock jumped."},
+            [("invalid", "error", "invalid: the clock jumped.")],
+        ),
+        (
+            {"status": Status.interrupted, "exit_code": 130, "slos": (FINE,)},
+            [(ITL, "system-out", None), ("interrupted", "error", "interrupted: exit code 130")],
+        ),
+    ],
+)
+def test_cases(told: dict[str, Any], want: list[tuple[str, str, str | None]]) -> None:
+    """Met passes, missed fails, inconclusive is an error that says what would decide it."""
+    suite = ET.fromstring(junit(Result(command="run", **told)))  # noqa: S314 - our own
+    cases = [
+        (case.get("name"), case[0].tag, case[0].get("message")) for case in suite.iter("testcase")
+    ]
+    assert cases == want
+    counted = {tag: str([kind for _, kind, _ in want].count(tag)) for tag in ("failure", "error")}
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (
+        str(len(want)), counted["failure"], counted["error"],
+    )  # fmt: skip
+
+
+def test_a_search_says_what_it_saw() -> None:
+    """And the suite says how long it measured and what: whatever a server calls itself."""
+    target = Target(url="http://h:1", model='a<b>"\x00\u2028', simulated=True, gpu="h100")
+    levels = (Level(0, 8, settled_ns=0, end_ns=1_500_000_000),)
+    text = junit(Result(slos=(HELD,), target=target, levels=levels))
+    suite = ET.fromstring(text)  # noqa: S314 - our own
+    assert (suite.get("name"), suite.get("time")) == ("vllm-harness knee", "1.500")
+    assert suite.findtext("testcase/system-out") == (
+        f"{TTFT} met at 34 concurrent requests: 460 ms."
+    )
+    told = {one.get("name"): one.get("value") for one in suite.iter("property")}
+    assert told == {
+        "url": "http://h:1", "model": 'a<b>"', "simulated": 'simulated a<b>" on h100',
+    }  # fmt: skip
