@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 
 import pytest
 
 from harness.measure.result import Knee, Latency, Level, Result, SloResult
+from harness.measure.samples import GpuSample
 from harness.measure.states import Decision, Verdict
 from harness.measure.table import concat
 from harness.report.curves import crowded, curves, panel
 from harness.report.facts import Facts
 from harness.report.svg import VARIABLES
+from harness.report.timeline import timeline
 from harness.runfolder.reader import Damage, Run
+from harness.units import SECOND
 
 SLO = SloResult("ttft_p95=500ms", Verdict.met)
 FIRM, WIDE, OPEN_END = (390.0, 410.0), (200.0, 500.0), (390.0, nan)
@@ -122,3 +126,22 @@ def test_the_line_of_an_slo(p95: float, want: str) -> None:
     svg = panel(facts(level(4, p95=p95, ci95=(p95 * 0.9, p95 * 1.1))), "ttft")
     assert re.findall(r">(SLO [^<]*)</text>", svg) == [want]
     assert set(VARIABLES.values()) >= set(re.findall(r"var\((--\w+)\)", svg))
+
+
+@pytest.mark.parametrize(
+    ("samples", "want"),
+    [
+        ([], ["Requests under way"]),
+        (
+            [GpuSample(at * SECOND, gpu, util_pct=80.0, power_w=400.0)
+             for at in range(5) for gpu in (0, 1)],
+            ["Requests under way", "GPU utilization, %", "GPU power, W"],
+        ),
+        ([GpuSample(SECOND, 0, util_pct=80.0)], ["Requests under way", "GPU utilization, %"]),
+    ],
+)  # fmt: skip
+def test_gpus_over_time(samples: list[GpuSample], want: list[str]) -> None:
+    """What was read of the GPUs has a panel below the requests."""
+    seen = facts(level(8))
+    svg = timeline(replace(seen, run=replace(seen.run, gpu=samples)))
+    assert re.findall(r">(Requests under way|KV [^<]*|GPU [^<]*)</text>", svg) == want

@@ -59,7 +59,8 @@ def test_the_planted_knee_of_a_real_vllm(
     seen = result["target"]["max_num_seqs"]
     figure(
         f"real vLLM, {seats} seats, {slo}: {result['status']}, holds {knee['holds']}, estimate "
-        f"{knee['estimate']} ({knee['ci95'][0]} to {knee['ci95'][1]}), stopped by {verdict['bound_by']} (confidence "
+        f"{knee['estimate']} ({knee['ci95'][0]} to {knee['ci95'][1]}), stopped by "
+        f"{verdict['bound_by']} (confidence "
         f"{verdict['confidence']}, from {verdict['window']}); "
         f"{len(result['levels'])} levels, exact stamps {client['exact_share']}, client and server "
         f"tokens differ by {surplus:.1%} at most, seats {seen['value']} "
@@ -95,7 +96,8 @@ def test_a_real_vllm_with_too_few_kv_blocks(tmp_path: Path, figure: Callable[[st
     verdict = result["bottleneck"] or NO_LIMIT
     figure(
         f"real vLLM, 33 KV blocks of 32 tokens, {slo}: {result['status']}, knee "
-        f"{result['knee']['estimate']} of {result['knee']['ci95']}, stopped by {verdict['bound_by']} "
+        f"{result['knee']['estimate']} of {result['knee']['ci95']}, stopped by "
+        f"{verdict['bound_by']} "
         f"(confidence {verdict['confidence']}, from {verdict['window']}): "
         f"{'; '.join(verdict['evidence'])}; exit {done.returncode}"
     )

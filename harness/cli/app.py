@@ -11,14 +11,14 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from harness import __version__
-from harness.cli import doctor, engine, exporter, knee, report, rules, run, sweep
+from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, sweep
 from harness.cli.parsing import Parser, paste
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS: Final = (knee, run, sweep, report, rules, exporter, engine, doctor)
+COMMANDS: Final = (knee, run, sweep, report, compare, rules, exporter, engine, doctor)
 
 
 def parser() -> Parser:

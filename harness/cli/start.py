@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.errors import EXIT_OK
+from harness.measure.slo import check_slos
 from harness.report.say import count
 from harness.server.address import Address
 from harness.study.options import KneeOptions
 from harness.study.preflight import (
     check_lengths,
     check_machine,
-    check_slos,
     clipping,
     ready,
     said_to,
@@ -29,7 +29,7 @@ def start(options: Options) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
     users = levels(options)
     option = "--max-users" if isinstance(options, KneeOptions) else "--users"
-    check_slos(options.slos, options.load.workload)
+    check_slos(options.slos, options.load.workload.output.mean)
     if options.dry_run:
         check_machine(options.output, max(users), option)
         rows = [f"  {name:<10}{what}\n" for name, what in plan(options, users).items()]

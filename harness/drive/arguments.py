@@ -12,7 +12,7 @@ from harness.drive.clock import now_ns
 from harness.drive.options import DriveOptions
 from harness.errors import ConfigError
 from harness.load.workloads import WORKLOADS, workload
-from harness.measure.slo import Slo
+from harness.measure.slo import Slo, check_slos
 from harness.server.address import Address
 from harness.units import percent
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from locust.env import Environment
 
+    from harness.load.workloads import Workload
     from harness.measure.search import SearchPlan
 
 PREPARED = "harness_prepared"  # the master's finished options, on their way to the workers
@@ -100,20 +101,23 @@ def drive_options(environment: Environment) -> DriveOptions:
             "no target was given: expected --host with the server's URL; "
             "try --host http://127.0.0.1:8000."
         )
-    api = _api(environment)
-    row = workload(workload_name(environment)).sized(
-        given.prompt_tokens or None, given.output_tokens or None
-    )
     return DriveOptions(
         url=environment.host,
         model=given.model,
-        workload=row.through(api),
+        workload=_workload(environment).through(_api(environment)),
         seed=given.seed,
         run_id=f"{now_ns():x}",
         key_source=key_source(environment, environment.host),
         ca_file=said["ca_file"],
         insecure=said["insecure"],
         run_folder=str(Path(said["run_folder"]).absolute()) if said["run_folder"] else "",
+    )
+
+
+def _workload(environment: Environment) -> Workload:
+    given: Any = environment.parsed_options
+    return workload(workload_name(environment)).sized(
+        given.prompt_tokens or None, given.output_tokens or None
     )
 
 
@@ -140,13 +144,16 @@ def plan(environment: Environment) -> SearchPlan:
 def judges(environment: Environment) -> bool:
     """Whether the run is judged at its end: somebody waits for its exit code, and there are SLOs.
 
-    Results are made from a run folder: without --run-folder it makes one under reports/.
+    Results are made from a run folder: without --run-folder it makes one under reports/. Raises
+    ConfigError for SLOs that could not be judged.
     """
     given: Any = environment.parsed_options
-    waits = given.headless or given.autostart
-    if waits and given.slo and not given.run_folder:
+    if not (given.slo and (given.headless or given.autostart)):
+        return False
+    check_slos(plan(environment).slos, _workload(environment).output.mean)
+    if not given.run_folder:
         given.run_folder = f"reports/locust-{time.strftime('%Y%m%d-%H%M%S')}"
-    return bool(waits and given.slo)
+    return True
 
 
 def hand_over(environment: Environment, options: DriveOptions) -> None:

@@ -76,9 +76,10 @@ class RecordFiles:
                 self._open[worker] = RecordWriter(self.folder, worker)
             self._open[worker].put(records)
 
-    def close(self, invalid: str = "") -> None:
+    def close(self, invalid: str = "", *, interrupted: bool = False) -> None:
         """Bring everything to the disk; `invalid`: why the figures must not be used."""
         for writer in self._open.values():
             writer.close()
         if self._described and self.folder is not None:
-            self.folder.write_json(names.ENDED, {"interrupted": False, "invalid": invalid})
+            ended = {"interrupted": interrupted, "invalid": invalid}
+            self.folder.write_json(names.ENDED, ended)

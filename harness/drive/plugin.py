@@ -222,7 +222,8 @@ class Plugin:
         if self.host is not None:
             self.host.stop()
             self.host.wait()
-        if runner is not None and runner.state in BUSY:  # Ctrl-C, SIGTERM: cut off what is open
+        interrupted = runner is not None and runner.state in BUSY
+        if runner is not None and interrupted:  # Ctrl-C, SIGTERM: cut off what is open
             self.environment.stop_timeout = 0.0
             if isinstance(runner, MasterRunner):
                 runner.stop(send_stop_to_client=False)
@@ -234,7 +235,7 @@ class Plugin:
         if self.driver is not None:
             self.driver.close()
         lost = say_missing(self.missing()) if self.worker is None else ""
-        self.files.close(lost)
+        self.files.close(lost, interrupted=interrupted)
         if self.worker is None:
             self._conclude(lost)
 

@@ -22,7 +22,7 @@ is at least that of the observations above the quantile beyond which twice the a
         for w, step in counted.steps.items()
     ]
     for level in decide(counts):
-        level.verdict, [(r.slo, r.verdict, r.over, r.n, r.needs_more) for r in level.slos]
+        [(one.slo, one.verdict, one.over, one.n, one.needs_more) for one in level.slos]
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from harness.measure.evidence import HALF
 from harness.measure.metrics import METRICS, failed
 from harness.measure.states import Verdict
 from harness.measure.stats import at_least, block_count, design_effects, highest, joined, student
-from harness.measure.table import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,14 +79,6 @@ class LevelResult:
     slos: tuple[SloResult, ...]
     errors: SloResult  # missed or inconclusive: few failures need not be shown
 
-    @property
-    def verdict(self) -> Verdict:
-        """Missed if any is, met if each SLO is and there are some."""
-        told = {one.verdict for one in self.slos}
-        if Verdict.missed in told | {self.errors.verdict}:
-            return Verdict.missed
-        return Verdict.met if told == {Verdict.met} else Verdict.inconclusive
-
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -95,68 +86,59 @@ class Counts:
 
     slo: str
     allowed: float
-    sizes: Floats  # observations per unit
-    hits: Floats  # and those over the limit
-    lifetimes: float  # that the level was held
-    requests: int  # that this took
-    together: float  # observations that surely count as one
-    above: Floats | float = 1.0  # design effect of what lies above a high quantile
-
-
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """All that the tests look at."""
-
-    n: Floats
-    k: Floats
-    lifetimes: Floats
+    requests: int  # that were sent
+    n: Floats  # observations
+    k: Floats  # and those over the limit
+    lifetimes: Floats  # that the level was held
     units: Floats
-    shares: Floats  # the sum of the units'
+    shares: Floats  # of the units, added up
     effect: Floats
-    above: Floats
-    together: float
+    above: Floats | float  # design effect of what lies above a high quantile
+    together: float  # observations that surely count as one
 
-    def times(self, factor: Floats) -> _Sums:
+    def times(self, factor: Floats) -> Counts:
         """As much of the same as would be seen in `factor` times the time."""
         grows = ("n", "k", "lifetimes", "units", "shares")
         return replace(self, **{name: getattr(self, name) * factor for name in grows})
 
 
-def _sums(c: Counts) -> _Sums:
-    units = int(np.clip(c.lifetimes, 1, c.sizes.shape[-1]))
-    sizes, hits = joined(c.sizes, units), joined(c.hits, units)
-    blocks = min(int(block_count(c.lifetimes)), units)
+def counted(
+    slo: str,
+    allowed: float,
+    requests: int,
+    sizes: Floats,
+    hits: Floats | NDArray[np.bool_],
+    *,
+    lifetimes: float,
+    together: float,
+    above: Floats | float = 1.0,
+) -> Counts:
+    """Counts of slices of a level, of about one size and in the order of time."""
+    units = int(np.clip(lifetimes, 1, sizes.shape[-1]))
+    sizes, hits = joined(sizes, units), joined(hits, units)
+    blocks = min(int(block_count(lifetimes)), units)
     effect = design_effects(joined(sizes, blocks), joined(hits, blocks))
     shares = (hits / np.maximum(sizes, 1)).sum(axis=-1)
-    n, k, lifetimes = sizes.sum(axis=-1), hits.sum(axis=-1), np.asarray(c.lifetimes)
-    above = np.asarray(c.above)
-    return _Sums(n, k, lifetimes, np.asarray(units), shares, effect, above, c.together)
+    n, k, held = sizes.sum(axis=-1), hits.sum(axis=-1), np.asarray(lifetimes)
+    made = (n, k, held, np.asarray(units), shares, effect, above, together)
+    return Counts(slo, allowed, requests, *made)
 
 
-def _missed(s: _Sums, allowed: float) -> Floats:
-    """P-value against a share of at most `allowed`."""
-    if not 0 < allowed < 1:
-        return np.where(s.k > 0, 0.0, 1.0) if allowed <= 0 else np.ones(s.k.shape)
-    blocks = block_count(s.lifetimes)
-    by_block = student(at_least(s.k / s.effect, s.n / s.effect, allowed), blocks - 1)
-    by_unit = at_least(s.shares, s.units, allowed)
-    return np.minimum(np.minimum(by_block / (1 - BURST), by_unit / BURST), 1)
+def missed(c: Counts) -> Floats:
+    """P-value against a share of at most the one allowed, before Holm's procedure."""
+    if not 0 < c.allowed < 1:
+        return np.where((c.k > 0) & (c.allowed <= 0), 0.0, 1.0)
+    by_block = at_least(c.k / c.effect, c.n / c.effect, c.allowed)
+    by_block = student(by_block, block_count(c.lifetimes) - 1) / (1 - BURST)
+    return np.minimum(by_block, at_least(c.shares, c.units, c.allowed) / BURST)
 
 
-def _met(s: _Sums, allowed: float) -> Floats:
-    """P-value against a share of at least `allowed`."""
-    if not 0 < allowed < 1:
-        return np.ones(s.k.shape)
-    clean, effect = s.n - s.k, np.maximum(s.effect, s.above)
-    sure = at_least(clean / s.together, s.n / s.together, 1 - allowed)
-    guess = at_least(clean / effect, s.n / effect, 1 - allowed)
-    return np.maximum(sure, student(guess, block_count(s.lifetimes) - 1) / GUESSED)
-
-
-def p_values(counts: Counts) -> tuple[Floats, Floats]:
-    """(p-value of *met*, p-value of *missed* before Holm's procedure)."""
-    sums = _sums(counts)
-    return _met(sums, counts.allowed), _missed(sums, counts.allowed)
+def met(c: Counts) -> Floats:
+    """P-value against a share of at least the one allowed."""
+    clean, effect = c.n - c.k, np.maximum(c.effect, c.above)
+    sure = at_least(clean / c.together, c.n / c.together, 1 - c.allowed)
+    guess = at_least(clean / effect, c.n / effect, 1 - c.allowed)
+    return np.maximum(sure, student(guess, block_count(c.lifetimes) - 1) / GUESSED)
 
 
 def holm(p: Floats, weights: Floats, alpha: float = ALPHA) -> tuple[NDArray[np.bool_], Floats]:
@@ -171,13 +153,13 @@ def holm(p: Floats, weights: Floats, alpha: float = ALPHA) -> tuple[NDArray[np.b
     return rejected, np.where(rejected, levels, alpha * weights / max(left, 1e-9))
 
 
-def _needs_more(c: Counts, sums: _Sums, alpha_missed: float) -> int | None:
+def _needs_more(c: Counts, alpha_missed: float) -> int | None:
     """How many more requests like those seen would decide."""
-    test, alpha = (_met, ALPHA) if sums.k < c.allowed * sums.n else (_missed, alpha_missed)
+    test, alpha = (met, ALPHA) if c.k < c.allowed * c.n else (missed, alpha_missed)
     low, high = 1.0, MOST_TIMES
     for _ in range(2):
         times = np.geomspace(low, high, 256)
-        decides = test(sums.times(times), c.allowed) <= alpha
+        decides = test(c.times(times)) <= alpha
         if not decides.any():
             return None
         first = int(np.argmax(decides))
@@ -185,32 +167,29 @@ def _needs_more(c: Counts, sums: _Sums, alpha_missed: float) -> int | None:
     return max(ceil((high - 1) * c.requests), 1)
 
 
+def _result(c: Counts, alpha: float, *, is_missed: bool) -> SloResult:
+    n, k, verdict, more = float(c.n), float(c.k), Verdict.inconclusive, None
+    if is_missed:
+        verdict = Verdict.missed
+    elif c.slo != ERRORS and n > 0:
+        verdict = Verdict.met if float(met(c)) <= ALPHA else verdict
+        more = None if verdict == Verdict.met else _needs_more(c, alpha)
+    return SloResult(c.slo, verdict, round(k), round(n), k / n if n else None, c.allowed, more)
+
+
 def decide(levels: Sequence[Sequence[Counts]]) -> list[LevelResult]:
     """Every SLO and the failures of every level of a run, as `counts_of` counted them."""
-    every = [(counts, _sums(counts)) for level in levels for counts in level]
-    p = np.array([float(_missed(sums, counts.allowed)) for counts, sums in every])
-    weights = np.array([ERRORS_WEIGHT if c.slo == ERRORS else 1.0 for c, _ in every])
+    every = [counts for level in levels for counts in level]
+    p = np.array([float(missed(c)) for c in every])
+    weights = np.array([ERRORS_WEIGHT if c.slo == ERRORS else 1.0 for c in every])
     # where none or all may fail nothing is left to chance, nor where nothing was seen
-    tested = np.array([0 < c.allowed < 1 and s.n > 0 for c, s in every], bool)
-    missed, alphas = p <= 0, np.zeros(len(p))
-    missed[tested], alphas[tested] = holm(p[tested], weights[tested])
-    results = []
-    for (c, sums), is_missed, alpha in zip(every, missed, alphas, strict=True):
-        n, k, verdict, more = float(sums.n), float(sums.k), Verdict.inconclusive, None
-        if is_missed:
-            verdict = Verdict.missed
-        elif c.slo != ERRORS and n > 0:
-            if float(_met(sums, c.allowed)) <= ALPHA:
-                verdict = Verdict.met
-            else:
-                more = _needs_more(c, sums, float(alpha))
-        share = k / n if n else None
-        results.append(SloResult(c.slo, verdict, round(k), round(n), share, c.allowed, more))
-    told, each = iter(results), []
-    for level in levels:
-        *slos, errors = (next(told) for _ in level)
-        each.append(LevelResult(tuple(slos), errors))
-    return each
+    tested = np.array([0 < c.allowed < 1 and c.n > 0 for c in every], bool)
+    found, alphas = p <= 0, np.zeros(len(p))
+    found[tested], alphas[tested] = holm(p[tested], weights[tested])
+    each = zip(every, found, alphas, strict=True)
+    told = (_result(c, float(alpha), is_missed=bool(is_missed)) for c, is_missed, alpha in each)
+    by_level = [[next(told) for _ in level] for level in levels]
+    return [LevelResult(tuple(results[:-1]), results[-1]) for results in by_level]
 
 
 def counts_of(
@@ -227,34 +206,31 @@ def counts_of(
     `table`: requests as they ended (a thin one will do). `judged` and `gaps` have counted the
     window's tokens; only an ITL needs them.
     """
-    sent_in = (table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
-    row = np.flatnonzero(sent_in)[np.argsort(table.sent_ns[sent_in], kind="stable")]
-    place = np.full(len(table), -1)
-    place[row] = np.arange(len(row))  # the how many-th of those sent in the window
-    lifetimes = len(row) / max(window.users, 1)
+    level = table.select((table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
+    level = level.ordered(np.argsort(level.sent_ns, kind="stable"))
+    lifetimes = len(level) / max(window.users, 1)
     counts = []
     for slo in slos:
-        if slo.metric == "itl" and judged is not None and gaps is not None:
+        name, allowed = str(slo), slo.allowed
+        if judged is not None and gaps is not None and slo in judged.grids:
             grid = judged.grids[slo]
             sizes, hits = grid.sum(axis=1), grid[:, HALF + 1 :].sum(axis=1)
-            together = float(max(sizes.sum() / (TOGETHER * max(lifetimes, 1)), 1))
-            above = gaps.effect(1 - 2 * slo.allowed)
-            counts.append(
-                Counts(str(slo), slo.allowed, sizes, hits, lifetimes, len(row), together, above)
-            )
+            together = max(float(sizes.sum()) / (TOGETHER * max(lifetimes, 1)), 1)
+            held = {"lifetimes": lifetimes, "together": together}
+            above = gaps.effect(1 - 2 * allowed)
+            counts.append(counted(name, allowed, len(level), sizes, hits, **held, above=above))
             continue
         observe = METRICS[slo.metric].observe
         assert observe is not None  # noqa: S101 - an SLO is of a latency
-        seen = observe(table)
-        unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)  # open, and not over it yet
-        keep = np.flatnonzero((place[seen.row] >= 0) & ~unknown)
-        keep = keep[np.argsort(place[seen.row[keep]])]
-        ns, sent = seen.ns[keep], table.sent_ns[seen.row[keep]]
-        counts.append(
-            in_order(str(slo), slo.allowed, ns > slo.limit_ns, sent, users=window.users, values=ns)
-        )
-    ended = row[table.outcome[row] != OPEN]
-    bad, sent = failed(table)[ended], table.sent_ns[ended]
+        seen = observe(level)
+        known = ~(
+            np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)
+        )  # else open, and not over yet
+        ns, sent = seen.ns[known], level.sent_ns[seen.row[known]]
+        over = ns > slo.limit_ns
+        counts.append(in_order(name, allowed, over, sent, users=window.users, values=ns))
+    ended = ~level.is_open
+    bad, sent = failed(level)[ended], level.sent_ns[ended]
     return [*counts, in_order(ERRORS, max_errors, bad, sent, users=window.users)]
 
 
@@ -271,20 +247,15 @@ def in_order(
 
     `over` and `values` (by which one sees how high ones come) may have a leading axis.
     """
-    n = len(sent)
+    n, one = len(sent), np.ones(max(len(sent), 1))
     if not n:
-        return Counts(slo, allowed, np.zeros(1), np.zeros(1), 0.0, 0, 1.0)
+        return counted(slo, allowed, 0, 0 * one, 0 * one, lifetimes=0, together=1)
     lifetimes = n / max(users, 1)
     near = (sent[-1] - sent[0]) / lifetimes / (2 * TOGETHER)
     together = np.searchsorted(sent, sent + near, "right") - np.searchsorted(sent, sent - near)
     above: Floats | float = 1.0
     if values is not None:
-        blocks = int(block_count(lifetimes))
-        above = design_effects(
-            joined(np.ones(n), blocks), joined(highest(values, 1 - 2 * allowed), blocks)
-        )
-    units = max(int(lifetimes), 1)
-    return Counts(
-        slo, allowed, joined(np.ones(n), units), joined(over, units), lifetimes, n,
-        float(together.mean()), above,
-    )  # fmt: skip
+        blocks, high = int(block_count(lifetimes)), highest(values, 1 - 2 * allowed)
+        above = design_effects(joined(one, blocks), joined(high, blocks))
+    held = {"lifetimes": lifetimes, "together": float(together.mean())}
+    return counted(slo, allowed, n, one, over, **held, above=above)

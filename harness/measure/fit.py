@@ -55,6 +55,8 @@ class Crossing:
     users: float
     lo: float
     hi: float
+    draws: Floats  # `users` of each bootstrap replicate
+    between: tuple[float, float]  # the levels around it: the last that passes, the first that fails
 
 
 def levels_of(evidences: Sequence[Evidence], slos: Sequence[Slo], max_errors: float) -> list[Level]:
@@ -154,5 +156,6 @@ def crossing(
     lo, hi = np.quantile(found[1:], [low, high], method="nearest")
     below, above = users[fitted <= 0], users[fitted > 0]
     least = below[-1] if len(below) else 0.0
-    most = above[0] - 1 if len(above) else float("inf")
-    return Crossing(point, float(min(lo, point, least)), float(max(hi, point, most)))
+    first = above[0] if len(above) else float("inf")
+    ends = float(min(lo, point, least)), float(max(hi, point, first - 1))
+    return Crossing(point, *ends, found[1:], (float(least), float(first)))

@@ -239,6 +239,7 @@ class Result:
     client: Json = field(default_factory=dict)  # what the load generator shows of itself, whole run
     lacking: tuple[str, ...] = ()  # metrics that the server does not export
     invalid_reason: str = ""  # why the figures must not be used
+    commonest_error: str = ""  # what most of the failed requests ended with
     interrupted: bool = False  # Ctrl-C or SIGTERM
     damage: tuple[str, ...] = ()  # what of the run folder could not be read
     replay_differences: tuple[str, ...] = ()  # where the records say otherwise than the live search

@@ -1,6 +1,7 @@
 """What users were promised: `ttft_p95=500ms` means 95% of the TTFTs are at most 500 ms."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +53,22 @@ class Slo:
             )
         limit_ns = duration_ns(match["limit"], f"the limit of --slo {text}")
         return cls(match["metric"], int(digits[1]) / 10 ** len(digits[1]), limit_ns)
+
+
+def check_slos(slos: Sequence[Slo], output_tokens: float) -> None:
+    """Each is on a quantile of its own, of what requests have. Raises ConfigError."""
+    for slo in slos:
+        same = sorted(other.limit_ns for other in slos if other.name == slo.name)
+        if len(same) > 1:
+            raise ConfigError(
+                f"--slo {slo.name} is given {len(same)} times: expected one limit for each "
+                f"quantile; try --slo {slo.name}={exact_ns(same[0])} alone."
+            )
+        if slo.metric in ("itl", "tpot") and output_tokens < 2:  # noqa: PLR2004 - a gap's ends
+            raise ConfigError(
+                f"--slo {slo} is on the time between output tokens, and a request has one: "
+                "expected two or more; try --output-tokens 16."
+            )
 
 
 def quantile_name(q: float) -> str:

@@ -28,6 +28,7 @@ OUTCOME_CODE: Final = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 OK: Final = OUTCOME_CODE[Outcome.ok]
 OPEN: Final = OUTCOME_CODE[Outcome.open]
 CANCELLED: Final = OUTCOME_CODE[Outcome.cancelled]
+CONNECT: Final = OUTCOME_CODE[Outcome.connect]
 
 CHUNK: Final = 1 << 14  # events
 NUMBERS: Final = (

@@ -141,7 +141,10 @@ def _inconclusive(facts: Facts) -> Answer:
 
 def _target_failed(facts: Facts) -> Answer:
     why = sentence(facts.result.invalid_reason)
-    headline = f"The server failed under load{_bracket(facts)}."
+    *before, last = [s.users for s in facts.used if s.decision == Decision.failed] or [0]
+    then = f", and then at {last:,} too" if before else ""
+    where = f" at {count([*before, last][-2:][0], REQUESTS)}" if last else ""
+    headline = f"The server failed under load{where}{then}."
     return Answer("server failed", "bad", headline, [why, *explained(facts, capacity=False)])
 
 
@@ -167,8 +170,10 @@ def _held(facts: Facts) -> Answer:
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
         badge, tone = "measured", "good"
-    judged = [*([facts.result.errors] if facts.result.errors else []), *facts.result.slos]
-    verdicts = [verdict(one) for one in sorted(judged, key=lambda one: ORDER.index(one.verdict))]
+    said = facts.result.commonest_error
+    judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
+    judged.sort(key=lambda one: ORDER.index(one.verdict))  # the headline is what decided
+    verdicts = [verdict(one, said) for one in judged]
     figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
@@ -185,14 +190,20 @@ def _figures(facts: Facts, step: Level) -> str:
     return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
 
-def verdict(one: SloResult) -> str:
-    """`SLO missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21%; 5% allowed), ...`."""
+def verdict(one: SloResult, commonest_error: str = "") -> str:
+    """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
+
+    Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
+    """
     at = f" at {count(one.users, REQUESTS)}" if one.users else ""
     share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
-    over = "failed" if one.slo.startswith("max_errors") else f"over {one.slo}"
+    shares = f"({share:.1%}; {one.allowed:.1%} allowed)"
     told = f"nothing was observed that {one.slo} is about"
+    if one.slo.startswith("max_errors"):
+        mostly = f", most often with {commonest_error!r}" if commonest_error else ""
+        return f"SLO missed: {one.n_over:,.0f} of {one.n:,} requests failed{at} {shares}{mostly}."
     if one.n:
-        told = f"{one.n_over:,.0f} of {one.n:,} {over} ({share:.1%}; {one.allowed:.1%} allowed)"
+        told = f"{one.n_over:,.0f} of {one.n:,} over {one.slo} {shares}"
     elif not isnan(one.observed):  # of a search: by its sequential test
         told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
     line = f"{one.slo} {one.verdict}{at}: {told}"

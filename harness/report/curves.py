@@ -49,6 +49,7 @@ AROUND: Final = 0.3  # of the best estimate: levels that are shown apart,
 CROWDED: Final = 3  # where so many holds lie there
 FAR: Final = 3.0  # times the highest point: an SLO's line above that is only named
 MOST_TICKS: Final = 7
+MANY: Final = 3_000  # times the lower end of a log axis: above, a tick for each power of ten
 APART: Final = 0.04  # of the axis: closer ticks would overlap
 TIP: Final = 16  # px above a point: the arrow of an interval without upper end
 
@@ -162,15 +163,15 @@ def _y_axis(
     from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
 
     finite = [v for v in values if math.isfinite(v)]
-    most = max(finite, default=1.0)
+    most = max(finite, default=0.0) or 1.0
     lines = [slo.limit_ns / MS for slo in facts.slos if slo.metric == metric]
     lines = [line for line in lines if line <= FAR * most]
-    low, top = min([*finite, *lines], default=0.0), max([most, *lines])
+    low, top = min([*finite, *lines], default=most), max([most, *lines])
     if around:
         axes.set_ylim(low - (top - low) * 0.08, top + (top - low) * 0.15)
     elif metric in ("ttft", "e2e"):
-        log_ticks(axes.yaxis)
         axes.set_ylim(low / 1.6, top * 1.9)
+        log_ticks(axes.yaxis)
         return
     else:
         axes.set_ylim(0, top * 1.2)
@@ -178,11 +179,13 @@ def _y_axis(
 
 
 def log_ticks(axis: object) -> None:
-    """A log axis with ticks at 1, 2 and 5, in plain numbers. Takes a matplotlib axis."""
+    """A log axis with ticks at 1, 2 and 5, of many decades at 1. Takes a matplotlib axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415
 
     axis._set_axes_scale("log")  # type: ignore[attr-defined]  # noqa: SLF001
-    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))  # type: ignore[attr-defined]
+    low, high = axis.get_view_interval()  # type: ignore[attr-defined]
+    subs = (1, 2, 5) if high < MANY * low else (1,)
+    axis.set_major_locator(LogLocator(10, subs=subs))  # type: ignore[attr-defined]
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))  # type: ignore[attr-defined]
     axis.set_minor_locator(NullLocator())  # type: ignore[attr-defined]
 

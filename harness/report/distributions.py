@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.report.facts import Facts
 
 POINTS: Final = 240  # of a curve; more would not be seen
+BELOW: Final = 20  # a drawing begins at this part of the lowest median
 STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
 
 
@@ -122,7 +123,6 @@ def distribution(facts: Facts, metric: str) -> str:
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         axes.set_xlabel("ms")
-        log_ticks(axes.xaxis)
         axes.set_ylim(0, 1.02)
         axes.axhline(0.95, color=MUTED, linewidth=1)
         axes.annotate("p95", (1.01, 0.95), xycoords=("axes fraction", "data"), ha="left",
@@ -139,5 +139,10 @@ def distribution(facts: Facts, metric: str) -> str:
                 axes.annotate(f"SLO {limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
                               va="bottom", ha="center", fontsize=11,
                               bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
+        # not down to the gaps of nearly nothing between tokens that came in one read
+        middles = [float(x[np.argmax(y >= 0.5)]) for _, (x, y) in samples.values()]  # noqa: PLR2004
+        lows = [float(x[0]) for _, (x, _) in samples.values()]
+        axes.set_xlim(left=max(min(middles) / BELOW, 0.8 * min(lows)))
+        log_ticks(axes.xaxis)
         axes.legend(loc="best", handlelength=2.4)
         return to_svg(figure, f"spread-{metric}", title)

@@ -23,8 +23,8 @@ def junit(result: Result) -> str:
     What is not met is a failure, what is inconclusive an error. A run that ends otherwise than with
     exit code 0 is never all green: without a case that says why, its status is one.
     """
-    judged = [*result.slos, *([result.errors] if result.errors else [])]
-    cases: list[Case] = [(one.slo, one.verdict, verdict(one)) for one in judged]
+    judged, said = [*result.slos, *filter(None, [result.errors])], result.commonest_error
+    cases: list[Case] = [(one.slo, one.verdict, verdict(one, said)) for one in judged]
     cases += [(gate.name, gate.verdict, gate.sentence) for gate in result.gates]
     if result.exit_code != EXIT_OK and all(said == Verdict.met for _, said, _ in cases):
         reason = result.invalid_reason or f"exit code {result.exit_code}"

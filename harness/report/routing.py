@@ -32,7 +32,8 @@ def routed(facts: Facts) -> list[str]:
 def _shown(step: Level) -> bool:
     """Whether a limit was shown to be broken: a level that was not decided is never called over."""
     missed = any(one.verdict == Verdict.missed for one in step.slos)
-    return missed or step.decision == Decision.failed
+    by_failures = step.n_failed > (1 - Q) * step.ttft_ms.n  # no queue and no batch is the cause
+    return (missed or step.decision == Decision.failed) and not by_failures
 
 
 def _p95_ns(step: Level, sign: Sign) -> float:

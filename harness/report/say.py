@@ -96,7 +96,7 @@ class Figure:
     @property
     def interval(self) -> str:
         """`398 to 432` or `at least 398`, with the number's own digits; "" when there is none."""
-        if math.isnan(self.lo):
+        if not math.isfinite(self.lo):  # unknown, or infinite as the number itself
             return ""
         decimals = places(self.value, self.lo, self.hi)
         if math.isnan(self.hi):

@@ -49,6 +49,7 @@ def timeline(facts: Facts) -> str:
         for each, (title, (points, most)) in zip(axes[1:], below.items(), strict=True):
             each.set_title(title)
             each.plot([(t - zero) / SECOND for t, _ in points], [y for _, y in points], color=BLUE)
+            each.margins(y=0.2)
             each.set_ylim(0, most)
         axes[-1].set_xlabel("seconds from the start; grey: measured, white: ramp and warm-up")
         return to_svg(figure, "timeline", "Users, running and waiting requests against time")
@@ -59,7 +60,6 @@ def _gpus(facts: Facts) -> dict[str, tuple[list[tuple[int, float]], float | None
     by_time: dict[int, list[GpuSample]] = {}
     for sample in facts.run.gpu:
         by_time.setdefault(sample.at_ns, []).append(sample)
-
     busy = [(at, sum(s.util_pct for s in read) / len(read)) for at, read in by_time.items()]
     watts = [(at, sum(s.power_w for s in read)) for at, read in by_time.items()]
     return {"GPU utilization, %": (busy, 105.0), "GPU power, W": (watts, None)}

@@ -349,6 +349,7 @@ class KneeController:
         self, window: Window, seen: Recorded, evidence: Evidence, judgement: Judgement
     ) -> None:
         why = self.audit(window, seen) if self.audit else ""
+        self._recovering = False  # it answers again: only the level above was too much for it
         self._keep(Step(window, evidence, judgement, why))
 
     def _keep(self, step: Step) -> None:

@@ -22,6 +22,7 @@ from harness.drive.session import Session
 from harness.drive.traces import TraceReceiver
 from harness.load.planner import clipped
 from harness.measure.ledger import Ledger
+from harness.measure.slo import check_slos
 from harness.measure.traces import key_of
 from harness.runfolder import names
 from harness.runfolder.recordwriter import RecordWriter
@@ -32,7 +33,6 @@ from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.seats import flags_of
 from harness.study.controller import KneeController, Step, Target
-from harness.study.preflight import check_slos
 from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         """Refuse SLOs that could not be judged."""
-        check_slos(self.plan.slos, self.load.workload)
+        check_slos(self.plan.slos, self.load.workload.output.mean)
 
 
 @dataclass(slots=True)

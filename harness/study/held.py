@@ -51,13 +51,16 @@ def judged(
 ) -> Result:
     """Each SLO of each level, and the run's word on it: that of the level where it fares worst.
 
-    Without an SLO nothing is judged. `ended`: the status that the live run ended with.
+    Without an SLO nothing is judged. `ended`: the status that the live run ended with; where the
+    target failed, that is the finding, whatever else does not add up.
     """
-    status = Status.invalid
+    status, gave_up = Status.invalid, ended == Status.target_failed
+    usable = gave_up or (not told.invalid_reason and all(level.usable for level in levels))
     if not plan.slos:
-        usable = not told.invalid_reason or ended == Status.target_failed
-        if usable and all(level.usable for level in levels):
-            status = Status.target_failed if ended == Status.target_failed else Status.measured
+        if gave_up:
+            status = Status.target_failed
+        elif usable:
+            status = Status.measured
         return replace(told, status=status, levels=tuple(levels))
     steps = list(counted.steps.items())
     decided = decide(
@@ -83,19 +86,19 @@ def judged(
         failures.append(_said(found.errors, level))
     by_slo = zip(*(level.slos for level in said), strict=True)
     slos = [max(results, key=_how_bad) for results in by_slo]
+    if not levels:  # nothing was sent
+        slos = [SloResult(str(slo), Verdict.inconclusive, allowed=slo.allowed) for slo in plan.slos]
     # few failures need not be shown: only too many are a finding
     missed = [one for one in failures if one.verdict == Verdict.missed]
     errors = max(missed, key=_how_bad, default=None)
     verdicts = {one.verdict for one in (*slos, *missed)}
-    if ended == Status.target_failed or not told.invalid_reason:
-        if Verdict.missed in verdicts:
-            status = Status.missed
-        elif {one.verdict for one in slos} == {Verdict.met}:
-            status = Status.met
-        else:
-            status = Status.inconclusive
-    if not all(level.usable for level in levels):
-        status = Status.invalid
+    if usable and Verdict.missed in verdicts:
+        status = Status.missed
+    elif gave_up:
+        status = Status.target_failed
+    elif usable:
+        met = {one.verdict for one in slos} == {Verdict.met}
+        status = Status.met if met else Status.inconclusive
     return replace(told, status=status, slos=tuple(slos), errors=errors, levels=tuple(said))
 
 

@@ -16,15 +16,13 @@ from harness.server.access import Access
 from harness.server.address import Address
 from harness.server.probe import Capabilities, probe
 from harness.server.seats import flags_of
-from harness.units import exact_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
     from harness.load.workloads import Workload
-    from harness.measure.slo import Slo
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
 
 FILES_BESIDE_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
@@ -143,22 +141,6 @@ def raise_file_limit(need: int, option: str = "--max-users") -> int:
     wanted = need if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
-
-
-def check_slos(slos: Sequence[Slo], workload: Workload) -> None:
-    """Each is on a quantile of its own, of what requests have. Raises ConfigError."""
-    for slo in slos:
-        same = sorted(other.limit_ns for other in slos if other.name == slo.name)
-        if len(same) > 1:
-            raise ConfigError(
-                f"--slo {slo.name} is given {len(same)} times: expected one limit for each "
-                f"quantile; try --slo {slo.name}={exact_ns(same[0])} alone."
-            )
-        if slo.metric in ("itl", "tpot") and workload.output.mean < 2:  # noqa: PLR2004 - a gap's ends
-            raise ConfigError(
-                f"--slo {slo} is on the time between output tokens, and a request has one: "
-                "expected two or more; try --output-tokens 16."
-            )
 
 
 def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabilities:

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from harness.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
@@ -131,12 +133,15 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [s.window for s in replayed.steps if not s.invalid]
     windows = windows or [s.window for s in replayed.steps]  # the headline says if none is valid
+    gave_up = ended.get("status") == Status.target_failed and replayed.steps
+    error = commonest_error(run, replayed.steps[-1].window.chosen_ns if gave_up else 0)
     told = Result(
         command=kind,
         target=target_of(run),
         client=ended.get("figures") or {},
         lacking=tuple(lacking(run.server)),
-        invalid_reason=ended.get("invalid") or why_failed(run, ended, replayed),
+        invalid_reason=ended.get("invalid") or why_failed(ended, replayed, error),
+        commonest_error=error,
         interrupted=bool(ended.get("interrupted")),
         damage=tuple(run.damage.sentences()),
         replay_differences=tuple(replayed.differences),
@@ -145,7 +150,8 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
     if kind == KNEE:
         result = _with_knee(told, plan, replayed, levels, counted, ended=ended)
     else:
-        result = judged(told, plan, levels, counted, str(ended.get("status") or ""))
+        status = "" if ended.get("invalid") else str(ended.get("status") or "")
+        result = judged(told, plan, levels, counted, status)
     status = Status.interrupted if told.interrupted else result.status
     gates = gates_of(result, config)
     code = exit_code(status, gates, EXIT_OF[status])
@@ -203,21 +209,25 @@ def target_of(run: Run) -> Target:
     )
 
 
-def why_failed(run: Run, ended: Json, replayed: Replay) -> str:
+def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     """Why it ended early: no usable level, or the commonest error of what failed hard."""
     if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.steps:
         return ""
-    last = replayed.steps[-1].window
+    users = replayed.steps[-1].window.users
     if why := replayed.steps[-1].invalid:
-        return f"the level of {last.users} users, on which the answer hangs, cannot be used: {why}."
-    bad = failed(run.table) & (run.table.done_ns >= last.chosen_ns)
-    said = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in bad.nonzero()[0])
-    told, count = said.most_common(1)[0] if said else ("no request ended", 0)
+        return f"the level of {users} users, on which the answer hangs, cannot be used: {why}."
+    said = f"most often with {error!r}" if error else "and none ended well"
     return (
-        f"at {last.users} users more than half of the requests failed, {count} times with "
-        f"{told!r}; see whether the server still runs and what its log says, then run again; what "
-        "was measured before is kept."
+        f"at level {users} more than half of the requests failed, {said}; see whether the server "
+        "still runs and what its log says, then run again; what was measured before is kept."
     )
+
+
+def commonest_error(run: Run, from_ns: int) -> str:
+    """What most of the failed requests ended with that ended since then; "" where none failed."""
+    bad = np.flatnonzero(failed(run.table) & (run.table.done_ns >= from_ns))
+    said = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in bad)
+    return said.most_common(1)[0][0] if said else ""
 
 
 def write_results(path: Path, compat: Sequence[str] = ()) -> tuple[Run, Result]:

@@ -78,10 +78,10 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
     """The page's facts of a run that has its results; `answer`: the report's, in words."""
     lines = [line for line in answer.strip().splitlines() if not line.startswith("The run folder")]
     knee, facts = result.knee, facts_of(result.status)
-    if result.target.simulated:  # the first line says so, and on the page the badge
-        facts["badge"] = f"{facts['badge']}: {result.target.label}"
+    if result.target.simulated:  # the first line says so, and on the page a badge
         lines = lines[1:]
     return facts | {
+        "simulated": result.target.label,
         "sentence": lines[0] if lines else "",
         "answer": lines[1:],
         "knee": [knee.estimate, *knee.ci95] if knee else [None, None, None],

@@ -168,13 +168,13 @@ export class Chart {
     const box = { y: TOP, height: HEIGHT - TOP - BOTTOM, fill: "var(--green)" };
     return [el("rect", { ...box, x: this.x(from), width: Math.max(this.x(to) - this.x(from), 1), opacity: 0.22 }),
       el("rect", { ...box, x: this.x(at) - 0.7, width: 1.4 }),
-      el("text", { x: this.x(Math.min(from, at)) - 4, y: TOP + 10, "text-anchor": "end", style: "fill: var(--green); font-weight: bold" }, name)];
+      el("text", { x: this.x(Math.min(from, at)) - 4, y: TOP + 10, "text-anchor": "end", class: "knee" }, name)];
   }
 
   // a point whose interval is wide, or has no upper end, is hollow
   marks() {
     return (this.data.marks || []).flatMap(({ t, y, kind, low = null, high = null }) => {
-      const bar = low === null ? [] : [el("line", { x1: this.x(t), x2: this.x(t), y1: this.y(low), y2: this.y(high === null ? y : high), stroke: "var(--muted)" })];
+      const bar = low === null ? [] : [el("line", { x1: this.x(t), x2: this.x(t), y1: this.y(low), y2: high === null ? this.y(y) - 12 : this.y(high), stroke: "var(--muted)" })];
       return [...bar, mark(this.x(t), this.y(y), kind, low !== null && !(high !== null && high - low <= y / 2))];
     });
   }

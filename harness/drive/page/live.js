@@ -33,9 +33,11 @@ $("by-level").append(...Object.values(levels).map((chart) => chart.node));
 
 function text(node, words) { if (node.textContent !== words) node.textContent = words; }
 
-function showState({ badge, tone, sentence, over, answer = [], files = [], can_start, can_stop }) {
+function showState({ badge, tone, simulated = "", sentence, over, answer = [], files = [], can_start, can_stop }) {
   text($("badge"), badge);
   $("badge").className = `badge ${tone}`;
+  text($("simulated"), simulated);
+  $("simulated").hidden = !simulated;
   text($("sentence"), sentence);
   document.title = `${badge}: vllm-harness live`;
   $("answer").replaceChildren(...answer.map((line) => el("p", {}, line)));
@@ -69,7 +71,7 @@ function drawAll() {
     return { from: s.to_s, to: next ? next.to_s : last, low: s.bracket[0], high: s.bracket[1] };
   });
   charts.users.draw({ points, newest, bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) });
-  for (const key of Object.keys(levels)) drawLevels(key, steps.filter((s) => s[`${key}_p95_ms`] && s[`${key}_p95_ms`][0] !== null));
+  for (const key of Object.keys(levels)) drawLevels(key, steps.filter((s) => s.decision !== "invalid" && s[`${key}_p95_ms`][0] !== null));
 }
 
 // p95 against users: each hold of a level as a point, and the line through the levels' means
@@ -110,7 +112,7 @@ const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a le
 
 function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];
-  if (step && !page.facts.over) parts.push(`Step ${step}: ${users} ${users === 1 ? "user" : "users"} (${PURPOSE[purpose] || purpose}), ${phase}`);
+  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${users === 1 ? "user" : "users"} (${PURPOSE[purpose] || purpose}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
@@ -129,10 +131,10 @@ function interval(told, key) {
 
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
-  const head = [["Step"], ["Users"], ["Why this level", "text"], ["Decision", "text"], ["p95 TTFT, ms"], ["p95 ITL, ms"], ["Measured"], ["Reason", "text"]];
+  const head = [["Level"], ["Users"], ["Why this level", "text"], ["Decision", "text"], ["p95 TTFT, ms"], ["p95 ITL, ms"], ["Measured"], ["Reason", "text"]];
   const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [PURPOSE[s.purpose] || s.purpose, "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
     [interval(s.ttft_p95_ms, "ttft")], [interval(s.itl_p95_ms, "itl")], [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
-  $("levels").querySelector(".wide").replaceChildren(table("Steps", head, rows));
+  $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
 
 function showFigures() {
