@@ -1,8 +1,6 @@
 """`python -m harness` is the command `vllm-harness`."""
 
-import sys
-
-from harness.cli import main
+from harness.cli import command
 
 if __name__ == "__main__":  # a spawned child imports this file again under another name
-    sys.exit(main())
+    command()

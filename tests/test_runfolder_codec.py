@@ -8,14 +8,9 @@ import msgpack
 import pytest
 
 from harness.measure.records import Outcome, RequestRecord
-from harness.runfolder.arrays import (
-    ZEROS,
-    pack,
-    pack_in_python,
-    unpack,
-    unpack_in_python,
-)
+from harness.runfolder.arrays import pack, unpack
 from harness.runfolder.codec import LATER, NUMBERS, decode, encode, encode_all
+from harness.runfolder.plainarrays import ZEROS, pack_in_python, unpack_in_python
 
 T = 1_790_000_000_000_000_000  # an instant of 2026, in ns
 

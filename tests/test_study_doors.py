@@ -41,7 +41,7 @@ def requests(
     tokens: int = TOKENS,
     outcome: Outcome = Outcome.truncated,
 ) -> list[RequestRecord]:
-    """`n` requests after the two turns of each user that settle a level, each user's one after another.
+    """`n` requests after the two turns of each user that settle a level, one after another.
 
     Of the `n`, those of `slow` have their first token late, those of `bad` end as `outcome`.
     """

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from fault_server import above, after, each, fault_servers, never
+from fault_server import after, fault_servers
 from study_process import harness, load
 
 from harness.runfolder import names
@@ -21,7 +18,7 @@ from harness.study.results import write_results
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fault_server import FaultServer, FaultServers, Fails
+    from fault_server import FaultServer, FaultServers
 
 pytestmark = pytest.mark.process
 TOP = Path(__file__).parents[1]

@@ -14,7 +14,8 @@ import pytest
 from measure_tables import record, table
 
 from harness.drive.traces import TraceReceiver
-from harness.measure.traces import Trace, key_of, request_id, traced_split
+from harness.measure.records import key_of, request_id
+from harness.measure.traces import Trace, traced_split
 from harness.measure.typed import to_json
 from harness.runfolder import names
 from harness.runfolder.reader import Damage, read_traces

@@ -1,5 +1,5 @@
 """Layer 5: one file per subcommand: parse, call one function, map errors to exit codes."""
 
-from harness.cli.app import main
+from harness.cli.app import command, main
 
-__all__ = ["main"]
+__all__ = ["command", "main"]

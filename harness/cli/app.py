@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
 from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, sweep
 from harness.cli.parsing import Parser, paste
+from harness.drive.leaving import leave
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 
 if TYPE_CHECKING:
@@ -59,3 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `vllm-harness ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def command() -> NoReturn:
+    """The process's: ended without taking apart what it has imported."""
+    leave(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 from harness.errors import EXIT_OK
@@ -37,6 +38,7 @@ def start(options: Options) -> int:
         return EXIT_OK
     most = max(users)
     with ready(options.target, options.load, options.output, most, option=option) as (url, known):
+        gc.set_threshold(100_000)  # else imports and drawings are looked through again and again
         from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
         from harness.study.knee import run_knee  # noqa: PLC0415 - as above
         from harness.study.run import run_levels  # noqa: PLC0415 - as above

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from harness.drive.clock import now_ns
 from harness.drive.options import DriveOptions
 from harness.errors import ConfigError
-from harness.load.workloads import WORKLOADS, workload
+from harness.load.workloads import AS_USERS, WORKLOADS, workload
 from harness.measure.slo import Slo, check_slos
 from harness.server.address import Address
 from harness.units import percent
@@ -28,7 +28,6 @@ PREPARED = "harness_prepared"  # the master's finished options, on their way to 
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
 # Locust's form shows none of them, but would take them from whoever posts one.
 FIXED = ("api_key_env", "ca_file", "insecure", "run_folder")
-AS_USERS = "default"  # the workload that is named like the users' API
 _fixed: WeakKeyDictionary[Environment, dict[str, Any]] = WeakKeyDictionary()
 
 

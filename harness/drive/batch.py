@@ -14,6 +14,7 @@ LENGTH: Final = struct.Struct("!I")
 _HEAD: Final = struct.Struct("=qq?II")  # of a message: sequence, now, parts, sizes of rows and blob
 ROW: Final = struct.Struct("=qqqqq")
 COLUMNS: Final = 5
+SLICE: Final = 16  # records of one answer at most
 
 # a row's kind: what it is, and for a read or a token plus one if its stamp is exact
 BYTES: Final = 0  # the value is how many

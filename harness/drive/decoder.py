@@ -26,6 +26,7 @@ from harness.drive.batch import (
     NOTICE,
     OPENED,
     RESUMED,
+    SLICE,
     TOKEN,
     Message,
     pack,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from harness.measure.records import RequestRecord
 
-SLICE: Final = 16
 NICE: Final = 5  # on a busy machine the reader comes first: decoding can wait
 
 Row = tuple[tuple[Any, ...], int, int, Any]

@@ -16,8 +16,7 @@ import gevent
 from gevent.event import Event
 from gevent.hub import get_hub
 
-from harness.drive.batch import ENDED, OPENED, Batch
-from harness.drive.decoder import SLICE
+from harness.drive.batch import ENDED, OPENED, SLICE, Batch
 from harness.drive.opened import Opened
 from harness.drive.pipe import Child, DecodesElsewhere, Here
 from harness.units import SECOND

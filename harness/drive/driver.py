@@ -13,8 +13,7 @@ from harness.drive.connection import Place
 from harness.drive.reader import Exchange, Limits, Reader
 from harness.drive.sinks import Fanout
 from harness.load.planner import plan, randomness
-from harness.measure.records import Outcome
-from harness.measure.traces import request_id
+from harness.measure.records import Outcome, request_id
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import gevent.socket
 from gevent.event import Event
 
 from harness.drive.batch import LENGTH, Message
-from harness.drive.decoder import Decoding
 from harness.drive.stamping import Socket
 
 EXIT_S: Final = 5.0
@@ -106,6 +105,8 @@ class Here:
 
     def __init__(self) -> None:
         """Nothing was sent yet."""
+        from harness.drive.decoder import Decoding  # noqa: PLC0415 - numpy, and hardly ever needed
+
         self._decoding = Decoding()
         self._answers: deque[tuple[Any, ...]] = deque()
         self._some = Event()

@@ -8,6 +8,7 @@ from typing import Final
 from harness.errors import ConfigError, closest
 from harness.load.lengths import Lengths
 
+AS_USERS: Final = "default"  # the workload that is named like the users' API, under `locust`
 API_PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.errors import EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
-from harness.measure.stats import FEWEST_USED, t_quantile
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
+from harness.measure.stats import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Bounds = tuple[float, float]
 
 ALPHA: Final = 0.05  # of calling anything worse that is not, and as much for better
+FEWEST: Final = 4  # blocks with data: below, a spread says nothing
 INF: Final = math.inf
 MOST_Z: Final = 8.0
 MOST_TIMES: Final = 100.0  # to measure longer than so many times as long is no advice
@@ -104,7 +105,7 @@ class Comparison:
         if any(d.beyond for d in self.differences):
             return EXIT_SLO_MISSED
         known = [np.isfinite(d.ci95).all() for d in self.differences if d.metric != ERRORS]
-        return EXIT_OK if any(known) else EXIT_UNDECIDED
+        return EXIT_OK if any(known) else EXIT_INCONCLUSIVE
 
 
 def latency(
@@ -238,7 +239,7 @@ def holm(z: Sequence[float], weights: Sequence[int]) -> list[bool]:
 
 def _student(z: float, blocks: int) -> float:
     """Standard errors from so few blocks that hold what z normal ones would."""
-    return -t_quantile(_NORMAL.cdf(-z), blocks - 1) if blocks >= FEWEST_USED else INF
+    return -t_quantile(_NORMAL.cdf(-z), blocks - 1) if blocks >= FEWEST else INF
 
 
 def _error(hits: Numbers, sizes: Numbers) -> float:

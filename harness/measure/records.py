@@ -97,6 +97,20 @@ class RequestRecord:
         return self.worker, self.number
 
 
+def request_id(run_id: str, worker: int, number: int) -> str:
+    """What we call a request towards the server."""
+    return f"{run_id}-{worker}-{number}"
+
+
+def key_of(run_id: str, told: str) -> tuple[int, int] | None:
+    """(worker, number) of a server's id such as `cmpl-RUN-0-17-0`; None: not of this run."""
+    _, ours, rest = told.partition(f"{run_id}-")
+    parts = rest.split("-")
+    if not ours or not run_id or len(parts) < 2 or not (parts[0] + parts[1]).isdecimal():  # noqa: PLR2004
+        return None
+    return int(parts[0]), int(parts[1])
+
+
 def in_pieces(records: Iterable[RequestRecord], events: int) -> Iterator[list[RequestRecord]]:
     """Lists of about so many events each, so that not all need be worked on together."""
     some: list[RequestRecord] = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.measure.metrics import ttft
+from harness.measure.records import key_of
 from harness.measure.stats import quantile
 from harness.measure.typed import rounded
 from harness.units import MS, SECOND
@@ -34,20 +35,6 @@ class Trace:
     ttft_s: float
     queue_s: float
     prefill_s: float
-
-
-def request_id(run_id: str, worker: int, number: int) -> str:
-    """What we call a request towards the server."""
-    return f"{run_id}-{worker}-{number}"
-
-
-def key_of(run_id: str, told: str) -> tuple[int, int] | None:
-    """(worker, number) of a server's id such as `cmpl-RUN-0-17-0`; None: not of this run."""
-    _, ours, rest = told.partition(f"{run_id}-")
-    parts = rest.split("-")
-    if not ours or not run_id or len(parts) < 2 or not (parts[0] + parts[1]).isdecimal():  # noqa: PLR2004
-        return None
-    return int(parts[0]), int(parts[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from harness.errors import EXIT_OK, EXIT_SLO_MISSED, EXIT_UNDECIDED
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
 from harness.measure.compare import ERRORS, KNEE, Change
 from harness.report.say import UNKNOWN, count, say
 from harness.report.words import in_markdown, metric_name, one_line
@@ -20,7 +20,7 @@ MOST_ROWS: Final = 12  # in sight; the whole table is folded below
 USUAL: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")  # in sight though nothing changed
 NAMES: Final = {KNEE: "knee (users)", ERRORS: "failed requests", "requests_per_s": "requests/s",
                 "output_tokens_per_s": "output tokens/s"}  # fmt: skip
-TONES: Final = {EXIT_OK: "good", EXIT_UNDECIDED: "unsure", EXIT_SLO_MISSED: "bad"}
+TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
 
 
 def row(one: Difference) -> list[str]:
@@ -60,7 +60,7 @@ def warning(c: Comparison) -> str:
 def headline(c: Comparison) -> str:
     """The answer."""
     limit, said = f"more than {100 * c.tolerance:g}%", "No difference between A and B is shown."
-    if c.exit_code == EXIT_UNDECIDED:
+    if c.exit_code == EXIT_INCONCLUSIVE:
         said = "Too little was measured to tell A from B: no figure has an interval."
     for some, so in (
         (_called(c, Change.better), "B is better than A"),

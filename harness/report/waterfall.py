@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.report.say import UNKNOWN, bounds, places, rounded
-from harness.report.svg import BLUE, GOLD, GREEN, INK, RED, drawing, to_svg
+from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, RED, TOP, drawing, to_svg
 from harness.report.words import in_markdown, ruled
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def waterfall(facts: Facts) -> str:
         axes.set_ylabel("level: concurrent requests")
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, borderpad=0,
                     handlelength=0.9, columnspacing=1.0, handletextpad=0.4)  # fmt: skip
-        return to_svg(figure, "waterfall", "Mean TTFT of each level, split by where it is spent")
+        label = "Mean TTFT of each level, split by where it is spent"
+        return to_svg(figure, "waterfall", label, TOP + LINE)
 
 
 def _lefts(spent: list[list[float]]) -> list[list[float]]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from harness.measure.records import Outcome
 from harness.measure.table import OUTCOME_CODE, RecordTable
-from harness.runfolder.arrays import values
 from harness.runfolder.codec import HEADER_BYTES, LATER, NUMBERS, frames
+from harness.runfolder.plainarrays import values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -125,7 +125,12 @@ def requests_of(pieces: Sequence[Piece], levels: Levels) -> pa.Table:
     table = concat([piece.table for piece in pieces])
     is_open, some, at = table.is_open, table.counts > 0, np.append(table.at_ns, -1)
     errors = [error for piece in pieces for error in piece.errors]
-    sent, offsets = np.repeat(table.sent_ns, table.counts), pa.array(table.offsets, pa.int32())
+    sent = np.repeat(table.sent_ns, table.counts)
+    offsets = _all(pa.int32(), table.offsets.astype(np.int32))
+
+    def lists(values: NDArray[np.int64]) -> pa.Array:
+        return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
+
     return _table({
         **{name: getattr(table, name) for name in ("worker", "number", "user")},
         **levels.place(table.sent_ns),
@@ -144,9 +149,9 @@ def requests_of(pieces: Sequence[Piece], levels: Levels) -> pa.Table:
         "finish_reason": [reason for piece in pieces for reason in piece.reasons],
         "status": np.where(table.status > 0, table.status, -1),
         **{name: getattr(table, name) for name in COUNTS},
-        "token_at_ns": pa.ListArray.from_arrays(offsets, table.at_ns - sent),
-        "token_not_before_ns": pa.ListArray.from_arrays(offsets, table.not_before_ns - sent),
-        "tokens": pa.ListArray.from_arrays(offsets, table.tokens),
+        "token_at_ns": lists(table.at_ns - sent),
+        "token_not_before_ns": lists(table.not_before_ns - sent),
+        "tokens": lists(table.tokens),
     })  # fmt: skip
 
 
@@ -157,14 +162,15 @@ def tokens_of(table: RecordTable, levels: Levels) -> pa.Table:
     at, row = np.append(table.at_ns, gaps.at_ns[len(ends) :]), table.request_of_event
     gap_ns = np.append(np.full(len(table.at_ns), nan), gaps.ns[len(ends) :])
     gap_ns[ends] = gaps.ns[: len(ends)]
-    exact = (table.at_ns == table.not_before_ns).tolist() + [None] * len(lost)
+    exact = np.append(table.at_ns == table.not_before_ns, lost < 0)
+    known = np.arange(len(exact)) < len(table.at_ns)
     return _table({
         **{name: getattr(table, name)[np.append(row, lost)] for name in ("worker", "number")},
         **levels.place(at),
         "at": at,
         "gap_ms": gap_ns,
         "tokens": np.append(table.tokens, 0 * lost),
-        "exact": pa.array(exact, pa.bool_()),
+        "exact": _array(pa.bool_(), np.packbits(exact, bitorder="little"), known),
     })  # fmt: skip
 
 
@@ -182,13 +188,33 @@ def _table(columns: dict[str, Any]) -> pa.Table:
         if isinstance(values, pa.Array):
             arrays[name] = values
         elif name.endswith("_ms"):
-            arrays[name] = pa.array(values / MS, from_pandas=True)
+            arrays[name] = _array(pa.float64(), values / MS, ~np.isnan(values))
         elif isinstance(values, list) or values.dtype.kind == "U":
-            arrays[name] = pa.array([text or None for text in values], pa.string())
+            texts = [str(text).encode() for text in values]
+            ends = np.cumsum([0, *map(len, texts)])
+            some = np.array([bool(text) for text in texts], bool)
+            arrays[name] = _array(pa.string(), ends.astype(np.int32), some, b"".join(texts))
         else:
             kind = pa.timestamp("ns", "UTC") if name.endswith("at") else pa.int64()
-            arrays[name] = pa.array(values, mask=values < 0).cast(kind)
+            arrays[name] = _array(kind, values.astype(np.int64), values >= 0)
     return pa.table(arrays)
+
+
+def _all(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
+    """None of them null."""
+    return _array(kind, values, np.ones(len(values), bool))
+
+
+def _array(
+    kind: pa.DataType, values: NDArray[Any], some: NDArray[np.bool_], *rest: bytes
+) -> pa.Array:
+    """As `pa.array`, null where not `some`; that one imports pandas to see whether these are its.
+
+    Values are of `kind` as they are in memory; of text its ends, and `rest` is the text.
+    """
+    there = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
+    buffers = [pa.py_buffer(each) for each in (np.ascontiguousarray(values), *rest)]
+    return pa.Array.from_buffers(kind, len(some), [there, *buffers])
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:

@@ -22,8 +22,8 @@ from harness.drive.session import Session
 from harness.drive.traces import TraceReceiver
 from harness.load.planner import clipped
 from harness.measure.ledger import Ledger
+from harness.measure.records import key_of
 from harness.measure.slo import check_slos
-from harness.measure.traces import key_of
 from harness.runfolder import names
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info

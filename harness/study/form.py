@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.drive.arguments import AS_USERS
 from harness.errors import ConfigError
-from harness.load.workloads import WORKLOADS, workload
+from harness.load.workloads import AS_USERS, WORKLOADS, workload
 from harness.measure.slo import Slo
 from harness.server.address import Address
 from harness.study.options import budget_ns

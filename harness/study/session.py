@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from harness.measure.typed import to_json
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import to_json as dumps
-from harness.study.experiment import Experiment, Viewer, Wanted
-from harness.study.livemetrics import served
 from harness.study.preflight import said_to
 from harness.study.results import write_results
-from harness.study.runpage import RunPage
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -28,6 +25,8 @@ if TYPE_CHECKING:
     from harness.runfolder.reader import Run
     from harness.server.probe import Capabilities
     from harness.study.choosing import Choice
+    from harness.study.experiment import Experiment, Viewer, Wanted
+    from harness.study.runpage import RunPage
 
 
 class Front(Protocol):
@@ -52,6 +51,10 @@ def conduct(
     choose: Choice | None = None,
 ) -> int:
     """Run to the end and say the answer; the exit code."""
+    from harness.study.experiment import Experiment  # noqa: PLC0415 - Locust: reports need none
+    from harness.study.livemetrics import served  # noqa: PLC0415 - as above
+    from harness.study.runpage import RunPage  # noqa: PLC0415 - as above
+
     folder = wanted.output.out_dir
     page = RunPage(wanted, url, known.model) if wanted.output.ui_port is not None else None
     recent = page.recent if page else None
