@@ -47,7 +47,7 @@ def test_what_surrounds_a_small_load(tmp_path: Path, figure: Callable[[str], Non
     for number in range(3):  # the first may compile; others may be disturbed
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-m", "harness", *command.split(), "--out", str(tmp_path / f"{number}")],
+            [sys.executable, "-m", "harness", *command.split(), "--out", tmp_path / f"{number}"],
             capture_output=True, check=True, env=compiled,
         )  # fmt: skip
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -36,22 +36,28 @@ def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
     What does not fit the model's context is made shorter in proportion, the system message apart.
     """
     own, output = workload.prompt.draw(rng), workload.output.draw(rng)
-    shared, context = workload.system_tokens, workload.max_model_len
-    if context and shared + own + output > context:
-        room = context if workload.token_ids else int(context * (1 - TEXT_MARGIN))
+    shared, room = workload.system_tokens, room_of(workload)
+    if room and shared + own + output > room:
         share = max(room - shared, 2) / (own + output)
         own, output = max(int(own * share), 1), max(int(output * share), 1)
     return shared + own, output
 
 
+def room_of(workload: Workload) -> int:
+    """Tokens that a request may have; 0: not known. Text only nearly has the tokens planned."""
+    context = workload.max_model_len
+    return context if workload.token_ids else int(context * (1 - TEXT_MARGIN))
+
+
 def clipped(workload: Workload, seed: int) -> int:
     """How many of the first SAMPLE requests are made shorter to fit the model's context."""
     most = workload.system_tokens + MOST * (workload.prompt.mean + workload.output.mean)
-    if most <= workload.max_model_len:
+    room = room_of(workload)
+    if most <= room:
         return 0  # no draw is longer
     whole = replace(workload, max_model_len=0)
     planned = (sum(plan_lengths(whole, seed, 0, number)) for number in range(SAMPLE))
-    return sum(tokens > workload.max_model_len > 0 for tokens in planned)
+    return sum(tokens > room > 0 for tokens in planned)
 
 
 def plan_lengths(workload: Workload, seed: int, worker: int, number: int) -> tuple[int, int]:
