@@ -466,6 +466,8 @@ def result_schema() -> str:
 def result() -> str:
     """docs/result.md: rules, states, then each object with its fields, from the schema."""
     sample = json.loads((HERE.parent / "reports/samples/result.json").read_text())
+    held = (x for x in sample["levels"] if x["users"] == sample["knee"]["measured_at_users"])
+    sample["levels"] = [max(held, key=lambda x: x["ttft_ms"]["n"])]
     example = _layout(_shown(sample, EXAMPLE)).splitlines()
     rows = ["# result.json", "", RESULT_HOW, *(f"    {line}" for line in example), "", RESULT_RULES]
     for states in (Status, Decision, Verdict, Purpose, Source):
@@ -513,11 +515,11 @@ def _kind(part: dict[str, Any]) -> str:
 
 
 def _shown(whole: Any, wanted: Any) -> Any:
-    """The fields of `whole` that `wanted` names; of a list the last item."""
+    """The fields of `whole` that `wanted` names."""
     if not wanted:
         return whole
     if isinstance(whole, list):
-        return [_shown(whole[-1], wanted)]
+        return [_shown(item, wanted) for item in whole]
     return {key: _shown(whole[key], of) for key, of in wanted.items()}
 
 
@@ -564,8 +566,8 @@ changes its meaning or goes.
     jq '.slos[] | select(.verdict != "met")' result.json
     jq -r '.levels[] | [.users, .ttft_ms.p95, .output_tokens_per_s] | @tsv' result.json
 
-In Python `harness.open_run(DIR).result` is the same as typed dataclasses. A part of the result of
-`make knee` ([all of it](../reports/samples/result.json)):
+In Python `harness.open_run(DIR).result` is the same as typed dataclasses. Some fields of the result
+of `make knee`, and one of its levels ([all of it](../reports/samples/result.json)):
 """
 RESULT_RULES = """\
 ## Rules
@@ -594,8 +596,8 @@ RESULT_RULES = """\
 - **Verdicts.** The levels of `run`, `sweep` and a recorded Locust test are judged once, when all
   is over, at alpha 0.05: `slos` of each level has a verdict per SLO, and `slos` of the result has
   each SLO at the level where it fares worst. In a search each level's `decision` is that of a
-  sequential test, and `slos` of the result is of the level that holds. Without an SLO nothing is
-  judged.
+  sequential test, and `slos` of the result is of the longest hold of the level that holds. Without
+  an SLO nothing is judged.
 - **Gates.** `knee --at-least N` and `--baseline DIR` ask for something: each is an entry of
   `gates`. Where the search has an answer, they decide the exit code in place of the status: 99
   where one is missed, else 6 where one is inconclusive, else 0. [exit-codes.md](exit-codes.md) has
