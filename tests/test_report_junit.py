@@ -26,7 +26,7 @@ SAID_FEW = (
 SAID_OPEN = f"{TTFT} inconclusive at 34 concurrent requests: 460 ms"
 GATE = Gate("holds at least 40", MISSED, "Fails by 38 users; asked for at least 40.")
 ERRORS = SloResult("max_errors=1%", MISSED, users=8, n=100, n_over=9, allowed=0.01)
-SAID_ERRORS = "max_errors=1% missed at 8 concurrent requests: 9 of 100 failed (9.0%; 1.0% allowed)."
+SAID_ERRORS = "SLO missed: 9 of 100 requests failed at 8 concurrent requests (9.0%; 1.0% allowed)."
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_search_whose_every_step_is_invalid_ends_with_the_budget(slos: tuple[S
         loop.set_users(1)
         loop.advance(loop.now_ns + SECOND)
     assert controller.result is not None
-    assert controller.result.status == "target_failed"
+    assert controller.result.status == "invalid"
     assert {step.window.users for step in controller.steps} == {1}
 
 

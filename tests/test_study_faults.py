@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -143,8 +144,11 @@ def test_a_knee_of_a_server_that_dies(servers: FaultServers, tmp_path: Path) -> 
 def locust(folder: Path, server: FaultServer, *options: object) -> subprocess.CompletedProcess[str]:
     """Locust as its users start it, in a folder of theirs."""
     folder.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     command = [sys.executable, "-m", "locust", "-f", TOP / "locustfiles" / "chat.py", "--headless",
-               "-u", 4, "-r", 4, "-t", "5s", "--host", server.url, *LENGTHS, *options]  # fmt: skip
+               "-u", 4, "-r", 4, "-t", "5s", "--host", server.url, "--master-port", port,
+               "--master-bind-port", port, *LENGTHS, *options]  # fmt: skip
     return subprocess.run(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         stdin=subprocess.DEVNULL, timeout=120, check=False, cwd=folder,

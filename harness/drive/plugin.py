@@ -19,6 +19,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
+import psutil
 from locust import events, runners
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
 
@@ -281,4 +282,6 @@ def _on_init(environment: Environment, **_: Any) -> None:
         Plugin(environment)
     except HarnessError as error:
         logger.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the trace is not
+        for child in psutil.Process().children():  # workers that --processes forked: Locust forgets
+            child.terminate()  # them, and they would wait for ever
         sys.exit(error.exit_code)
