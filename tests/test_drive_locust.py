@@ -94,7 +94,7 @@ def test_a_locustfile_works_alone(url: str, file: str, tmp_path: Path) -> None:
     assert counted(out) == (len(run.table), 0)
     assert complete(run)
     assert {OUTCOMES[code] for code in run.table.outcome} == {Outcome.ok}
-    assert run.info["config"]["model"] == "scripted"
+    assert run.info["config"]["drive"]["model"] == "scripted"
     assert run.damage.sentences() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -22,6 +23,7 @@ SAID_FEW = (
     f"{ITL} inconclusive at 8 concurrent requests: 1 of 20 over {ITL} (5.0%; 5.0% allowed); about "
     "80 more requests would decide it."
 )
+SAID_OPEN = f"{TTFT} inconclusive at 34 concurrent requests: 460 ms"
 GATE = Gate("holds at least 40", MISSED, "Fails by 38 users; asked for at least 40.")
 ERRORS = SloResult("max_errors=1%", MISSED, users=8, n=100, n_over=9, allowed=0.01)
 SAID_ERRORS = "max_errors=1% missed at 8 concurrent requests: 9 of 100 failed (9.0%; 1.0% allowed)."
@@ -47,6 +49,10 @@ SAID_ERRORS = "max_errors=1% missed at 8 concurrent requests: 9 of 100 failed (9
         (
             {"status": Status.found, "exit_code": 99, "slos": (HELD,), "gates": (GATE,)},
             [(TTFT, "system-out", None), (GATE.name, "failure", GATE.sentence)],
+        ),
+        (
+            {"status": Status.inconclusive, "exit_code": 6, "slos": (replace(HELD, verdict=OPEN),)},
+            [(TTFT, "error", f"{SAID_OPEN}; a longer --budget would decide it.")],
         ),
         ({"status": Status.measured}, []),
         # red all the same where no case says why

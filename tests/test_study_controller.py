@@ -191,6 +191,9 @@ def test_a_level_that_fails_hard_is_bad_at_once_and_the_load_goes_down() -> None
     after = controller.steps[controller.steps.index(hard[0]) + 1]
     assert (hard[0].judgement.decision, after.window.purpose) == ("fail", "down")
     assert after.window.users < hard[0].window.users
+    assert controller.result is not None  # it answered again below: only too much for it
+    found = locate(plan, controller.steps, controller.result)
+    assert (found.status, found.holds, found.fails_by) == ("found", 8, 9)
 
 
 def test_the_search_is_a_function_of_what_it_saw() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,12 +21,11 @@ from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
 from harness.runfolder.writer import RunFolder
 from harness.study.held import held_by_locust
-from harness.study.results import write_results
+from harness.study.results import EXIT_OF, write_results
 from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from pathlib import Path
 
     from harness.measure.result import Result
 
@@ -41,7 +42,7 @@ def requests(
     tokens: int = TOKENS,
     outcome: Outcome = Outcome.truncated,
 ) -> list[RequestRecord]:
-    """`n` requests after the two turns of each user that settle a level, one after another.
+    """`n` requests, one after another of each user, after two of each that settle the level.
 
     Of the `n`, those of `slow` have their first token late, those of `bad` end as `outcome`.
     """
@@ -179,3 +180,11 @@ def test_the_report_command(name: str, tmp_path: Path, capsys: pytest.CaptureFix
         code = main(["report", str(path)])
         assert (code, capsys.readouterr().out.splitlines()[0]) == (want[1], HEADLINES[name])
         assert (path / names.REPORT_HTML).exists()
+
+
+def test_the_documented_codes() -> None:
+    """The table of what happened names every status, each with the code that it has."""
+    page = (Path(__file__).parents[1] / "docs" / "exit-codes.md").read_text()
+    rows = re.findall(r"^\| .* \| `(\w+)` \| (\d+) \|$", page, re.MULTILINE)
+    assert {status: int(code) for status, code in rows} == EXIT_OF
+    assert len({*rows}) == len(EXIT_OF)

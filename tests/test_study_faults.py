@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from fault_server import after, fault_servers
+from fault_server import above, after, each, fault_servers, never
 from study_process import harness, load
 
 from harness.runfolder import names
@@ -65,9 +69,7 @@ def ended(server: FaultServer, folder: Path, command: str, *options: str) -> End
 
 SAID: Final = {  # what most of the failed requests ended with
     "breaks": "the stream ended",
-    "cut": "the server closed the connection",
-    "stalls": "no byte in 0.5 s",
-    "silent": "no first token in 0.5 s",
+    "stalls": "no further byte in 0.5 s",
     "429": "HTTP 429: too many requests",
     "503": "HTTP 503: engine is overloaded",
     "html": "text/html",
@@ -105,5 +107,78 @@ def without_slos(folder: Path) -> Any:
     other = shutil.copytree(folder, folder.with_name(f"{folder.name}-without"))
     info = load(other / names.RUN)
     info["config"]["plan"]["slos"] = []
-    (other / names.RUN).write_text(__import__("json").dumps(info))
+    (other / names.RUN).write_text(json.dumps(info))
     return write_results(other)[1]
+
+
+def test_a_minority_of_failures(servers: FaultServers, tmp_path: Path) -> None:
+    """Each tenth request breaks off: too many for --max-errors, whatever the SLO says.
+
+    `--requests` counts measured requests, and takes exactly so many.
+    """
+    some = ("--users", "4", "--requests", "60", "--max-errors", "1%", "--slo", "ttft_p95=500ms")
+    run = ended(servers("breaks", each(10)), tmp_path / "run", "run", *some)
+    [level], errors = run.result["levels"], run.result["errors"]
+    assert (run.code, run.result["status"], run.readable) == (99, "missed", True)
+    assert level["ttft_ms"]["n"] == errors["n"] == 60
+    assert 5 <= level["n_failed"] == errors["n_over"] <= 7
+    assert f"SLO missed: {level['n_failed']} of 60 requests failed" in run.out
+
+
+def test_a_knee_of_a_server_that_dies(servers: FaultServers, tmp_path: Path) -> None:
+    """It dies with the sixth request at once: that is the finding, and what was seen is kept."""
+    options = ("--max-users", "8", "--budget", "60s", "--slo", "ttft_p95=500ms")
+    run = ended(servers("dies", above(5)), tmp_path / "run", "knee", *options)
+    assert (run.code, run.result["status"], run.readable) == (99, "target_failed", True)
+    said, why = run.out.splitlines()[1:3]
+    last = [level["users"] for level in run.result["levels"]][-2:]
+    assert said == (
+        f"The server failed under load at {last[0]} concurrent requests, and then at {last[1]} too."
+    )
+    assert "Connection refused" in why
+    assert set(run.result["levels"][0]["outcomes"]) == {"ok"}
+    assert harness("report", str(run.folder)).returncode == 99
+
+
+def locust(folder: Path, server: FaultServer, *options: object) -> subprocess.CompletedProcess[str]:
+    """Locust as its users start it, in a folder of theirs."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "locust", "-f", TOP / "locustfiles" / "chat.py", "--headless",
+               "-u", 4, "-r", 4, "-t", "5s", "--host", server.url, *LENGTHS, *options]  # fmt: skip
+    return subprocess.run(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdin=subprocess.DEVNULL, timeout=120, check=False, cwd=folder,
+        env=os.environ | {"LOCUST_LOGLEVEL": "INFO"},
+    )  # fmt: skip
+
+
+LOCUSTS: Final[dict[str, tuple[tuple[object, ...], tuple[int, str, str]]]] = {
+    "missed": (
+        ("--slo", "ttft_p95=1ms", "--processes", 2), (99, "missed", "ttft_p95=1ms missed at 4")),
+    "met": (("--slo", "ttft_p50=2s"), (0, "met", "ttft_p50=2s met at 4")),
+    "refused": (
+        ("--slo", "itl_p95=50ms", "--output-tokens", 1), (2, "", "and a request has one")),
+    "refused, 2 processes": (
+        ("--slo", "itl_p95=50ms", "--output-tokens", 1, "--processes", 2),
+        (2, "", "and a request has one")),
+}  # fmt: skip
+
+
+def test_locust_is_judged(servers: FaultServers, tmp_path: Path) -> None:
+    """The third door: exit code, words, and a run folder with a report where nobody named one."""
+
+    def headless(name: str) -> tuple[int, str, bool]:
+        server = servers("none", never)
+        done = locust(tmp_path / name, server, *LOCUSTS[name][0])
+        made = list((tmp_path / name).glob("reports/locust-*"))
+        status = load(made[0] / names.RESULT)["status"] if made else ""
+        told = LOCUSTS[name][1][2] in done.stdout and "Traceback" not in done.stdout
+        there = bool(made) and (made[0] / names.REPORT_HTML).exists()
+        assert told, done.stdout
+        assert (len(made), bool(server.streams > 1)) == (there, there)
+        return done.returncode, status, there
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        got = dict(zip(LOCUSTS, pool.map(headless, LOCUSTS), strict=True))
+    assert got == {name: (code, status, bool(status)) for name, (_, (code, status, _)) in
+                   LOCUSTS.items()}  # fmt: skip

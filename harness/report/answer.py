@@ -209,6 +209,8 @@ def verdict(one: SloResult, commonest_error: str = "") -> str:
     line = f"{one.slo} {one.verdict}{at}: {told}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
         line += f"; about {count(one.needs_more, 'more request')} would decide it"
+    elif one.verdict == Verdict.inconclusive and not isnan(one.observed) and not one.n:
+        line += "; a longer --budget would decide it"
     return line + "."
 
 

@@ -13,7 +13,7 @@ from harness.measure.states import Decision
 from harness.measure.walk import inside, walk
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
 from harness.report.say import count
-from harness.report.svg import BLUE, GOLD, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
+from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.report.words import limit, metric_name
 from harness.units import MS
 
@@ -145,4 +145,4 @@ def distribution(facts: Facts, metric: str) -> str:
         axes.set_xlim(left=max(min(middles) / BELOW, 0.8 * min(lows)))
         log_ticks(axes.xaxis)
         axes.legend(loc="best", handlelength=2.4)
-        return to_svg(figure, f"spread-{metric}", title)
+        return to_svg(figure, f"spread-{metric}", title, right=2 * LINE)

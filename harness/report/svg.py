@@ -48,7 +48,13 @@ def drawing(
     """A figure of so many pixels, with axes of these relative heights that share x."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it announces its font cache
     import matplotlib as mpl  # noqa: PLC0415 - 0.4 s, and only reports draw
+    from matplotlib import artist  # noqa: PLC0415
+
+    described = artist.kwdoc  # writes each class's documentation: a fifth of the import
+    artist.kwdoc = lambda artist: ""  # noqa: ARG005 - its name
     from matplotlib.figure import Figure  # noqa: PLC0415
+
+    artist.kwdoc = described
 
     with mpl.rc_context(cast("Any", {**mpl.rcParamsDefault, **STYLE})):
         figure = Figure((width * PX, height * PX))
@@ -56,12 +62,12 @@ def drawing(
         yield figure, list(axes[:, 0])
 
 
-def to_svg(figure: Figure, name: str, label: str, top: int = TOP) -> str:
+def to_svg(figure: Figure, name: str, label: str, *, top: int = TOP, right: int = BESIDE) -> str:
     """The figure as an `<svg>` element; `name` keeps its ids apart, `label` says what it shows.
 
-    `top`: pixels above the axes, for the title.
+    `top`, `right`: pixels above the axes, for the title, and beside them.
     """
-    _make_room(figure, top)
+    _make_room(figure, top, right)
     out = StringIO()
     figure.savefig(
         out,
@@ -85,7 +91,7 @@ def to_svg(figure: Figure, name: str, label: str, top: int = TOP) -> str:
     return f"{start}<title>{_escaped(label)}</title>{rest}".strip()
 
 
-def _make_room(figure: Figure, top: int) -> None:
+def _make_room(figure: Figure, top: int, right: int) -> None:
     """Margins as wide as the labels on the ticks.
 
     Constrained layout finds about the same by measuring every text twice, which takes as long as
@@ -107,11 +113,15 @@ def _make_room(figure: Figure, top: int) -> None:
     free = height - top - bottom - (top + BESIDE) * (len(rows) - 1)
     figure.subplots_adjust(
         left=left / width,
-        right=1 - max(BESIDE, DIGIT * longest(rows[-1], "x") / 2) / width,
+        right=1 - max(right, DIGIT * longest(rows[-1], "x") / 2) / width,
         bottom=bottom / height,
         top=1 - top / height,
         hspace=(top + BESIDE) * len(rows) / free,
     )
+    for axes in rows:
+        wide, high = axes.get_position().width * width, axes.get_position().height * height
+        axes.xaxis.set_label_coords(0.5, (BESIDE / 2 + LINE) / -high)
+        axes.yaxis.set_label_coords((left - LINE) / -wide, 0.5)
 
 
 def _font(match: re.Match[str]) -> str:

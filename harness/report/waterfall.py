@@ -66,7 +66,7 @@ def waterfall(facts: Facts) -> str:
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, borderpad=0,
                     handlelength=0.9, columnspacing=1.0, handletextpad=0.4)  # fmt: skip
         label = "Mean TTFT of each level, split by where it is spent"
-        return to_svg(figure, "waterfall", label, TOP + LINE)
+        return to_svg(figure, "waterfall", label, top=TOP + LINE)
 
 
 def _lefts(spent: list[list[float]]) -> list[list[float]]:
