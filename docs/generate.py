@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.drive import arguments
-from harness.engine.bottlenecks import RESOURCES
 from harness.export.dashboards.panels import PANELS
 from harness.export.exported import BUCKETS_OF, EXPORTED
 from harness.export.live import PHASES
@@ -35,6 +35,9 @@ from harness.study import form
 from harness.study.results import EXIT_OF
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from planted_bottlenecks import RESOURCES
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -246,7 +249,7 @@ def verdict() -> str:
         "# The bottleneck",
         "",
         "Made from `RULES` in `harness/measure/verdict.py`, `RESOURCES` in",
-        "`harness/engine/bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
+        "`tests/planted_bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
         "compares them.",
         "",
         VERDICT_HOW,
