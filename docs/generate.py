@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.drive import arguments
-from harness.export.dashboards.panels import PANELS
 from harness.export.exported import BUCKETS_OF, EXPORTED
 from harness.export.live import PHASES
-from harness.export.recording import RECORDED
 from harness.export.rules import routing_file, rule_file
-from harness.export.watching import WATCHED
 from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
@@ -36,8 +33,13 @@ from harness.study.results import EXIT_OF
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.extend(
+    str(Path(__file__).parents[1] / name) for name in ("grafana", "prometheus", "tests")
+)
+from panels import PANELS
 from planted_bottlenecks import RESOURCES
+from recording import RECORDED
+from watching import WATCHED
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -200,7 +202,7 @@ def recorded() -> str:
         RECORDED,
         [
             "Recording rules over the last minute; docs/stack.md describes each.",
-            "Made by `make docs` from `RECORDED` in harness/export/recording.py.",
+            "Made by `make docs` from `RECORDED` in prometheus/recording.py.",
         ],
     )
 
@@ -236,7 +238,7 @@ def watched() -> str:
         {"harness_watched": WATCHED},
         [
             "Whether the metrics are complete and valid.",
-            "Made by `make docs` from `WATCHED` in harness/export/watching.py.",
+            "Made by `make docs` from `WATCHED` in prometheus/watching.py.",
         ],
     )
 
@@ -338,7 +340,7 @@ def dashboards() -> str:
 
 
 DASHBOARDS_HOW = """\
-Made from `PANELS` in `harness/export/dashboards/` by `make docs`; a test compares them. So are
+Made from `PANELS` in `grafana/panels/` by `make docs`; a test compares them. So are
 `grafana/dashboards/*.json`, by `grafana/generate.py` with Grafana's own typed builders.
 
 Grafana finds them by provisioning: mount `grafana/provisioning` at `/etc/grafana/provisioning`
