@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness.drive import arguments
 from harness.export.exported import BUCKETS_OF, EXPORTED
 from harness.export.live import PHASES
-from harness.export.rules import routing_file, rule_file
+from harness.export.rules import routing_alerts, rule_file
 from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
@@ -193,7 +193,14 @@ TTFT_NS, ITL_NS = 500 * MS, 50 * MS  # the limits of the README's examples
 
 def routing() -> str:
     """prometheus/rules/harness_routing.yml."""
-    return routing_file(TTFT_NS, ITL_NS)
+    return rule_file(
+        {"harness_routing": routing_alerts(TTFT_NS, ITL_NS)},
+        [
+            "Where to look when p95 TTFT or p95 ITL is over its limit: both alerts fire when both",
+            "are. Made by `make docs` with the limits of this project's examples; with those of a",
+            "run, and its knee: `vllm-harness rules DIR`.",
+        ],
+    )
 
 
 def recorded() -> str:
