@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.engine.configurations import Configuration, configuration
 from harness.engine.played import Played
 from harness.engine.simulate import ClosedLoop
 from harness.measure.compare import KNEE, Change, compare
@@ -27,12 +26,16 @@ from harness.study.controller import KneeController
 from harness.study.outcome import locate
 from harness.units import SECOND
 
+HERE = Path(__file__).parent
+TESTS = HERE.parent / "tests"
+sys.path.append(str(TESTS))
+from engine_configurations import Configuration, configuration
+
 if TYPE_CHECKING:
     from harness.measure.compare import Difference
     from harness.study.compare import Sides
 
-HERE = Path(__file__).parent
-TRUTHS = HERE.parent / "tests/data/true_knees.json"
+TRUTHS = TESTS / "data/true_knees.json"
 LEAST, MOST = 20, 200
 LOWER = 0.9
 NARROW = 0.05  # of the knee: its interval

@@ -5,17 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.drive import arguments
-from harness.engine.bottlenecks import RESOURCES
-from harness.export.dashboards.panels import PANELS
 from harness.export.exported import BUCKETS_OF, EXPORTED
 from harness.export.live import PHASES
-from harness.export.recording import RECORDED
-from harness.export.rules import routing_file, rule_file
-from harness.export.watching import WATCHED
+from harness.export.rules import routing_alerts, rule_file
 from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
@@ -35,6 +32,14 @@ from harness.study import form
 from harness.study.results import EXIT_OF
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
+
+sys.path.extend(
+    str(Path(__file__).parents[1] / name) for name in ("grafana", "prometheus", "tests")
+)
+from panels import PANELS
+from planted_bottlenecks import RESOURCES
+from recording import RECORDED
+from watching import WATCHED
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -188,7 +193,14 @@ TTFT_NS, ITL_NS = 500 * MS, 50 * MS  # the limits of the README's examples
 
 def routing() -> str:
     """prometheus/rules/harness_routing.yml."""
-    return routing_file(TTFT_NS, ITL_NS)
+    return rule_file(
+        {"harness_routing": routing_alerts(TTFT_NS, ITL_NS)},
+        [
+            "Where to look when p95 TTFT or p95 ITL is over its limit: both alerts fire when both",
+            "are. Made by `make docs` with the limits of this project's examples; with those of a",
+            "run, and its knee: `vllm-harness rules DIR`.",
+        ],
+    )
 
 
 def recorded() -> str:
@@ -197,7 +209,7 @@ def recorded() -> str:
         RECORDED,
         [
             "Recording rules over the last minute; docs/stack.md describes each.",
-            "Made by `make docs` from `RECORDED` in harness/export/recording.py.",
+            "Made by `make docs` from `RECORDED` in prometheus/recording.py.",
         ],
     )
 
@@ -233,7 +245,7 @@ def watched() -> str:
         {"harness_watched": WATCHED},
         [
             "Whether the metrics are complete and valid.",
-            "Made by `make docs` from `WATCHED` in harness/export/watching.py.",
+            "Made by `make docs` from `WATCHED` in prometheus/watching.py.",
         ],
     )
 
@@ -246,7 +258,7 @@ def verdict() -> str:
         "# The bottleneck",
         "",
         "Made from `RULES` in `harness/measure/verdict.py`, `RESOURCES` in",
-        "`harness/engine/bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
+        "`tests/planted_bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
         "compares them.",
         "",
         VERDICT_HOW,
@@ -335,7 +347,7 @@ def dashboards() -> str:
 
 
 DASHBOARDS_HOW = """\
-Made from `PANELS` in `harness/export/dashboards/` by `make docs`; a test compares them. So are
+Made from `PANELS` in `grafana/panels/` by `make docs`; a test compares them. So are
 `grafana/dashboards/*.json`, by `grafana/generate.py` with Grafana's own typed builders.
 
 Grafana finds them by provisioning: mount `grafana/provisioning` at `/etc/grafana/provisioning`

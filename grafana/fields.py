@@ -31,7 +31,7 @@ from grafana_foundation_sdk.models.xychart import MatcherConfig, SeriesMapping, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.export.dashboards.model import Panel, Query
+    from panels.model import Panel, Query
 
     # each has the methods that finished() calls, the SDK no class that says so
     Visual = timeseries.Panel | stat.Panel | heatmap.Panel | xychart.Panel | statetimeline.Panel

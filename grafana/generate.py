@@ -18,13 +18,12 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableRefresh,
     VariableSort,
 )
-
-from harness.export.dashboards.panels import PANELS
+from panels import PANELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.export.dashboards.model import Dashboard, Note, Panel, Row, Variable
+    from panels.model import Dashboard, Note, Panel, Row, Variable
 
 HERE = Path(__file__).parent
 WIDTH = 24  # of Grafana's grid

@@ -7,8 +7,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from dashboard_wants import WANTS
-
-from harness.export.dashboards.panels import expressions
+from panels import expressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,6 @@ from prometheus_tools import free_port
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.export.dashboards.panels import PANELS
 from harness.measure.slo import Slo
 
 ROOT: Final = Path(__file__).parents[1]
@@ -37,13 +36,13 @@ sys.path.insert(0, str(ROOT / "grafana"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from generate import WIDTH, bottom, places
+    from panels import PANELS
 
 if TYPE_CHECKING:
     from dashboard_stage import Staged
     from matplotlib.axes import Axes
+    from panels.model import Dashboard, Panel, Query
     from prometheus_server import Labels, Point
-
-    from harness.export.dashboards.model import Dashboard, Panel, Query
 
 OUT: Final = ROOT / "docs/pictures"
 SLOS: Final = (Slo.parse("ttft_p95=250ms"), Slo.parse("itl_p95=50ms"))

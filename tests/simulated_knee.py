@@ -11,7 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.engine.configurations import Configuration, configuration
+from engine_configurations import Configuration, configuration
+
 from harness.engine.simulate import ClosedLoop
 from harness.engine.truth import true_knee
 from harness.measure.search import SearchPlan

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from knee_movement import movements
+from planted_bottlenecks import RESOURCES, bottleneck
 
-from harness.engine.bottlenecks import RESOURCES, bottleneck
-from harness.engine.movement import movements
 from harness.engine.simulate import ClosedLoop
 from harness.measure.evidence import Window, gather
 from harness.measure.figures import in_window

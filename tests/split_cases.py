@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from engine_configurations import configuration
 
-from harness.engine.configurations import configuration
 from harness.engine.simulate import ClosedLoop
 from harness.units import MS, SECOND
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from planted_bottlenecks import RESOURCES, bottleneck
 
-from harness.engine.bottlenecks import RESOURCES, bottleneck
 from harness.engine.config import EngineConfig
 from harness.engine.simulate import ClosedLoop
 from harness.engine.traffic import Traffic

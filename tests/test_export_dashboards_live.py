@@ -28,6 +28,7 @@ from dashboard_truth import (
     own_samples,
     steps_as_written,
 )
+from panels.promql import VARIABLES
 from prometheus_tools import free_port
 from promql_again import interpolated
 from real_vllm import real_vllm
@@ -36,7 +37,6 @@ from study_process import load
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.export.dashboards.promql import VARIABLES
 from harness.measure.slo import Slo
 from harness.measure.table import concat
 from harness.runfolder.reader import read_run

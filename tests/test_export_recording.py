@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_tools import promtool, test_rules
+from recording import RECORDED
+from watching import WATCHED
 
 from harness.export.exported import EXPORTED
-from harness.export.recording import RECORDED
 from harness.export.rules import rule_file
-from harness.export.watching import WATCHED
 from harness.wire.vllm_series import WANTED
 
 PROMETHEUS = Path(__file__).parents[1] / "prometheus"

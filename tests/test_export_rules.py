@@ -12,7 +12,7 @@ from prometheus_tools import check_rules, test_rules
 
 from harness.cli.app import main
 from harness.export.kubernetes import scaled_object
-from harness.export.rules import knee_file, routing_alerts, routing_file
+from harness.export.rules import knee_file, routing_alerts, rule_file
 from harness.export.threshold import Threshold, threshold
 from harness.measure.result import Knee, Level, Result, SloResult
 from harness.measure.routing import limits_ns, route
@@ -281,5 +281,6 @@ def test_forms_of_the_command(tmp_path, capsys):
 
 def test_a_sign_without_a_limit_has_no_rule():
     """No promise, no alert."""
-    assert [alert.name for alert in routing_alerts(nan, 50 * MS)] == [NAMES["itl"]] * 2
-    assert "InspectQueueing" not in routing_file(nan, 50 * MS)
+    alerts = routing_alerts(nan, 50 * MS)
+    assert [alert.name for alert in alerts] == [NAMES["itl"]] * 2
+    assert "InspectQueueing" not in rule_file({"routing": alerts}, [])

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from compose import SEARCH, Stack, missing, wait_for
-
-from harness.export.recording import RECORDED
+from recording import RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from engine_configurations import Configuration
 from simulated_knee import search
 
 from harness.engine.config import EngineConfig
-from harness.engine.configurations import Configuration
 from harness.engine.simulate import ClosedLoop
 from harness.engine.traffic import Traffic
 from harness.measure.metrics import failed

@@ -13,9 +13,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
+from engine_configurations import configuration
 from simulated_knee import found, known_truths, truth
-
-from harness.engine.configurations import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

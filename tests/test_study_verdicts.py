@@ -11,9 +11,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from planted_bottlenecks import RESOURCES
 from simulated_verdict import CASES, CONFIDENT, HELD_OUT, VERDICTS, known, tally, truth
 
-from harness.engine.bottlenecks import RESOURCES
 from harness.measure.verdict import RULES
 
 if TYPE_CHECKING:

@@ -127,18 +127,6 @@ def rule_file(groups: Mapping[str, Sequence[Rule]], about: Sequence[str]) -> str
     return "\n".join(lines) + "\n"
 
 
-def routing_file(ttft_ns: float, itl_ns: float) -> str:
-    """prometheus/rules/harness_routing.yml."""
-    return rule_file(
-        {"harness_routing": routing_alerts(ttft_ns, itl_ns)},
-        [
-            "Where to look when p95 TTFT or p95 ITL is over its limit: both alerts fire when both",
-            "are. Made by `make docs` with the limits of this project's examples; with those of a",
-            "run, and its knee: `vllm-harness rules DIR`.",
-        ],
-    )
-
-
 def knee_file(threshold: Threshold) -> str:
     """The knee's alert, and the routing alerts with the limits that the knee was measured by."""
     groups = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.dashboards.model import Dashboard, Panel, Query, Row
-from harness.export.dashboards.promql import VARIABLES, beside, beside_rate, server_rate
+from panels.model import Dashboard, Panel, Query, Row
+from panels.promql import VARIABLES, beside, beside_rate, server_rate
 
 EACH: Final = "GPU {{gpu}}"
 HOT: Final = ((0.0, "green"), (80.0, "orange"), (87.0, "red"))

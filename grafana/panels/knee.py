@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.dashboards.model import Dashboard, Note, Panel, Query, Row
-from harness.export.dashboards.promql import (
+from panels.model import Dashboard, Note, Panel, Query, Row
+from panels.promql import (
     OURS,
     SAME,
     THIS_RUN,

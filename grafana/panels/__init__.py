@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.export.dashboards import client, gpu, knee, latency, server
+from panels import client, gpu, knee, latency, server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.export.dashboards.model import Dashboard
+    from panels.model import Dashboard
 
 PANELS: Final[dict[str, Dashboard]] = {
     "knee": knee.DASHBOARD,

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.dashboards.model import Variable
 from harness.export.exported import GPU, RUN, TARGET, finite_mean
 from harness.wire.vllm_series import SERIES
+from panels.model import Variable
 
 OURS: Final = {row.key: row.name for row in (*TARGET, *GPU, *RUN)}
 SERVER: Final = {row.key: row for row in SERIES}

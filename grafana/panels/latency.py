@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.dashboards.knee import limits
-from harness.export.dashboards.model import Dashboard, Panel, Query, Row
-from harness.export.dashboards.promql import (
+from panels.knee import limits
+from panels.model import Dashboard, Panel, Query, Row
+from panels.promql import (
     VARIABLES,
     quantile,
     run_buckets,

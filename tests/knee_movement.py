@@ -1,7 +1,7 @@
 """How far the simulated knee moves when a resource is doubled: rough, fast, for comparison only.
 
 A knee is where log(quantile / limit) crosses 0, interpolated between two levels at most 20% apart,
-each held for some hundred requests on the same draws. Truth.py has the slow way to exact ones.
+each held for some hundred requests on the same draws. harness/engine/truth.py finds exact ones.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from math import exp, isnan, log
 from typing import TYPE_CHECKING, Final
 
-from harness.engine.bottlenecks import RESOURCES
+from planted_bottlenecks import RESOURCES
+
 from harness.engine.simulate import ClosedLoop
 from harness.measure.evidence import Window, gather, worst_ratio
 from harness.measure.states import Purpose
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from engine_configurations import Configuration
+
     from harness.engine.config import EngineConfig
-    from harness.engine.configurations import Configuration
 
 OWN_SEED: Final = 2_000_003  # the levels that a verdict reads have other draws
 REQUESTS: Final = {"ttft": 400, "itl": 200}  # ended in a level's window, in this time:

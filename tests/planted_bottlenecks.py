@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from engine_configurations import HARDWARE, TTFT_MS, Configuration
 
 from harness.engine.config import EngineConfig
-from harness.engine.configurations import HARDWARE, TTFT_MS, Configuration
 from harness.engine.shapes import GPUS, MODELS, roofline
 from harness.engine.traffic import Traffic
 from harness.measure.slo import Slo

@@ -1,1 +1,0 @@
-"""PANELS: what Grafana shows, as plain data; grafana/generate.py turns it into dashboards."""
