@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import TYPE_CHECKING
 
 import gevent
@@ -13,10 +14,8 @@ from wire_examples import EVENTS, HEAD, STREAM, chunk, event
 
 from harness.measure.records import Outcome
 from harness.units import MS
-from harness.wire.tls import client_context
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -196,7 +195,7 @@ def authority() -> trustme.CA:
 
 def trusting(authority: trustme.CA) -> ssl.SSLContext:
     """A client's context."""
-    context = client_context()
+    context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
 
@@ -238,6 +237,6 @@ def test_a_certificate_for_another_name(authority: trustme.CA, tmp_path: Path) -
 
 def test_tls_to_a_server_without_it(port: int) -> None:
     """It hangs or answers something else: an outcome, not an exception."""
-    with case(port, tls=client_context(insecure=True)) as it:
+    with case(port, tls=ssl.create_default_context()) as it:
         _, record = it.one(WHOLE)
     assert record.outcome in {Outcome.connect, Outcome.timeout}

@@ -9,7 +9,7 @@ import pytest
 
 from harness.measure.records import Outcome, RequestRecord
 from harness.runfolder.arrays import pack, unpack
-from harness.runfolder.codec import LATER, NUMBERS, decode, encode, encode_all
+from harness.runfolder.codec import LATER, NUMBERS, decode, encode
 from harness.runfolder.plainarrays import ZEROS, pack_in_python, unpack_in_python
 
 T = 1_790_000_000_000_000_000  # an instant of 2026, in ns
@@ -25,6 +25,11 @@ def record(number: int = 0, events: list[int] | None = None, **changes: object) 
         tokens=array("q", [1] * len(at)),
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def encode_each(records: list[RequestRecord]) -> bytes:
+    """Frames, one after another."""
+    return b"".join(map(encode, records))
 
 
 CASES = {
@@ -60,8 +65,8 @@ def test_a_token_takes_four_bytes() -> None:
 def test_every_truncation_reads() -> None:
     """Cut anywhere, the whole frames before the cut come back and the rest is counted."""
     records = [record(i, events=list(range(1, 40 * i, 7))) for i in range(4)]
-    ends = [len(encode_all(records[: i + 1])) for i in range(4)]
-    data = encode_all(records)
+    ends = [len(encode_each(records[: i + 1])) for i in range(4)]
+    data = encode_each(records)
     for cut in range(len(data) + 1):
         whole = sum(end <= cut for end in ends)
         got = decode(data[:cut])
@@ -72,7 +77,7 @@ def test_every_truncation_reads() -> None:
 def test_every_flipped_byte_costs_one_record() -> None:
     """Damage inside a frame is skipped, the frames around it are read."""
     records = [record(i, events=[10, 25, 47]) for i in range(3)]
-    data = bytearray(encode_all(records))
+    data = bytearray(encode_each(records))
     size = len(data) // 3
     for place in range(size, 2 * size):
         damaged = data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
@@ -83,7 +88,7 @@ def test_every_flipped_byte_costs_one_record() -> None:
 def test_any_msgpack_reader_walks_the_file() -> None:
     """A frame is an array of version, checksum and payload."""
     unpacker = msgpack.Unpacker()
-    unpacker.feed(encode_all([record(0), record(1)]))
+    unpacker.feed(encode_each([record(0), record(1)]))
     assert [(version, type(payload)) for version, _, payload in unpacker] == [(1, bytes)] * 2
 
 

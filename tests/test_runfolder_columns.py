@@ -13,7 +13,7 @@ from random_tables import random_records
 from harness.measure.seen import Seen
 from harness.measure.table import RecordTable, concat
 from harness.runfolder import columns
-from harness.runfolder.codec import decode, encode_all
+from harness.runfolder.codec import decode, encode
 from harness.runfolder.columns import tables
 from harness.runfolder.damage import Damage
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RECORDS = [
     replace(r, worker=0, finish_reason="stop" * (r.number % 2)) for r in random_records(3, 30)
 ]
-WHOLE = encode_all(RECORDS)
+WHOLE = b"".join(map(encode, RECORDS))
 
 
 @pytest.mark.parametrize("at_a_time", [1 << 19, 4096, 97])

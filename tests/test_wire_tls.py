@@ -8,7 +8,7 @@ import ssl
 import pytest
 import trustme
 
-from harness.wire.tls import TlsClient, client_context
+from harness.wire.tls import TlsClient
 
 
 class Server:
@@ -37,7 +37,7 @@ class Server:
 def connect(name: str) -> tuple[TlsClient, Server]:
     """Both ends after the handshake; the server's certificate is for `name`."""
     authority = trustme.CA()
-    context = client_context()
+    context = ssl.create_default_context()
     authority.configure_trust(context)
     client, server = TlsClient(context, "localhost"), Server(name, authority)
     answer = b""

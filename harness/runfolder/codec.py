@@ -30,7 +30,7 @@ from harness.measure.records import ARRAYS, Outcome, RequestRecord
 from harness.runfolder.arrays import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 VERSION: Final = 1
 # the order on disk: changing it needs a new version; a new number goes to the end of LATER, which
@@ -96,11 +96,6 @@ def _frame(record: RequestRecord) -> bytes:
     payload: bytes = msgpack.packb((*_numbers(r), *words, len(r.at_ns), *arrays, *_later(r)))
     crc, size = zlib.crc32(payload), len(payload)
     return _HEADER.pack(_ARRAY3, VERSION, _UINT32, crc, _BIN32, size) + payload
-
-
-def encode_all(records: Iterable[RequestRecord]) -> bytes:
-    """Frames, one after another; `decode` takes them back."""
-    return b"".join(map(encode, records))
 
 
 def decode(data: bytes) -> Decoded:

@@ -21,14 +21,13 @@ TOKEN_FIELDS: Final = ("content", "text", "reasoning", "reasoning_content", "too
 class Streamed:
     """What the probe's stream held."""
 
-    token_events: int
     continuous_usage: bool  # a token-bearing event carried usage too
     final_usage: bool  # an event without a choice carried usage
 
 
 def read_stream(access: Access, answer: Answer) -> Streamed:
     """Read a 200 to its end. Raises ServerUnreachable when it is no stream of tokens."""
-    tokens, continuous, final, done = 0, False, False, False
+    token = continuous = final = done = False
     for line in answer.body.splitlines():
         if not line.startswith(b"data:"):
             continue
@@ -38,7 +37,7 @@ def read_stream(access: Access, answer: Answer) -> Streamed:
             continue
         event = _event(access, data)
         has_token, usage = _carries_token(event), bool(event.get("usage"))
-        tokens += has_token
+        token |= has_token
         continuous |= has_token and usage
         final |= usage and not event.get("choices")
     if answer.content_type != "text/event-stream":
@@ -47,7 +46,7 @@ def read_stream(access: Access, answer: Answer) -> Streamed:
             f"{clean(answer.content_type)} in one piece; expected text/event-stream; try without "
             "the proxy in between."
         )
-    if tokens == 0:
+    if not token:
         raise ServerUnreachable(
             f"{access.address} streams no token: expected two; try the same request with curl -N."
         )
@@ -56,7 +55,7 @@ def read_stream(access: Access, answer: Answer) -> Streamed:
             f"{access.address} breaks its stream off: expected data: [DONE] at its end; try "
             "without the proxy in between."
         )
-    return Streamed(tokens, continuous, final)
+    return Streamed(continuous, final)
 
 
 def _event(access: Access, data: bytes) -> dict[str, Any]:

@@ -74,9 +74,6 @@ class ByBlock(Gaps):
         if not self._second:
             self.tokens += self.count(piece.chunk.at_ns, piece.chunk.tokens)
 
-    def _interval_ranks(self) -> dict[float, tuple[int, int]]:
-        return {}  # the intervals are of the differences
-
     def sides(self, table: RecordTable, users: int) -> dict[str, Side]:
         """Every figure of the level."""
         out = {}

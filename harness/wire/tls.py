@@ -11,15 +11,6 @@ from typing import Final
 _RECORD: Final = 1 << 14  # the most plaintext that one record holds
 
 
-def client_context(ca_file: str = "", *, insecure: bool = False) -> ssl.SSLContext:
-    """Verification is on unless `insecure`; `ca_file` replaces the system's authorities."""
-    context = ssl.create_default_context(cafile=ca_file or None)
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 class TlsClient:
     """One connection's TLS. Whatever `outgoing` returns must be sent.
 
