@@ -104,7 +104,8 @@ class Keep:
         """Take them."""
         if not self.records and not self.parts and self.session is not None:
             crew = self.session.crew
-            pids = [c.pid for c in crew.children] if isinstance(crew, Together) else []
+            assert isinstance(crew, Together)
+            pids = [child.pid for child in crew.children]
             sys.stdout.write(f"ready {json.dumps(pids)}\n")
             sys.stdout.flush()
         self.parts += sum(record.outcome is Outcome.open for record in records)

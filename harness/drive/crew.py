@@ -1,4 +1,4 @@
-"""Who sends: this process alone, or this one as master with workers as its children."""
+"""Who sends: this process is the master of workers that are its children."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ import gevent
 from locust import runners
 
 from harness.drive.collecting import Collecting
-from harness.drive.driver import Driver
 from harness.drive.figures import merge
-from harness.drive.files import RecordFiles
-from harness.drive.registry import register
-from harness.drive.relay import FLUSH_S, MasterRelay
-from harness.drive.sinks import Unsealed
+from harness.drive.relay import MasterRelay
 from harness.drive.transport import say_missing
 from harness.errors import MeasurementInvalid
 
@@ -67,58 +63,6 @@ class Crew(Protocol):
 
     def close(self) -> None:
         """End what `start` started; harmless when repeated."""
-
-
-class Alone:
-    """Users run in this process."""
-
-    def __init__(self, environment: Environment, options: DriveOptions, sink: RecordSink) -> None:
-        """A LocalRunner and one driver."""
-        self.environment = environment
-        self.runner = environment.create_local_runner()
-        self.files = RecordFiles(options.run_folder)
-        self.driver = Driver(options, 0, [Unsealed(sink), *self.files.writers(0)])
-        register(environment, self.driver)
-
-    def start(self) -> None:
-        """Start the reader before the first user asks for it."""
-        self.driver.start()
-
-    def trouble(self) -> str:
-        """Nothing that this process would survive."""
-        return ""
-
-    def used_up(self) -> bool:
-        """All begun, all ended."""
-        return 0 <= self.driver.options.requests <= self.driver.ended
-
-    def finish(self, drain_s: float) -> None:
-        """Retire the users, then wait for their records."""
-        self.environment.stop_timeout = drain_s
-        self.runner.stop()
-        self.driver.flush(FLUSH_S)
-
-    def missing(self) -> dict[int, int]:
-        """Of this one process."""
-        return self.driver.missing()
-
-    def by_worker(self) -> dict[int, dict[str, Any]]:
-        """Of this one process."""
-        return {0: self.driver.figures()}
-
-    def known_ns(self) -> int:
-        """Of this one process."""
-        return self.driver.known_ns
-
-    def figures(self) -> dict[str, Any]:
-        """Of this one process."""
-        return merge(list(self.by_worker().values()))
-
-    def close(self) -> None:
-        """Stop the reader and Locust's greenlets."""
-        self.driver.close()
-        self.files.close()
-        self.runner.greenlet.kill(block=False)
 
 
 class Together:

@@ -3,8 +3,8 @@
     session = Session(options, controller, sinks)
     ended = session.run()          # until the controller says done, or Ctrl-C
 
-One process: users run here (LocalRunner). Several: a MasterRunner here, workers as children that
-die with us; their records arrive at the same sinks. Locust is the engine in both.
+A MasterRunner of Locust's is here; its workers are children that die with us, and their records
+arrive at the sinks. Under the `locust` command its own runners do the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from locust.event import Events
 
 from harness.drive import login, webui
 from harness.drive.clock import CLOCK
-from harness.drive.crew import Alone, Crew, Together
+from harness.drive.crew import Crew, Together
 from harness.drive.figures import client_samples
 from harness.drive.guest import quiet, signals
 from harness.drive.hosted import Hosted
@@ -69,7 +69,6 @@ class Session:
         ui_port: int | None = None,
         on_sample: Callable[[ServerSample], None] | None = None,
         drain_ns: int = 30 * SECOND,
-        apart: bool = False,
         host: Host | None = None,
         page: LivePage | None = None,
     ) -> None:
@@ -77,10 +76,10 @@ class Session:
 
         `ui_port`: Locust's web UI on 127.0.0.1 (0: any free port). `drain_ns`: how long open
         requests may take to end once the controller is done; what is left becomes `cancelled`.
-        `apart`: even a single process's users run in a child, so that what the controller and the
-        sinks compute never delays the reader. `host`: users run where the `locust` command has
-        them, whose web UI, signals and workers are its own. `page`: served with the web UI, and
-        until somebody closes it.
+        Even a single process's users run in a child, so that what the controller and the sinks
+        compute never delays the reader. `host`: users run where the `locust` command has them,
+        whose web UI, signals and workers are its own. `page`: served with the web UI, and until
+        somebody closes it.
         """
         self.options = options
         self.host = host
@@ -115,9 +114,7 @@ class Session:
             stop_timeout=patience_s,
         )
         self.environment.events.test_stopping.add_listener(self._stopped_by_locust)
-        alone = options.processes == 1 and not apart
-        crew: type[Crew] = Alone if alone else Together
-        self.crew = crew(self.environment, options, self.sinks)
+        self.crew = Together(self.environment, options, self.sinks)
 
     @property
     def running_users(self) -> int:

@@ -153,7 +153,7 @@ def measure_ceiling(levels: Sequence[int] = LEVELS) -> Ceiling:
     stairs, kept = _Staircase(levels), _Kept()
     with start_engine(config, serving=Serving(first_ns=FIRST_NS, pace_ns=GAP_NS)) as engine:
         options = prepare(DriveOptions(engine.url, config.model, shape)).options
-        session = Session(options, stairs, [kept], apart=True, drain_ns=2 * SECOND)
+        session = Session(options, stairs, [kept], drain_ns=2 * SECOND)
         stairs.cpu_s = lambda: sum(s.cpu_s for s in session.client_samples())
         session.run()
         with urlopen(f"{engine.url}/oracle") as answer:  # noqa: S310 - our own engine's, by http

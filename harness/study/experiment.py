@@ -201,7 +201,6 @@ class Experiment:
             ui_port=self.wanted.output.ui_port,
             on_sample=on_sample,
             drain_ns=DRAIN_NS,
-            apart=True,
             host=self.host,
             page=self.page,
         )
