@@ -334,6 +334,22 @@ static void drain_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
+/* The rules alone, for the tests: one read of lane 0. */
+static PyObject *arrived(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer table;
+    long long stamp_ns, polled_ns, read_ns, number, before_ns;
+    int drained;
+    if (!PyArg_ParseTuple(args, "w*LLLpLL", &table, &stamp_ns, &polled_ns, &read_ns, &drained,
+                          &number, &before_ns)) return NULL;
+    struct round round = {.number = number, .polled_ns = polled_ns, .before_ns = before_ns};
+    struct read read;
+    if (table.len >= (Py_ssize_t)sizeof(struct lane))
+        arrival(table.buf, &round, stamp_ns, drained, read_ns, &read);
+    PyBuffer_Release(&table);
+    return Py_BuildValue("LLO", (long long)read.at_ns, (long long)read.bound_ns,
+                         read.exact ? Py_True : Py_False);
+}
+
 static PyMethodDef drain_methods[] = {
     {"lock", drain_lock, METH_NOARGS, "Neither lanes nor sockets change until it is unlocked."},
     {"unlock", drain_unlock, METH_NOARGS, "As often as it was locked."},
@@ -354,6 +370,11 @@ static PyType_Spec drain_spec = {
     "harness.drive._drain.Drain", sizeof(struct drain), 0, Py_TPFLAGS_DEFAULT, drain_slots,
 };
 
+static PyMethodDef methods[] = {
+    {"arrived", arrived, METH_VARARGS, "(at_ns, bound_ns, exact) of one read."},
+    {NULL, NULL, 0, NULL},
+};
+
 static int prepare(PyObject *module) {
     PyObject *type = PyType_FromModuleAndSpec(module, &drain_spec, NULL);
     int failed = !type || PyModule_AddObjectRef(module, "Drain", type);
@@ -364,7 +385,7 @@ static int prepare(PyObject *module) {
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_drain", .m_size = 0, .m_slots = slots,
+    PyModuleDef_HEAD_INIT, .m_name = "_drain", .m_size = 0, .m_methods = methods, .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__drain(void) { return PyModuleDef_Init(&module); }

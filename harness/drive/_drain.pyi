@@ -20,3 +20,14 @@ class Drain:
     def watch(self, fd: int, /) -> int: ...
     def forget(self, fd: int, /) -> None: ...
     def close(self) -> None: ...
+
+def arrived(
+    table: memoryview[int],
+    stamp_ns: int,
+    polled_ns: int,
+    read_ns: int,
+    drained: bool,
+    number: int,
+    before_ns: int,
+    /,
+) -> tuple[int, int, bool]: ...

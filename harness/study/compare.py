@@ -10,13 +10,13 @@ import numpy as np
 from harness.errors import ConfigError
 from harness.measure import compare
 from harness.measure.compare import ERRORS, KNEE, Comparison, Pair, latency
-from harness.measure.evidence import Judged, gather
-from harness.measure.figures import block_ns_of
+from harness.measure.evidence import FEWEST_BLOCKS, Judged, gather, lifetime_ns
 from harness.measure.fit import crossing, levels_of
 from harness.measure.gaps import Gaps, Span, count_gaps
 from harness.measure.metrics import e2e, failed, tpot, ttft
 from harness.measure.recorded import Known
 from harness.measure.spread import bin_edges
+from harness.measure.stats import MOST_BLOCKS
 from harness.measure.table import OK, OPEN
 from harness.runfolder.reader import read_run
 from harness.study.counted import Counted, overlapping
@@ -49,7 +49,7 @@ class ByBlock(Gaps):
     def __init__(self, recorded: Recorded, windows: Sequence[Window]) -> None:
         """`windows`: those holds."""
         holds = [(overlapping(recorded.table, w), w.settled_ns, w.end_ns) for w in windows]
-        spans = [Span(start, end, block_ns_of(t, start, end) + 1) for t, start, end in holds]
+        spans = [Span(start, end, _block_ns(t, end - start)) for t, start, end in holds]
         super().__init__(recorded.table, spans)
         edges = [np.append(np.arange(s, e + 1, block), e + 1) for s, e, block in spans]
         self.seconds = np.concatenate([np.diff(one) / SECOND for one in edges])
@@ -96,6 +96,12 @@ class ByBlock(Gaps):
             bad = self.count(table.done_ns[failed(table)]).sum()
             out[ERRORS] = compare.share(float(bad), float(ended))
         return out
+
+
+def _block_ns(table: RecordTable, length_ns: int) -> int:
+    """A lifetime at least: longer blocks would be too few for the small errors that Holm needs."""
+    lifetimes = max(length_ns, 1) / max(lifetime_ns(table), 1)
+    return -(-max(length_ns, 1) // int(np.clip(lifetimes, FEWEST_BLOCKS, MOST_BLOCKS))) + 1
 
 
 def sides_of(
