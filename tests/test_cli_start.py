@@ -163,7 +163,7 @@ PLANS = {
         "target": "simulated: llama-3.1-8b on h100, in place of a server",
         "workload": "chat: about 4,000 prompt tokens and 500 output tokens a request, "
         "by /v1/chat/completions",
-        "clipped": "25 of 1,000 planned requests are clipped to the model's context of "
+        "clipped": "28 of 1,000 planned requests are clipped to the model's context of "
         "8,192 tokens",
         "SLOs": "none: nothing is judged",
         "levels": "1, 1,024 users for 60 s each",

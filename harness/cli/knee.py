@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import groups, plain
-from harness.cli.parsing import number, paste
+from harness.cli.parsing import number, paste, share
+from harness.errors import ConfigError
 from harness.study.options import KneeOptions, budget_ns
 from harness.units import SECOND
 
@@ -47,12 +49,29 @@ def add(commands: Subparsers) -> None:
     number(search, "--plan-users", replicas, example=2000)
     gate = "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive"
     number(search, "--at-least", gate, example=64)
+    search.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="DIR",
+        help="a run folder: 99 if this run is shown to be worse, as `compare` has it",
+    )
+    search.add_argument(
+        "--tolerance",
+        type=share("--tolerance"),
+        metavar="SHARE",
+        help="how much worse than the baseline it may be; default: 5%%",
+    )
     groups.output(parser)
     parser.set_defaults(execute=execute)
 
 
 def options(args: argparse.Namespace) -> KneeOptions:
     """Plain data from parsed arguments. Raises ConfigError."""
+    if args.tolerance is not None and args.baseline is None:
+        raise ConfigError(
+            "--tolerance is given without --baseline: expected a run folder to compare with; "
+            "try --baseline reports/main."
+        )
     return KneeOptions(
         target=plain.target_options(args),
         load=plain.load_options(args, "--max-users", args.max_users),
@@ -64,6 +83,8 @@ def options(args: argparse.Namespace) -> KneeOptions:
         max_errors=args.max_errors,
         plan_users=args.plan_users,
         at_least=args.at_least,
+        baseline=args.baseline,
+        tolerance=0.05 if args.tolerance is None else args.tolerance,
         dry_run=args.dry_run,
     )
 

@@ -31,6 +31,10 @@ def start(options: Options) -> int:
     users = levels(options)
     option = "--max-users" if isinstance(options, KneeOptions) else "--users"
     check_slos(options.slos, options.load.workload.output.mean)
+    if isinstance(options, KneeOptions) and options.baseline is not None:
+        from harness.runfolder.reader import check_folder  # noqa: PLC0415 - heavy: see app.py
+
+        check_folder(options.baseline)
     if options.dry_run:
         check_machine(options.output, max(users), option)
         rows = [f"  {name:<10}{what}\n" for name, what in plan(options, users).items()]

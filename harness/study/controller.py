@@ -274,19 +274,14 @@ class KneeController:
         ended, bad = self.records.ended(now.settled_ns, horizon)
         length, by_time = horizon - now.settled_ns, now.hold.until == "time"
         self._life_ns = now.hold.users * length / ended if ended else length  # Little's law
-        plan = self.plan
-        if (
-            bad > self._hard_share * ended
-            and judge_share(ended, bad, plan.max_errors, plan.level_alpha) == Decision.failed
-        ):
+        too_many = judge_share(ended, bad, self.plan.max_errors, self.plan.level_alpha)
+        if bad > self._hard_share * ended and too_many == Decision.failed:
             self._hard_failed(now, now_ns, horizon)
         elif (length if by_time else ended) >= now.hold.cap_ns:
             sent = np.sort(self.records.table(now.settled_ns, horizon).table.sent_ns)
-            sent = sent[sent >= now.settled_ns]
-            if by_time or len(sent) >= now.hold.cap_ns:
-                # exactly so many requests: up to the instant at which the last of them was sent
-                end = horizon if by_time else int(sent[now.hold.cap_ns - 1])
-                self._put_off(self._window(now, end, now_ns))
+            sent = sent[sent >= now.settled_ns][: now.hold.cap_ns]
+            if by_time or len(sent) == now.hold.cap_ns:  # exactly so many requests, not one more
+                self._put_off(self._window(now, horizon if by_time else int(sent[-1]), now_ns))
                 self._advance(now_ns)
 
     def _put_off(self, window: Window) -> None:

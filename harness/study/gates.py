@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
@@ -24,10 +25,33 @@ CODES: Final = {
 }
 
 
-def gates_of(result: Result, config: Mapping[str, Any]) -> list[Gate]:
-    """What run.json's config asks of the knee."""
-    users = config.get("at_least")
-    return [at_least(result.knee, users)] if users and result.knee else []
+def gates_of(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
+    """What the run.json of a folder asks of its knee. Raises RunFolderError, ConfigError."""
+    users, baseline = config.get("at_least"), config.get("baseline")
+    if result.knee is None or result.status not in ANSWERED:
+        return []
+    gates = [at_least(result.knee, users)] if users else []
+    if baseline:
+        gates.append(no_worse(Path(baseline), folder, float(config.get("tolerance") or 0)))
+    return gates
+
+
+def no_worse(baseline: Path, folder: Path, tolerance: float) -> Gate:
+    """As `vllm-harness compare BASELINE FOLDER` has it."""
+    from harness.study.compare import compare_folders  # noqa: PLC0415 - it reads plans as we do
+
+    name, limit = f"no worse than {baseline}", f"by more than {tolerance:.1%}"
+    found = compare_folders(baseline, folder, tolerance)
+    if worse := [one for one in found.differences if one.beyond]:
+        first, more = worse[0], len(worse) - 1
+        what = first.metric + (f" at {first.users:,} users" if first.users else "")
+        others = f", and {more} more" if more else ""
+        told = f"Worse than {baseline} {limit}: {what} {first.change:+.1%}{others}."
+        return Gate(name, Verdict.missed, told)
+    if found.exit_code != EXIT_OK:
+        told = f"Too little was measured to compare with {baseline}; try a longer --budget."
+        return Gate(name, Verdict.inconclusive, told)
+    return Gate(name, Verdict.met, f"Nothing is shown to be worse than {baseline} {limit}.")
 
 
 def at_least(knee: Knee, users: int) -> Gate:

@@ -153,7 +153,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
         status = "" if ended.get("invalid") else str(ended.get("status") or "")
         result = judged(told, plan, levels, counted, status)
     status = Status.interrupted if told.interrupted else result.status
-    gates = gates_of(result, config)
+    gates = gates_of(replace(result, status=status), run.path, config)
     code = exit_code(status, gates, EXIT_OF[status])
     return replace(result, status=status, exit_code=code, gates=tuple(gates))
 

@@ -1,0 +1,72 @@
+"""What a pipeline asks of a knee: by what was shown, and it decides the exit code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pytest
+from report_folder import make
+
+from harness.measure.result import Gate, Knee, Result
+from harness.measure.states import Status, Verdict
+from harness.runfolder import names
+from harness.runfolder.jsonfiles import read_json
+from harness.runfolder.writer import RunFolder
+from harness.study.gates import at_least, exit_code, gates_of
+from harness.study.results import write_results
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("knee", "users", "want"),
+    [
+        (Knee(holds=34, estimate=36, fails_by=38), 34, Verdict.met),
+        (Knee(holds=34, estimate=36, fails_by=38), 35, Verdict.inconclusive),  # not shown
+        (Knee(holds=34, estimate=36, fails_by=38), 37, Verdict.inconclusive),
+        (Knee(holds=34, estimate=36, fails_by=38), 38, Verdict.missed),
+        (Knee(holds=64), 64, Verdict.met),  # not reached
+        (Knee(fails_by=1), 1, Verdict.missed),  # the lowest level failed
+        (Knee(estimate=40), 8, Verdict.inconclusive),
+    ],
+)
+def test_at_least(knee: Knee, users: int, want: Verdict) -> None:
+    """A level that passed there or above, or one that failed there or below."""
+    assert at_least(knee, users).verdict == want
+
+
+@pytest.mark.parametrize(
+    ("status", "verdicts", "want"),
+    [
+        (Status.found, [], 0),
+        (Status.found, ["met"], 0),
+        (Status.inconclusive, ["met"], 0),  # what was asked is answered
+        (Status.found, ["met", "inconclusive"], 6),
+        (Status.not_reached, ["missed", "inconclusive"], 99),
+        (Status.invalid, ["met"], 5),
+        (Status.interrupted, ["met"], 130),
+        (Status.target_failed, ["met"], 99),
+    ],
+)
+def test_the_exit_code(status: Status, verdicts: list[str], want: int) -> None:
+    """The worst gate's, where the search has an answer at all."""
+    gates = [Gate(one, Verdict(one), "") for one in verdicts]
+    codes = {"invalid": 5, "interrupted": 130, "target_failed": 99, "inconclusive": 6}
+    assert exit_code(status, gates, codes.get(status, 0)) == want
+
+
+def test_a_baseline_of_itself_is_no_worse(tmp_path: Path) -> None:
+    """The same records twice: nothing is worse; run.json asks, and so does a later `report`."""
+    path = tmp_path / "run"
+    result = make(path, seconds=1)
+    assert result is not None
+    (gate,) = gates_of(result, path, {"baseline": str(path), "tolerance": 0.05})
+    assert (gate.verdict, "worse by more" in gate.sentence) == (Verdict.met, False)
+    info = read_json(path / names.RUN) or {}
+    asked = info["config"] | {"at_least": 10**6}
+    RunFolder(path).write_json(names.RUN, info | {"config": asked})
+    again: Result = write_results(path)[1]
+    told = [asdict(one)["name"] for one in again.gates]
+    assert told == ["holds at least 1000000"] * (again.status != Status.invalid)
