@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from measure_tables import SECOND, evidence, table, window
 
-from harness.measure.result import Target
 from harness.measure.samples import ServerSample
 from harness.measure.search import SearchPlan
+from harness.measure.seats import MaxNumSeqs
 from harness.measure.slo import Slo
 from harness.measure.states import Status
 from harness.study.controller import Step
@@ -34,4 +34,4 @@ def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
     windows = [step.window for step in steps]
     levels = step_levels(steps, Counted(table(), windows, PLAN.slos, samples), samples, PLAN)
     found = Found(Status.found, 8, 8, 8, 8, 9)
-    assert bottleneck(PLAN, steps, found, levels, Target()).bound_by == "batch slots"
+    assert bottleneck(PLAN, steps, found, levels, MaxNumSeqs()).bound_by == "batch slots"
