@@ -118,19 +118,22 @@ def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> No
     assert "never arrived" not in out
 
 
-def test_ctrl_c_leaves_every_record(url: str, tmp_path: Path) -> None:
-    """SIGINT in the middle: open requests are `cancelled`, nothing is missing."""
+@pytest.mark.parametrize(("slo", "code"), [((), 1), (("--slo", "ttft_p95=5s"), 130)])
+def test_ctrl_c_leaves_every_record(
+    url: str, slo: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    """SIGINT in the middle: open requests are `cancelled`, nothing is missing; no SLO is met."""
     folder = tmp_path / "run"
     process = locust(
         "chat", "--headless", "-u", 4, "-r", 4, "--host", url, "--run-folder", folder,
-        "--output-tokens", 300,
+        "--output-tokens", 300, *slo,
     )  # fmt: skip
     until = time.monotonic() + 30
     while time.monotonic() < until and not (folder / "run.json").exists():
         time.sleep(0.1)
     time.sleep(2)
     process.send_signal(signal.SIGINT)
-    out = ended(process, 1)  # Locust's own code for failed requests
+    out = ended(process, code)  # 1: Locust's own for failed requests
     run = read_run(folder)
     outcomes = [OUTCOMES[code] for code in run.table.outcome]
     assert outcomes.count(Outcome.cancelled) >= 1
