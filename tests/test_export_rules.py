@@ -168,6 +168,13 @@ def test_threshold_is_in_the_servers_count(tmp_path):
     assert threshold(folder(tmp_path, KNEE)) == Threshold(31, 40, 48, SLOS, 0.78125, 'qwen"7b')
 
 
+def test_the_threshold_of_a_simulated_server_says_so(tmp_path):
+    """Nobody scales a fleet by a simulator without being told."""
+    target = {"model": "m", "simulated": True, "gpu": "h100"}
+    found = threshold(folder(tmp_path, {**KNEE, "target": target}))
+    assert found.sentence.startswith("Measured on a server that was simulated m on h100: ")
+
+
 def test_threshold_without_the_servers_figures(tmp_path):
     """Then a user counts as a request, and the sentence says so."""
     found = threshold(folder(tmp_path, {**KNEE, "levels": []}))

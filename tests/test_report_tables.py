@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from report_folder import LEVELS, begin, make, report
 from study_process import harness, load
 
+from harness.measure.result import Target
 from harness.report.compat import digits
 from harness.report.words import in_markdown, one_line, sentence
 from harness.runfolder import names
@@ -78,6 +80,19 @@ def test_each_ending_has_its_sentence(status: str, tmp_path: Path) -> None:
     assert headline in told.headline
     assert f"**{told.headline}**" in text
     assert advice in text
+
+
+def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:
+    """In the terminal and in Markdown; the badge has it too."""
+    result = make(tmp_path / "run", seconds=1, levels=(4,), status="invalid")
+    assert result is not None
+    target = Target(model="m", simulated=True, gpu="h100")
+    told = report(tmp_path / "run", replace(result, target=target))
+    first = "Simulated: m on h100, no real server."
+    lines = told.text.splitlines(), (tmp_path / "run" / names.REPORT_MD).read_text().splitlines()
+    assert [each[0] for each in lines] == [first, first]
+    page = (tmp_path / "run" / names.REPORT_HTML).read_text()
+    assert "simulated m on h100" in page.partition("<h1>")[0]
 
 
 def torn(path: Path) -> None:

@@ -35,6 +35,7 @@ class Threshold:
     slos: tuple[Slo, ...]  # none: the power knee
     share: float  # of the users, seen by the server; NaN: it did not say, taken as 1
     model: str  # as the server calls it; "": not known
+    simulated: str = ""  # what was simulated; "": a real server was measured
 
     @property
     def sentence(self) -> str:
@@ -45,8 +46,9 @@ class Threshold:
             else f"the server counts {self.share:.0%} of them"
         )
         promise = " and ".join(map(str, self.slos)) or "the best throughput for the waiting time"
+        where = f"Measured on a server that was {self.simulated}" if self.simulated else "Measured"
         return (
-            f"Measured: {promise} holds up to {self.users} concurrent users at least (the knee is "
+            f"{where}: {promise} holds up to {self.users} concurrent users at least (the knee is "
             f"{self.knee}); {seen}."
         )
 
@@ -71,7 +73,8 @@ def threshold(folder: Path) -> Threshold:
     share = seen_share(result.used, knee.measured_at_users)
     counted = low if isnan(share) else floor(low * share)
     slos = tuple(Slo.parse(one.slo) for one in result.slos)
-    return Threshold(max(counted, 1), low, estimate, slos, share, result.target.model)
+    target = result.target
+    return Threshold(max(counted, 1), low, estimate, slos, share, target.model, target.label)
 
 
 def seen_share(levels: Sequence[Level], users: int | None) -> float:

@@ -34,7 +34,8 @@ def markdown(facts: Facts, told: Answer) -> str:
     """Short enough for a comment on a pull request; what the folder lost is said there too."""
     rows = [table_row(facts, step) for step in facts.steps]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
-    lines = [f"**{in_markdown(told.headline)}**"]
+    lines = [f"Simulated: {in_markdown(told.simulated)}.", ""] if told.simulated else []
+    lines += [f"**{in_markdown(told.headline)}**"]
     if told.sentences or lost:
         lines += ["", *map(in_markdown, [*told.sentences, *lost])]
     if rows:
