@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-MET, MISSED, TOO_FEW = "met", "missed", "too few requests"
+# a live view judges nothing: a verdict comes at the end, from all records
+WITHIN, OVER, TOO_FEW = "within so far", "over so far", "too few requests"
 RECENT: Final = 1 << 18  # values of each latency that the live table keeps: 2 MiB, 3 ms to sort
 
 
@@ -140,12 +141,12 @@ class SloTable:
 
     def _row(self, slo: Slo, n: int, over: int) -> dict[str, str]:
         share = over / n if n else 0.0
-        verdict = MISSED if share > slo.allowed else MET
+        so_far = OVER if share > slo.allowed else WITHIN
         if n * slo.allowed < FEWEST_BEYOND:
-            verdict = TOO_FEW
+            so_far = TOO_FEW
         return {
             "slo": str(slo),
-            "verdict": verdict,
+            "so_far": so_far,
             "over": f"{share:.2%}",
             "allowed": f"{slo.allowed:.2%}",
             "n": str(n),

@@ -35,7 +35,7 @@ COLUMNS: Final = {
 }
 SLO_COLUMNS: Final = {
     "slo": "SLO",
-    "verdict": "Verdict",
+    "so_far": "So far",
     "over": "Over the limit",
     "allowed": "Allowed",
     "n": "Observations",
