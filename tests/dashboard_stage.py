@@ -24,6 +24,7 @@ from study_process import started, wait_for
 from harness.export.exporter import GpuReader, TargetReader, made
 from harness.export.live import LiveRun
 from harness.export.pages import Pages
+from harness.measure.result import Knee
 from harness.measure.samples import ClientSample
 from harness.server.access import Access
 from harness.server.address import Address
@@ -124,7 +125,7 @@ def decoy(url: str, beside: str, slos: Sequence[Slo]) -> Iterator[str]:
     live.users(777, 777)
     live.step(7, "measuring", "hold")
     live.past(["pass", "fail"], 700.0, 800.0)
-    live.found({"users": 777, "ci95": [776, 778]})
+    live.found(Knee(776, 777, ci95=(776, 778)))
     made_of = records(5, 600)
     cpu_s = count(1.0, 0.25)
 

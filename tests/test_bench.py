@@ -25,7 +25,8 @@ HAVE_TLS = (
 TLS = {"server": "tls"} if HAVE_TLS else {}
 ALONE = {"clients": ["vllm-harness"]}
 SMALL = {"streams": 4, "tokens": 12, "seconds": 0.4}
-# 12 events take 0.32 s, so two rounds; three of 4 tokens take 0.11 s, so four
+# 12 events take 0.32 s, so two rounds; three of 4 tokens take 0.11 s, so four. So much at least:
+# ours measures that number of requests once it has settled
 CELLS = [
     pytest.param({"clients": CLIENTS}, 2 * 4 * 12, id="all clients"),
     pytest.param(
@@ -61,9 +62,11 @@ def test_what_is_read_matches_what_was_sent(
     rows, page = measured(cell, tmp_path)
     assert rows["vllm-harness"]["notes"] == []
     # the engine merges tokens when it comes late, so only the paced server's events can be counted
-    wanted = rows["vllm-harness"]["events"] if cell.get("server") == "engine" else events
-    assert rows["vllm-harness"]["events"] == wanted > 0
-    assert [row["tokens"] % (4 * 12) for row in rows.values()] == [0] * len(cell["clients"])
+    seen, each = rows["vllm-harness"]["events"], 12 // cell.get("per_event", 1)
+    if cell.get("server") != "engine":
+        assert (seen % each, seen >= events) == (0, True)
+    tokens = {name: row["tokens"] % 12 for name, row in rows.items()}
+    assert (tokens, seen > 0) == (dict.fromkeys(cell["clients"], 0), True)
     assert [client for client in rows if f"| {client} |" not in page] == []
     row = rows["vllm-harness"]
     figure(f"off {row['off']}/{row['events']}, {row['cost_us']:.0f} us/token of 4 streams")

@@ -51,7 +51,7 @@ def test_examples_are_accepted(command: str | None, capsys: pytest.CaptureFixtur
 def test_make_knee_is_accepted() -> None:
     """The first command on a fresh clone asks for the embedded server."""
     shown = subprocess.run(
-        ["make", "-n", "--assume-old=.venv/.ready", "knee"],
+        ["make", "-n", "--no-print-directory", "--assume-old=.venv/.ready", "knee"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.replace("\\\n", " ")  # fmt: skip
     words = shown.splitlines()[-1].split()

@@ -83,7 +83,7 @@ def test_headless_alone(url: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert "ledgers in memory: 0" in done.stdout
     (folder,) = runs.iterdir()
-    ended, knee = (json.loads((folder / name).read_text()) for name in (names.ENDED, names.KNEE))
+    ended, knee = (json.loads((folder / name).read_text()) for name in (names.ENDED, names.RESULT))
     assert ended["interrupted"] is False
     assert done.returncode == knee["exit_code"] != 130, done.stderr
     run = json.loads((folder / names.RUN).read_text())

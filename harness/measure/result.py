@@ -203,7 +203,8 @@ class Target:
     @property
     def label(self) -> str:
         """`simulated llama-3.1-8b on h100`; "" of a real server."""
-        return f"simulated {self.model} on {self.gpu}" if self.simulated else ""
+        where = f" on {self.gpu}" if self.gpu else ""  # `vllm-harness engine` does not tell it
+        return f"simulated {self.model}{where}" if self.simulated else ""
 
 
 @dataclass(frozen=True, slots=True)

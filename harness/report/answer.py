@@ -50,7 +50,7 @@ def answer(facts: Facts) -> Answer:
     """What the run found, whatever its status."""
     told = STATUSES[facts.status](facts)
     target = facts.result.target
-    simulated = f"{target.model} on {target.gpu}, no real server" if target.simulated else ""
+    simulated = f"{target.label.removeprefix('simulated ')}, no real server" if target.label else ""
     told = replace(
         told, sentences=[*(gate.sentence for gate in facts.result.gates), *told.sentences]
     )
