@@ -238,7 +238,7 @@ def of(records, slos, users=1, end_s=60, max_errors=0.01):
     gaps = Tokens.of(whole, (0, end_s * SECOND)).gaps
     counts = counts_of(whole, span, slos, max_errors, judged=judged, gaps=gaps)
     (level,) = decide([counts])
-    return [(one.verdict, one.over, one.n) for one in (*level.slos, level.errors)]
+    return [(one.verdict, one.n_over, one.n) for one in (*level.slos, level.errors)]
 
 
 @pytest.mark.parametrize(

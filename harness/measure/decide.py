@@ -22,7 +22,7 @@ is at least that of the observations above the quantile beyond which twice the a
         for w, step in counted.steps.items()
     ]
     for level in decide(counts):
-        [(one.slo, one.verdict, one.over, one.n, one.needs_more) for one in level.slos]
+        [(one.slo, one.verdict, one.n_over, one.n, one.needs_more) for one in level.slos]
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import numpy as np
 
 from harness.measure.evidence import HALF
 from harness.measure.metrics import METRICS, failed
+from harness.measure.result import SloResult
 from harness.measure.states import Verdict
 from harness.measure.stats import at_least, block_count, design_effects, highest, joined, student
 
@@ -60,21 +61,8 @@ MOST_TIMES: Final = 1e4  # as long: more of the same is not thought to decide
 
 
 @dataclass(frozen=True, slots=True)
-class SloResult:
-    """`over` of `n` observations were over the limit, or failed."""
-
-    slo: str  # as `str(Slo)`, or ERRORS
-    verdict: Verdict
-    over: int
-    n: int
-    share: float | None  # None: there was none
-    allowed: float
-    needs_more: int | None  # requests; None: decided, or more of the same would not decide
-
-
-@dataclass(frozen=True, slots=True)
 class LevelResult:
-    """What is said of a level."""
+    """What is said of a level; which users and what quantile that is of, the caller knows."""
 
     slos: tuple[SloResult, ...]
     errors: SloResult  # missed or inconclusive: few failures need not be shown
@@ -174,7 +162,9 @@ def _result(c: Counts, alpha: float, *, is_missed: bool) -> SloResult:
     elif c.slo != ERRORS and n > 0:
         verdict = Verdict.met if float(met(c)) <= ALPHA else verdict
         more = None if verdict == Verdict.met else _needs_more(c, alpha)
-    return SloResult(c.slo, verdict, round(k), round(n), k / n if n else None, c.allowed, more)
+    return SloResult(
+        c.slo, verdict, n=round(n), n_over=round(k), allowed=c.allowed, needs_more=more
+    )
 
 
 def decide(levels: Sequence[Sequence[Counts]]) -> list[LevelResult]:

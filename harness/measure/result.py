@@ -18,7 +18,7 @@ from harness.measure.seats import MaxNumSeqs
 from harness.measure.selfcheck import ClientFigures
 from harness.measure.serverside import ServerFigures
 from harness.measure.slo import Slo, quantile_name
-from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.measure.traces import TracedSplit
 from harness.measure.ttft_split import TtftSplit
 from harness.measure.typed import from_json
@@ -146,8 +146,7 @@ class Level:
         if self.decision != Decision.held:
             return self.decision
         verdicts = [one.verdict for one in self.slos]
-        order = (Verdict.missed, Verdict.inconclusive, Verdict.met)
-        return next((verdict for verdict in order if verdict in verdicts), "measured")
+        return next((verdict for verdict in WORST_FIRST if verdict in verdicts), "measured")
 
     def latency(self, key: str) -> Latency:
         """Of ttft, ttfot, itl, tpot or e2e."""

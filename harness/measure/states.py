@@ -1,6 +1,7 @@
 """Every state that a run, a level or a test can be in, as words of result.json."""
 
 from enum import StrEnum
+from typing import Final
 
 
 class Decision(StrEnum):
@@ -44,3 +45,6 @@ class Verdict(StrEnum):
     met = "met"  # shown: the share over the limit is below the share allowed
     missed = "missed"  # shown: it is above
     inconclusive = "inconclusive"  # neither is shown
+
+
+WORST_FIRST: Final = (Verdict.missed, Verdict.inconclusive, Verdict.met)

@@ -10,7 +10,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Final
 
 from harness.measure.slo import Slo
-from harness.measure.states import Decision, Status, Verdict
+from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.compat import as_text, beside
 from harness.report.explain import explained, knee_figures
 from harness.report.routing import routed
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from harness.report.facts import Facts
 
 REQUESTS: Final = "concurrent request"
-ORDER: Final = (Verdict.missed, Verdict.inconclusive, Verdict.met)  # the worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,7 @@ def _held(facts: Facts) -> Answer:
         badge, tone = "measured", "good"
     said = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
-    judged.sort(key=lambda one: ORDER.index(one.verdict))  # the headline is what decided
+    judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))  # the headline is what decided
     verdicts = [verdict(one, said) for one in judged]
     figures = [_figures(facts, step) for step in facts.used]
     if not verdicts:

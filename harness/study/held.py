@@ -11,14 +11,13 @@ import numpy as np
 from harness.measure.decide import ERRORS, counts_of, decide
 from harness.measure.evidence import Window
 from harness.measure.result import SloResult
-from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.study.controller import BUSY_SHARE, TURNOVERS
 from harness.study.replay import Logged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.decide import SloResult as Decided
     from harness.measure.result import Level, Result
     from harness.measure.search import SearchPlan
     from harness.measure.table import RecordTable
@@ -102,20 +101,11 @@ def judged(
     return replace(told, status=status, slos=tuple(slos), errors=errors, levels=tuple(said))
 
 
-def _said(found: Decided, level: Level, observed: float = nan) -> SloResult:
+def _said(found: SloResult, level: Level, observed: float = nan) -> SloResult:
     name = f"max_errors={found.allowed:.4%}".rstrip("0%").rstrip(".") + "%"
-    return SloResult(
-        slo=name if found.slo == ERRORS else found.slo,
-        verdict=found.verdict,
-        observed=observed,
-        users=level.users,
-        n=found.n,
-        n_over=found.over,
-        allowed=found.allowed,
-        needs_more=found.needs_more,
-    )
+    name = name if found.slo == ERRORS else found.slo
+    return replace(found, slo=name, observed=observed, users=level.users)
 
 
 def _how_bad(one: SloResult) -> tuple[int, float]:
-    order = (Verdict.met, Verdict.inconclusive, Verdict.missed)
-    return order.index(one.verdict), one.n_over / one.n if one.n else inf
+    return -WORST_FIRST.index(one.verdict), one.n_over / one.n if one.n else inf
