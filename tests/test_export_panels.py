@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 Key = tuple[str, str, str]  # dashboard, panel, legend
 Answer = float | dict[str, float]  # of a single series without labels; by labels
 
-# harness histogram -> (b, its largest finite bound)
-BOUNDS: Final = {
-    "ttft": (0.1, 200.0), "itl": (0.01, 10.0), "tpot": (0.03, 10.0), "e2e": (1.0, 1000.0),
-    "schedule_lag": (0.002, 10.0),
-}  # fmt: skip
+# latency -> (its name, b, its histogram's largest finite bound, the quantile and limit of its SLO)
+LATENCIES: Final = {
+    "ttft": ("TTFT", 0.1, 200.0, "p95", 0.25),
+    "itl": ("ITL", 0.01, 10.0, "p95", 0.05),
+    "tpot": ("TPOT", 0.03, 10.0, "p50", 1.0),
+    "e2e": ("e2e", 1.0, 1000.0, "p50", 30.0),
+}
+SLOS: Final = {f"{key}_{q}": limit for key, (*_, q, limit) in LATENCIES.items()}
+# histogram -> (b, its largest finite bound)
+BOUNDS: Final = {key: row[1:3] for key, row in LATENCIES.items()} | {"schedule_lag": (0.002, 10.0)}
 # vLLM's histogram -> (b, its mean)
 SERVER_BOUNDS: Final = {
     "time_to_first_token_seconds": (0.5, 0.35), "inter_token_latency_seconds": (0.04, 0.03),
@@ -32,7 +37,6 @@ SERVER_BOUNDS: Final = {
     "request_prefill_time_seconds": (0.3, 0.1), "request_decode_time_seconds": (3.0, 2.0),
     "request_inference_time_seconds": (3.0, 2.1), "iteration_tokens_total": (16.0, 24.0),
 }  # fmt: skip
-SLOS: Final = {"ttft_p95": 0.25, "itl_p95": 0.05, "tpot_p50": 1.0, "e2e_p50": 30.0}
 
 
 def run_histogram(key: str) -> str:
@@ -217,8 +221,9 @@ def knee_answers() -> dict[tuple[str, str], Answer]:
         ("step ended", ""): {'decision="pass", instance="run", job="run"': 0.5 * 10},
         ("knee found", ""): {'instance="run", job="run"': 6},
     }  # fmt: skip
-    for key, name in (("ttft", "TTFT"), ("itl", "ITL")):
-        p95, limit = quantiles(*BOUNDS[key])[0.95], SLOS[f"{key}_p95"]
+    for key in ("ttft", "itl"):
+        name, b, last, _, limit = LATENCIES[key]
+        p95 = quantiles(b, last)[0.95]
         answers |= {
             (f"p95 {name} / limit", f"p95 {name} / limit"): p95 / limit,
             (f"{name} p95 and users", f"p95 {name}"): p95,
@@ -243,16 +248,15 @@ def latency_answers() -> dict[tuple[str, str], Answer]:
         ("Phases of a request", "decode"): 2.0,
         ("Phases of a request", "inference"): 2.1,
     }
-    for key, name in (("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "e2e")):
-        for q, value in quantiles(*BOUNDS[key]).items():
+    for key, (name, b, last, slo, limit) in LATENCIES.items():
+        for q, value in quantiles(b, last).items():
             answers[f"{name} quantiles", f"p{q * 100:g}"] = value
-        limits = {f'slo="{slo}"': limit for slo, limit in SLOS.items() if slo.startswith(key)}
-        answers[f"{name} quantiles", "limit of {{slo}}"] = limits
+        answers[f"{name} quantiles", "limit of {{slo}}"] = {f'slo="{key}_{slo}"': limit}
         answers[f"{name} distribution", "{{le}}"] = by_le(key)
-    for key, name, theirs in (("ttft", "TTFT", "time_to_first_token_seconds"),
-                              ("itl", "ITL", "inter_token_latency_seconds"),
-                              ("e2e", "e2e", "e2e_request_latency_seconds")):  # fmt: skip
-        title, (b, mean) = f"{name}: client against server", SERVER_BOUNDS[theirs]
+    for key, theirs in (("ttft", "time_to_first_token_seconds"),
+                        ("itl", "inter_token_latency_seconds"),
+                        ("e2e", "e2e_request_latency_seconds")):  # fmt: skip
+        title, (b, mean) = f"{LATENCIES[key][0]}: client against server", SERVER_BOUNDS[theirs]
         answers[title, "client p95"] = quantiles(*BOUNDS[key])[0.95]
         answers[title, "server p95"] = b + b * 28 / 30  # the 38th of 40
         answers[title, "client mean"] = 1.5 * BOUNDS[key][0]  # of 39: the failed one is not in it
