@@ -23,7 +23,7 @@ from hypothesis import settings
 from harness.drive.reading import IN_C, IN_PYTHON, VARIABLE, built
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: our children would inherit
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -102,13 +102,6 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     return report
 
 
-@pytest.fixture(scope="session")
-def vllm() -> Iterator[Callable[[str], real_vllm.Served]]:
-    """Gives one of the real servers by its name; each is started once."""
-    with real_vllm.servers() as server:
-        yield server
-
-
 @pytest.fixture(params=[IN_PYTHON, *[IN_C] * built()])
 def each_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which code reads the sockets; in C only where there was a compiler."""
@@ -120,6 +113,13 @@ def each_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """`figure("knee 8, planted 8")`: a line for the section `figures` of pytest's summary."""
     return lambda line: record_property("figure", line)
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Generator[Callable[[str], real_vllm.Served], None, None]:
+    """Gives one of the real servers by its name; each is started once."""
+    with real_vllm.servers() as server:
+        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
