@@ -372,11 +372,12 @@ The variables above each dashboard:
 Quantiles are interpolated by Prometheus within a bucket and are off by at most a third; the
 report has the exact ones.
 
-No Grafana server was run to make or test any of this. Tested were: every query of every panel,
-annotation and variable by a real Prometheus over a real run, of the embedded engine and of vLLM
-on a CPU, each answer compared with a recomputation from the stored samples, and these with the
-run folder; the GPU panels over recorded readings of an H200 (a burn-in, not vLLM); and the JSON
-against the types of `@grafana/schema`. The pictures show those answers, drawn by
+No Grafana server was run to make or test any of this. Tested were: every query of every panel
+and annotation by `promtool test rules`, over samples and answers written by hand, with a second
+run, model and server beside them; that each has data in a real Prometheus after a real run, of
+the embedded engine and of vLLM on a CPU (the GPU panels over recorded readings of an H200: a
+burn-in, not vLLM); and the JSON against the types of `@grafana/schema`. The pictures show what
+that Prometheus answered, drawn by
 `tests/dashboard_pictures.py` where Grafana would place the panels. They are not screenshots. The
 run: an embedded engine with `max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of
 5 s.
