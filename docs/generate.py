@@ -13,7 +13,7 @@ from harness.drive import arguments
 from harness.export.exported import BUCKETS_OF, EXPORTED
 from harness.export.live import PHASES
 from harness.export.rules import routing_alerts, rule_file
-from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
+from harness.measure.compat.definitions import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
@@ -81,7 +81,8 @@ def compat() -> str:
     rows = [
         "# Comparison with other tools",
         "",
-        "Made from `COMPAT` in `harness/measure/compat.py` by `make docs`; a test compares them.",
+        "Made from `COMPAT` in `harness/measure/compat/definitions.py` by `make docs`; a test",
+        "compares them.",
         "",
         "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
         "from the same requests, under that tool's names, and prints them next to ours, so that a",

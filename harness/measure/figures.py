@@ -1,5 +1,7 @@
 """One latency in figures: n, mean, quantiles with their two intervals, as plain JSON values."""
 
+# ruff: noqa: D102 - Figures documents what Sample implements
+
 from __future__ import annotations
 
 import math
@@ -88,7 +90,7 @@ class Figures(Protocol):
         """Design effect of those above a quantile."""
 
     def quantile(self, q: float) -> float:
-        """One of QUANTILES."""
+        """Any quantile."""
 
     def interval(self, q: float) -> Interval | None:
         """Its sampling interval; None without observations."""
@@ -101,7 +103,6 @@ class Sample:
     """Figures of observations that are in memory; `blocks`: the time block of each."""
 
     def __init__(self, seen: Observed, blocks: Ints) -> None:
-        """Sort them."""
         self.seen, self.blocks = seen, blocks
         _, self._block, self._sizes = np.unique(blocks, return_inverse=True, return_counts=True)
         self.fine = seen.ns[np.isfinite(seen.ns)]
@@ -109,41 +110,33 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """As Figures."""
         return len(self.seen.ns)
 
     @property
     def n_failed(self) -> int:
-        """As Figures."""
         return self.n - len(self.fine)
 
     @property
     def mean_ns(self) -> float:
-        """As Figures."""
         return float(self.fine.mean()) if len(self.fine) else math.nan
 
     @property
     def longest_ns(self) -> float:
-        """As Figures."""
         return float(self.fine.max()) if len(self.fine) else math.nan
 
     def effect(self, q: float) -> float:
-        """As Figures."""
         return design_effect(self._sizes, np.bincount(self._block, highest(self.seen.ns, q)))
 
     def quantile(self, q: float) -> float:
-        """As Figures."""
         return quantile(self._ordered, q)
 
     def interval(self, q: float) -> Interval | None:
-        """As Figures."""
         if not self.n:
             return None
         lo, hi = interval_ranks(self.n, q, self.effect(q), len(self._sizes))
         return Interval(float(self._ordered[lo]), None if hi is None else float(self._ordered[hi]))
 
     def instrument(self, q: float) -> tuple[float, float]:
-        """As Figures."""
         return quantile(self._low, q), quantile(self._high, q)
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from harness.measure.log_histogram import bin_of
 from harness.measure.metrics import inner_events
-from harness.measure.spread import bin_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
+
+GAP_COLUMNS: Final = ("gap_ns", "least_ns", "most_ns")  # of a Piece
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,14 @@ class Piece:
         return self.end_ns - self.chunk.not_before_ns[self.ends - 1]
 
     @cached_property
+    def tokens(self) -> Ints:
+        """How many tokens the event that ended each gap carried."""
+        return self.chunk.tokens[self.ends]
+
+    @cached_property
     def columns(self) -> dict[str, tuple[Ints, Ints]]:
-        """(gaps, their bins) by the stamps, at least and at most."""
-        names = ("gap_ns", "least_ns", "most_ns")
-        return {name: (gaps := getattr(self, name), bin_of(gaps)) for name in names}
+        """(gaps, their bins) by GAP_COLUMNS."""
+        return {name: (gaps := getattr(self, name), bin_of(gaps)) for name in GAP_COLUMNS}
 
 
 class Walker(Protocol):
@@ -100,7 +106,6 @@ class Arrivals:
     """Events and tokens that arrived between two instants, and how many have exact stamps."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
-        """Nothing seen yet."""
         self.start_ns, self.end_ns = start_ns, end_ns
         self.events = self.exact = self.tokens = 0
 

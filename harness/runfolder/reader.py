@@ -23,7 +23,7 @@ from harness.runfolder.jsonfiles import number, read_json, read_lines
 from harness.runfolder.serverlines import from_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
@@ -65,12 +65,15 @@ def check_folder(path: Path) -> None:
         )
 
 
-def read_run(path: Path | str) -> Run:
-    """Everything in a run folder. Raises RunFolderError only when it is none at all."""
+def read_run(path: Path | str, also: Callable[[Piece], None] | None = None) -> Run:
+    """Everything in a run folder. Raises RunFolderError only when it is none at all.
+
+    `also` sees the requests with all their tokens as they are read: nobody reads them for it again.
+    """
     path = Path(path)
     check_folder(path)
     damage = Damage()
-    table, errors = read_requests(path, damage)
+    table, errors = read_requests(path, damage, also)
     info = read_json(path / names.RUN)
     if info is None:
         damage.unreadable.append(names.RUN)
@@ -102,10 +105,14 @@ def read_result(path: Path) -> Result | None:
         ) from None
 
 
-def read_requests(path: Path, damage: Damage) -> tuple[RecordTable, list[str]]:
+def read_requests(
+    path: Path, damage: Damage, also: Callable[[Piece], None] | None = None
+) -> tuple[RecordTable, list[str]]:
     """Each request once, thin, and its error, by worker and number; losses go to `damage`."""
     tables, errors = [], []
     for piece in read_pieces(path, damage):
+        if also is not None:
+            also(piece)
         tables.append(thin(piece.table))
         errors += piece.errors
     whole = concat(tables)
