@@ -17,8 +17,7 @@ from harness.measure.table import concat
 from harness.measure.traces import Trace
 from harness.measure.typed import from_json
 from harness.runfolder import names
-from harness.runfolder.columns import tables
-from harness.runfolder.damage import Damage
+from harness.runfolder.columns import Damage, tables
 from harness.runfolder.jsonfiles import number, read_json, read_lines
 from harness.runfolder.serverlines import from_rows
 
