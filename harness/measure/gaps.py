@@ -4,112 +4,65 @@ Mean, max, n, failures and what is over an SLO's limit (`evidence.Judged`) are e
 the ends of their intervals are order statistics within 0.1%, from a `LogHistogram`.
 """
 
+# ruff: noqa: D102 - Figures says what GapCounts implements
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.measure.figures import OBSERVED, Figures
 from harness.measure.log_histogram import LogHistogram
 from harness.measure.metrics import lost_gaps
-from harness.measure.stats import Interval, beyond, design_effect, interval_ranks, rank_of
-from harness.measure.walk import GAP_COLUMNS, inside
+from harness.measure.stats import beyond, design_effect
+from harness.measure.walk import inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from harness.measure.figures import Span
     from harness.measure.table import RecordTable
     from harness.measure.walk import Piece
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-INF: Final = float("inf")
 
-
-class Span(NamedTuple):
-    """A window, and the length of its time blocks."""
-
-    start_ns: int
-    end_ns: int
-    block_ns: int
-
-    @property
-    def blocks(self) -> int:
-        """How many there are."""
-        return -(-(self.end_ns - self.start_ns + 1) // self.block_ns)
-
-
-class GapCounts:
-    """Gaps by block of time: `Figures` of what was counted. +inf: a token that never came."""
+class GapCounts(Figures):
+    """Figures of gaps that were counted."""
 
     def __init__(self, lost: Ints) -> None:
-        """`lost`: how many never came, by block."""
-        self.lost = lost
+        """`lost`: tokens that never came, by block: infinite gaps."""
+        self.lost, self.n_failed = lost, int(lost.sum())
         self.sum_ns, self.finite, self.max_ns = 0, 0, -1
-        self.histograms = {name: LogHistogram() for name in GAP_COLUMNS}
+        self.histograms = {column: LogHistogram() for column in OBSERVED}
 
-    @property
-    def n(self) -> int:
-        """Gaps, infinite ones included."""
-        return self.finite + self.n_failed
-
-    @property
-    def n_failed(self) -> int:
-        """Tokens that never came."""
-        return int(self.lost.sum())
-
-    @property
-    def mean_ns(self) -> float:
-        """Of those that ended; NaN without any."""
-        return self.sum_ns / self.finite if self.finite else float("nan")
-
-    @property
-    def longest_ns(self) -> float:
-        """Of those that ended; NaN without any."""
-        return float(self.max_ns) if self.finite else float("nan")
-
-    def quantile(self, q: float, column: str = "gap_ns") -> float:
-        """As `stats.quantile`, within 0.1%; NaN without any."""
-        return self._at(rank_of(self.n, q), column) if self.n else float("nan")
-
-    def instrument(self, q: float) -> tuple[float, float]:
-        """Between which bounds the quantile lies by the stamps."""
-        # within a bin the mean of the bounds may lie on the other side of the gaps' mean
-        value = self.quantile(q)
-        low, high = self.quantile(q, "least_ns"), self.quantile(q, "most_ns")
-        return min(low, value), max(high, value)
-
-    def interval(self, q: float) -> Interval | None:
-        """Its sampling interval, as `stats.interval_ranks`; None without any gap."""
-        if not self.n:
-            return None
-        blocks = int((self.by_block > 0).sum())
-        lo, hi = interval_ranks(self.n, q, self.effect(q), blocks)
-        return Interval(self._at(lo), None if hi is None else self._at(hi))
-
-    def effect(self, q: float) -> float:
-        """Design effect of those above a quantile."""
-        # Of each bin the share that is above, the same in all blocks: all of the higher ones, a
-        # part of the one in which the quantile lies. All infinite ones are above.
-        _, counts, _ = self.histograms["gap_ns"].totals
-        above = np.cumsum(counts[::-1])[::-1] - counts
-        share = np.clip((beyond(self.n, q) - self.n_failed - above) / counts, 0, 1)
-        block, place, counts = self.histograms["gap_ns"].cells
-        hits = np.bincount(block, counts * share[place], len(self.lost)) + self.lost
-        some = self.by_block > 0
-        return design_effect(self.by_block[some], hits[some])
+    def value_at(self, rank: int, column: str = "ns") -> float:
+        return self.histograms[column].at(rank) if rank < self.finite else math.inf
 
     @property
     def by_block(self) -> Floats:
-        """Gaps of each block, infinite ones included."""
-        block, _, counts = self.histograms["gap_ns"].cells
-        return np.asarray(np.bincount(block, counts, len(self.lost)) + self.lost)
+        sizes = self._per_block(1.0)
+        return sizes[sizes > 0]
 
-    def _at(self, rank: int, column: str = "gap_ns") -> float:
-        return self.histograms[column].at(rank) if rank < self.finite else INF
+    def effect(self, q: float) -> float:
+        # Of each bin the share that is above, the same in all blocks: all of the higher ones, a
+        # part of the one in which the quantile lies. All infinite ones are above.
+        _, counts, _ = self.histograms["ns"].totals
+        above = np.cumsum(counts[::-1])[::-1] - counts
+        share = np.clip((beyond(self.n, q) - self.n_failed - above) / counts, 0, 1)
+        hits = self._per_block(share)
+        return design_effect(self.by_block, hits[self._per_block(1.0) > 0])
+
+    def _per_block(self, share: Floats | float) -> Floats:
+        """The gaps of each block, of each bin that share; and all infinite ones."""
+        block, place, counts = self.histograms["ns"].cells
+        part = np.broadcast_to(share, len(self.histograms["ns"].totals[0]))[place]
+        return np.asarray(np.bincount(block, counts * part, len(self.lost)) + self.lost)
 
 
 class Gaps(GapCounts):
@@ -130,7 +83,7 @@ class Gaps(GapCounts):
         here = inside(piece.end_ns, self.start_ns, self.end_ns)
         blocks = (piece.end_ns[here] - self.start_ns) // self.span.block_ns
         for name, (ns, bins) in piece.columns.items():
-            self.histograms[name].add(ns[here], bins[here], blocks if name == "gap_ns" else 0)
+            self.histograms[name].add(ns[here], bins[here], blocks if name == "ns" else 0)
         gaps = piece.gap_ns[here]
         self.finite += len(gaps)
         self.sum_ns += int(gaps.sum())
@@ -151,6 +104,6 @@ def together(parts: Sequence[GapCounts]) -> GapCounts:
     blocks = [len(part.lost) for part in parts]
     whole.histograms = {
         name: LogHistogram.side_by_side([part.histograms[name] for part in parts], blocks)
-        for name in GAP_COLUMNS
+        for name in OBSERVED
     }
     return whole

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
-
-GAP_COLUMNS: Final = ("gap_ns", "least_ns", "most_ns")  # of a Piece
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,9 @@ class Piece:
 
     @cached_property
     def columns(self) -> dict[str, tuple[Ints, Ints]]:
-        """(gaps, their bins) by GAP_COLUMNS."""
-        return {name: (gaps := getattr(self, name), bin_of(gaps)) for name in GAP_COLUMNS}
+        """(gaps, their bins), named as in `Observed`."""
+        gaps = {"ns": self.gap_ns, "lo_ns": self.least_ns, "hi_ns": self.most_ns}
+        return {name: (ns, bin_of(ns)) for name, ns in gaps.items()}
 
 
 class Walker(Protocol):

@@ -71,7 +71,7 @@ def itl_curve(facts: Facts, steps: list[Level]) -> Curve:
     """Of all gaps that ended in the steps' windows; those that never ended are never reached."""
     windows = [(step.settled_ns, step.end_ns) for step in steps]
     gaps = together([facts.gaps[window] for window in windows if window in facts.gaps])
-    _, counts, means = gaps.histograms["gap_ns"].totals
+    _, counts, means = gaps.histograms["ns"].totals
     n = gaps.finite
     rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
     x = means[np.searchsorted(np.cumsum(counts), rank, "right")] / MS

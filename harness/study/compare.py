@@ -11,8 +11,9 @@ from harness.errors import ConfigError
 from harness.measure import compare
 from harness.measure.compare import ERRORS, KNEE, Comparison, Pair, latency
 from harness.measure.evidence import FEWEST_BLOCKS, Judged, gather, lifetime_ns
+from harness.measure.figures import Span
 from harness.measure.fit import crossing, levels_of
-from harness.measure.gaps import Gaps, Span, together
+from harness.measure.gaps import Gaps, together
 from harness.measure.metrics import e2e, failed, tpot, ttft
 from harness.measure.recorded import Known
 from harness.measure.stats import MOST_BLOCKS
@@ -82,9 +83,9 @@ class ByBlock:
         """Every figure of the level."""
         out = {}
         gaps = together(self.gaps)
-        blocks, bins, counts = gaps.histograms["gap_ns"].cells
+        blocks, bins, counts = gaps.histograms["ns"].cells
         lost = np.arange(len(gaps.lost))  # infinite gaps, one value for each block
-        values = np.append(gaps.histograms["gap_ns"].totals[2][bins], np.full(len(lost), np.inf))
+        values = np.append(gaps.histograms["ns"].totals[2][bins], np.full(len(lost), np.inf))
         by_block = np.append(blocks, lost), np.append(counts, gaps.lost).astype(np.float64)
         for name, q in QUANTILES.items():
             for key, observe in OF_REQUESTS.items():
