@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import tracemalloc
-import zlib
 from dataclasses import fields, replace
 from io import FileIO
 from typing import TYPE_CHECKING
 
-import msgpack
 import numpy as np
 import pytest
+from hostile_frames import hostile
 from random_tables import random_records
 
 from harness.measure.seen import Seen
 from harness.measure.table import RecordTable, concat
 from harness.runfolder import codec, columns
-from harness.runfolder.codec import MAX_EVENTS, NUMBERS, decode, encode
+from harness.runfolder.codec import MAX_EVENTS, decode, encode
 from harness.runfolder.columns import Damage, tables
 
 if TYPE_CHECKING:
@@ -67,18 +66,6 @@ def test_the_same_as_at_once(
     assert damage.duplicates == len(want.records) - len(fresh)
     most = max((len(piece.table.at_ns) for piece in pieces), default=0)
     assert most < 50 + 60  # one more request
-
-
-def frame(payload: bytes) -> bytes:
-    """With the right checksum and length."""
-    crc, size = (number.to_bytes(4, "big") for number in (zlib.crc32(payload), len(payload)))
-    return b"\x93\x01\xce" + crc + b"\xc6" + size + payload
-
-
-def hostile(n: int) -> bytes:
-    """A frame of 84 bytes that claims n events, all alike."""
-    alike = b"c" + bytes(8)
-    return frame(msgpack.packb([*[0] * len(NUMBERS), "ok", "", "", n, alike, alike, alike]))
 
 
 @pytest.mark.parametrize("n", [MAX_EVENTS + 1, 10**12, 2**62, -1])

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hostile_frames import hostile
 from report_folder import make
 
 from harness.cli.front import Front
 from harness.measure.compat import TOOLS
 from harness.runfolder import names
+from harness.study.results import write_results
 from harness.study.session import conclude
 
 if TYPE_CHECKING:
@@ -65,3 +67,23 @@ def test_definitions_are_imported_for_compat_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_hostile_folder_is_damaged(tmp_path: Path) -> None:
+    """Whatever its files claim, what is good in them is reported, and the rest is counted."""
+    path = tmp_path / "run"
+    make(path, seconds=1, levels=(1, 2))
+    claims = hostile(10**12)
+    lines = b'{"at_ns": "x", "process": 1}\n{"at_ns": 1e400, "process": "p", "cpu_s": "y"}\n'
+    for name, junk in (
+        (names.records(0), claims), (names.CLIENT, lines), (names.GPU, lines),
+        (names.TRACES, lines), (names.STEPS, b'{"users": "x"}\n{"purpose": "none"}\n'),
+    ):  # fmt: skip
+        with (path / name).open("ab") as file:
+            file.write(junk)
+    result = write_results(path).result
+    assert len(result.levels) == 2
+    assert result.damage == (
+        f"{len(claims)} damaged bytes of records were skipped",
+        "8 unreadable lines of steps or samples were skipped",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
     from harness.runfolder.columns import Piece
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,41 +142,47 @@ def read_server(path: Path, damage: Damage) -> list[ServerSample]:
 
 def read_client(path: Path, damage: Damage) -> list[ClientSample]:
     """What the load generator's processes said of themselves, in time order."""
-    known = {f.name for f in fields(ClientSample)}
-    samples = []
-    for row in _lines(path, names.CLIENT, damage):
-        try:
-            samples.append(ClientSample(**{k: v for k, v in row.items() if k in known}))
-        except TypeError:
-            damage.bad_lines += 1
-    return sorted(samples, key=lambda sample: sample.at_ns)
+
+    def sample(row: dict[str, Any]) -> ClientSample:
+        seconds, lag_ms = number(row["cpu_s"]), number(row.get("loop_lag_ms", 0))
+        counts = (int(row.get(name, 0)) for name in ("reads", "stamped_reads", "clock_steps"))
+        return ClientSample(int(row["at_ns"]), str(row["process"]), seconds, lag_ms, *counts)
+
+    return sorted(_each(path, names.CLIENT, sample, damage), key=lambda sample: sample.at_ns)
 
 
 def read_gpu(path: Path, damage: Damage) -> list[GpuSample]:
     """The GPUs' samples in time order; figures that a line lacks are NaN."""
     floats = {f.name for f in fields(GpuSample)} - {"at_ns", "gpu", "throttled"}
-    samples = []
-    for row in _lines(path, names.GPU, damage):
-        try:
-            held = row.get("throttled")
-            read = {name: number(row[name]) for name in floats & row.keys()}
-            words = None if held is None else tuple(map(str, held))
-            samples.append(GpuSample(int(row["at_ns"]), int(row["gpu"]), **read, throttled=words))
-        except (KeyError, TypeError, ValueError):
-            damage.bad_lines += 1
-    return sorted(samples, key=lambda sample: sample.at_ns)
+
+    def sample(row: dict[str, Any]) -> GpuSample:
+        held = row.get("throttled")
+        read = {name: number(row[name]) for name in floats & row.keys()}
+        words = None if held is None else tuple(map(str, held))
+        return GpuSample(int(row["at_ns"]), int(row["gpu"]), **read, throttled=words)
+
+    return sorted(_each(path, names.GPU, sample, damage), key=lambda sample: sample.at_ns)
 
 
 def read_traces(path: Path, damage: Damage) -> list[Trace]:
     """What the server's traces said of requests, in the order in which they came."""
-    traces = []
-    for row in _lines(path, names.TRACES, damage):
+
+    def trace(row: dict[str, Any]) -> Trace:
+        seconds = (number(row[name]) for name in ("ttft_s", "queue_s", "prefill_s"))
+        return Trace(str(row["request_id"]), *seconds)
+
+    return _each(path, names.TRACES, trace, damage)
+
+
+def _each(path: Path, name: str, read: Callable[[dict[str, Any]], T], damage: Damage) -> list[T]:
+    """What `read` makes of each line; a line of which it makes nothing is counted."""
+    made = []
+    for row in _lines(path, name, damage):
         try:
-            seconds = (number(row[name]) for name in ("ttft_s", "queue_s", "prefill_s"))
-            traces.append(Trace(str(row["request_id"]), *seconds))
-        except (KeyError, TypeError, ValueError):
+            made.append(read(row))
+        except (KeyError, TypeError, ValueError, OverflowError):
             damage.bad_lines += 1
-    return traces
+    return made
 
 
 def _lines(path: Path, name: str, damage: Damage) -> list[dict[str, Any]]:

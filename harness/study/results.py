@@ -94,19 +94,19 @@ def plan_of(run: Run) -> SearchPlan:
 
 
 def logged_steps(run: Run) -> list[Logged]:
-    """Windows of steps.jsonl."""
-    known = {f.name for f in fields(Window)}
-    return [
-        Logged(
-            Window(**{k: v for k, v in row.items() if k in known} | {"purpose": purpose}),
-            row.get("invalid", ""),
-            row.get("decision", ""),
-            row.get("audited", True),
-            row.get("reason", ""),
-        )
-        for row in run.steps
-        for purpose in (Purpose(row["purpose"]),)
-    ]
+    """Windows of steps.jsonl; a line that says none is counted as damage."""
+    logged = []
+    for row in run.steps:
+        try:
+            instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name != "purpose"}
+            window = Window(**instants, purpose=Purpose(row["purpose"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            run.damage.bad_lines += 1
+            continue
+        words = ("invalid", "decision", "reason")
+        invalid, decision, reason = (str(row.get(key, "")) for key in words)
+        logged.append(Logged(window, invalid, decision, bool(row.get("audited", True)), reason))
+    return logged
 
 
 def compute(run: Run, compat: Sequence[str] = ()) -> Results:
