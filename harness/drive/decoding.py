@@ -77,6 +77,7 @@ class DecoderLink:
         self._delivered = True  # as of the latest answer
         self._asked = False  # for an answer, even if there is nothing to send
         self._parts_ns = 0
+        self._sent_ns = 0  # all that happened before it is on its way to the decoder
         self._wake, self._changed, self._room = Event(), Event(), Event()
         self._room.set()
         self._wake.set()  # the first message asks whether it is there
@@ -153,7 +154,9 @@ class DecoderLink:
         self._asked = False
         batch, self.batch = self.batch, Batch()
         self._sequence += 1
-        message = batch.message(self._sequence, now, self.read_until_ns() if parts else 0)
+        if parts:  # what was known once stays so, even if the reader can say less of late rounds
+            self._sent_ns = max(self._sent_ns, self.read_until_ns())
+        message = batch.message(self._sequence, now, self._sent_ns if parts else 0)
         self._unsent.append(message)
         self._unsent_bytes += len(message)
         if self._unsent_bytes > MOST_UNSENT:
