@@ -95,14 +95,18 @@ class DecoderLink:
         """Batches without an answer."""
         return self._sequence - self._answered
 
-    def ready(self) -> None:
-        """Wait until it decodes: while it starts, it takes a processor from the reads."""
+    def ready(self) -> bool:
+        """Wait until it decodes: while it starts, it takes a processor from the reads.
+
+        False when it never did; `trouble` says why.
+        """
         with gevent.Timeout(START_S, False):
             while not self._answered and not self.trouble:
                 self._changed.clear()
                 self._changed.wait()
         if not self._answered:
             self._lost(f"did not answer within {START_S:.0f} s of its start")
+        return self._answered > 0
 
     # what the reader says
 

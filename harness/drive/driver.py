@@ -134,8 +134,7 @@ class Driver:
             reader = Reader(self.worker, self._put, place, limits, output=self._output())
             reader.link.on_trouble = self._on_trouble
             self._reader = reader
-        reader.link.ready()
-        if reader.link.trouble:
+        if not reader.link.ready():
             raise MeasurementInvalid(reader.link.trouble)
         self._ready = True
         return reader
