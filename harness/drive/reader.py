@@ -265,7 +265,7 @@ class Reader:
         return self.link.known_ns
 
     def _read_until_ns(self) -> int:
-        """All that happened before this instant is in the batch: a checkpoint asks.
+        """All that happened before this instant is in the batch: asked when parts are due.
 
         A response that was read to its end is recorded when its user's greenlet wakes up, a moment
         later: until then nothing from its end on is known.
