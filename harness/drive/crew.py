@@ -155,10 +155,7 @@ class Together:
 
     def figures(self) -> dict[str, Any]:
         """Of all workers."""
-        return merge(list(self.by_worker().values())) | {
-            "missing": say_missing(self.missing()),
-            "duplicates": self.relay.inbox.duplicates,
-        }
+        return merge(list(self.by_worker().values())) | {"missing": say_missing(self.missing())}
 
     def close(self) -> None:
         """Wait a moment for the children, then end those that are left."""

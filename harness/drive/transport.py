@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from harness.measure.records import Outcome, in_pieces
-from harness.measure.seen import Seen
 from harness.runfolder.codec import Decoded, decode_each
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class Outbox:
 
 @dataclass(slots=True)
 class Inbox:
-    """The master's end: delivers whole records once, parts in order, and counts what is missing."""
+    """The master's end: delivers every record once, in order, and counts what is missing."""
 
     deliver: Callable[[list[RequestRecord]], None]
     store: Callable[[int, list[RequestRecord]], None] | None = None  # what no decoder has kept
@@ -130,11 +129,9 @@ class Inbox:
     known_ns: dict[int, int] = field(default_factory=dict)  # worker -> what happened before is here
     figures: dict[int, dict[str, Any]] = field(default_factory=dict)
     trouble: str = ""  # the first worker's that had any
-    duplicates: int = 0  # records that came twice, and were dropped
     damaged_bytes: int = 0
     _taken: dict[str, int] = field(default_factory=dict)
     _ended: dict[int, int] = field(default_factory=dict)
-    _seen: Seen = field(default_factory=Seen)
 
     def take(self, batch: Batch) -> int:
         """Deliver the batch if it is this stream's next; say how many were taken so far."""
@@ -144,10 +141,12 @@ class Inbox:
             return taken
         self._taken[stream] = taken + 1
         lost = Decoded()
-        for fresh in in_pieces(filter(self._fresh, decode_each(batch["records"], lost)), EVENTS):
-            self.deliver(fresh)
+        for some in in_pieces(decode_each(batch["records"], lost), EVENTS):
+            ended = sum(record.outcome is not Outcome.open for record in some)
+            self._ended[worker] = self._ended.get(worker, 0) + ended
+            self.deliver(some)
             if self.store is not None and not batch["kept"]:
-                self.store(worker, fresh)
+                self.store(worker, some)
         self.damaged_bytes += lost.damaged_bytes + lost.torn_bytes
         self.known_ns[worker] = batch["known_ns"]
         return taken + 1
@@ -159,15 +158,6 @@ class Inbox:
             self.issued[worker] = max(beat["issued"], self.issued.get(worker, 0))
             self.figures[worker] = beat["figures"]
             self.trouble = self.trouble or beat["trouble"]
-
-    def _fresh(self, record: RequestRecord) -> bool:
-        """Whether this whole record, or part of a request that has not ended, is new."""
-        if record.outcome is Outcome.open:
-            return record.key not in self._seen
-        new = self._seen.add(record.key)
-        self.duplicates += not new
-        self._ended[record.worker] = self._ended.get(record.worker, 0) + new
-        return new
 
     @property
     def ended(self) -> int:
