@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 from counted import expected, exposed
 from prometheus_tools import lines_of
+from study_process import alive, descendants, wait_for
 
+from harness import open_run
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
 from harness.measure.table import OUTCOMES, concat
@@ -167,6 +169,25 @@ def test_ctrl_c_leaves_every_record(
     assert outcomes.count(Outcome.cancelled) >= 1
     assert complete(run)
     assert counted(out)[0] == len(run.table)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_dead_decoder_ends_the_run(url: str, processes: int, tmp_path: Path) -> None:
+    """Exit 5 with a sentence, long before the run's time is over; the folder can be read."""
+    folder, port = tmp_path / "run", free_port()
+    more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
+    process = locust(
+        "chat", "--headless", "-u", 4, "-r", 4, "-t", "120s", "--host", url, "--run-folder", folder,
+        "--output-tokens", 20, *(more if processes > 1 else ()),
+    )  # fmt: skip
+    wait_for(lambda: any(path.stat().st_size for path in folder.glob("records.*")))
+    found = descendants(process.pid)
+    os.kill(next(p for p, what in found.items() if "harness.drive.decoder" in what), signal.SIGKILL)
+    out = ended(process, 5)
+    assert "ended in the middle of the run by signal 9" in out
+    wait_for(lambda: alive(found) == [])
+    assert "ended in the middle" in json.loads((folder / "ended.json").read_text())["invalid"]
+    assert "ok" in set(open_run(folder).requests["outcome"])
 
 
 def test_an_unreachable_server_is_said_with_its_exit_code() -> None:

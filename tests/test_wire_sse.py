@@ -82,13 +82,3 @@ def test_last_says_whether_the_feed_ends_with_an_event(
         sse.feed(piece)
         got.append(sse.last)
     assert got == want
-
-
-@pytest.mark.parametrize(("data", "want"), SAMPLES)
-def test_another_decoder_goes_on_from_the_state(data: bytes, want: list[bytes]) -> None:
-    """At every cut."""
-    for i in range(len(data) + 1):
-        first, second = SseDecoder(), SseDecoder()
-        got = first.feed(data[:i])
-        second.resume(first.state())
-        assert got + second.feed(data[i:]) == want

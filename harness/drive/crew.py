@@ -118,6 +118,8 @@ class Together:
                     "users are gone, so the level is not what was asked for; what was measured "
                     "before is kept; see its message above, and run again."
                 )
+        if self.relay.inbox.trouble:
+            return self.relay.inbox.trouble
         if self.runner.clients.missing:
             return (
                 f"a load process has not been heard for {SILENT_S} s: what its users do is not "
@@ -153,10 +155,7 @@ class Together:
 
     def figures(self) -> dict[str, Any]:
         """Of all workers."""
-        return merge(list(self.by_worker().values())) | {
-            "missing": say_missing(self.missing()),
-            "duplicates": self.relay.inbox.duplicates,
-        }
+        return merge(list(self.by_worker().values())) | {"missing": say_missing(self.missing())}
 
     def close(self) -> None:
         """Wait a moment for the children, then end those that are left."""

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SUMS: Final = (
-    "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_restarts", "decoder_backlog",
-    "clock_steps",
+    "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_backlog", "clock_steps",
 )  # fmt: skip
 WORST: Final = ("loop_lag_p99_ms", "loop_lag_max_ms", "decoder_hold_max_ms")
 

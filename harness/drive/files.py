@@ -1,6 +1,6 @@
-"""The run folder of a run by the `locust` command: which process writes which file.
+"""The run folder of a run by the `locust` command.
 
-A worker that sees the master's folder appends to a file of its own, which survives even the
+The decoder of a worker that sees the folder appends to a file of its own, which survives even the
 master; the records of workers on other machines are written by the master as they arrive.
 """
 
@@ -57,17 +57,6 @@ class RecordFiles:
     def described(self) -> Path | None:
         """The folder, once run.json lies in it."""
         return self.folder.path if self.folder is not None and self._described else None
-
-    def shared(self) -> bool:
-        """Whether this process sees the folder that the master made."""
-        return self.folder is not None and (self.folder.path / names.RUN).is_file()
-
-    def writers(self, worker: int) -> list[RecordWriter]:
-        """The sink for this process's own records, if it writes any."""
-        if self.folder is None or not self.shared():
-            return []
-        self._open[worker] = RecordWriter(self.folder, worker)
-        return [self._open[worker]]
 
     def store(self, worker: int, records: list[RequestRecord]) -> None:
         """Write the records of a worker that cannot."""

@@ -220,6 +220,8 @@ class Hosted:
 
     def trouble(self) -> str:
         """Which load process went, while the run needs it."""
+        if self.host.plugin.trouble:
+            return self.host.plugin.trouble
         if not isinstance(self.runner, MasterRunner) or self._stopping:
             return self._trouble
         clients = self.runner.clients

@@ -33,7 +33,7 @@ from harness.drive.hosted import MAKERS, Host
 from harness.drive.plainlive import PlainLive
 from harness.drive.prepare import prepare
 from harness.drive.relay import FLUSH_S, MasterRelay, WorkerRelay, retire_users
-from harness.drive.sinks import Fanout, Unsealed
+from harness.drive.sinks import Fanout
 from harness.drive.tables import LatencyTable, SloTable
 from harness.drive.transport import say_missing
 from harness.errors import HarnessError, MeasurementInvalid
@@ -80,6 +80,7 @@ class Plugin:
         self.sinks = Fanout([self.table, self.slos, self.live.counts])
         self.lent: DriveOptions | None = None  # what a study has prepared
         self.before_stop: Callable[[], None] | None = None
+        self.trouble = ""  # why the run is invalid, whatever its records say
         self.driver: Driver | None = None
         self.master: MasterRelay | None = None
         self.worker: WorkerRelay | None = None
@@ -93,7 +94,7 @@ class Plugin:
             webui.install(environment, self.table, slos)
             webui.install_metrics(environment, self._metrics)
         if isinstance(runner, MasterRunner):
-            self.master = MasterRelay(runner, self.sinks.put, self.files.store)
+            self.master = MasterRelay(runner, self.sinks.put, self.files.store, self._invalid)
         self.host: Host | None = None
         self.page: PlainLive | None = None
         if MAKERS and not isinstance(runner, WorkerRunner):
@@ -130,6 +131,7 @@ class Plugin:
     def lend(self, options: DriveOptions, sinks: Sequence[RecordSink], live: LiveRun) -> None:
         """Until `take_back`, tests send what `options` say and records go to `sinks` too."""
         self.lent, self.live = options, live
+        self.trouble = ""
         self.table.clear()
         self.sinks.sinks = [self.table, live.counts, *sinks]
         if self.master is not None:
@@ -143,13 +145,12 @@ class Plugin:
     def _on_start(self, **_: Any) -> None:
         try:
             options = self._options()
+            if options is None:
+                registry.refuse(self.environment)
+            elif self.master is None:
+                self._drive(options)
         except HarnessError as error:
             self._refuse(error)
-            return
-        if options is None:
-            registry.refuse(self.environment)
-        elif self.master is None:
-            self._drive(options)
 
     def _options(self) -> DriveOptions | None:
         """What to send: prepared here, or by the master for its workers."""
@@ -180,19 +181,16 @@ class Plugin:
             return
         if before is not None:
             before.close()
-        index = runner.worker_index if isinstance(runner, WorkerRunner) else 0
-        self.driver = driver = Driver(options, index)
         if isinstance(runner, WorkerRunner):
-            self.files = RecordFiles(options.run_folder)
-            kept = self.files.shared()
+            master = runner.master_host, runner.master_port, runner.client_id
+            self.driver = driver = Driver(options, runner.worker_index, master=master)
             if self.worker is None:
-                self.worker = WorkerRelay(runner, driver, kept=kept)
+                self.worker = WorkerRelay(runner, driver)
             else:
-                self.worker.begin(driver, kept=kept)
-            driver.sinks.sinks.append(self.worker)
+                self.worker.begin(driver)
         else:
-            driver.sinks.sinks.append(Unsealed(self.sinks))
-        driver.sinks.sinks.extend(self.files.writers(index))
+            self.driver = driver = Driver(options, 0, self.sinks.put)
+            driver.on_trouble = self._invalid
         driver.start()
         registry.register(self.environment, driver)
 
@@ -208,6 +206,13 @@ class Plugin:
         self.environment.process_exit_code = error.exit_code
         headless = self.environment.web_ui is None
         gevent.spawn(runner.quit if headless else runner.stop)
+
+    def _invalid(self, sentence: str) -> None:
+        """Records are lost: end the test, unless a study does so."""
+        self.trouble = sentence
+        runner = self.environment.runner
+        if self.host is None and runner is not None:
+            gevent.spawn(runner.quit if self.environment.web_ui is None else runner.stop)
 
     def _on_stopping(self, **_: Any) -> None:
         """Before Locust tells its workers to stop: records need longer than it gives them."""
@@ -239,7 +244,7 @@ class Plugin:
                 runner.stop()
         if self.driver is not None:
             self.driver.close()
-        lost = say_missing(self.missing()) if self.worker is None else ""
+        lost = self.trouble or say_missing(self.missing()) if self.worker is None else ""
         self.files.close(lost, interrupted=interrupted)
         if self.worker is None:
             self._conclude(lost)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
-from harness.drive.batch import HEAD
+from harness.drive.batch import HEAD, Output
 from harness.drive.clock import CLOCK, Clock
 from harness.drive.collecting import Collecting
 from harness.drive.connection import READ_BYTES, ConnectFailed, Connection, Place
@@ -27,19 +27,19 @@ from harness.wire.http import ChunkedResponse, Response, ends_with_body
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.runfolder.codec import Sealed
+    from harness.measure.records import RequestRecord
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STOPPED: Final = "the harness stopped it"
 
 
 class Reader:
-    """Sends requests and reads their streams. Records and parts go to `put`, on this loop."""
+    """Sends requests and reads their streams."""
 
     def __init__(
         self,
         worker: int,
-        put: Callable[[list[Sealed]], None],
+        put: Callable[[list[RequestRecord]], None] | None,
         place: Place,
         limits: Limits | None = None,
         *,
@@ -48,8 +48,11 @@ class Reader:
         nap_s: float = NAP_S,
         read_bytes: int = READ_BYTES,
         stand_in: bool = True,
+        output: Output | None = None,
     ) -> None:
-        """`stamps` False: as on a system without them. Starts the decoder process.
+        """`output`: where records and parts go; without a master there, to `put`, on this loop.
+
+        `stamps` False: as on a system without them. Starts the decoder process.
 
         `stand_in`: a thread reads where the loop is late (`reading.Sockets`).
 
@@ -61,7 +64,7 @@ class Reader:
         self.clock = clock
         self.stamping = Stamping()
         self.source = self.stamping.source if stamps else "read"
-        self.link = DecoderLink(clock, put)
+        self.link = DecoderLink(clock, put, output or Output(worker=worker))
         self.poller = Poller(
             clock, self.link, self._deliver, self._closed,
             stamped=self.source == "kernel", nap_s=nap_s, read_bytes=read_bytes,
@@ -258,11 +261,11 @@ class Reader:
 
     @property
     def known_ns(self) -> int:
-        """All that happened before this instant was given to `put`; a second or two ago."""
+        """All that happened before this instant is where records go; a second or two ago."""
         return self.link.known_ns
 
     def _read_until_ns(self) -> int:
-        """All that happened before this instant is in the batch: a checkpoint asks.
+        """All that happened before this instant is in the batch: asked when parts are due.
 
         A response that was read to its end is recorded when its user's greenlet wakes up, a moment
         later: until then nothing from its end on is known.
@@ -273,7 +276,7 @@ class Reader:
     # the end
 
     def flush(self, timeout_s: float = 15.0) -> bool:
-        """Wait until everything that was read has come back as records."""
+        """Wait until everything that was read is where records go."""
         return self.link.flush(timeout_s)
 
     def close(self) -> None:
@@ -298,8 +301,8 @@ class Reader:
             "stamp_source": self.source,
             "reader": poller.code,
             "stamp_coverage": share(poller.stamped_reads, poller.reads),
-            "events": link.opened.events,
-            "exact_share": share(link.opened.exact_events, link.opened.events),
+            "events": link.events,
+            "exact_share": share(link.exact_events, link.events),
             "at_ns": self.clock.now_ns(),
             "reads": poller.reads,
             "stamped_reads": poller.stamped_reads,
@@ -309,7 +312,6 @@ class Reader:
             "cpu_s": round(cpu_s(), 3),
             "decoder_cpu_s": round(link.cpu_s, 3),
             "decoder_hold_max_ms": round(link.hold_ns / 1e6, 3),
-            "decoder_restarts": link.restarts,
             "decoder_backlog": link.backlog,
             "decoder_held": link.held,
         }

@@ -20,12 +20,12 @@ from locust.event import Events
 
 from harness.drive.crew import LOOPBACK
 from harness.drive.driver import Driver
-from harness.drive.files import RecordFiles
 from harness.drive.leaving import leave
 from harness.drive.options import DriveOptions
 from harness.drive.registry import register
 from harness.drive.relay import WorkerRelay
 from harness.drive.users import session_user
+from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from locust.runners import WorkerRunner
@@ -48,19 +48,20 @@ def main(port: int) -> None:
         parsed_options=Namespace(web_base_path="", stop_timeout=0.0),
     )
     runner: WorkerRunner = environment.create_worker_runner(LOOPBACK, port)
-    driver = Driver(options, runner.worker_index)
+    master = LOOPBACK, port, runner.client_id
+    driver = Driver(options, runner.worker_index, master=master)
     register(environment, driver)
-    files = RecordFiles(options.run_folder)
-    relay = WorkerRelay(runner, driver, kept=files.shared())
-    driver.sinks.sinks += [relay, *files.writers(driver.worker)]
+    relay = WorkerRelay(runner, driver)
     watch = gevent.spawn(_until_eof, brief, runner)
-    driver.start()
-    relay.tell()
+    try:
+        driver.start()
+    except HarnessError as error:
+        sys.stderr.write(f"{error}\n")
+        leave(error.exit_code)
     runner.greenlet.join()
     watch.kill(block=False)
     relay.close()
     driver.close()
-    files.close()
     leave()
 
 

@@ -22,7 +22,7 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
@@ -67,35 +67,11 @@ class Decoded:
     damaged_bytes: int = 0  # bytes skipped to the next good frame, or of a frame we cannot read
 
 
-class Sealed(NamedTuple):
-    """A record as its frame, and what must be known of it without opening that."""
-
-    worker: int
-    number: int
-    outcome: Outcome
-    done_ns: int
-    error: str
-    frame: bytes
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """As the record's."""
-        return self.worker, self.number
-
-    def open(self) -> RequestRecord:
-        """The record."""
-        return decode(self.frame).records[0]
-
-
-def encode(record: RequestRecord | Sealed) -> bytes:
+def encode(record: RequestRecord) -> bytes:
     """One frame: that from which the record was decoded, if it was."""
-    if isinstance(record, Sealed) or record.frame:
-        return record.frame
-    return _frame(record)
-
-
-def _frame(record: RequestRecord) -> bytes:
     r = record
+    if r.frame:
+        return r.frame
     arrays = pack(r.sent_ns, r.at_ns, r.not_before_ns, r.tokens)
     words = r.outcome.value, r.error, r.finish_reason
     payload: bytes = msgpack.packb((*_numbers(r), *words, len(r.at_ns), *arrays, *_later(r)))

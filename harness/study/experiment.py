@@ -189,13 +189,18 @@ class Experiment:
             del self.samples[:-KEPT_SAMPLES]
 
         watched = _Watched(self, view)
-        sinks: list[RecordSink] = [RecordWriter(self.folder, 0), self.ledger]
+        sinks: list[RecordSink] = [self.ledger]
+        options = self.options
+        if self.host is None:  # its workers' decoders write to the folder, which they see
+            options = replace(options, run_folder=str(self.folder.path.absolute()))
+        else:
+            sinks.append(RecordWriter(self.folder, 0))
         if self.metrics is not None and self.host is None:  # a host counts itself
             sinks.append(self.metrics.counts)
         if self.host is not None and live is not None:
             self.host.begin(self.options, sinks, live)
         session = self.session = Session(
-            self.options,
+            options,
             watched,
             sinks,
             ui_port=self.wanted.output.ui_port,

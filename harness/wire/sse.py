@@ -7,7 +7,7 @@ other than `data` are dropped.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 _LF: Final = 10
 _CR: Final = 13
@@ -81,12 +81,3 @@ class SseDecoder:
             elif line == b"data":
                 self._data.append(b"")
         return events
-
-    def state(self) -> tuple[Any, ...]:
-        """Plain values from which `resume` goes on."""
-        return self._line, tuple(self._data), self._after_cr, self._begun
-
-    def resume(self, state: tuple[Any, ...]) -> None:
-        """Go on where `state` was taken."""
-        self._line, data, self._after_cr, self._begun = state
-        self._data = list(data)
