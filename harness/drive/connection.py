@@ -17,7 +17,7 @@ from harness.measure.records import Outcome
 from harness.wire.tls import TlsClient
 
 if TYPE_CHECKING:
-    from harness.drive.lanes import Lane
+    from harness.drive.fast_path import FastPath
     from harness.drive.stream import Stream
     from harness.wire.stamps import SocketStamps
 
@@ -51,8 +51,8 @@ class Connection:
         """Blocks the calling greenlet until connected. Raises ConnectFailed."""
         self.place = place
         self.stream: Stream | None = None
-        self.stamps: SocketStamps  # one of the two is set when it is polled: see `reading`
-        self.lane: Lane | None = None
+        self.stamps: SocketStamps | FastPath  # set when it is polled: see `reading`
+        self.fast_path: FastPath | None = None  # the same, if it is one
         self.used = False  # carried a response before: the server may have closed it since
         self.tls: TlsClient | None = None
         self._until = time.monotonic() + place.connect_s
@@ -127,14 +127,6 @@ class Connection:
                 view = view[self.sock.send(view) :]
             except BlockingIOError:
                 gevent.socket.wait_write(self.fd, timeout=self.place.connect_s)
-
-    def asked(self, sent_ns: int) -> None:
-        """A request is about to be sent: its answer comes after."""
-        (self.lane or self.stamps).asked(sent_ns)
-
-    def forget(self, now_ns: int) -> None:
-        """What the last stamps said is void."""
-        (self.lane or self.stamps).forget(now_ns)
 
     def close(self) -> None:
         """Harmless when repeated."""

@@ -20,14 +20,16 @@ class PlainReads:
     def __init__(self, of: Sockets) -> None:
         """Read these."""
         self._of = of
+        self._stamps: dict[int, SocketStamps] = {}  # by descriptor
 
     def admit(self, connection: Connection, now_ns: int, number: int) -> None:
         """Nothing is known of its stamps."""
-        connection.stamps = SocketStamps(now_ns, number)
+        connection.stamps = self._stamps[connection.fd] = SocketStamps(now_ns, number)
         self._of.poll.register(connection.fd, 1)
 
     def dismiss(self, connection: Connection) -> None:
-        """Nothing was kept."""
+        """Forget its stamps."""
+        del self._stamps[connection.fd]
 
     def over(self, believe: bool) -> None:
         """Nobody else reads."""
@@ -60,7 +62,7 @@ class PlainReads:
             size = len(data)
             reads += 1
             n_bytes += size
-            stamps = connection.stamps
+            stamps = self._stamps[fd]
             stamp = NO_STAMP
             if believe and ancillary and (real_ns := stamp_of(ancillary)) != NO_STAMP:
                 stamped += 1

@@ -143,7 +143,7 @@ class Poller:
         if stepped or latest_ns > latest:
             self._link.batch.unsure(first_row, now, latest_ns=0 if stepped else latest)
             for connection in self._connections.values():
-                connection.forget(now)
+                connection.stamps.clamp_bounds(now)
         self._distrust = stepped  # what was queued before the step may be read in the next round
 
     def close(self) -> None:
@@ -159,6 +159,6 @@ def reads_in(code: str, sockets: Sockets) -> Reads:
     """The code that `which` chose."""
     if code != IN_C:
         return PlainReads(sockets)
-    from harness.drive.lanes import LaneReads  # noqa: PLC0415 - it may not be built
+    from harness.drive.c_reader import CReader  # noqa: PLC0415 - it may not be built
 
-    return LaneReads(sockets)
+    return CReader(sockets)

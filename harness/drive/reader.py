@@ -22,6 +22,7 @@ from harness.drive.selfcheck import LoopLag, cpu_s, share
 from harness.drive.stamping import Stamping
 from harness.drive.stream import Exchange, Limits, Stream
 from harness.measure.records import Outcome
+from harness.wire.framing import TOO_LONG
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
 
 if TYPE_CHECKING:
@@ -132,12 +133,9 @@ class Reader:
     def _send(self, connection: Connection, stream: Stream, data: bytes, asked: list[int]) -> bool:
         """Put the request on its way; False when that failed, and the stream says how."""
         out = connection.tls.encrypt(data) if connection.tls else data
-        connection.asked(
-            self.clock.now_ns()
-        )  # may wait for the thread's round, so before the stamp
-        connection.stream = stream
-        if connection.tls is None:
-            stream.lane = connection.lane
+        # may wait for the thread's round, so before the stamp
+        connection.stamps.mark_request_sent(self.clock.now_ns())
+        connection.stream, stream.fast_path = stream, connection.fast_path
         stream.sent_ns = asked[6] = self.clock.now_ns()
         # before the first byte leaves: the decoder must know a stream before its reads
         self.link.open(stream.number, tuple(asked))
@@ -145,7 +143,7 @@ class Reader:
             connection.send_all(out)
         except OSError as error:  # TimeoutError too
             if connection.used and stream.head_ns < 0:
-                stream.stale = True
+                stream.send_again()
             else:
                 why = f"the request could not be sent ({error.strerror or error})"
                 stream.end(Outcome.connect, why, self.clock.now_ns())
@@ -189,7 +187,6 @@ class Reader:
         if stream is None or stream.over.is_set():
             self.poller.drop(connection)  # bytes that nobody asked for
             return
-        stream.catch_up()
         stream.n_bytes += len(data)
         response = stream.response
         body = response.feed(data)
@@ -205,8 +202,10 @@ class Reader:
             stream.end(None, "", at_ns)
         elif response.problem:
             stream.end(Outcome.protocol, response.problem, self.clock.now_ns())
-        else:
-            stream.let_go(body)
+        elif stream.too_long:
+            stream.end(Outcome.protocol, TOO_LONG, self.clock.now_ns())
+        elif stream.fast_path is not None:
+            stream.fast_path.after_read(stream.number, response, body)
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
         """The head is under way, or just read."""
@@ -233,18 +232,15 @@ class Reader:
     def _closed(self, connection: Connection, why: str) -> None:
         """End of file or a broken connection."""
         stream = connection.stream
-        if stream is not None:
-            stream.catch_up()
-        self.poller.drop(connection)
         if stream is None or stream.over.is_set():
-            return
-        if stream.n_bytes == 0 and connection.used:
-            stream.stale = True
-            stream.over.set()
+            pass
+        elif stream.n_bytes == 0 and connection.used:
+            stream.send_again()
         elif stream.response.status and not stream.response.keep_alive and why == END_OF_FILE:
             stream.end(None, "", max(stream.body_ns, stream.head_ns))  # its body ends here
         else:
             stream.end(Outcome.truncated, why, self.clock.now_ns())
+        self.poller.drop(connection)
 
     def _sweep(self) -> None:
         """Timeouts, all of them, ten times a second: no timer per request, let alone per token."""
@@ -252,7 +248,6 @@ class Reader:
             gevent.sleep(SWEEP_S)
             now = self.clock.now_ns()
             for stream in [s for s in self._open.values() if s.in_time_ns <= now and s.sent_ns]:
-                stream.catch_up(amid=True)
                 if sentence := stream.overdue(now, self.limits):
                     stream.end(Outcome.timeout, sentence, now)
 

@@ -1,16 +1,20 @@
 """Which code reads the sockets: `_drain.c`, or, where it was not built, the same in Python.
 
-Both take one round of reads: each ready socket is read once, and what came of it is a row in the
-batch for the decoder or a call of `deliver`. HARNESS_READER=c or =python forces one of them.
+An extension that does not load, or was compiled with another `LAYOUT`, counts as not built. Both
+take one round of reads: each ready socket is read once, and what came of it is a row in the batch
+for the decoder or a call of `deliver`. HARNESS_READER=c or =python forces one of them.
 """
 
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from harness.drive.fast_path import LAYOUT
 from harness.errors import ConfigError
+from harness.extensions import load_extension
+from harness.runfolder import arrays
 
 if TYPE_CHECKING:
     import select
@@ -78,19 +82,31 @@ class Reads(Protocol):
 
 def which() -> str:
     """IN_C or IN_PYTHON. Raises ConfigError when the environment asks for what is not there."""
-    wanted = os.environ.get(VARIABLE, "")
+    wanted, why = os.environ.get(VARIABLE, ""), why_not_c()
     if wanted not in ("", IN_C, IN_PYTHON):
         raise ConfigError(
             f"{VARIABLE} is {wanted!r}: expected {IN_C} or {IN_PYTHON}; unset it to have the best."
         )
-    if wanted == IN_C and not built():
+    if wanted == IN_C and why:
         raise ConfigError(
-            f"{VARIABLE} is {IN_C}, but the extension was not built: expected a C compiler and "
-            "Python's headers at the installation; install them and run `make setup` again."
+            f"{VARIABLE} is {IN_C}, but the extension cannot be used: {why}: expected a C compiler "
+            "and Python's headers at the installation; install them and run `make setup` again."
         )
-    return IN_PYTHON if wanted == IN_PYTHON or not built() else IN_C
+    return IN_PYTHON if wanted == IN_PYTHON or why else IN_C
 
 
-def built() -> bool:
-    """Whether the installation had a C compiler."""
-    return find_spec("harness.drive._drain") is not None
+@cache
+def why_not_c() -> str:
+    """Why the extension cannot be used; "" if it can."""
+    return load_extension("harness.drive._drain", LAYOUT)[1]
+
+
+def code_in_use() -> dict[str, str]:
+    """For run.json: what reads and packs here, and where that is not C, why."""
+    reader = which()
+    why = {
+        "reader": "" if reader == IN_C else why_not_c() or f"{VARIABLE} is {IN_PYTHON}",
+        "codec": arrays.WHY_PYTHON,
+    }
+    code = {"reader": reader, "codec": IN_PYTHON if arrays.WHY_PYTHON else IN_C}
+    return code | {f"{name}_fallback": said for name, said in why.items() if said}

@@ -1,0 +1,22 @@
+"""Loading what was compiled: an extension that cannot be used is a reason, never a crash."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def load_extension(name: str, layout: object) -> tuple[Any, str]:
+    """(the module, "") or (None, why it cannot be used).
+
+    `layout`: what the module's LAYOUT must be; it says what the C was compiled with.
+    """
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError:
+        return None, "it was not built: there was no C compiler, or no Python.h, at installation"
+    except ImportError as error:  # built for another libc, cut off, not readable
+        return None, f"it does not load ({error})"
+    if getattr(module, "LAYOUT", None) != layout:
+        return None, "it was built from other sources than these; run `make setup` again"
+    return module, ""
