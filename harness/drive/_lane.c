@@ -110,7 +110,7 @@ static int is_token(const struct lane *lane, const char *data, size_t size, int6
         }
         int64_t n = 0;
         const char *digits = data;
-        for (; data < end && *data >= '0' && *data <= '9' && data - digits < 18; data++)
+        for (; data < end && *data >= '0' && *data <= '9' && data - digits < MAX_DIGITS; data++)
             n = n * 10 + (*data - '0');
         if (data == digits) return 0;
         if (*rest++ == RUNNING_COUNT) *running = n;

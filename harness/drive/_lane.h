@@ -38,6 +38,7 @@ enum owner { IDLE, PYTHON, LEARNING, EVENTS };
 
 /* In a template, the places of numbers. JSON has no such bytes. */
 enum { ANY_NUMBER = 1, RUNNING_COUNT = 2 };
+#define MAX_DIGITS 15 /* below what wire.openai takes for a count */
 
 struct lane {
     int64_t owner, stream, drained_ns, last_ns, round, body_ns, n_bytes, before_size, rest_size;

@@ -28,7 +28,7 @@ class CReader:
             LATE_NS if of.stand_in else 0,
         )  # fmt: skip
 
-    def admit(self, connection: Connection, now_ns: int, number: int) -> None:
+    def admit(self, connection: Connection, now_ns: int, number: int) -> None:  # noqa: ARG002 - ours
         """Give it a lane, and watch it."""
         path = FastPath(self._drain, now_ns, allowed=connection.tls is None)
         with self._drain:

@@ -22,7 +22,6 @@ from harness.drive.selfcheck import LoopLag, cpu_s, share
 from harness.drive.stamping import Stamping
 from harness.drive.stream import Exchange, Limits, Stream
 from harness.measure.records import Outcome
-from harness.wire.framing import TOO_LONG
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
 
 if TYPE_CHECKING:
@@ -200,10 +199,8 @@ class Reader:
             self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
         if response.complete:
             stream.end(None, "", at_ns)
-        elif response.problem:
-            stream.end(Outcome.protocol, response.problem, self.clock.now_ns())
-        elif stream.too_long:
-            stream.end(Outcome.protocol, TOO_LONG, self.clock.now_ns())
+        elif problem := response.problem or stream.problem:
+            stream.end(Outcome.protocol, problem, self.clock.now_ns())
         elif stream.fast_path is not None:
             stream.fast_path.after_read(stream.number, response, body)
 

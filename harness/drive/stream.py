@@ -20,6 +20,7 @@ from harness.wire.framing import (
     EVENT_STREAM,
     LAST_EVENT,
     MAX_EVENT_BYTES,
+    TOO_LONG,
 )
 from harness.wire.http import OK_STATUS, Response
 from harness.wire.openai import NotACompletion, read_event
@@ -109,7 +110,7 @@ class Stream:
         self.over.set()
 
     def send_again(self) -> None:
-        """The kept connection had been closed before it served this: wake the user for a new one."""
+        """The kept connection was closed before it served this: wake the user for a new one."""
         self.stale, self.fast_path = True, None
         self.over.set()
 
@@ -133,10 +134,10 @@ class Stream:
         self.open_bytes = len(seen) - ended if ended >= 0 else self.open_bytes + len(body)
 
     @property
-    def too_long(self) -> bool:
-        """Whether the event under way is longer than any server's; the decoder takes no more."""
+    def problem(self) -> str:
+        """What is wrong with the body: an event too long for the decoder; "" for nothing."""
         is_stream = self.response.content_type in (EVENT_STREAM, "")
-        return self.open_bytes > MAX_EVENT_BYTES and is_stream
+        return TOO_LONG if self.open_bytes > MAX_EVENT_BYTES and is_stream else ""
 
     def exchange(self) -> Exchange:
         """What the user is told at once; the decoder, which reads every event, has more to say."""

@@ -20,7 +20,7 @@ _COUNTED: Final = {
     b"total": b'"total_tokens":' + ANY_NUMBER,
     b"completion": b'"completion_tokens":' + RUNNING_COUNT,
 }
-_DIGITS: Final = rb"[0-9]{1,18}"  # what fits into 64 bits, as in C
+_DIGITS: Final = rb"[0-9]{1,15}"  # below `openai.MOST_TOKENS`; C has the same limit
 _patterns: dict[bytes, Callable[[bytes, int], re.Match[bytes] | None]] = {}
 _MOST_PATTERNS: Final = 256  # of a process; a pattern takes as long to make as 100 events to read
 _MOST_LESSONS: Final = 5  # of a stream: its events may all be different

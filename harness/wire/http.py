@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OK_STATUS: Final = 200
-_PLAIN: Final = (b"}" + EVENT_END + CHUNK_END, b"}" + EVENT_END)  # how nearly every read ends: in a chunk, without chunks
+_PLAIN: Final = (
+    b"}" + EVENT_END + CHUNK_END,
+    b"}" + EVENT_END,
+)  # how nearly every read ends: in a chunk, without chunks
 _SURE: Final = 8  # bytes; a shorter piece of body could be mistaken for framing
 
 

@@ -13,7 +13,7 @@ last segment coalesced into the queued data that it read from. Hence, for what a
 - no stamp: the time of the read, and the same bound.
 
 Stamps of one socket never run backwards: a running maximum is kept. A stamp of the future, or one
-taken while the clock was set, is found out after the fact: see `Reader`, which calls `clamp_bounds`.
+taken while the clock was set, is found out after the fact: `Poller` then calls `clamp_bounds`.
 """
 
 from __future__ import annotations
