@@ -10,10 +10,11 @@ import gevent
 import pytest
 import trustme
 from reader_cases import LAST, WHOLE, Step, case, send, wire_server
-from wire_examples import EVENTS, HEAD, STREAM, chunk, event
+from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
 
 from harness.measure.records import Outcome
 from harness.units import MS
+from harness.wire.framing import MAX_EVENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ TOKEN = chunk(EVENTS[1])
 ERROR = b'{"error":{"message":"out of room"}}'
 SAID = chunk(event(ERROR))
 DONE = EVENTS[-1]
+LONGEST = event(delta(content="x" * (MAX_EVENT_BYTES - 200)))
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,12 @@ def plain(status: int, body: bytes, kind: str = "application/json") -> bytes:
         (send(plain(200, b'{"choices":[]}')), "protocol",
          "the server answered application/json, not text/event-stream", 0),
         (send(b"SSH-2.0-OpenSSH_9.6\r\n"), "protocol", "the answer is not HTTP", 0),
+        # a whole event may be as long as the limit; nobody waits for the end of a longer one
+        (send(HEAD + TOKEN + chunk(LONGEST), chunk(DONE) + LAST), "ok", "", 2),
+        ([*send(HEAD + TOKEN + chunk(b"x" * (MAX_EVENT_BYTES + 8))), ["hang"]],
+         "protocol", "an event of the stream is longer than 1 MiB", 1),
+        ([*send(HEAD + TOKEN + chunk(b"data: x\n" * (MAX_EVENT_BYTES // 7))), ["hang"]],
+         "protocol", "an event of the stream is longer than 1 MiB", 1),
         (send(HEAD + TOKEN + b"zz\r\n"), "protocol", "the answer is not HTTP", 1),
     ],
 )  # fmt: skip
