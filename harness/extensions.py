@@ -16,7 +16,7 @@ def load_extension(name: str, layout: object) -> tuple[Any, str]:
     except ModuleNotFoundError:
         return None, "it was not built: there was no C compiler, or no Python.h, at installation"
     except ImportError as error:  # built for another libc, cut off, not readable
-        return None, f"it does not load ({error})"
+        return None, f"it does not load ({str(error).rpartition('/')[2]})"  # without our folders
     if getattr(module, "LAYOUT", None) != layout:
         return None, "it was built from other sources than these; run `make setup` again"
     return module, ""

@@ -232,6 +232,27 @@ def test_an_extension_that_does_not_load(
     assert (module, said[: len(why)]) == (None, why)
 
 
+FORK = """
+import os, select
+from harness.drive._drain import Drain
+poll = select.epoll()
+drain = Drain(poll.fileno(), 4096, 0, 0, 1_000_000)
+if not os.fork():
+    drain.close()
+    del drain
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+drain.close()
+"""
+
+
+def test_a_forked_child_waits_for_no_thread() -> None:
+    """It has a copy of the object, and not the thread."""
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "7\n"
+
+
 class Lanes:
     """One lane on a socket pair, and what was left to Python."""
 

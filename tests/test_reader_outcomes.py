@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import gevent
+import gevent.socket
 import pytest
 import trustme
+from gevent.server import StreamServer
 from reader_cases import LAST, WHOLE, Step, case, send, wire_server
 from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
 
@@ -17,7 +19,7 @@ from harness.units import MS
 from harness.wire.framing import MAX_EVENT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("each_reader")
@@ -122,6 +124,82 @@ def test_nobody_listens() -> None:
         exchange, record = it.one([])
     assert record.outcome is exchange.outcome is Outcome.connect
     assert record.error == f"cannot connect to 127.0.0.1:{closed} (Connection refused)"
+
+
+ANSWERS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+
+def resolver(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
+    """What each name has; the names that were looked up."""
+    asked = []
+
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        kinds = [socket.AF_INET6 if ":" in a else socket.AF_INET for a in addresses]
+        return [(k, 1, 6, "", (a, port)) for k, a in zip(kinds, addresses, strict=True)]
+
+    monkeypatch.setattr(gevent.socket, "getaddrinfo", getaddrinfo)
+    return asked
+
+
+@contextlib.contextmanager
+def replicas(hosts: Sequence[str]) -> Iterator[tuple[int, Callable[[], list[int]]]]:
+    """A port at which each of them answers, and how many connections each has had."""
+    counts = dict.fromkeys(hosts, 0)
+
+    def server(host: str, port: int) -> StreamServer:
+        def handle(sock: Any, _: Any) -> None:
+            counts[host] += 1
+            while b"\r\n\r\n" in sock.recv(65_536):
+                sock.sendall(STREAM)
+
+        started = StreamServer((host, port), handle)
+        started.start()
+        return started
+
+    servers = [server(hosts[0], 0)]
+    port = servers[0].server_port
+    try:
+        servers += [server(host, port) for host in hosts[1:]]
+        yield port, lambda: list(counts.values())
+    finally:
+        for one in servers:
+            one.stop()
+
+
+def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A headless service: every replica gets as many connections, and one lookup serves all."""
+    asked = resolver(monkeypatch, *ANSWERS)
+    with replicas(ANSWERS) as (port, counts), case(port, host="replicas") as it:
+        for first in (0, 9):
+            gevent.joinall([it.start(first + n, []) for n in range(9)])
+        assert it.reader.flush(10)
+        assert {record.outcome for record in it.records.values()} == {Outcome.ok}
+        assert counts() == [3, 3, 3]  # the second time they are kept ones
+        assert it.reader.figures()["addresses"] == list(ANSWERS)
+    assert asked == ["replicas"]
+
+
+def test_an_address_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one takes its connections; what was measured is said."""
+    resolver(monkeypatch, *ANSWERS)
+    with replicas(ANSWERS[:2]) as (port, counts), case(port, host="replicas") as it:
+        gevent.joinall([it.start(n, []) for n in range(6)])
+        assert it.reader.flush(10)
+        assert {record.outcome for record in it.records.values()} == {Outcome.ok}
+        assert sum(counts()) == 6
+        assert min(counts()) >= 2
+        assert it.reader.figures()["addresses"] == list(ANSWERS[:2])
+
+
+def test_another_family_is_another_way_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens at the first family's address: it is not tried again."""
+    resolver(monkeypatch, "::1", "127.0.0.1")
+    with replicas(ANSWERS[:1]) as (port, counts), case(port, host="localhost") as it:
+        for number in range(2):
+            it.ask(number, [])
+        addresses = [info[4][0] for info in it.reader.addresses.in_turn()]
+        assert (addresses, counts()) == (["127.0.0.1", "::1"], [1])
 
 
 def test_a_name_without_an_address() -> None:

@@ -14,7 +14,7 @@ import gevent
 from harness.drive.batch import HEAD
 from harness.drive.clock import CLOCK, Clock
 from harness.drive.collecting import Collecting
-from harness.drive.connection import READ_BYTES, ConnectFailed, Connection, Place
+from harness.drive.connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.drive.decoding import DecoderLink
 from harness.drive.polling import NAP_S, Poller
 from harness.drive.reading import END_OF_FILE, IN_C
@@ -56,7 +56,7 @@ class Reader:
         Raises ConfigError (see `reading.which`).
         """
         self.worker = worker
-        self.place = place
+        self.addresses = Addresses(place, first=worker)
         self.limits = limits or Limits()
         self.clock = clock
         self.stamping = Stamping()
@@ -124,7 +124,7 @@ class Reader:
         begun = self.clock.now_ns()
         if self._stopped:
             raise ConnectFailed(STOPPED, Outcome.cancelled)
-        connection = Connection(self.place)
+        connection = Connection(self.addresses)
         asked[5] = self.clock.now_ns() - begun
         self.poller.add(connection)
         return connection
@@ -289,6 +289,7 @@ class Reader:
         return {
             "stamp_source": self.source,
             "reader": poller.code,
+            "addresses": sorted(self.addresses.used),
             "stamp_coverage": share(poller.stamped_reads, poller.reads),
             "events": link.opened.events,
             "exact_share": share(link.opened.exact_events, link.opened.events),
