@@ -21,6 +21,7 @@ from lane_library import SANITIZE, Generated, Lane, LaneLibrary, compare, compil
 from wire_examples import chunk, delta, event
 
 from harness.drive import fast_path
+from harness.drive.backends import END_OF_FILE, CReader, Sockets
 from harness.drive.batch import BYTES, EXACT, ROW, TOKEN, Batch
 from harness.drive.clock import CLOCK
 from harness.drive.fast_path import (
@@ -33,7 +34,7 @@ from harness.drive.fast_path import (
     IllegalTransition,
     Owner,
 )
-from harness.drive.reading import END_OF_FILE, Round, Sockets, why_not_c
+from harness.drive.reading import why_not_c
 from harness.extensions import load_extension
 from harness.runfolder import arrays
 from harness.wire.alike import likeness
@@ -199,7 +200,7 @@ def test_a_closed_path_leaves_the_next_connection_alone() -> None:
         old = it.fast_path
         it.reads.dismiss(it)  # type: ignore[arg-type]
         it.poll.unregister(it.fd)
-        it.reads.admit(it, CLOCK.now_ns(), 0)  # type: ignore[arg-type]
+        it.reads.admit(it, CLOCK.now_ns())  # type: ignore[arg-type]
         assert it.fast_path is not old
         with pytest.raises(IllegalTransition):
             old.end_response()
@@ -258,8 +259,6 @@ class Lanes:
 
     def __init__(self, read_bytes: int = 65_536, *, stand_in: bool = False) -> None:
         """Let go for stream 7."""
-        from harness.drive.c_reader import CReader  # noqa: PLC0415 - it may not be built
-
         self.theirs, self.sock = socket.socketpair()
         self.fd = self.sock.fileno()
         self.tls = None
@@ -272,7 +271,7 @@ class Lanes:
             lambda _, why: self.left.append(why), read_bytes, stand_in,
         )  # type: ignore[dict-item]  # fmt: skip
         self.reads = CReader(sockets)
-        self.reads.admit(self, CLOCK.now_ns(), 0)  # type: ignore[arg-type]
+        self.reads.admit(self, CLOCK.now_ns())  # type: ignore[arg-type]
         self.fast_path.mark_request_sent(CLOCK.now_ns())
 
     def let_go(self, taught: bytes = b"") -> None:
@@ -295,7 +294,7 @@ class Lanes:
 
     def round(self) -> None:
         """Read what there is."""
-        self.reads.read(self.batch, Round(1, CLOCK.now_ns(), 0, True, 0))
+        self.reads.read(self.batch, True)
         self.reads.over(believe=True)
 
     def wait_for_the_thread(self) -> None:

@@ -1,11 +1,11 @@
 /* One round of the reader in one call: what is ready, all of it read, with the kernel's stamps.
 
-   The Python beside it (`plainreads` and the modules that `_lane.h` names) does the same and is
+   The Python beside it (`backends.PythonReader` and the modules that `_lane.h` names) does the same and is
    what says why. This does it for a fifth of the CPU time, without the interpreter's lock while it
    reads.
 
    Every connection that is watched has a lane: cells that Python allocates and shares (`_lane.h`,
-   `lanes.py`). Of a read that holds nothing but whole events in whole chunks, rows for the decoder
+   `fast_path.py`). Of a read that holds nothing but whole events in whole chunks, rows for the decoder
    are made here; any other read (the head, the end, half an event, an error, TLS) is handed to
    Python as it is.
 
@@ -15,7 +15,7 @@
 
    The lock. It guards everything in `struct drain` and all cells of all lanes. Each round is read
    under it, by either thread; Python holds it from the beginning of its round until it has worked
-   off what it was handed (`LaneReads.read` to `over`), and around each change of a lane: hence it
+   off what it was handed (`CReader.read` to `over`), and around each change of a lane: hence it
    is recursive. The thread only ever tries it, so it can make nobody wait for Python; whoever waits
    for it lets go of the interpreter's lock first, so the two locks cannot wait for one another.
 
@@ -411,7 +411,7 @@ static PyType_Spec drain_spec = {
     "harness.drive._drain.Drain", sizeof(struct drain), 0, Py_TPFLAGS_DEFAULT, drain_slots,
 };
 
-/* What this file was compiled with: `drive.lanes.LAYOUT` must say the same. */
+/* What this file was compiled with: `drive.fast_path.LAYOUT` must say the same. */
 static PyObject *layout(void) {
 #define CELL(name) (int)(offsetof(struct lane, name) / sizeof(int64_t))
     return Py_BuildValue(

@@ -1,7 +1,7 @@
 /* One connection as the C reader sees it, and what `_lane.c` does with a read of it.
 
    The Python modules that say the same, and why: `wire.stamps` (when it arrived), `wire.alike` (is
-   it a token), `wire.framing` (what an event looks like), `drive.lanes` (who writes which cell).
+   it a token), `wire.framing` (what an event looks like), `drive.fast_path` (who writes which cell).
    `_drain.c` exports all constants below as LAYOUT; `drive.reading` compares them with Python's
    and reads in Python where they differ. Change LAYOUT_VERSION with the meaning of anything that
    LAYOUT does not show. */

@@ -95,7 +95,7 @@ class Connection:
         """Blocks the calling greenlet until connected. Raises ConnectFailed."""
         self.place = place = addresses.place
         self.stream: Stream | None = None
-        self.stamps: SocketStamps | FastPath  # set when it is polled: see `reading`
+        self.stamps: SocketStamps | FastPath  # set when it is polled: see `backends`
         self.fast_path: FastPath | None = None  # the same, if it is one
         self.used = False  # carried a response before: the server may have closed it since
         self.tls: TlsClient | None = None

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
+from harness.drive.backends import END_OF_FILE
 from harness.drive.batch import HEAD
 from harness.drive.clock import CLOCK, Clock
 from harness.drive.collecting import Collecting
 from harness.drive.connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.drive.decoding import DecoderLink
 from harness.drive.polling import NAP_S, Poller
-from harness.drive.reading import END_OF_FILE, IN_C
+from harness.drive.reading import IN_C
 from harness.drive.selfcheck import LoopLag, cpu_s, share
 from harness.drive.stamping import Stamping
 from harness.drive.stream import Exchange, Limits, Stream
@@ -51,7 +52,7 @@ class Reader:
     ) -> None:
         """`stamps` False: as on a system without them. Starts the decoder process.
 
-        `stand_in`: a thread reads where the loop is late (`reading.Sockets`).
+        `stand_in`: a thread reads where the loop is late (`backends.Sockets`).
 
         Raises ConfigError (see `reading.which`).
         """
