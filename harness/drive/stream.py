@@ -136,8 +136,9 @@ class Stream:
     @property
     def problem(self) -> str:
         """What is wrong with the body: an event too long for the decoder; "" for nothing."""
-        is_stream = self.response.content_type in (EVENT_STREAM, "")
-        return TOO_LONG if self.open_bytes > MAX_EVENT_BYTES and is_stream else ""
+        if self.open_bytes <= MAX_EVENT_BYTES or self.response.status != OK_STATUS:
+            return ""
+        return TOO_LONG if self.response.content_type in (EVENT_STREAM, "") else ""
 
     def exchange(self) -> Exchange:
         """What the user is told at once; the decoder, which reads every event, has more to say."""
