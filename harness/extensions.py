@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 
-def load_extension(name: str, layout: object) -> tuple[Any, str]:
-    """(the module, "") or (None, why it cannot be used).
+def load_extension(name: str, layout: object) -> str:
+    """Why it cannot be used; "" where it is loaded and can be imported.
 
     `layout`: what the module's LAYOUT must be; it says what the C was compiled with.
     """
     try:
         module = import_module(name)
     except ModuleNotFoundError:
-        return None, "it was not built: there was no C compiler, or no Python.h, at installation"
+        return "it was not built: there was no C compiler, or no Python.h, at installation"
     except ImportError as error:  # built for another libc, cut off, not readable
-        return None, f"it does not load ({str(error).rpartition('/')[2]})"  # without our folders
+        return f"it does not load ({str(error).rpartition('/')[2]})"  # without our folders
     if getattr(module, "LAYOUT", None) != layout:
-        return None, "it was built from other sources than these; run `make setup` again"
-    return module, ""
+        return "it was built from other sources than these; run `make setup` again"
+    return ""

@@ -37,7 +37,7 @@ def which() -> str:
 @cache
 def why_not_c() -> str:
     """Why the extension cannot be used; "" if it can."""
-    return load_extension("harness.drive._drain", LAYOUT)[1]
+    return load_extension("harness.drive._drain", LAYOUT)
 
 
 def code_in_use() -> dict[str, str]:

@@ -11,10 +11,9 @@ from typing import Final
 from harness.extensions import load_extension
 
 LAYOUT: Final = 1  # as in `_arrays.c`
-_extension, WHY_PYTHON = load_extension("harness.runfolder._arrays", LAYOUT)
+WHY_PYTHON: Final = load_extension("harness.runfolder._arrays", LAYOUT)
 
-# two imports that mypy and readers can follow; the extension is loaded by now
-if _extension is not None:
+if not WHY_PYTHON:
     from harness.runfolder._arrays import pack, unpack
 else:
     from harness.runfolder.plainarrays import pack_in_python as pack
