@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1] / "harness"
 LAYERS = {
-    "errors": -1, "units": 0,  # units refuse with errors
+    "errors": -1, "units": 0, "extensions": 0,  # units refuse with errors
     "measure": 1, "load": 1,
     "wire": 2, "engine": 2, "runfolder": 2,
     "server": 3,

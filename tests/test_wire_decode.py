@@ -7,7 +7,7 @@ from wire_examples import ASKED, EVENTS, cuts, delta, event
 
 from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.wire.decode import StreamDecoder
-from harness.wire.http import EVENT_STREAM
+from harness.wire.framing import EVENT_STREAM
 
 BODY = b"".join(EVENTS)
 

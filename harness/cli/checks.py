@@ -132,11 +132,22 @@ def kernel_stamps() -> Finding:
 
 def reader() -> Finding:
     """The reader's inner loop was compiled: each token costs a fraction of the CPU time."""
-    from harness.drive.reading import IN_C, which  # noqa: PLC0415 - as above
+    return _compiled("reader")
 
+
+def codec() -> Finding:
+    """So was the packing of records."""
+    return _compiled("codec")
+
+
+def _compiled(name: str) -> Finding:
+    from harness.drive.reading import code_in_use  # noqa: PLC0415 - as above
+
+    used = code_in_use()
+    why = used.get(f"{name}_fallback", "")
     return _judge(
-        which() == IN_C,
-        f"in {which().title()}",
+        not why,
+        f"in {used[name].title()}" + f": {why}" * bool(why),
         "install a C compiler and Python's headers (Debian, Ubuntu: gcc python3-dev), `make setup`",
         Level.warn,
     )
@@ -148,6 +159,7 @@ CHECKS: Final[dict[str, Callable[[], Finding]]] = {
     "open files": open_files,
     "kernel stamps": kernel_stamps,
     "reader": reader,
+    "codec": codec,
     "cores": cores,
     "clock": clock,
     "disk": disk,

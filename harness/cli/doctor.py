@@ -23,10 +23,10 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "doctor",
         help="check that this machine can measure",
-        description="Checks Python, Locust, open files, kernel stamps, the reader, cores, clock, "
-        "disk and GPUs, then measures in 20 seconds how many streams this machine times within "
-        "1% of what a server sent. Ends with 1 when a check fails; a warning does not count as "
-        "failing.",
+        description="Checks Python, Locust, open files, kernel stamps, the reader, the codec, "
+        "cores, clock, disk and GPUs, then measures in 20 seconds how many streams this machine "
+        "times within 1% of what a server sent. Ends with 1 when a check fails; a warning does "
+        "not count as failing.",
         epilog=paste(
             "vllm-harness doctor",
             "vllm-harness doctor --users 300 --itl 10ms",

@@ -34,6 +34,7 @@ def merge(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged | {
         "processes": len(some),
         "stamp_source": sources.pop() if len(sources) == 1 else "read",
+        "addresses": sorted({a for f in some for a in f.get("addresses", ())}),
         "reader": readers.pop() if len(readers) == 1 else IN_PYTHON,
         "exact_share": round(exact / merged["events"], 6) if merged["events"] else None,
     }

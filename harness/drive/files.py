@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.drive.reading import which
+from harness.drive.reading import code_in_use
 from harness.runfolder import names
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
@@ -46,12 +46,13 @@ class RecordFiles:
             "url": options.url,
             "model": options.model,
             "version": prepared.capabilities.version,
+            "addresses": prepared.capabilities.addresses,
         }
         slos = [str(slo) for slo in plan.slos]
         config = {"kind": "locust", "plan": asdict(plan) | {"slos": slos}, "slos": slos}
         config["drive"] = options.to_json()
         info = run_info(config, seeds={"load": options.seed}, server=server)
-        self.folder.write_json(names.RUN, info | {"reader": which()})
+        self.folder.write_json(names.RUN, info | code_in_use())
 
     @property
     def described(self) -> Path | None:

@@ -27,6 +27,7 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
     names = {
         "stamp_source": "Time stamps",
         "reader": "Reader's inner loop",
+        "addresses": "Server's addresses",
         "exact_share": "Events with an exact stamp",
         "loop_lag_p99_ms": "Reader's loop lag, p99 in ms",
         "clock_steps": "Steps of the machine's clock",
@@ -36,9 +37,10 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
         "missing": "Missing records",
     }
     for key, name in names.items():
-        if client.get(key) not in (None, ""):
+        if client.get(key) not in (None, "", []):
             value = client[key]
             told = f"{value:.2%}" if key == "exact_share" else str(value)
+            told = ", ".join(value) if key == "addresses" else told
             rows.append((name, SPELLED.get(told, told)))
     rows.append(("Accuracy", "against the arrival of segments at this host"))
     return rows

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import ConfigError, ServerUnreachable
 from harness.load.workloads import API_PATHS
 from harness.server import why
+from harness.server.address import count_addresses
 from harness.server.exchange import Answer, ask
 from harness.server.says import cache_summary, flags
 from harness.server.stream import Streamed, read_stream
@@ -51,6 +52,7 @@ class Capabilities:
     final_usage: bool  # says at the end how many tokens there were
     tokenize: bool  # has /tokenize
     metrics: bool  # has /metrics with vLLM's names
+    addresses: int = 1  # of its host; connections are spread over them
     flags: Mapping[str, Any] = field(default_factory=dict)  # as the server shows them, if it does
     cache: Mapping[str, Any] = field(default_factory=dict)  # says.cache_summary
 
@@ -77,6 +79,7 @@ def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
         final_usage=streamed.final_usage,
         tokenize=tokens is not None,
         metrics=metrics is not None and server_sample(metrics.body, 0) is not None,
+        addresses=count_addresses(access.address),
         flags=flags(access),
         cache=cache_summary(cache_config(metrics.body)) if metrics else {},
     )

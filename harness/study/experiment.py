@@ -17,7 +17,7 @@ from harness.drive.clock import CLOCK
 from harness.drive.gpus import GpuSampler
 from harness.drive.options import DriveOptions
 from harness.drive.prepare import prepare
-from harness.drive.reading import which
+from harness.drive.reading import code_in_use
 from harness.drive.session import Session
 from harness.drive.traces import TraceReceiver
 from harness.load.planner import clipped
@@ -165,7 +165,7 @@ class Experiment:
             "read": sorted(read),  # of these flags the server itself told
         }
         seeds = {"load": self.wanted.load.seed, "search": plan.seed}
-        told = {"reader": which(), "gpu": self.gpus.to_json()}
+        told = code_in_use() | {"gpu": self.gpus.to_json()}
         return run_info(config, seeds=seeds, server=server) | told
 
     def _folder_from_here(self) -> Path:

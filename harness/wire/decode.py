@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.wire.alike import UNLIKE, Alike
-from harness.wire.http import EVENT_STREAM, OK_STATUS
+from harness.wire.framing import EVENT_STREAM
+from harness.wire.http import OK_STATUS
 from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
-from harness.wire.sse import SseDecoder
+from harness.wire.sse import EventTooLong, SseDecoder
 
 if TYPE_CHECKING:
     from array import array
@@ -94,6 +95,11 @@ class StreamDecoder:
                 self._event(chunk, at_ns, low_ns)
         except NotACompletion as error:
             self._problem = Outcome.protocol.value, str(error)
+        except EventTooLong as error:
+            # of a page without line ends its type says more than its length
+            outcome, sentence = verdict(self._type, "", done=self._done)
+            wrong_type = outcome is Outcome.protocol
+            self._problem = Outcome.protocol.value, sentence if wrong_type else str(error)
 
     def _event(self, chunk: Chunk, at_ns: int, low_ns: int) -> None:
         carries, answer, ids, completion, prompt, cached, finish, error, done, silent = chunk
