@@ -36,7 +36,6 @@ class Front:
 
     @contextmanager
     def watch(self, wanted: Wanted, stream: TextIO) -> Iterator[Viewer]:
-        """The live view on `stream`."""
         if not wanted.output.live:
             yield _Nothing()
             return
@@ -44,11 +43,9 @@ class Front:
             yield _View(live, wanted)
 
     def report(self, run: Run, result: Result) -> str:
-        """Write html, md and csv; the answer in words."""
         return write_reports(run, result).text
 
     def junit(self, result: Result) -> str:
-        """A test case per SLO."""
         return junit(result)
 
 

@@ -25,7 +25,6 @@ class Parser(argparse.ArgumentParser):
     """Raises ConfigError instead of printing usage; accepts no abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
-        """Take ArgumentParser's options."""
         options["description"] = fill(options.get("description", ""), WIDTH)
         raw = argparse.RawDescriptionHelpFormatter  # keeps the epilog's lines as they are
         super().__init__(allow_abbrev=False, formatter_class=raw, **options)

@@ -40,7 +40,6 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All of it, for a terminal."""
         first = [f"Simulated: {self.simulated}."] if self.simulated else []
         return "\n".join([*first, self.headline, *self.sentences, *self.tables])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.measure.compare import ERRORS, KNEE, Change
 from harness.report.say import UNKNOWN, count, say
-from harness.report.words import in_markdown, metric_name, one_line
+from harness.report.words import in_markdown, metric_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

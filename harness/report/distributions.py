@@ -73,7 +73,6 @@ class GapCurve:
     """Of all gaps that ended in the steps' windows, within a thousandth: a Walker."""
 
     def __init__(self, facts: Facts, steps: list[Level]) -> None:
-        """Nothing counted yet."""
         self.windows = [(step.settled_ns, step.end_ns) for step in steps]
         self.start_ns = min(start for start, _ in self.windows)
         self.end_ns = max(end for _, end in self.windows)
@@ -84,7 +83,6 @@ class GapCurve:
         self.lost = sum(int(owed[here].sum()) for here in inside_any)
 
     def see(self, piece: Piece) -> None:
-        """Count a piece's gaps."""
         for window in self.windows:
             self.spread.count(bin_of(piece.gap_ns[inside(piece.end_ns, *window)]))
 

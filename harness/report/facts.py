@@ -26,12 +26,10 @@ class Facts:
 
     @property
     def status(self) -> Status:
-        """How the run ended."""
         return self.result.status
 
     @property
     def searched(self) -> bool:
-        """Whether a knee was looked for."""
         return self.result.knee is not None
 
     @property
@@ -46,12 +44,10 @@ class Facts:
 
     @property
     def used(self) -> list[Level]:
-        """Those whose figures may be used."""
         return self.result.used
 
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
-        """As asked for."""
         return tuple(Slo.parse(one.slo) for one in self.result.slos)
 
     @property

@@ -69,7 +69,6 @@ class Figure:
 
     @property
     def known(self) -> bool:
-        """Whether there is a number at all."""
         return not math.isnan(self.value)
 
     @property

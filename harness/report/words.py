@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from harness.errors import one_line
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -51,11 +52,6 @@ def sentence(text: str) -> str:
     text = text.strip()
     capital = text[:1] if text[1:2].isdigit() else text[:1].upper()
     return capital + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def one_line(text: str) -> str:
-    """Without line breaks (U+2028 too), escape sequences and other controls: servers say such."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def ruled(columns: Sequence[str], *texts: str) -> str:

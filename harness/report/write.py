@@ -6,6 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.errors import one_line
 from harness.measure.typed import to_json
 from harness.report import waterfall
 from harness.report.answer import answer
@@ -13,7 +14,7 @@ from harness.report.cells import table_row
 from harness.report.compat import as_markdown, beside
 from harness.report.facts import Facts
 from harness.report.page import html
-from harness.report.words import in_markdown, one_line, ruled
+from harness.report.words import in_markdown, ruled
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import flat
 from harness.runfolder.writer import RunFolder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ServerUnreachable
-from harness.server.why import clean
+from harness.errors import one_line as clean
 
 if TYPE_CHECKING:
     from harness.server.access import Access

@@ -47,7 +47,6 @@ class ByBlock(Gaps):
     """All holds of one level: their gaps, and their tokens, by blocks of a lifetime at least."""
 
     def __init__(self, recorded: Recorded, windows: Sequence[Window]) -> None:
-        """`windows`: those holds."""
         holds = [(overlapping(recorded.table, w), w.settled_ns, w.end_ns) for w in windows]
         spans = [Span(start, end, _block_ns(t, end - start)) for t, start, end in holds]
         super().__init__(recorded.table, spans)
@@ -69,13 +68,11 @@ class ByBlock(Gaps):
         return np.bincount(place, np.broadcast_to(each, len(place)), len(self.seconds) + 1)[1:]
 
     def see(self, piece: Piece) -> None:
-        """As Gaps."""
         super().see(piece)
         if not self._second:
             self.tokens += self.count(piece.chunk.at_ns, piece.chunk.tokens)
 
     def sides(self, table: RecordTable, users: int) -> dict[str, Side]:
-        """Every figure of the level."""
         out = {}
         blocks, bins, counts = self._spreads["gap_ns"].cells
         lost = np.arange(len(self._lost))  # infinite gaps, one value for each block

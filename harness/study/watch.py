@@ -85,7 +85,6 @@ class PageView:
         self._at_ns = -1
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        """A second has passed."""
         controller = experiment.controller
         counts, server = self._counts, controller.server
         seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else math.inf
@@ -122,7 +121,6 @@ class PageView:
         }
 
     def over(self, experiment: Experiment) -> None:
-        """The load has ended and every record is here."""
         self.steps(experiment)
         self.state.now = self._ended()
         if self._beside is not None:

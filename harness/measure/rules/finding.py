@@ -21,7 +21,6 @@ class Finding:
 
     @classmethod
     def no(cls, against: str) -> Finding:
-        """Ruled out."""
         return cls(0.0, against=against)
 
 
