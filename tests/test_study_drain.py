@@ -14,9 +14,9 @@ from harness.engine.traffic import Traffic
 from harness.measure.samples import ServerSample
 from harness.measure.search import Hold, SearchPlan
 from harness.measure.slo import Slo
-from harness.study.controller import KneeController
+from harness.measure.states import StopRule
+from harness.study.controller import Drain, KneeController, worth_it
 from harness.study.counted import Counted
-from harness.study.drain import Drain, worth_it
 from harness.study.entries import step_levels
 from harness.units import MS, SECOND
 
@@ -91,7 +91,7 @@ def test_where_it_is_worth_it(
     purpose: str, life_s: float, server: ServerSample | None, *, want: bool
 ) -> None:
     """A repeated level, short requests, a server whose metrics show when it is empty."""
-    hold = Hold(8, purpose, "decided", 36 * SECOND)
+    hold = Hold(8, purpose, StopRule.decided, 36 * SECOND)
     assert worth_it(hold, life_s * SECOND, server) is want
 
 

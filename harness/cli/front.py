@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from harness.measure.figures import sample_of, spans_of
-from harness.measure.states import Decision, Purpose
+from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.summary import Tokens
 from harness.report.junit import junit
 from harness.report.live import PURPOSES, SO_FAR, Live, LiveView, Row
@@ -95,8 +95,9 @@ class _View:
 
     def _progress(self, controller: KneeController, now: Now, elapsed_ns: int, ended: int) -> None:
         """What is left: of the budget, or of the levels that were given."""
-        each, settled_ns, levels = now.hold.cap_ns, now.settled_ns, self.wanted.levels
-        by_time = now.hold.until == "time"
+        by_time = now.hold.stop == StopRule.time
+        each = now.hold.max_ns if by_time else now.hold.max_requests
+        settled_ns, levels = now.settled_ns, self.wanted.levels
         part = max(controller.horizon_ns - settled_ns, 0) * (settled_ns >= 0) if by_time else ended
         done, of = len(controller.steps) * each + min(part, each), levels * each
         if not levels:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from harness.runfolder.serverlines import Bounds
     from harness.server.gpu import Gpus
     from harness.server.probe import Capabilities
-    from harness.study.choosing import Choice
+    from harness.study.controller import Choice
     from harness.study.livemetrics import RunMetrics
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
     from harness.study.watch import Ended as EndedLevel
