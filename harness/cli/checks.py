@@ -1,7 +1,11 @@
-"""CHECKS: what `doctor` looks at, one row each. A finding that is not fine names its remedy."""
+"""CHECKS: what `doctor` looks at, one row each, and what it says of this machine's ceiling.
+
+A finding that is not fine names its remedy.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import shutil
@@ -17,9 +21,12 @@ from typing import TYPE_CHECKING, Final
 from harness.errors import ConfigError
 from harness.server.gpu import local_gpus
 from harness.study.preflight import FILES_BESIDE_USERS, raise_file_limit
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from harness.study.ceiling import Ceiling
 
 CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
@@ -29,6 +36,7 @@ LOCUST: Final = (2, 47)
 CORES: Final = 2  # one for the reader, one for its decoder
 DISK_BYTES: Final = 1 << 30
 CLOCK_READ_NS: Final = 500
+ROOM: Final = 0.8  # of the ceiling: a plan above it has no room for a burst
 
 
 class Level(Enum):
@@ -153,3 +161,45 @@ CHECKS: Final[dict[str, Callable[[], Finding]]] = {
     "disk": disk,
     "gpu": gpu,
 }
+
+
+def timing(found: Ceiling) -> Finding:
+    """This machine's ceiling: `512 streams, 25,600 tokens/s a load process within 1 % of ...`."""
+    best = found.best
+    if best is None:
+        lowest = found.rungs[0].streams if found.rungs else 0
+        return Finding(
+            Level.warn,
+            f"not even {lowest} streams are timed within 1 % of what was sent",
+            "free the machine of other work, or measure from another",
+        )
+    what = (
+        f"{best.streams} streams, {best.tokens_per_s:,.0f} tokens/s a load process within 1 % of "
+        f"what was sent, {best.cpu_us_per_token:.0f} us of CPU a token"
+    )
+    if found.more:
+        what += "; the engine that it was tried on sends no more"
+    return Finding(Level.ok, what)
+
+
+def plan(found: Ceiling, users: int, itl_ns: int) -> Finding:
+    """Whether `users` streams with a token each `itl_ns` fit, and how many processes they need."""
+    best = found.best
+    rate = users * SECOND / itl_ns
+    what = f"{users} users at {itl_ns / MS:g} ms a token: {rate:,.0f} tokens/s"
+    if best is None:
+        return Finding(Level.warn, what, "see the line above")
+    need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / ROOM)
+    if need <= 1:
+        return Finding(Level.ok, f"{what}, fits one load process")
+    if found.more:
+        return Finding(
+            Level.warn,
+            f"{what}, more than could be tried here",
+            f"--processes {need} is safe; each step of a run checks itself",
+        )
+    return Finding(
+        Level.warn,
+        f"{what}, more than one load process times right",
+        f"--processes {need}, with a core for each and one beside",
+    )
