@@ -12,8 +12,8 @@ from study_process import harness, load
 
 from harness.errors import one_line
 from harness.measure.result import Target
-from harness.report.compat import digits
-from harness.report.words import in_markdown, sentence
+from harness.report.say import in_markdown, sentence
+from harness.report.tables import digits
 from harness.runfolder import names
 from harness.study.results import write_results
 
