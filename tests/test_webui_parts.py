@@ -214,6 +214,14 @@ def test_a_form_is_read() -> None:
     assert (values["budget"], values["max_users"]) == (90_000_000_000, 512)
 
 
+def test_an_emptied_number_has_its_default() -> None:
+    """Of an SLO or a model, nothing means nothing."""
+    empty = ("prompt_tokens", "output_tokens", "min_users", "max_users", "slo", "model")
+    values, wrong = forms.read({"host": "http://h:1"} | dict.fromkeys(empty, " "))
+    assert wrong == {}
+    assert [values[name] for name in empty] == [0, 0, 1, 512, (), ""]
+
+
 @pytest.mark.parametrize(
     ("said", "want"),
     [

@@ -12,7 +12,7 @@ from harness.drive.clock import CLOCK
 from harness.drive.connection import Place
 from harness.drive.reader import Exchange, Limits, Reader
 from harness.drive.sinks import Fanout
-from harness.load.planner import plan, randomness
+from harness.load.plan import plan, randomness
 from harness.measure.records import Outcome, request_id
 from harness.units import SECOND
 

@@ -20,7 +20,7 @@ from harness.drive.prepare import prepare
 from harness.drive.reading import which
 from harness.drive.session import Session
 from harness.drive.traces import TraceReceiver
-from harness.load.planner import clipped
+from harness.load.plan import clipped
 from harness.measure.ledger import Ledger
 from harness.measure.records import key_of
 from harness.measure.slo import check_slos

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS
 from harness.server.address import Address
-from harness.study.option_table import ASKED_IN_FORM, Field
+from harness.study.option_table import ASKED_IN_FORM, Field, Option
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -23,8 +23,13 @@ def _url(text: str) -> str:
     return str(Address.parse(text))
 
 
-FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", _url)} | {
-    option.dest: option.field._replace(default=option.field.default or option.default or "")
+def _field(option: Option, field: Field) -> Field:
+    read = option.read if field.read is str and option.read is not None else field.read
+    return field._replace(default=field.default or option.default or "", read=read)
+
+
+FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", read=_url)} | {
+    option.dest: _field(option, option.field)
     for option in ASKED_IN_FORM
     if option.field is not None
 }
@@ -36,8 +41,11 @@ def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     values: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for name, field in FIELDS.items():
+        text = form.get(name, field.default)
+        if not text.strip() and field.default.isdecimal():
+            text = field.default  # a number that was emptied
         try:
-            values[name] = field.read(form.get(name, field.default))
+            values[name] = field.read(text)
         except ConfigError as error:
             wrong[name] = in_labels(str(error))
     if not wrong and values["min_users"] > values["max_users"]:

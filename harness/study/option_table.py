@@ -31,13 +31,13 @@ KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(
 
 
 class Field(NamedTuple):
-    """What the form asks for; its sentences name the label, not the option."""
+    """What the form asks for. Without a default or a reader of its own it has the option's."""
 
     label: str
     hint: str
-    read: Callable[[str], Any]
     default: str = ""
     choices: tuple[str, ...] = ()
+    read: Callable[[str], Any] = str  # the option's own, unless the form's text is another
 
 
 class Option(NamedTuple):
@@ -92,30 +92,21 @@ def share(option: str) -> Callable[[str], float]:
     return lambda text: percent(text, option)
 
 
-def count(option: str, least: int = 1, example: int = 1) -> Callable[[str], int]:
-    """A reader of a whole number of at least `least` for the option so called."""
+def count(
+    option: str, least: int = 1, example: int = 1, most: int | None = None
+) -> Callable[[str], int]:
+    """A reader of a whole number from `least` up (to `most`) for the option so called."""
 
     def read(text: str) -> int:
         word = text.strip()
-        if not (word.isascii() and word.isdecimal() and int(word) >= least):
+        known = word.isascii() and word.isdecimal()
+        if not known or int(word) < least or (most is not None and int(word) > most):
+            up = "up" if most is None else f"to {most:,}"
             raise ConfigError(
-                f"{option} is {text!r}: expected a whole number from {least} up; "
+                f"{option} is {text!r}: expected a whole number from {least} {up}; "
                 f"try {option} {example}."
             )
         return int(word)
-
-    return read
-
-
-def _count_in_form(what: str, least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        text = text.strip() or str(least)
-        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= MOST_IN_A_FORM:
-            raise ConfigError(
-                f"{what} is {text!r}: expected a whole number from {least} to "
-                f"{MOST_IN_A_FORM:,}; try {max(least, 1)}."
-            )
-        return int(text)
 
     return read
 
@@ -209,7 +200,7 @@ TARGET: Final = (
            "measure it", None),
     Option("--model", "default: the only one that it serves", str, "NAME",
            field=Field("Model", "as the server names it; empty: the only one that it serves",
-                       str.strip)),
+                       read=str.strip)),
     *CERTIFICATE,
     *TIMEOUTS,
     *SERVER,
@@ -217,13 +208,13 @@ TARGET: Final = (
 OWN_LENGTH: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (
     Option("--workload", "", workload, "NAME", "chat",
-           field=Field("Workload", "what is sent", workload, choices=tuple(WORKLOADS))),
+           field=Field("Workload", "what is sent", choices=tuple(WORKLOADS))),
     number("--prompt-tokens", OWN_LENGTH, example=128,
-           field=Field("Prompt tokens", "mean; 0: the workload's own",
-                       _count_in_form("prompt tokens", 0), "0")),
+           field=Field("Prompt tokens", "mean; 0: the workload's own", "0",
+                       read=count("prompt tokens", 0, most=MOST_IN_A_FORM))),
     number("--output-tokens", OWN_LENGTH, example=128,
-           field=Field("Output tokens", "mean; 0: the workload's own",
-                       _count_in_form("output tokens", 0), "0")),
+           field=Field("Output tokens", "mean; 0: the workload's own", "0",
+                       read=count("output tokens", 0, most=MOST_IN_A_FORM))),
 )  # fmt: skip
 LOAD: Final = (
     *LENGTHS,
@@ -234,21 +225,21 @@ LOAD: Final = (
 SLO: Final = Option(
     "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; may be "
     "repeated", Slo.parse, "METRIC_pQQ=TIME", action="append",
-    field=Field("SLO", "several are separated by spaces; empty: find the power knee", _slos,
-                "ttft_p95=500ms itl_p95=50ms"),
+    field=Field("SLO", "several are separated by spaces; empty: find the power knee",
+                "ttft_p95=500ms itl_p95=50ms", read=_slos),
 )  # fmt: skip
 OBJECTIVES: Final = (
     SLO,
     Option("--max-errors", "allowed share of failed requests at a level", share("--max-errors"),
            "SHARE", "1%",
-           field=Field("Failures allowed", "a level with a larger share of failed requests fails",
-                       lambda text: percent(text, "the share of failures"))),
+           field=Field("Failures allowed", "a level with a larger share of failed requests fails")),
 )  # fmt: skip
 USER_RANGE: Final = (
-    number("--min-users", "", 1, field=Field("Lowest level", "users at the start",
-                                             _count_in_form("the lowest level", 1))),
-    number("--max-users", "", 512, field=Field("Highest level", "the most users to try",
-                                               _count_in_form("the highest level", 1))),
+    number("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
+    number("--max-users", "", 512, field=Field(
+        "Highest level", "the most users to try",
+        read=count("the highest level", most=MOST_IN_A_FORM),
+    )),
 )  # fmt: skip
 TOLERANCE: Final = Option(
     "--tolerance", "how much worse than the baseline it may be; default: 5%%",
@@ -257,7 +248,7 @@ TOLERANCE: Final = Option(
 SEARCH: Final = (
     *USER_RANGE,
     Option("--budget", "the load ends within this time", partial(budget_ns, what="--budget"),
-           "TIME", "10m", field=Field("Budget", "the load ends within this time", budget_ns)),
+           "TIME", "10m", field=Field("Budget", "the load ends within this time")),
     number("--plan-users", "also report how many replicas N concurrent requests need",
            example=2000),
     number("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
