@@ -62,9 +62,8 @@ def _judge(fine: bool, what: str, remedy: str, otherwise: Level = Level.fail) ->
 
 def python() -> Finding:
     """The interpreter is new enough."""
-    return _judge(
-        sys.version_info >= PYTHON, sys.version.split()[0], "install Python 3.11 or newer"
-    )
+    new_enough = sys.version_info >= PYTHON
+    return _judge(new_enough, sys.version.split()[0], "install Python 3.11 or newer")
 
 
 def locust() -> Finding:
@@ -91,9 +90,8 @@ def open_files() -> Finding:
 def cores() -> Finding:
     """The reader and its decoder do not share a core."""
     count = len(os.sched_getaffinity(0))
-    return _judge(
-        count >= CORES, str(count), "two cores keep the decoder off the reader's", Level.warn
-    )
+    remedy = "two cores keep the decoder off the reader's"
+    return _judge(count >= CORES, str(count), remedy, Level.warn)
 
 
 def clock() -> Finding:
@@ -103,12 +101,9 @@ def clock() -> Finding:
     for _ in range(1_000):
         time.clock_gettime_ns(time.CLOCK_REALTIME)
     each_ns = (time.perf_counter_ns() - start) // 1_000
-    return _judge(
-        source in FAST_CLOCKS or each_ns < CLOCK_READ_NS,
-        f"{source}, {each_ns} ns a reading",
-        "boot with clocksource=tsc where the machine allows",
-        Level.warn,
-    )
+    fast = source in FAST_CLOCKS or each_ns < CLOCK_READ_NS
+    remedy = "boot with clocksource=tsc where the machine allows"
+    return _judge(fast, f"{source}, {each_ns} ns a reading", remedy, Level.warn)
 
 
 def disk() -> Finding:
@@ -133,9 +128,9 @@ def kernel_stamps() -> Finding:
 
     with closing(Stamping()) as stamping:
         source = stamping.source
-    if source == "kernel":
-        return Finding(Level.ok, "seen on loopback")
-    return Finding(Level.warn, "none seen; the read's time is used", "measure from Linux")
+    seen = source == "kernel"
+    what = "seen on loopback" if seen else "none seen; the read's time is used"
+    return _judge(seen, what, "measure from Linux", Level.warn)
 
 
 def reader() -> Finding:
@@ -193,13 +188,7 @@ def plan(found: Ceiling, users: int, itl_ns: int) -> Finding:
     if need <= 1:
         return Finding(Level.ok, f"{what}, fits one load process")
     if found.more:
-        return Finding(
-            Level.warn,
-            f"{what}, more than could be tried here",
-            f"--processes {need} is safe; each step of a run checks itself",
-        )
-    return Finding(
-        Level.warn,
-        f"{what}, more than one load process times right",
-        f"--processes {need}, with a core for each and one beside",
-    )
+        remedy = f"--processes {need} is safe; each step of a run checks itself"
+        return Finding(Level.warn, f"{what}, more than could be tried here", remedy)
+    remedy = f"--processes {need}, with a core for each and one beside"
+    return Finding(Level.warn, f"{what}, more than one load process times right", remedy)

@@ -384,17 +384,12 @@ class KneeController:
         lifetimes = length / max(evidence.lifetime_ns, 1)
         if lifetimes < _shortest(now.hold):
             return False
-        decision = self.plan.judge(held).decision
-        decided = decision == Decision.failed or (
-            decision == Decision.passed and self._outlasted(now, lifetimes)
-        )
+        decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
+        outlasted = lean or lifetimes >= GOOD_LIFETIMES
+        decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if now.hold.purpose == Purpose.repeat:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
-        return decided or (now.hold.stop == StopRule.lean and self._far(evidence))
-
-    def _outlasted(self, now: Now, lifetimes: float) -> bool:
-        """Long enough for a level to have shown how bad it gets: queues and full caches grow."""
-        return now.hold.stop == StopRule.lean or lifetimes >= GOOD_LIFETIMES
+        return decided or (lean and self._far(evidence))
 
     def _far(self, evidence: Evidence) -> bool:
         if not self.plan.slos:  # nothing to be far from
