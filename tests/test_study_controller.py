@@ -18,9 +18,10 @@ from harness.measure.search import Done, Hold, SearchPlan, next_action
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.measure.table import OPEN, OUTCOME_CODE, RecordTable
-from harness.study.controller import KneeController, Step
+from harness.study.controller import KneeController
 from harness.study.outcome import locate
 from harness.study.run import levels
+from harness.study.steps import Step
 from harness.units import SECOND
 
 SEATS = Configuration(

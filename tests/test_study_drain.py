@@ -15,9 +15,10 @@ from harness.measure.samples import ServerSample
 from harness.measure.search import Hold, SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.states import StopRule
-from harness.study.controller import Drain, KneeController, worth_it
+from harness.study.controller import KneeController
 from harness.study.counted import Counted
 from harness.study.entries import step_levels
+from harness.study.steps import Drain, worth_it
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from harness.measure.recorded import Recorded
     from harness.measure.result import Result
     from harness.runfolder.reader import Run
-    from harness.study.controller import KneeController, Now, Step
+    from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer, Wanted
+    from harness.study.steps import Now, Step
 
 RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
 LEAST_NS = 5 * SECOND  # less where so much has more events than

@@ -32,7 +32,7 @@ from harness.runfolder.writer import RunFolder
 from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.seats import flags_of
-from harness.study.controller import KneeController, Step, Target
+from harness.study.controller import KneeController
 from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from harness.runfolder.serverlines import Bounds
     from harness.server.gpu import Gpus
     from harness.server.probe import Capabilities
-    from harness.study.controller import Choice
     from harness.study.livemetrics import RunMetrics
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
+    from harness.study.steps import Choice, Step, Target
     from harness.study.watch import Ended as EndedLevel
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all

@@ -9,7 +9,8 @@ from harness.measure.evidence import Evidence, Window, gather, pool
 from harness.measure.judge import Judgement
 from harness.measure.search import Done
 from harness.measure.states import Decision, Purpose, Status
-from harness.study.controller import HARD_FAILED, Step, search
+from harness.study.controller import HARD_FAILED
+from harness.study.steps import Step, search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.server.probe import Capabilities
-    from harness.study.controller import Choice, Step
     from harness.study.options import RunOptions
     from harness.study.session import Front
+    from harness.study.steps import Choice, Step
 
 SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from harness.measure.evidence import Window
     from harness.measure.figures import Figures
     from harness.measure.recent import Recent
-    from harness.study.controller import KneeController, Step
+    from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer
+    from harness.study.steps import Step
 
 P95: Final = 0.95
 LATEST_NS: Final = 30 * SECOND  # of a longer level that was given: its older tokens were let go
