@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.measure.figures import block, sample_of, spans_of
-from harness.measure.gaps import Gaps, count_gaps
+from harness.measure.gaps import Gaps
 from harness.measure.metrics import METRICS, failed, tpot, ttft
 from harness.measure.table import OK, OPEN, OUTCOMES
-from harness.measure.walk import Arrivals
+from harness.measure.walk import Arrivals, walk
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -38,18 +38,16 @@ def good_requests(table: RecordTable, slos: Sequence[Slo]) -> NDArray[np.bool_]:
 class Tokens:
     """What a window's figures need of each token: its gaps and what arrived in it."""
 
-    def __init__(
-        self, table: RecordTable, window: tuple[int, int], more: Sequence[float] = ()
-    ) -> None:
-        """Of the requests in `table`; `more`: quantiles wanted beside QUANTILES."""
-        self.gaps = Gaps(table, spans_of(table, [window]), more)
+    def __init__(self, table: RecordTable, window: tuple[int, int]) -> None:
+        """Of the requests in `table`."""
+        self.gaps = Gaps(table, *spans_of(table, [window]))
         self.arrived = Arrivals(*window)
 
     @classmethod
-    def of(cls, recorded: Recorded, window: tuple[int, int], more: Sequence[float] = ()) -> Tokens:
+    def of(cls, recorded: Recorded, window: tuple[int, int]) -> Tokens:
         """Counted, for one window alone."""
-        made = cls(recorded.table, window, more)
-        count_gaps(recorded, [made.gaps], [made.arrived])
+        made = cls(recorded.table, window)
+        walk(recorded, [made.gaps, made.arrived])
         return made
 
 

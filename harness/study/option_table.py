@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.errors import ConfigError
 from harness.load.workloads import API_PATHS, WORKLOADS, workload
-from harness.measure.compat import COMPAT, tools
+from harness.measure.compat import TOOLS, tools
 from harness.measure.slo import Slo
 from harness.server.address import exporter_at
 from harness.server.seats import flag_given
@@ -262,7 +262,7 @@ JSON: Final = Option(
     partial(_writable, "--json"), "FILE",
 )  # fmt: skip
 OTHER_TOOLS: Final = Option(
-    "--compat", f"also show what these tools would print: {', '.join(COMPAT)}", tools, "TOOL,...",
+    "--compat", f"also show what these tools would print: {', '.join(TOOLS)}", tools, "TOOL,...",
     action="extend",
 )  # fmt: skip
 OUTPUT: Final = (
