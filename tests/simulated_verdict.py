@@ -29,8 +29,8 @@ from harness.measure.search import SearchPlan
 from harness.measure.states import Purpose, Status
 from harness.measure.verdict import UNDECIDED
 from harness.server.seats import max_num_seqs
-from harness.study.controller import Step
 from harness.study.outcome import Found
+from harness.study.steps import Step
 from harness.study.why import bottleneck as bottleneck_of
 from harness.study.why import with_figures
 from harness.units import MS, SECOND

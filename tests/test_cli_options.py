@@ -48,7 +48,7 @@ def test_knee_options() -> None:
 def test_run_options(line: str, want: tuple[int | None, int | None]) -> None:
     """A level lasts a time or a number of requests, never both."""
     args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
-    got = plain.run_options(args, "run", (args.users,))
+    got = plain.run_options(args, "run")
     assert (got.users, (got.duration_ns, got.requests)) == ((4,), want)
 
 
@@ -80,7 +80,7 @@ def test_what_is_known_of_the_server(line: str, flags: dict[str, object], gpu: s
 def test_sweep_options() -> None:
     """Levels keep their order."""
     args = parser().parse_args(["sweep", URL, "--users", "1,8,4"])
-    assert plain.run_options(args, "sweep", args.users).users == (1, 8, 4)
+    assert plain.run_options(args, "sweep").users == (1, 8, 4)
 
 
 @pytest.mark.parametrize(

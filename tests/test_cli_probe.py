@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -238,6 +239,25 @@ def test_bad_server(name: str) -> None:
     assert [part for part in parts if part not in sentence] == []
     assert sentence.isprintable()
     assert server.paths.count(CHAT) == loads
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        (b'vllm:time_to_first_token_seconds_bucket{le="x"} 1\n',
+         "/metrics cannot be read (vllm:time_to_first_token_seconds_bucket has a bucket le='x',"),
+        (b'vllm:cache_config_info{engine="core-0"} 1\n', ""),
+    ],
+)  # fmt: skip
+def test_odd_metrics(line: bytes, want: str) -> None:
+    """A page that cannot be read ends in a sentence, never in a traceback."""
+    page = http(b"vllm:num_requests_running 1\n" + line, kind="text/plain")
+    with little_server(vllm_like(metrics=page)) as server:
+        if not want:
+            assert ask(server).cache["engines"] == 1
+            return
+        with pytest.raises(ServerUnreachable, match=re.escape(want)):
+            ask(server)
 
 
 def test_nothing_listens() -> None:

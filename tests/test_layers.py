@@ -78,3 +78,11 @@ def test_every_part_has_a_layer() -> None:
     """A new folder must be given its place here and in docs/design.md."""
     parts = {part_of(path) for path in FILES} - {"__init__"}
     assert parts - set(LAYERS) == set()
+
+
+def test_packages_say_their_layer() -> None:
+    """The docstring of each folder names the layer that it is tested to be in."""
+    docs = {name: (PACKAGE / name / "__init__.py") for name in LAYERS}
+    texts = {name: path.read_text() for name, path in docs.items() if path.exists()}
+    got = {name: text.partition("Layer ")[2][:1] for name, text in texts.items()}
+    assert got == {name: str(LAYERS[name]) for name in texts}

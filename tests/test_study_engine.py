@@ -16,7 +16,7 @@ from harness.engine.process import start_engine
 from harness.engine.server import Serving
 from harness.engine.simulate import Traffic
 from harness.engine.truth import true_knee
-from harness.load.planner import plan_lengths
+from harness.load.plan import plan_lengths
 from harness.load.workloads import workload
 from harness.measure.slo import Slo
 from harness.runfolder.reader import read_run

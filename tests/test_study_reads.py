@@ -62,7 +62,7 @@ def test_the_record_files_are_read_twice(folder: Path, compat: tuple[str, ...]) 
 def test_definitions_are_imported_for_compat_alone() -> None:
     """Neither the command line nor results of a run without it import what tools define."""
     code = (
-        "import sys, harness.cli.front, harness.cli.groups, harness.study.results\n"
+        "import sys, harness.cli.front, harness.cli.plain, harness.study.results\n"
         "print([m for m in sys.modules if m.startswith('harness.measure.compat.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from harness.measure.figures import sample_of, spans_of
-from harness.measure.states import Decision, Purpose
+from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.summary import Tokens
 from harness.report.junit import junit
 from harness.report.live import PURPOSES, SO_FAR, Live, LiveView, Row
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from harness.measure.recorded import Recorded
     from harness.measure.result import Result
     from harness.runfolder.reader import Run
-    from harness.study.controller import KneeController, Now, Step
+    from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer, Wanted
+    from harness.study.steps import Now, Step
 
 RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
 LEAST_NS = 5 * SECOND  # less where so much has more events than
@@ -37,7 +38,6 @@ class Front:
 
     @contextmanager
     def watch(self, wanted: Wanted, stream: TextIO) -> Iterator[Viewer]:
-        """The live view on `stream`."""
         if not wanted.output.live:
             yield _Nothing()
             return
@@ -45,11 +45,9 @@ class Front:
             yield _View(live, wanted)
 
     def report(self, run: Run, result: Result, gaps: WindowGaps) -> str:
-        """Write html, md and csv; the answer in words."""
         return write_reports(run, result, gaps).text
 
     def junit(self, result: Result) -> str:
-        """A test case per SLO."""
         return junit(result)
 
 
@@ -99,8 +97,9 @@ class _View:
 
     def _progress(self, controller: KneeController, now: Now, elapsed_ns: int, ended: int) -> None:
         """What is left: of the budget, or of the levels that were given."""
-        each, settled_ns, levels = now.hold.cap_ns, now.settled_ns, self.wanted.levels
-        by_time = now.hold.until == "time"
+        by_time = now.hold.stop == StopRule.time
+        each = now.hold.max_ns if by_time else now.hold.max_requests
+        settled_ns, levels = now.settled_ns, self.wanted.levels
         part = max(controller.horizon_ns - settled_ns, 0) * (settled_ns >= 0) if by_time else ended
         done, of = len(controller.steps) * each + min(part, each), levels * each
         if not levels:

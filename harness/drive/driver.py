@@ -18,7 +18,7 @@ from harness.drive.clock import CLOCK
 from harness.drive.connection import Place
 from harness.drive.reader import Exchange, Limits, Reader
 from harness.errors import MeasurementInvalid
-from harness.load.planner import plan, randomness
+from harness.load.plan import plan, randomness
 from harness.measure.records import Outcome, request_id
 from harness.runfolder import names
 from harness.units import SECOND

@@ -66,7 +66,7 @@ def install(environment: Environment, table: LatencyTable, slos: SloTable | None
     web_ui = environment.web_ui
     if web_ui is None or web_ui.app is None:
         return
-    keep_out(web_ui.app)
+    keep_out(web_ui)
     shown: list[Shown] = [Shown(KEY, "Token latencies", COLUMNS, table.rows)]
     if slos is not None and slos.slos:
         shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))

@@ -1,7 +1,5 @@
 """One latency in figures: n, mean, quantiles with their two intervals, as plain JSON values."""
 
-# ruff: noqa: D102 - Figures says what Sample implements
-
 from __future__ import annotations
 
 import math

@@ -4,8 +4,6 @@ Mean, max, n, failures and what is over an SLO's limit (`evidence.Judged`) are e
 the ends of their intervals are order statistics within 0.1%, from a `LogHistogram`.
 """
 
-# ruff: noqa: D102 - Figures says what GapCounts implements
-
 from __future__ import annotations
 
 import math

@@ -6,16 +6,15 @@ What is promised was shown: a knee's headline names the level that passed, not t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isnan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.routing import SIGNS, Q, Sign, limits_ns, route
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
-from harness.report.compat import as_text, beside
-from harness.report.explain import explained, knee_figures
-from harness.report.routing import routed
-from harness.report.say import Figure, count
-from harness.report.words import limit, sentence, slo_name
+from harness.report.facts import knee_figures
+from harness.report.say import Figure, count, limit, sentence, slo_name
+from harness.report.tables import beside, tools_as_text
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All of it, for a terminal."""
         first = [f"Simulated: {self.simulated}."] if self.simulated else []
         return "\n".join([*first, self.headline, *self.sentences, *self.tables])
 
@@ -55,7 +53,7 @@ def answer(facts: Facts) -> Answer:
     )
     if simulated:
         told = replace(told, badge=f"{told.badge} (simulated)")
-    return replace(told, tables=as_text(beside(facts)), simulated=simulated)
+    return replace(told, tables=tools_as_text(beside(facts)), simulated=simulated)
 
 
 def _found(facts: Facts) -> Answer:
@@ -220,6 +218,77 @@ def _bracket(facts: Facts) -> str:
     failed = min(above, default=0)
     told = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
     return f": {', '.join(told)}" if told else ""
+
+
+def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
+    """The bottleneck, the figures there, and how many replicas that makes."""
+    lines = []
+    if (found := facts.result.bottleneck) is not None and found.sentence:
+        sure = f" (confidence {found.confidence:.2g})" if found.confidence > 0 else ""
+        lines.append(f"Bottleneck: {found.sentence.rstrip('.')}{sure}.")
+        if found.try_next:
+            lines.append(f"Try next: {found.try_next[0]}.")
+    lines += routed(facts)
+    lines += at_knee(facts)
+    if capacity:
+        lines += _replicas(facts)
+    return lines
+
+
+def at_knee(facts: Facts) -> list[str]:
+    """`At 34: p95 TTFT 434 ms (397 to 459), ...`; empty when nothing was measured."""
+    figures = [figure for figure in knee_figures(facts).items() if figure[1].known]
+    if not figures:
+        return []
+    told = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
+    return [f"At {facts.measured_at:,}: {', '.join(told)}."]
+
+
+def _replicas(facts: Facts) -> list[str]:
+    """Each replica holds the interval's lower end; U users need that many, rounded up."""
+    promised = facts.status in (Status.found, Status.not_reached)
+    each = facts.knee.holds or facts.knee.ci95[0] or 0
+    if not promised or each < 1:
+        return []
+    planned = facts.config.get("plan_users")
+    if not planned:
+        if facts.status != Status.found:
+            return []
+        return [f"Each replica holds {each:,}, so U users need R = ceil(U / {each:,}) replicas."]
+    need = -(-int(planned) // each)
+    users = count(int(planned), "user")
+    division = f"R = ceil({int(planned):,} / {each:,}) = {count(need, 'replica')}"
+    if facts.status != Status.found:  # a bound: the knee lies higher
+        return [f"Each replica holds at least {each:,}, so {users} need at most {division}."]
+    return [f"Each replica holds {each:,}, so {users} need {division}."]
+
+
+def routed(facts: Facts) -> list[str]:
+    """One sentence, of the lowest level (above the knee, where one was found) that is over."""
+    ttft_ns, itl_ns = limits_ns(facts.slos)
+    knee = facts.knee.estimate or 0
+    for steps in facts.levels:
+        step = max(steps, key=lambda one: one.seconds)
+        if step.users <= knee or not _shown_over(step):
+            continue
+        ttft, itl = (_sign_ns(step, sign) for sign in SIGNS)
+        found = route(ttft, itl, ttft_ns, itl_ns)
+        if found.over:
+            return [f"At {count(step.users, 'concurrent request')} {found.sentence}."]
+    return []
+
+
+def _shown_over(step: Level) -> bool:
+    """Whether a limit was shown to be broken: a level that was not decided is never called over."""
+    missed = any(one.verdict == Verdict.missed for one in step.slos)
+    by_failures = step.n_failed > (1 - Q) * step.ttft_ms.n  # no queue and no batch is the cause
+    return (missed or step.decision == Decision.failed) and not by_failures
+
+
+def _sign_ns(step: Level, sign: Sign) -> float:
+    """By the share over the limit: where requests failed that is what was judged."""
+    over = step.over_share.get(f"{sign.metric}_p95", nan)
+    return nan if isnan(over) else inf if over > 1 - Q else 0.0
 
 
 STATUSES: Final[dict[Status, Callable[[Facts], Answer]]] = {

@@ -12,9 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.states import Decision, Verdict
-from harness.report.say import Figure
+from harness.report.say import Figure, limit
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
-from harness.report.words import limit
 from harness.units import MS
 
 if TYPE_CHECKING:

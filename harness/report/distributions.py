@@ -11,9 +11,8 @@ from harness.measure.gaps import together
 from harness.measure.metrics import ttft
 from harness.measure.states import Decision
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.say import count
+from harness.report.say import count, limit, metric_name
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
-from harness.report.words import limit, metric_name
 from harness.units import MS
 
 if TYPE_CHECKING:

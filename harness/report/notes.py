@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.metrics import failed
 from harness.measure.states import Status
-from harness.report.explain import knee_figures
-from harness.report.facts import mapping
-from harness.report.say import as_int, count
-from harness.report.words import limit, sentence, slo_name
+from harness.report.facts import knee_figures, mapping
+from harness.report.say import as_int, count, limit, sentence, slo_name
 from harness.units import say_ns
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ class Address:
 
     @property
     def tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.scheme == "https"
 
     @property
@@ -46,7 +45,6 @@ class Address:
         return f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        """The root URL, the port always written."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @classmethod

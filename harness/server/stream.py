@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.errors import ServerUnreachable
-from harness.server.why import clean
+from harness.errors import ServerUnreachable, one_line
 from harness.wire.framing import EVENT_STREAM
 from harness.wire.openai import NotACompletion, read_event
 from harness.wire.sse import EventTooLong, SseDecoder
@@ -29,23 +28,23 @@ def read_stream(access: Access, answer: Answer) -> Streamed:
     if answer.content_type != EVENT_STREAM:
         raise ServerUnreachable(
             f"{access.address} does not stream: it answered a request for a stream with "
-            f"{clean(answer.content_type)} in one piece; expected text/event-stream; try without "
-            "the proxy in between."
+            f"{one_line(answer.content_type)} in one piece; expected text/event-stream; try "
+            "without the proxy in between."
         )
     token = continuous = final = done = False
     for data in _events(access, answer.body):
         try:
             chunk = read_event(data)
         except NotACompletion:
-            text = clean(data.decode(errors="replace"))
+            text = one_line(data.decode(errors="replace"))
             raise ServerUnreachable(
                 f"{access.address} streams what is not JSON of a completion ({text}): expected "
                 "OpenAI's chunks; try the port that `vllm serve` printed."
             ) from None
         if chunk.error:
             raise ServerUnreachable(
-                f"{access.address} streams an error ({clean(chunk.error)}): expected tokens; see "
-                "the server's log."
+                f"{access.address} streams an error ({one_line(chunk.error)}): expected tokens; "
+                "see the server's log."
             )
         usage = chunk.completion_tokens >= 0
         done |= chunk.done

@@ -48,7 +48,6 @@ class ByBlock:
     """All holds of one level: their gaps, and their tokens, by blocks of a lifetime at least."""
 
     def __init__(self, recorded: Recorded, windows: Sequence[Window]) -> None:
-        """`windows`: those holds. A Walker."""
         holds = [(overlapping(recorded.table, w), w.settled_ns, w.end_ns) for w in windows]
         self.spans = [Span(start, end, _block_ns(t, end - start)) for t, start, end in holds]
         self.start_ns = min(span.start_ns for span in self.spans)
@@ -74,13 +73,11 @@ class ByBlock:
         return np.bincount(place, np.broadcast_to(each, len(place)), len(self.seconds) + 1)[1:]
 
     def see(self, piece: Piece) -> None:
-        """Count a piece's gaps and tokens."""
         for gaps in self.gaps:
             gaps.see(piece)
         self.tokens += self.count(piece.chunk.at_ns, piece.chunk.tokens)
 
     def sides(self, table: RecordTable, users: int) -> dict[str, Side]:
-        """Every figure of the level."""
         out = {}
         gaps = together(self.gaps)
         blocks, bins, counts = gaps.histograms["ns"].cells

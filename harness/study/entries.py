@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from harness.measure.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search import SearchPlan
     from harness.measure.traces import Trace
-    from harness.study.controller import Step
     from harness.study.counted import Counted, CountedStep
+    from harness.study.steps import Step
 
 
 def step_levels(

@@ -20,7 +20,7 @@ from harness.drive.prepare import prepare
 from harness.drive.reading import code_in_use
 from harness.drive.session import Session
 from harness.drive.traces import TraceReceiver
-from harness.load.planner import clipped
+from harness.load.plan import clipped
 from harness.measure.ledger import Ledger
 from harness.measure.records import key_of
 from harness.measure.slo import check_slos
@@ -32,7 +32,7 @@ from harness.runfolder.writer import RunFolder
 from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.seats import flags_of
-from harness.study.controller import KneeController, Step, Target
+from harness.study.controller import KneeController
 from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from harness.runfolder.serverlines import Bounds
     from harness.server.gpu import Gpus
     from harness.server.probe import Capabilities
-    from harness.study.choosing import Choice
     from harness.study.livemetrics import RunMetrics
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
+    from harness.study.steps import Choice, Step, Target
     from harness.study.watch import Ended as EndedLevel
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all

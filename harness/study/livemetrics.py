@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from harness.measure.recent import Recent
     from harness.measure.result import Result
     from harness.measure.samples import ClientSample
-    from harness.study.controller import KneeController, Target
+    from harness.study.controller import KneeController
     from harness.study.experiment import Wanted
+    from harness.study.steps import Target
 
 LINGER_S: Final = 30.0  # twice Prometheus' usual interval
 

@@ -111,7 +111,6 @@ class KneeOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an empty range."""
         if self.min_users > self.max_users:
             raise ConfigError(
                 f"--min-users is {self.min_users} and --max-users is {self.max_users}: expected "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.drive.options import UI_HOST
 from harness.errors import ConfigError, RunFolderError
-from harness.load.planner import SAMPLE, clipped
+from harness.load.plan import SAMPLE, clipped
 from harness.server.access import Access
 from harness.server.address import Address
 from harness.server.probe import Capabilities, probe

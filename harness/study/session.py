@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from harness.measure.result import Result
     from harness.runfolder.reader import Run
     from harness.server.probe import Capabilities
-    from harness.study.choosing import Choice
     from harness.study.experiment import Experiment, Viewer, Wanted
     from harness.study.runpage import RunPage
+    from harness.study.steps import Choice
 
 
 class Front(Protocol):

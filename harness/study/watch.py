@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from harness.measure.evidence import Window
     from harness.measure.figures import Figures
     from harness.measure.recent import Recent
-    from harness.study.controller import KneeController, Step
+    from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer
+    from harness.study.steps import Step
 
 P95: Final = 0.95
 LATEST_NS: Final = 30 * SECOND  # of a longer level that was given: its older tokens were let go
@@ -85,7 +86,6 @@ class PageView:
         self._at_ns = -1
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        """A second has passed."""
         controller = experiment.controller
         counts, server = self._counts, controller.server
         seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else math.inf
@@ -122,7 +122,6 @@ class PageView:
         }
 
     def over(self, experiment: Experiment) -> None:
-        """The load has ended and every record is here."""
         self.steps(experiment)
         self.state.now = self._ended()
         if self._beside is not None:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from harness.measure.seats import MaxNumSeqs
     from harness.measure.slo import Slo
     from harness.measure.table import RecordTable
-    from harness.study.controller import Step
     from harness.study.counted import CountedStep
     from harness.study.outcome import Found
+    from harness.study.steps import Step
 
 
 def with_figures(
