@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.drive import arguments
-from harness.export.exported import BUCKETS_OF, EXPORTED
+from harness.export.exported import EXPORTED
 from harness.export.live import PHASES
 from harness.export.rules import routing_alerts, rule_file
 from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
-from harness.measure.metrics import METRICS
+from harness.measure.metrics import HISTOGRAMS, LATENCIES, METRICS
 from harness.measure.records import Outcome
 from harness.measure.result import Result
 from harness.measure.samples import GpuSample, ServerSample
 from harness.measure.seats import Source
-from harness.measure.slo import LATENCIES
 from harness.measure.states import Decision, Purpose, Status, Verdict
 from harness.measure.typed import schema
 from harness.measure.verdict import RULES, UNDECIDED
@@ -66,11 +65,9 @@ def metrics() -> str:
         "|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
-        name = f"{metric.key}_ms" if metric.unit == "ms" else metric.key
+        name = f"`{metric.field}`" if getattr(metric, "slo", True) else ""
         slo = f"`{metric.key}`" if metric.key in LATENCIES else ""
-        rows.append(
-            f"| `{name}` | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |"
-        )
+        rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |")
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]
     return "\n".join(rows) + "\n"
@@ -163,8 +160,8 @@ def exporter() -> str:
     for label, values in LABEL_VALUES.items():
         rows.append(f"| `{label}` | {values} |")
     rows += ["", "## Buckets, in seconds", ""]
-    for key, bounds in BUCKETS_OF.items():
-        finite = bounds[:-1]
+    for key, metric in HISTOGRAMS.items():
+        finite = metric.buckets_s[:-1]
         told = ", ".join(f"{bound:g}" for bound in finite)
         rows.append(f"- `harness_{key}_seconds` ({len(finite)} and +Inf): {told}")
     return "\n".join(rows) + "\n"

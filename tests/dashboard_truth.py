@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.measure.buckets import BUCKETS_S
+from harness.measure import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ def events(table: RecordTable) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def counters(table: RecordTable) -> Iterator[tuple[str, str, np.ndarray]]:
     """(name, le, the sorted instants at which it counted one)."""
     for key, (at, value) in events(table).items():
-        for bound in BUCKETS_S[key]:
+        for bound in metrics.HISTOGRAMS[key].buckets_s:
             le = "+Inf" if bound == inf else str(bound)
             counted = np.round(value * 1e9) <= round(bound * 1e9) if bound < inf else value < inf
             yield f"harness_{key}_seconds_bucket", le, np.sort(at[counted])

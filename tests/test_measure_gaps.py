@@ -22,7 +22,7 @@ def test_counted_gaps_are_those_of_the_table(seed, span_s):
     whole = random_table(seed, 400)
     span = tuple(round(s * SECOND) for s in span_s)
     want = block(sample_of(whole, "itl", spans_of(whole, [span])))
-    got = block(Tokens.of(Pieces(whole), span).gaps)
+    got = block(Tokens.of(Pieces(whole), span).gaps["itl"])
     near = {key for key in want if "ci95" in key} | {"effective_n"}
     assert {k: got[k] for k in got.keys() - near} == {k: want[k] for k in want.keys() - near}
     assert got["effective_n"] == pytest.approx(want["effective_n"], rel=0.1)
@@ -35,7 +35,7 @@ def test_intervals_are_those_of_kept_gaps():
     whole, span = random_table(7, 3000), (0, 25 * SECOND)
     whole = whole.select(whole.outcome == OK)
     want = block(sample_of(whole, "itl", spans_of(whole, [span])))
-    got = block(Tokens.of(Pieces(whole, 50), span).gaps)
+    got = block(Tokens.of(Pieces(whole, 50), span).gaps["itl"])
     for name in QUANTILES:
         assert got[f"{name}_ci95"] == pytest.approx(want[f"{name}_ci95"], rel=0.02), name
 

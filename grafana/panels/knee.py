@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from harness.export.promql import OURS, quantile
 from panels.model import Dashboard, Note, Panel, Query, Row
 from panels.promql import (
-    OURS,
     SAME,
     THIS_RUN,
     VARIABLES,
     WINDOW,
-    quantile,
     run,
     run_buckets,
     run_rate,

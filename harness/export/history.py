@@ -11,6 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.measure.metrics import LATENCIES
 from harness.measure.recent import KEYS, SHOWN
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ COLUMNS: Final = (
     "t_s", "users", "tokens_per_s", "running", "waiting",
     *(f"{key}_{name}_ms" for key in KEYS for name in SHOWN),
 )  # fmt: skip
+DRAWN: Final = [
+    {"key": key, "name": row.name, "headline": row.headline}
+    for key, row in LATENCIES.items()
+    if row.live
+]
 Point = list[float | str | None]
 _CURSOR: Final = re.compile(r"([0-9a-f]{1,20})-(\d{1,9})-(\d{1,9})-(\d{1,9})")
 
@@ -95,5 +101,6 @@ class LiveState:
             "whole": whole,
         }
         if had[2] != self._version:
-            told["facts"] = self.facts | {"columns": COLUMNS, "every_s": history.every}
+            shape = {"columns": COLUMNS, "latencies": DRAWN, "every_s": history.every}
+            told["facts"] = self.facts | shape
         return told

@@ -15,7 +15,7 @@ import numpy as np
 from harness.measure.compat import STEP
 from harness.measure.figures import sample_of, say_ms, spans_of
 from harness.measure.gaps import Gaps, count_gaps
-from harness.measure.metrics import METRICS
+from harness.measure.metrics import GAPS, METRICS
 from harness.measure.table import OK
 from harness.measure.theirs import (
     COMPARED,
@@ -136,7 +136,7 @@ def rows(
             ours = _our_rate(d.key, table, windows, tokens.arrived)
             made.append(head | {"statistic": "", **_pair(ours, rate(d.key, well, windows), d.why)})
             continue
-        gaps = d.key == "itl"
+        gaps = d.key in GAPS
         mine = tokens.ours if gaps else sample_of(table, d.key, spans_of(table, windows))
         seen = joined([values(d, part, connect_ns) for part in parts] if d.per != "gap" else [])
         for name, q in COMPARED.items():

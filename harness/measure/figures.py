@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.measure.evidence import FEWEST_BLOCKS, lifetime_ns
 from harness.measure.gaps import Span
-from harness.measure.metrics import METRICS, Observed
+from harness.measure.metrics import GAPS, LATENCIES, Observed
 from harness.measure.stats import (
     MOST_BLOCKS,
     QUANTILES,
@@ -58,9 +58,9 @@ def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int
     Without those that the harness cut off before their first token: they have no TTFT. Their e2e
     latency is their age; so it stands in requests.parquet too.
     """
-    at = seen.at_ns if key == "itl" else table.sent_ns[seen.row]
+    at = seen.at_ns if key in GAPS else table.sent_ns[seen.row]
     keep = (at >= start) & (at <= end)
-    if key != "e2e":
+    if not LATENCIES[key].at_age:
         keep &= ~(seen.only_age & (table.outcome[seen.row] == CANCELLED))
     return Observed(seen.ns[keep], seen.lo_ns[keep], seen.hi_ns[keep], at[keep], seen.row[keep])
 
@@ -154,9 +154,7 @@ def spans_of(table: RecordTable, windows: Sequence[tuple[int, int]]) -> list[Spa
 
 def sample_of(table: RecordTable, key: str, spans: Sequence[Span]) -> Sample:
     """One latency of the requests sent in the spans: their blocks side by side."""
-    observe = METRICS[key].observe
-    assert observe is not None  # noqa: S101 - asked for latencies only
-    whole, seen, blocks, before = observe(table), [], [], 0
+    whole, seen, blocks, before = LATENCIES[key].observe(table), [], [], 0
     for start, end, block_ns in spans:
         part = in_window(whole, table, key, start, end)
         seen.append(part)

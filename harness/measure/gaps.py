@@ -55,9 +55,17 @@ class Gaps:
     """Gaps that ended in the spans, and one infinite one for each token that failed to come."""
 
     def __init__(
-        self, table: RecordTable, spans: Sequence[Span], more: Sequence[float] = ()
+        self,
+        table: RecordTable,
+        spans: Sequence[Span],
+        more: Sequence[float] = (),
+        key: str = "itl",
     ) -> None:
-        """`table`: the requests (of any table, for their losses); `more`: quantiles wanted too."""
+        """`table`: the requests (of any table, for their losses); `more`: quantiles wanted too.
+
+        `key`: of metrics.GAPS.
+        """
+        self.key = key
         self.spans = list(spans)
         self.start_ns = min((s.start_ns for s in spans), default=0)
         self.end_ns = max((s.end_ns for s in spans), default=-1)
@@ -83,6 +91,7 @@ class Gaps:
 
     def see(self, piece: Piece) -> None:
         """Either look at a piece."""
+        piece = piece.of(self.key)
         for first, span in zip(self._first, self.spans, strict=False):
             here = inside(piece.end_ns, span.start_ns, span.end_ns)
             if self._second:

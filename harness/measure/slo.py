@@ -3,12 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from harness.errors import ConfigError, closest
+from harness.measure.metrics import LATENCIES
 from harness.units import duration_ns, exact_ns
 
-LATENCIES: Final = ("ttft", "ttfot", "itl", "tpot", "e2e")
 _FORM = re.compile(r"(?P<metric>\w+?)(_(?P<q>p[0-9.]+|mean|avg|median|max|min))?=(?P<limit>.+)")
 _QUANTILES = re.compile(r"p([5-9][0-9]|999)")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.measure.figures import block, sample_of, spans_of
 from harness.measure.gaps import Gaps, count_gaps
-from harness.measure.metrics import METRICS, failed, tpot, ttft
+from harness.measure.metrics import GAPS, LATENCIES, failed, good_requests
 from harness.measure.table import OK, OPEN, OUTCOMES
 from harness.measure.walk import Arrivals
 from harness.units import SECOND
@@ -16,23 +16,11 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from harness.measure.recorded import Recorded
     from harness.measure.slo import Slo
     from harness.measure.table import RecordTable
 
 Json = dict[str, Any]
-
-
-def good_requests(table: RecordTable, slos: Sequence[Slo]) -> NDArray[np.bool_]:
-    """Requests that ended well and met every SLO by their own figures."""
-    good = np.asarray(table.outcome == OK)
-    for slo in slos:
-        observe = METRICS[slo.metric].observe
-        seen = tpot(table) if slo.metric == "itl" else (observe or ttft)(table)
-        good[seen.row[seen.ns > slo.limit_ns]] = False
-    return good
 
 
 class Tokens:
@@ -42,14 +30,15 @@ class Tokens:
         self, table: RecordTable, window: tuple[int, int], more: Sequence[float] = ()
     ) -> None:
         """Of the requests in `table`; `more`: quantiles wanted beside QUANTILES."""
-        self.gaps = Gaps(table, spans_of(table, [window]), more)
+        spans = spans_of(table, [window])
+        self.gaps = {key: Gaps(table, spans, more, key) for key in GAPS}
         self.arrived = Arrivals(*window)
 
     @classmethod
     def of(cls, recorded: Recorded, window: tuple[int, int], more: Sequence[float] = ()) -> Tokens:
         """Counted, for one window alone."""
         made = cls(recorded.table, window, more)
-        count_gaps(recorded, [made.gaps], [made.arrived])
+        count_gaps(recorded, list(made.gaps.values()), [made.arrived])
         return made
 
 
@@ -70,11 +59,9 @@ def window_summary(
     seconds = max(end_ns - start_ns, 1) / SECOND
     spans = spans_of(table, [(start_ns, end_ns)])
     out: Json = {}
-    for metric in METRICS.values():
-        if metric.observe is not None:
-            gaps = metric.key == "itl"
-            seen = tokens.gaps if gaps else sample_of(table, metric.key, spans)
-            out[f"{metric.key}_ms"] = block(seen)
+    for key, metric in LATENCIES.items():
+        seen = tokens.gaps[key] if key in tokens.gaps else sample_of(table, key, spans)
+        out[metric.field] = block(seen)
     ended = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
     sent = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     out["output_tokens_per_s"] = round(tokens.arrived.tokens / seconds, 3)

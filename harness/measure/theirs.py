@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from harness.measure.compat import STEP
-from harness.measure.metrics import delivered_tokens, inner_events
+from harness.measure.metrics import delivered_tokens, event_gaps
 from harness.measure.spread import Spread, bin_of
 from harness.measure.table import OK
 from harness.measure.walk import inside
@@ -137,7 +137,7 @@ def gaps(table: RecordTable, *, empty_ones: bool) -> tuple[Floats, Ints]:
     An empty chunk between two tokens left its mark in the count of the next one: a gap that ended
     with k tokens is divided by k where the request had such chunks.
     """
-    inner = inner_events(table)
+    inner = event_gaps(table).end
     between = (table.at_ns[inner] - table.at_ns[inner - 1]).astype(np.float64)
     if not empty_ones:
         return between, table.at_ns[inner]

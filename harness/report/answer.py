@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.metrics import HEADLINES
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.compat import as_text, beside
@@ -182,8 +183,8 @@ def _held(facts: Facts) -> Answer:
 def _figures(facts: Facts, step: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
     shown = [
-        f"{name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
-        for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL"))
+        f"p95 {name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
+        for key, name in HEADLINES.items()
     ]
     tokens = Figure(step.output_tokens_per_s, unit="output tokens/s")
     return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."

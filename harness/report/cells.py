@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.measure.metrics import HEADLINES
 from harness.measure.states import Status
 from harness.report.explain import knee_figures
 from harness.report.say import Figure, count, say
@@ -52,7 +53,7 @@ def table_row(facts: Facts, step: Level) -> dict[str, str]:
         "Result": step.result,
         **{
             f"p95 {name}, ms": Figure.of(step.latency(key), "p95", facts.limit_ms(key)).cell
-            for key, name in (("ttft", "TTFT"), ("itl", "ITL"))
+            for key, name in HEADLINES.items()
         },
         "Tokens/s": say(step.output_tokens_per_s),
         "Good req/s": say(step.goodput_per_s),

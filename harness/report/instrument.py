@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.measure.metrics import LATENCIES
 from harness.report.say import UNKNOWN, Figure, as_float, say
 
 if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.report.facts import Facts
 
-LATENCIES: Final = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "End to end"}
 STATISTICS: Final = ("p50", "p95", "p99")
 
 
@@ -20,14 +20,14 @@ def quantiles(facts: Facts) -> list[dict[str, str]]:
     if step is None:
         return []
     rows = []
-    for key, title in LATENCIES.items():
+    for key, metric in LATENCIES.items():
         latency = step.latency(key)
         for name in STATISTICS:
             figure = Figure.of(latency, name)
             if figure.known:
                 rows.append(
                     {
-                        "Quantile": f"{title} {name}",
+                        "Quantile": f"{metric.name} {name}",
                         "ms": figure.digits,
                         "95% interval (sampling)": figure.interval or UNKNOWN,
                         "instrument": _sharp(getattr(latency, f"{name}_instrument")),

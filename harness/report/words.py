@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.metrics import LATENCIES
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _and(parts: list[str]) -> str:
 
 def metric_name(metric: str) -> str:
     """`TTFT`; e2e stays as it is."""
-    return metric if metric == "e2e" else metric.upper()
+    return LATENCIES[metric].name
 
 
 def limit(slo: Slo) -> str:

@@ -9,6 +9,7 @@ from harness.measure.evidence import Judged
 from harness.measure.figures import sample_of, spans_of
 from harness.measure.gaps import Gaps, count_gaps
 from harness.measure.interference import Drawn
+from harness.measure.metrics import GAPS, HEADLINES
 from harness.measure.recorded import Known
 from harness.measure.summary import Tokens
 
@@ -70,7 +71,11 @@ class Counted:
             w: CountedStep(recorded, w, slos, samples, until)
             for w, until in zip(windows, untils, strict=False)
         }
-        again = {held: self._together(held) for held in _held_again(windows)}
+        again = {
+            (key, held): self._together(key, held)
+            for held in _held_again(windows)
+            for key in HEADLINES.keys() & GAPS.keys()
+        }
         tokens = [step.tokens for step in self.steps.values()]
         every = [step.everything for step in self.steps.values()]
         drawn = [step.drawn for step in self.steps.values()]
@@ -78,28 +83,32 @@ class Counted:
         count_gaps(
             recorded,
             [
-                *(t.gaps for t in tokens),
+                *(gaps for t in tokens for gaps in t.gaps.values()),
                 *every,
                 *again.values(),
                 *drawn,
             ],
             [*(t.arrived for t in tokens), *also],
         )
-        alone = {((w.settled_ns, w.end_ns),): s.tokens.gaps for w, s in self.steps.items()}
-        self._gaps: dict[Spans, Gaps] = alone | again
+        alone = {
+            (key, ((w.settled_ns, w.end_ns),)): gaps
+            for w, s in self.steps.items()
+            for key, gaps in s.tokens.gaps.items()
+        }
+        self._gaps: dict[tuple[str, Spans], Gaps] = alone | again
 
     def level(self, key: str, windows: Sequence[tuple[int, int]]) -> Figures:
         """One latency of these windows of a level together."""
         held = tuple(windows)
-        if key != "itl":
+        if key not in GAPS:
             return sample_of(self.recorded.table, key, spans_of(self.recorded.table, held))
-        if held not in self._gaps:  # not all of the level's steps are used
-            self._gaps[held] = self._together(held)
-            count_gaps(self.recorded, [self._gaps[held]])
-        return self._gaps[held]
+        if (key, held) not in self._gaps:  # not all of the level's steps are used
+            self._gaps[key, held] = self._together(key, held)
+            count_gaps(self.recorded, [self._gaps[key, held]])
+        return self._gaps[key, held]
 
-    def _together(self, held: Spans) -> Gaps:
-        return Gaps(self.recorded.table, spans_of(self.recorded.table, held))
+    def _together(self, key: str, held: Spans) -> Gaps:
+        return Gaps(self.recorded.table, spans_of(self.recorded.table, held), key=key)
 
 
 def overlapping(table: RecordTable, window: Window) -> RecordTable:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.measure.audit import audit_tokens, little
 from harness.measure.figures import block, sample_of, spans_of
+from harness.measure.metrics import LATENCIES
 from harness.measure.result import Everything, Latency, Level
-from harness.measure.slo import LATENCIES
 from harness.measure.states import Decision
 from harness.measure.summary import window_summary
 from harness.measure.traces import traced_split
@@ -67,7 +67,7 @@ def _level(
     for i, slo in enumerate(plan.slos):
         sizes, hits = step.evidence.over(i)
         over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
-    latency = {key: Latency.of(figures[f"{key}_ms"]) for key in LATENCIES}
+    latencies: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
     whole = spans_of(counted.sent, [counted.span])
     level = Level(
         index=w.index,
@@ -83,11 +83,7 @@ def _level(
         n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
         n_failed=figures["n_failed"],
         outcomes=figures["outcomes"],
-        ttft_ms=latency["ttft"],
-        ttfot_ms=latency["ttfot"],
-        itl_ms=latency["itl"],
-        tpot_ms=latency["tpot"],
-        e2e_ms=latency["e2e"],
+        **latencies,
         output_tokens_per_s=figures["output_tokens_per_s"],
         requests_per_s=figures["requests_per_s"],
         goodput_per_s=figures["goodput_per_s"],
