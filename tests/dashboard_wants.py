@@ -46,7 +46,7 @@ def server_q(q: float, name: str) -> Term:
 
 def limits(key: str) -> Term:
     """By SLO."""
-    return largest(R("harness_slo_limit_seconds", slo=f"{key}_*"), "slo")
+    return largest(R("harness_slo_limit_seconds", slo=f"{key}_p[0-9]*"), "slo")
 
 
 def limit(key: str) -> Term:

@@ -33,7 +33,7 @@ def p95(key: str) -> str:
 
 def limits(key: str) -> Query:
     """One dashed line for each limit of a latency."""
-    which = f'slo=~"{key}_.+"'
+    which = f'slo=~"{key}_p[0-9]+"'
     return Query("limit of {{slo}}", f"max by (slo) ({run('slo_limit', which)})", "limit")
 
 

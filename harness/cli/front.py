@@ -123,7 +123,7 @@ class _View:
     def _past(self, experiment: Experiment) -> None:
         view, controller = self.view, experiment.controller
         slos = controller.plan.slos
-        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.name.endswith("_p95")}
+        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.statistic == "p95"}
         for step, seen in zip(controller.steps, levels_ended(experiment), strict=True):
             if step.window.index < len(view.past):
                 continue

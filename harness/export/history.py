@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.metrics import LATENCIES
 from harness.measure.recent import KEYS, SHOWN
+from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from harness.measure.slo import Slo
 
 MOST: Final = 1_800
 COLUMNS: Final = (
@@ -29,6 +32,14 @@ DRAWN: Final = [
 ]
 Point = list[float | str | None]
 _CURSOR: Final = re.compile(r"([0-9a-f]{1,20})-(\d{1,9})-(\d{1,9})-(\d{1,9})")
+
+
+def slo_facts(slos: Sequence[Slo]) -> list[dict[str, Any]]:
+    """What a page is told of the limits."""
+    return [
+        {"key": slo.metric, "statistic": slo.statistic, "limit_ms": slo.limit_ns / MS}
+        for slo in slos
+    ]
 
 
 class History:

@@ -13,11 +13,12 @@ from typing import Any
 from harness.measure.audit import Audit, Little
 from harness.measure.gpuside import GpuFigures
 from harness.measure.interference import ArrivalFigures, GapFigures
+from harness.measure.metrics import LATENCIES
 from harness.measure.power import PlateauKnee, PowerKnee
 from harness.measure.seats import MaxNumSeqs
 from harness.measure.selfcheck import ClientFigures
 from harness.measure.serverside import ServerFigures
-from harness.measure.slo import Slo, quantile_name
+from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.measure.traces import TracedSplit
 from harness.measure.ttft_split import TtftSplit
@@ -117,6 +118,7 @@ class Level:
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
     requests_per_s: float = nan  # requests that succeeded in the window, per second
     goodput_per_s: float = nan  # of these, requests that met every SLO, per second
+    tokens_per_event: float = nan  # mean number of tokens that an event carried
     exact_share: float = nan  # share of the events with an exact time stamp
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
@@ -149,14 +151,13 @@ class Level:
         return next((verdict for verdict in WORST_FIRST if verdict in verdicts), "measured")
 
     def latency(self, key: str) -> Latency:
-        """Of ttft, ttfot, itl, tpot or e2e."""
-        found: Latency = getattr(self, f"{key}_ms")
+        """Of one of LATENCIES."""
+        found: Latency = getattr(self, LATENCIES[key].field)
         return found
 
     def observed(self, slo: Slo) -> float:
         """The quantile that an SLO is on, ms; NaN of one that no level keeps."""
-        name = f"p{quantile_name(slo.q)}"
-        return float(getattr(self.latency(slo.metric), name, nan))
+        return float(getattr(self.latency(slo.metric), slo.statistic, nan))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,14 @@ class Slo:
         return round(1 - self.q, 6)
 
     @property
+    def statistic(self) -> str:
+        """`p95`."""
+        return f"p{quantile_name(self.q)}"
+
+    @property
     def name(self) -> str:
         """`ttft_p95`."""
-        return f"{self.metric}_p{quantile_name(self.q)}"
+        return f"{self.metric}_{self.statistic}"
 
     def __str__(self) -> str:
         """`ttft_p95=500ms`: what `parse` reads as the same SLO, for run.json holds it so."""

@@ -73,5 +73,6 @@ def window_summary(
     out["outcomes"] = {str(o): int(c) for o, c in zip(OUTCOMES, counts, strict=True) if c}
     out["n_failed"] = int((failed(table) & sent).sum())
     exact, events = tokens.arrived.exact, tokens.arrived.events
+    out["tokens_per_event"] = round(tokens.arrived.tokens / events, 4) if events else None
     out["exact_share"] = round(exact / events, 6) if events else None
     return out

@@ -37,9 +37,12 @@ class Piece:
 
     def of(self, key: str) -> Piece:
         """The same events with the gaps of another latency."""
-        if key == self.key:
-            return self
-        return self._others.setdefault(key, Piece(self.chunk, key))
+        if key not in self._others:
+            other = Piece(self.chunk, key)
+            # latencies that differ only where events carry several tokens share their bins
+            same = np.array_equal(other.gap_ns, self.gap_ns)
+            self._others[key] = self if same else other
+        return self._others[key]
 
     @cached_property
     def _gaps(self) -> TokenGaps:

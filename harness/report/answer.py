@@ -89,7 +89,7 @@ def _kept(facts: Facts) -> str:
 def _observed(level: Level | None, slo: Slo) -> str:
     if level is None:
         return str(Figure())
-    statistic, at_most = slo.name.partition("_")[2], slo.limit_ns / MS
+    statistic, at_most = slo.statistic, slo.limit_ns / MS
     return str(Figure.of(level.latency(slo.metric), statistic, at_most))
 
 

@@ -25,7 +25,7 @@ TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "
 
 def row(one: Difference) -> list[str]:
     """What a table says of it, in COLUMNS."""
-    metric, _, quantile = one.metric.partition("_")
+    metric, _, quantile = one.metric.rpartition("_")
     name = NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
     name += f" at {count(one.users, 'user')}" if one.users else ""
 

@@ -56,6 +56,7 @@ def _client(step: Level) -> dict[str, str]:
         "Users": f"{step.users:,}",
         "Instrument's share": _share(max(client.instrument_share.values(), default=0)),
         "Exact stamps": _share(step.exact_share),
+        "Tokens per event": say(step.tokens_per_event),
         "Stamped reads": _share(client.stamp_coverage),
         "Next request after, ms": say(client.turnaround_ms.mean),
         "p99": say(client.turnaround_ms.p99),

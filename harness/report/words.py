@@ -28,8 +28,7 @@ def promise(slos: Sequence[Slo], word: str = "stays") -> str:
 
 def slo_name(slo: Slo) -> str:
     """`p95 TTFT`."""
-    metric, _, quantile = slo.name.partition("_")
-    return f"{quantile} {metric_name(metric)}"
+    return f"{slo.statistic} {metric_name(slo.metric)}"
 
 
 def _and(parts: list[str]) -> str:

@@ -67,7 +67,9 @@ def _level(
     for i, slo in enumerate(plan.slos):
         sizes, hits = step.evidence.over(i)
         over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
-    latencies: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
+    told: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
+    for key in ("tokens_per_event", "exact_share"):
+        told[key] = math.nan if figures[key] is None else figures[key]
     whole = spans_of(counted.sent, [counted.span])
     level = Level(
         index=w.index,
@@ -83,11 +85,10 @@ def _level(
         n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
         n_failed=figures["n_failed"],
         outcomes=figures["outcomes"],
-        **latencies,
+        **told,
         output_tokens_per_s=figures["output_tokens_per_s"],
         requests_per_s=figures["requests_per_s"],
         goodput_per_s=figures["goodput_per_s"],
-        exact_share=math.nan if figures["exact_share"] is None else figures["exact_share"],
         over_share=over,
         all=Everything(
             Latency.of(block(sample_of(counted.sent, "ttft", whole))),

@@ -10,7 +10,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.drive.livepage import LivePage
-from harness.export.history import LiveState
+from harness.export.history import LiveState, slo_facts
 from harness.export.states import facts_of
 from harness.measure.metrics import HEADLINES
 from harness.measure.recent import Recent
@@ -70,7 +70,7 @@ def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
         "target": url,
         "model": model,
         "folder": wanted.output.out_dir.name,
-        "slos": [{"name": s.name, "limit_ms": s.limit_ns / 1e6} for s in wanted.plan.slos],
+        "slos": slo_facts(wanted.plan.slos),
         "processes": wanted.load.processes,
     }
 

@@ -63,8 +63,8 @@ function showAbout({ kind, target, model, folder, processes }) {
 }
 
 function limitsOf(key) {
-  return (page.facts.slos || []).filter((slo) => slo.name.startsWith(`${key}_`))
-    .map((slo) => ({ name: `SLO ${slo.name.split("_")[1]} ${number(slo.limit_ms)} ms`, value: slo.limit_ms }));
+  return (page.facts.slos || []).filter((slo) => slo.key === key)
+    .map((slo) => ({ name: `SLO ${slo.statistic} ${number(slo.limit_ms)} ms`, value: slo.limit_ms }));
 }
 
 function drawAll() {
