@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.errors import ConfigError, closest
-from harness.measure.metrics import LATENCIES
+from harness.measure.metrics import GAPS, LATENCIES
 from harness.units import duration_ns, exact_ns
 
 _FORM = re.compile(r"(?P<metric>\w+?)(_(?P<q>p[0-9.]+|mean|avg|median|max|min))?=(?P<limit>.+)")
@@ -68,7 +68,7 @@ def check_slos(slos: Sequence[Slo], output_tokens: float) -> None:
                 f"--slo {slo.name} is given {len(same)} times: expected one limit for each "
                 f"quantile; try --slo {slo.name}={exact_ns(same[0])} alone."
             )
-        if slo.metric in ("itl", "tpot") and output_tokens < 2:  # noqa: PLR2004 - a gap's ends
+        if slo.metric in {*GAPS, "tpot"} and output_tokens < 2:  # noqa: PLR2004 - a gap's ends
             raise ConfigError(
                 f"--slo {slo} is on the time between output tokens, and a request has one: "
                 "expected two or more; try --output-tokens 16."
