@@ -191,7 +191,8 @@ def latency_wants() -> dict[tuple[str, str], Term]:
         ("Phases of a request", "decode"): DECODE,
         ("Phases of a request", "inference"): INFERENCE,
     }
-    for key, name in (("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "e2e")):
+    for key, name in (("ttft", "TTFT"), ("itl", "ITL"), ("itl_per_token", "ITL per token"),
+                      ("tpot", "TPOT"), ("e2e", "e2e")):  # fmt: skip
         for q, legend in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99")):
             wants[f"{name} quantiles", legend] = run_q(q, key)
         wants[f"{name} quantiles", "limit of {{slo}}"] = limits(key)

@@ -7,6 +7,7 @@ from random_tables import Pieces, random_table
 
 from harness.measure.figures import block, sample_of, spans_of
 from harness.measure.gaps import Gaps, count_gaps
+from harness.measure.metrics import GAPS
 from harness.measure.spread import BINS, Spread, bin_edges, bin_of
 from harness.measure.stats import QUANTILES
 from harness.measure.summary import Tokens, window_summary
@@ -17,17 +18,18 @@ WINDOWS = [(0, 30), (3, 4.5), (10, 10.000001), (40, 50)]  # s: all, some, hardly
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("span_s", WINDOWS)
-def test_counted_gaps_are_those_of_the_table(seed, span_s):
+@pytest.mark.parametrize("key", GAPS)
+def test_counted_gaps_are_those_of_the_table(seed, span_s, key):
     """The same to the last digit, whatever the pieces; intervals within a bin or a rank."""
     whole = random_table(seed, 400)
     span = tuple(round(s * SECOND) for s in span_s)
-    want = block(sample_of(whole, "itl", spans_of(whole, [span])))
-    got = block(Tokens.of(Pieces(whole), span).gaps["itl"])
+    want = block(sample_of(whole, key, spans_of(whole, [span])))
+    got = block(Tokens.of(Pieces(whole), span).gaps[key])
     near = {key for key in want if "ci95" in key} | {"effective_n"}
     assert {k: got[k] for k in got.keys() - near} == {k: want[k] for k in want.keys() - near}
     assert got["effective_n"] == pytest.approx(want["effective_n"], rel=0.1)
-    for key in near - {"effective_n"}:
-        assert (got[key] is None) == (want[key] is None)
+    for name in near - {"effective_n"}:
+        assert (got[name] is None) == (want[name] is None)
 
 
 def test_intervals_are_those_of_kept_gaps():

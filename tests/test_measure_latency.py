@@ -42,6 +42,11 @@ HALF = record(7, 0, [100, 120], done=400, outcome=Outcome.cancelled, planned=3)
         ("itl", SILENT, [INF, INF], [INF, INF], [INF, INF]),  # 3 tokens are 2 gaps
         ("itl", OPEN, [], [], []),
         ("tpot", PLAIN, [25], [25], [25]),  # (150 - 100) / 2
+        ("itl", MERGED, [30], [30], [30]),  # what a reader sees
+        ("itl_per_token", MERGED, [15, 15], [15, 15], [15, 15]),  # 30 / 2 tokens, twice
+        ("itl_per_token", PLAIN, [20, 30], [20, 30], [20, 30]),
+        ("itl_per_token", UNSURE, [20, 30], [10, 30], [20, 40]),
+        ("itl_per_token", FAILED, [20, INF, INF, INF], [20, INF, INF, INF], [20, INF, INF, INF]),
         ("tpot", MERGED, [15], [15], [15]),  # (130 - 100) / 2 tokens
         ("tpot", OPEN, [], [], []),
         ("tpot", SILENT, [INF], [INF], [INF]),

@@ -48,9 +48,12 @@ def test_durations_for_people(ns: float, want: str) -> None:
     ("text", "why"),
     [
         ("ttft=500ms", "expected METRIC_pQQ=LIMIT"),
-        ("speed_p95=500ms", "with a metric of ttft, ttfot, itl, tpot, e2e"),
+        ("speed_p95=500ms", "with a metric of ttft, ttfot, itl, itl_per_token, tpot, e2e"),
         ("ttft_p95=500", "has no readable unit"),
-        ("output_tokens_per_s=500", "SLOs are limits on latencies.* ttft, ttfot, itl, tpot, e2e"),
+        (
+            "output_tokens_per_s=500",
+            "SLOs are limits on latencies.* itl_per_token, tpot, e2e",
+        ),
         ("tttf_p95=500ms", "SLOs are limits on latencies.* try 'ttft_p95=500ms'"),
         ("e2_p95=500ms", "try 'e2e_p95=500ms'"),
         ("ttft_p95=0ms", "more than zero"),

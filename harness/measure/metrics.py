@@ -200,6 +200,22 @@ def itl(table: RecordTable) -> Observed:
     return pooled(table, event_gaps)
 
 
+def token_gaps(events: Events) -> TokenGaps:
+    """The same by token: a gap that k tokens end is k gaps of a k-th of it."""
+    gaps = event_gaps(events)
+    tokens = events.tokens[gaps.end].clip(min=1)
+    if (tokens == 1).all():
+        return gaps
+    least_ns, most_ns = gaps.least_ns // tokens, gaps.most_ns // tokens
+    columns = (gaps.end, gaps.at_ns, gaps.ns // tokens, least_ns, most_ns)
+    return TokenGaps(*(np.repeat(column, tokens) for column in columns))
+
+
+def itl_per_token(table: RecordTable) -> Observed:
+    """The gaps between tokens."""
+    return pooled(table, token_gaps)
+
+
 def schedule_lag(table: RecordTable) -> Observed:
     """From when a request was scheduled to when it was sent, of those that have a schedule."""
     sent = (table.scheduled_ns >= 0) & (table.outcome != OUTCOME_CODE[Outcome.dropped])
@@ -287,6 +303,14 @@ METRICS: Final[dict[str, Metric]] = {
             "that it did not deliver.", live=True, headline=True,
             high="p99 far above p95, or a thin band far up: prompts share steps with decoding, or "
             "preemptions; see Server. Lowering --max-num-batched-tokens shortens such steps.",
+        ),
+        LatencyMetric(
+            "itl_per_token", "ITL per token", "Inter-token latency per token",
+            "As ITL, with a gap that k tokens end (speculative decoding, --stream-interval) as k "
+            "gaps of a k-th of it: ITL is what a reader sees, this how fast tokens are made.",
+            "harness_itl_per_token_seconds", "ms", itl_per_token, token_gaps, judged_by="tpot",
+            buckets_s=GAP_S, counted="Counted as ITL.",
+            high="It rises with the batch, as ITL. Far below ITL: events carry several tokens.",
         ),
         LatencyMetric(
             "tpot", "TPOT", "Time per output token",

@@ -113,6 +113,7 @@ class Level:
     ttft_ms: Latency = field(default_factory=Latency)  # time to first token
     ttfot_ms: Latency = field(default_factory=Latency)  # time to the first token of the answer
     itl_ms: Latency = field(default_factory=Latency)  # inter-token latency, per event
+    itl_per_token_ms: Latency = field(default_factory=Latency)  # inter-token latency, per token
     tpot_ms: Latency = field(default_factory=Latency)  # time per output token
     e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
