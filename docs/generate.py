@@ -15,7 +15,7 @@ from harness.export.live import PHASES
 from harness.export.rules import routing_alerts, rule_file
 from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
-from harness.measure.metrics import HISTOGRAMS, LATENCIES, METRICS
+from harness.measure.metrics import HISTOGRAMS, METRICS, PROMISED
 from harness.measure.records import Outcome
 from harness.measure.result import Result
 from harness.measure.samples import GpuSample, ServerSample
@@ -59,14 +59,15 @@ def metrics() -> str:
         "intervals are treated, [design.md](design.md) also open requests.",
         "",
         "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
-        "or p999, which can also be written p99.9.",
+        "or p999, which can also be written p99.9. `tps_p5=30` is one on output speed in tokens/s,",
+        "whose slow requests are its lower tail: any quantile from p1 to p50.",
         "",
         "| In JSON | In SLOs | What | Unit | Prometheus |",
         "|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
         name = f"`{metric.field}`" if getattr(metric, "slo", True) else ""
-        slo = f"`{metric.key}`" if metric.key in LATENCIES else ""
+        slo = f"`{metric.key}`" if metric.key in PROMISED else ""
         rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |")
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]

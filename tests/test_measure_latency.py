@@ -48,6 +48,9 @@ HALF = record(7, 0, [100, 120], done=400, outcome=Outcome.cancelled, planned=3)
         ("itl_per_token", UNSURE, [20, 30], [10, 30], [20, 40]),
         ("itl_per_token", FAILED, [20, INF, INF, INF], [20, INF, INF, INF], [20, INF, INF, INF]),
         ("tpot", MERGED, [15], [15], [15]),  # (130 - 100) / 2 tokens
+        ("tps", PLAIN, [25], [25], [25]),  # as time per token; (150 - 100) / 2
+        ("tps", FAILED, [INF], [INF], [INF]),  # 0 tokens/s
+        ("tps", SILENT, [INF], [INF], [INF]),
         ("tpot", OPEN, [], [], []),
         ("tpot", SILENT, [INF], [INF], [INF]),
         ("e2e", PLAIN, [155], [155], [155]),
@@ -57,7 +60,7 @@ HALF = record(7, 0, [100, 120], done=400, outcome=Outcome.cancelled, planned=3)
 )
 def test_a_latency_of_one_request(metric, request_record, want_ns, want_lo, want_hi):
     """Each metric gives the figure and its instrument interval that its definition says."""
-    seen = metrics.LATENCIES[metric].observe(table(request_record))
+    seen = metrics.PROMISED[metric].observe(table(request_record))
     got = [(x / MS).tolist() for x in (seen.ns, seen.lo_ns, seen.hi_ns)]
     assert got == [want_ns, want_lo, want_hi]
 

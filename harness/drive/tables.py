@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.metrics import LATENCIES, failed
+from harness.measure.metrics import LATENCIES, PROMISED, failed
 from harness.measure.records import Outcome
 from harness.measure.stats import FEWEST_BEYOND, QUANTILES, quantile
 from harness.measure.table import RecordTable
@@ -116,7 +116,7 @@ class SloTable:
             return
         table = RecordTable.from_records(whole)
         for i, slo in enumerate(self.slos):
-            seen = LATENCIES[slo.metric].observe(table)
+            seen = PROMISED[slo.metric].observe(table)
             # what the harness cut off is over the limit once its age is, and else not known
             values = seen.hi_ns[~seen.only_age | (seen.lo_ns > slo.limit_ns)]
             self.n[i] += len(values)

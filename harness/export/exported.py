@@ -121,7 +121,8 @@ RUN: Final = (
                "outcome"),
     _of_metric("good_requests", "goodput_per_s", "Requests that met every SLO, each judged by its "
                "own latencies."),
-    _gauge("slo_limit", "seconds", "Limit of the SLO.", "slo"),
+    _gauge("slo_limit", "seconds", "Limit of the SLO; of an output speed, the time per token "
+           "that it stands for.", "slo"),
     _gauge("slo_allowed", "ratio", "Share of the latencies that may be over the limit.", "slo"),
     _counter("slo_observations", "", "Latencies that the SLO applies to.", "slo"),
     _counter("slo_misses", "", "Of them, those over the limit, counted exactly.",

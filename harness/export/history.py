@@ -37,7 +37,13 @@ _CURSOR: Final = re.compile(r"([0-9a-f]{1,20})-(\d{1,9})-(\d{1,9})-(\d{1,9})")
 def slo_facts(slos: Sequence[Slo]) -> list[dict[str, Any]]:
     """What a page is told of the limits."""
     return [
-        {"key": slo.metric, "statistic": slo.statistic, "limit_ms": slo.limit_ns / MS}
+        {
+            "key": "tpot" if slo.speed else slo.metric,  # drawn there, at the same time per token
+            "statistic": f"{slo.name}," if slo.speed else slo.statistic,
+            "limit": slo.limit,
+            "unit": slo.unit,
+            "limit_ms": slo.limit_ns / MS,
+        }
         for slo in slos
     ]
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.evidence import HALF
-from harness.measure.metrics import LATENCIES, failed
+from harness.measure.metrics import PROMISED, failed
 from harness.measure.result import SloResult
 from harness.measure.states import Verdict
 from harness.measure.stats import at_least, block_count, design_effects, highest, joined, student
@@ -210,7 +210,7 @@ def counts_of(
             above = gaps[slo.metric].effect(1 - 2 * allowed)
             counts.append(counted(name, allowed, len(level), sizes, hits, **held, above=above))
             continue
-        seen = LATENCIES[slo.metric].observe(level)
+        seen = PROMISED[slo.metric].observe(level)
         known = ~(
             np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)
         )  # else open, and not over yet

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.metrics import GAPS, LATENCIES, failed, lost_gaps
+from harness.measure.metrics import GAPS, PROMISED, failed, lost_gaps
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.walk import inside, walk
 from harness.units import SECOND
@@ -178,7 +178,7 @@ def _observed(
     """(values in ns, instants that place them in a block) of a latency with one per request."""
     if not len(table):
         return np.zeros(0), np.zeros(0, np.int64)
-    seen = LATENCIES[slo.metric].observe(table)
+    seen = PROMISED[slo.metric].observe(table)
     sent = table.sent_ns[seen.row]
     unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)  # open, and not over it yet
     ripe = sent_in[seen.row] & (sent < sent[unknown].min(initial=window.end_ns + 1))

@@ -10,7 +10,8 @@ import numpy as np
 
 from harness.measure.evidence import FEWEST_BLOCKS, lifetime_ns
 from harness.measure.gaps import Span
-from harness.measure.metrics import GAPS, LATENCIES, Observed
+from harness.measure.metrics import GAPS, PROMISED, Observed
+from harness.measure.slo import per_second
 from harness.measure.stats import (
     MOST_BLOCKS,
     QUANTILES,
@@ -23,7 +24,7 @@ from harness.measure.stats import (
     quantile,
 )
 from harness.measure.table import CANCELLED
-from harness.units import MS
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 Json = dict[str, Any]
+# of a speed, by the quantile of the time per token that it is the inverse of
+SPEED_QUANTILES: Final = {"p50": 0.5, "p10": 0.9, "p5": 0.95, "p1": 0.99}
 LIFETIMES: Final = 6  # of a block, at most a few: intervals cover more often than with shorter ones
 
 
@@ -60,7 +63,7 @@ def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int
     """
     at = seen.at_ns if key in GAPS else table.sent_ns[seen.row]
     keep = (at >= start) & (at <= end)
-    if not LATENCIES[key].at_age:
+    if not PROMISED[key].at_age:
         keep &= ~(seen.only_age & (table.outcome[seen.row] == CANCELLED))
     return Observed(seen.ns[keep], seen.lo_ns[keep], seen.hi_ns[keep], at[keep], seen.row[keep])
 
@@ -154,7 +157,7 @@ def spans_of(table: RecordTable, windows: Sequence[tuple[int, int]]) -> list[Spa
 
 def sample_of(table: RecordTable, key: str, spans: Sequence[Span]) -> Sample:
     """One latency of the requests sent in the spans: their blocks side by side."""
-    whole, seen, blocks, before = LATENCIES[key].observe(table), [], [], 0
+    whole, seen, blocks, before = PROMISED[key].observe(table), [], [], 0
     for start, end, block_ns in spans:
         part = in_window(whole, table, key, start, end)
         seen.append(part)
@@ -162,6 +165,33 @@ def sample_of(table: RecordTable, key: str, spans: Sequence[Span]) -> Sample:
         before += MOST_BLOCKS + 1
     joined = (np.concatenate([getattr(s, f.name) for s in seen]) for f in fields(Observed))
     return Sample(Observed(*joined), np.concatenate(blocks))
+
+
+def speed_block(seen: Sample) -> Json:
+    """The same of an output speed: tokens/s, 0 of a failed request, quantiles of the lower tail."""
+
+    def ends(slow_ns: float | None, fast_ns: float) -> list[float]:
+        return [0.0 if slow_ns is None else _say_speed(slow_ns), _say_speed(fast_ns)]
+
+    n = seen.n
+    out: Json = {
+        "n": n,
+        "n_failed": seen.n_failed,
+        "effective_n": round(n / seen.effect(0.95)) if n else 0,
+        "mean": round(float((SECOND / seen.fine.clip(min=1)).mean()), 3)
+        if len(seen.fine)
+        else None,
+    }
+    for name, q in SPEED_QUANTILES.items():
+        interval, (low, high) = seen.interval(q), seen.instrument(q)
+        out[name] = _say_speed(seen.quantile(q)) if n else None
+        out[f"{name}_ci95"] = interval and ends(interval.hi, interval.lo)
+        out[f"{name}_instrument"] = ends(high, low) if n else None
+    return out
+
+
+def _say_speed(ns: float) -> float:
+    return round(per_second(ns), 3)
 
 
 def block(seen: Figures) -> Json:

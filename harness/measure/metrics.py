@@ -112,6 +112,23 @@ def tpot(table: RecordTable) -> Observed:
     return Observed(ns, lo, hi, table.done_ns[rows], rows)
 
 
+def tps(table: RecordTable) -> Observed:
+    """The time per token that each request's output speed stands for: its TPOT, slow is high.
+
+    A speed's lower tail is this one's upper tail, so that a speed is counted, judged and decided as
+    any latency. A failed request, and one that ended without a token, has a speed of 0: +inf here.
+    """
+    seen = tpot(table)
+    silent = np.flatnonzero((table.counts == 0) & (table.outcome == OK))
+    if not len(silent):
+        return seen
+    inf = np.full(len(silent), np.inf)
+    row = np.concatenate([seen.row, silent])
+    order = np.argsort(row)  # by request, as of every latency
+    ns, lo, hi = (np.concatenate([x, inf])[order] for x in (seen.ns, seen.lo_ns, seen.hi_ns))
+    return Observed(ns, lo, hi, table.done_ns[row[order]], row[order])
+
+
 def failed(table: RecordTable) -> Bools:
     """Requests that ended in any way but well; what the harness itself cut off has not ended."""
     return np.asarray((table.outcome != OK) & ~table.is_open)
@@ -228,8 +245,8 @@ def good_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
     """Requests that ended well and met every SLO by their own figures."""
     good = np.asarray(table.outcome == OK)
     for slo in slos:
-        row = LATENCIES[slo.metric]
-        seen = LATENCIES[row.judged_by or row.key].observe(table)
+        row = PROMISED[slo.metric]
+        seen = PROMISED[row.judged_by or row.key].observe(table)
         good[seen.row[seen.ns > slo.limit_ns]] = False
     return good
 
@@ -258,6 +275,7 @@ class LatencyMetric(Metric):
     observe: Callable[[RecordTable], Observed]
     gaps: Callable[[Events], TokenGaps] | None = None  # `observe` pools these over requests
     slo: bool = True  # promised by SLOs, and a field of `result.Level`
+    speed: bool = False  # for people its inverse, in tokens/s: more is better
     judged_by: str = ""  # the latency that a single request is judged by, in goodput; "": this one
     buckets_s: tuple[float, ...] = ()  # of its Prometheus histogram; (): it has none
     counted: str = ""  # when an observation is counted there
@@ -320,6 +338,14 @@ METRICS: Final[dict[str, Metric]] = {
             "were preempted.",
         ),
         LatencyMetric(
+            "tps", "TPS", "Output speed per request",
+            "(output tokens - 1) / (last token - first token), the inverse of TPOT, one figure per "
+            "request. More is better: an SLO is on the lower tail, `tps_p5=30` means that 95% of "
+            "the requests have at least 30 tokens/s. A failed request, and one that ended without "
+            "a token, counts as 0; one whose tokens came in a single event has none.",
+            "harness_tpot_seconds", "tokens/s", tps, speed=True,
+        ),
+        LatencyMetric(
             "e2e", "e2e", "End-to-end latency",
             "From the first byte sent to the last byte received; connecting is measured apart.",
             "harness_e2e_seconds", "ms", e2e, buckets_s=ladder(20_000, 1_000_000_000),
@@ -354,7 +380,9 @@ METRICS: Final[dict[str, Metric]] = {
     )
 }  # fmt: skip
 ALL_LATENCIES: Final = {k: m for k, m in METRICS.items() if isinstance(m, LatencyMetric)}
-LATENCIES: Final = {k: m for k, m in ALL_LATENCIES.items() if m.slo}
+PROMISED: Final = {k: m for k, m in ALL_LATENCIES.items() if m.slo}
+LATENCIES: Final = {k: m for k, m in PROMISED.items() if not m.speed}  # in ms
+SPEEDS: Final = {k: m for k, m in PROMISED.items() if m.speed}
 GAPS: Final = {k: m.gaps for k, m in ALL_LATENCIES.items() if m.gaps is not None}
 HEADLINES: Final = {k: m.name for k, m in LATENCIES.items() if m.headline}
 HISTOGRAMS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.buckets_s}

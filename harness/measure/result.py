@@ -13,7 +13,7 @@ from typing import Any
 from harness.measure.audit import Audit, Little
 from harness.measure.gpuside import GpuFigures
 from harness.measure.interference import ArrivalFigures, GapFigures
-from harness.measure.metrics import LATENCIES
+from harness.measure.metrics import LATENCIES, PROMISED
 from harness.measure.power import PlateauKnee, PowerKnee
 from harness.measure.seats import MaxNumSeqs
 from harness.measure.selfcheck import ClientFigures
@@ -71,12 +71,48 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """Output speed of requests, tokens/s: the inverse of TPOT, so its slow tail is the lower one.
+
+    A failed request, and one that ended without a token, has 0. A quantile is an observed value, of
+    rank floor(q (n - 1)) counted from 0. An interval of which nothing is known below begins at 0.
+    """
+
+    n: int = 0  # observations, failed ones included
+    n_failed: int = 0  # of them 0
+    effective_n: float = 0  # independent observations that would know the p5 as well
+    mean: float = nan  # of those above 0, tokens/s
+    p50: float = nan  # median, tokens/s
+    p50_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p50_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p10: float = nan  # 10th percentile, tokens/s
+    p10_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p10_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p5: float = nan  # 5th percentile, tokens/s
+    p5_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p5_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p1: float = nan  # 1st percentile, tokens/s
+    p1_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p1_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+
+    @classmethod
+    def of(cls, block: Json) -> Speed:
+        """Of the figures as `figures.speed_block` has them."""
+        return from_json(cls, {key: value for key, value in block.items() if value is not None})
+
+    def at(self, name: str) -> tuple[float, float, float]:
+        """As `Latency.at`."""
+        lo, hi = getattr(self, f"{name}_ci95", (nan, nan))
+        return float(getattr(self, name, nan)), lo, hi
+
+
+@dataclass(frozen=True, slots=True)
 class SloResult:
     """What a level, or the run, says of one SLO."""
 
     slo: str  # as asked for: ttft_p95=500ms; max_errors=1%
     verdict: Verdict  # whether it was met
-    observed: float = nan  # the quantile that the SLO is on, ms
+    observed: float = nan  # the quantile that the SLO is on, ms or tokens/s
     users: int | None = None  # the level that this is of
     n: int = 0  # observations; 0 of a search
     n_over: float = 0  # of them over the limit; failed requests count as over
@@ -115,6 +151,7 @@ class Level:
     itl_ms: Latency = field(default_factory=Latency)  # inter-token latency, per event
     itl_per_token_ms: Latency = field(default_factory=Latency)  # inter-token latency, per token
     tpot_ms: Latency = field(default_factory=Latency)  # time per output token
+    tps: Speed = field(default_factory=Speed)  # output speed per request, tokens/s
     e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
     requests_per_s: float = nan  # requests that succeeded in the window, per second
@@ -157,8 +194,8 @@ class Level:
         return found
 
     def observed(self, slo: Slo) -> float:
-        """The quantile that an SLO is on, ms; NaN of one that no level keeps."""
-        return float(getattr(self.latency(slo.metric), slo.statistic, nan))
+        """The quantile that an SLO is on, in its unit; NaN of one that no level keeps."""
+        return float(getattr(getattr(self, PROMISED[slo.metric].field), slo.statistic, nan))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.figures import Sample, sample_of, spans_of
-from harness.measure.metrics import GAPS
+from harness.measure.metrics import GAPS, PROMISED, SPEEDS
 from harness.measure.samples import within
+from harness.measure.slo import statistic
 from harness.measure.stats import quantile
 from harness.measure.summary import Tokens
 from harness.units import MS
@@ -107,13 +108,14 @@ def instrument_sentence(
     if worst is None or worst.share <= SHARE_LIMIT:
         return ""
     exact = recorded.table.not_before_ns == recorded.table.at_ns
+    name = "TPOT" if worst.metric in SPEEDS else PROMISED[worst.metric].name
     why = (
         "two arrivals shared a read, or were read late"
         if exact.any()
         else "no arrival has a kernel stamp here"
     )
     return (
-        f"this client cannot tell p{worst.q * 100:g} {worst.metric.upper()} better than "
+        f"this client cannot tell p{worst.q * 100:g} {name} better than "
         f"{worst.lo_ns / MS:.4g} to {worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of the scale it "
         f"is judged on: expected at most {SHARE_LIMIT:.0%} ({why}); try --processes 4, or fewer "
         "users per worker"
@@ -170,7 +172,7 @@ def client_figures(
         turnaround = Turnaround(round(float(turns.mean()) / MS, 4), round(p99, 4))
     found = instruments(recorded, window, slos, gaps)
     return ClientFigures(
-        {f"{x.metric}_p{x.q * 100:g}": round(x.share, 5) for x in found},
+        {f"{x.metric}_{statistic(x.metric, x.q)}": round(x.share, 5) for x in found},
         turnaround,
         cpu=_cpu(inside),
         loop_lag_max_ms=max((s.loop_lag_ms for s in inside), default=nan),

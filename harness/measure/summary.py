@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.measure.figures import block, sample_of, spans_of
+from harness.measure.figures import block, sample_of, spans_of, speed_block
 from harness.measure.gaps import Gaps, count_gaps
-from harness.measure.metrics import GAPS, LATENCIES, failed, good_requests
+from harness.measure.metrics import GAPS, LATENCIES, SPEEDS, failed, good_requests
 from harness.measure.table import OK, OPEN, OUTCOMES
 from harness.measure.walk import Arrivals
 from harness.units import SECOND
@@ -62,6 +62,8 @@ def window_summary(
     for key, metric in LATENCIES.items():
         seen = tokens.gaps[key] if key in tokens.gaps else sample_of(table, key, spans)
         out[metric.field] = block(seen)
+    for key, metric in SPEEDS.items():
+        out[metric.field] = speed_block(sample_of(table, key, spans))
     ended = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
     sent = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     out["output_tokens_per_s"] = round(tokens.arrived.tokens / seconds, 3)

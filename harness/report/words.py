@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.metrics import LATENCIES
+from harness.measure.metrics import PROMISED
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MARKDOWN: Final = re.compile(
 def promise(slos: Sequence[Slo], word: str = "stays") -> str:
     """`p95 TTFT stays under 500 ms and p95 ITL under 50 ms`."""
     verbs = [f" {word}", *[""] * (len(slos) - 1)]
-    parts = [f"{slo_name(s)}{verb} under {limit(s)}" for s, verb in zip(slos, verbs, strict=True)]
+    parts = [f"{slo_name(s)}{verb} {bound(s)}" for s, verb in zip(slos, verbs, strict=True)]
     return _and(parts)
 
 
@@ -37,11 +37,18 @@ def _and(parts: list[str]) -> str:
 
 def metric_name(metric: str) -> str:
     """`TTFT`; e2e stays as it is."""
-    return LATENCIES[metric].name
+    return PROMISED[metric].name
+
+
+def bound(slo: Slo) -> str:
+    """`under 500 ms`, `at least 30 tokens/s`."""
+    return f"{'at least' if slo.speed else 'under'} {limit(slo)}"
 
 
 def limit(slo: Slo) -> str:
-    """`500 ms`, `1.5 s`: as a person would write it."""
+    """`500 ms`, `1.5 s`, `30 tokens/s`: as a person would write it."""
+    if slo.speed:
+        return f"{slo.limit:g} {slo.unit}"
     unit, size = ("s", SECOND) if slo.limit_ns >= SECOND else ("ms", MS)
     return f"{slo.limit_ns / size:g} {unit}"
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.measure.audit import audit_tokens, little
 from harness.measure.figures import block, sample_of, spans_of
-from harness.measure.metrics import LATENCIES
-from harness.measure.result import Everything, Latency, Level
+from harness.measure.metrics import LATENCIES, SPEEDS
+from harness.measure.result import Everything, Latency, Level, Speed
 from harness.measure.states import Decision
 from harness.measure.summary import window_summary
 from harness.measure.traces import traced_split
@@ -68,6 +68,7 @@ def _level(
         sizes, hits = step.evidence.over(i)
         over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
     told: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
+    told |= {m.field: Speed.of(figures[m.field]) for m in SPEEDS.values()}
     for key in ("tokens_per_event", "exact_share"):
         told[key] = math.nan if figures[key] is None else figures[key]
     whole = spans_of(counted.sent, [counted.span])

@@ -64,7 +64,7 @@ function showAbout({ kind, target, model, folder, processes }) {
 
 function limitsOf(key) {
   return (page.facts.slos || []).filter((slo) => slo.key === key)
-    .map((slo) => ({ name: `SLO ${slo.statistic} ${number(slo.limit_ms)} ms`, value: slo.limit_ms }));
+    .map((slo) => ({ name: `SLO ${slo.statistic} ${number(slo.limit)} ${slo.unit}`, value: slo.limit_ms }));
 }
 
 function drawAll() {
