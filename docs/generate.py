@@ -132,6 +132,10 @@ def vllm_series() -> str:
         "buckets in `server.jsonl`; the buckets of several engines are added. What a server does",
         "not export is missing from the step's metrics, and the report says so.",
         "",
+        "Speculative decoding has counters only with `--speculative-config`; its acceptance rate and",
+        "the mean accepted length are made of them. They were tried on pages in vLLM's format, as",
+        "the tests have them.",
+        "",
         "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
         "|---|---|---|---|---|",
     ]

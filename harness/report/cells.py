@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from harness.measure.metrics import HEADLINES
 from harness.measure.states import Status
 from harness.report.explain import knee_figures
-from harness.report.say import Figure, count, say
+from harness.report.say import UNKNOWN, Figure, count, say
 
 if TYPE_CHECKING:
     from harness.measure.result import Level
@@ -61,7 +62,19 @@ def table_row(facts: Facts, step: Level) -> dict[str, str]:
         "Failed": f"{step.n_failed:,}",
         "Running": say(step.server.running_mean),
         "Waiting": say(step.server.waiting_mean),
+        **_speculation(facts, step),
         "Seconds": f"{step.seconds:.0f}",
         "Purpose": step.purpose,
         "Why": step.reason,
+    }
+
+
+def _speculation(facts: Facts, step: Level) -> dict[str, str]:
+    """Where the server speculates: the share of its drafts' tokens accepted, tokens per draft."""
+    if all(math.isnan(one.server.spec_acceptance) for one in facts.steps):
+        return {}
+    share, length = step.server.spec_acceptance, step.server.spec_accepted_length
+    return {
+        "Drafts accepted": UNKNOWN if math.isnan(share) else f"{share:.1%}",
+        "Tokens per draft": say(length),
     }
