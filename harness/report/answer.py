@@ -186,6 +186,8 @@ def _figures(facts: Facts, step: Level) -> str:
         f"p95 {name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
         for key, name in HEADLINES.items()
     ]
+    speeds = [slo for slo in facts.slos if slo.speed]
+    shown += [f"{slo_name(slo)} {_observed(step, slo)}" for slo in speeds]
     tokens = Figure(step.output_tokens_per_s, unit="output tokens/s")
     return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
