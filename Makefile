@@ -16,8 +16,9 @@ KNEE ?= --embedded --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-us
 PROFILES ?= $(shell nvidia-smi -L > /dev/null 2>&1 && echo gpu || echo engine),grafana
 URL ?=
 comma := ,
-# What `make test` runs: `make test TESTS="tests/test_units.py -x"`.
+# What `make test` runs: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
 TESTS ?=
+WORKERS ?= 3
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 13
@@ -25,8 +26,8 @@ help: ## this list
 knee: $(READY) ## find the knee of the embedded server, a simulated vLLM (two minutes)
 	@$(BIN)/vllm-harness knee $(KNEE)
 
-test: $(READY) ## run every test: pure ones on two cores, real-time ones alone
-	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
+test: $(READY) ## run every test: most side by side, real-time ones alone
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 up: .env targets ## start the stack in Docker: PROFILES=gpu,grafana or engine or url (then URL=http://...)
 	@test "$(origin PROFILES)" = file || grep -qxF 'COMPOSE_PROFILES=$(PROFILES)' .env || { \

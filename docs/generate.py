@@ -13,7 +13,7 @@ from harness.drive import arguments
 from harness.export.exported import EXPORTED
 from harness.export.live import PHASES
 from harness.export.rules import routing_alerts, rule_file
-from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
+from harness.measure.compat.definitions import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
 from harness.measure.metrics import HISTOGRAMS, METRICS, PROMISED
 from harness.measure.records import Outcome
@@ -56,7 +56,10 @@ def metrics() -> str:
         "Made from `METRICS` in `harness/measure/metrics.py` by `make docs`; a test compares them.",
         "Times are integer nanoseconds internally, milliseconds in JSON, reports and the terminal,",
         "and seconds for Prometheus. [result.md](result.md) defines how failures, quantiles and",
-        "intervals are treated, [design.md](design.md) also open requests.",
+        "intervals are treated, [design.md](design.md) also open requests. Latencies of which a",
+        "request has one are exact. Gaps between tokens are counted in bins: their quantiles and",
+        "the ends of their intervals are within 0.1%; their number, mean and maximum and the share",
+        "that is over an SLO's limit are exact.",
         "",
         "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
         "or p999, which can also be written p99.9. `tps_p5=30` is one on output speed in tokens/s,",
@@ -79,7 +82,8 @@ def compat() -> str:
     rows = [
         "# Comparison with other tools",
         "",
-        "Made from `COMPAT` in `harness/measure/compat.py` by `make docs`; a test compares them.",
+        "Made from `COMPAT` in `harness/measure/compat/definitions.py` by `make docs`; a test",
+        "compares them.",
         "",
         "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
         "from the same requests, under that tool's names, and prints them next to ours, so that a",
@@ -374,11 +378,12 @@ The variables above each dashboard:
 Quantiles are interpolated by Prometheus within a bucket and are off by at most a third; the
 report has the exact ones.
 
-No Grafana server was run to make or test any of this. Tested were: every query of every panel,
-annotation and variable by a real Prometheus over a real run, of the embedded engine and of vLLM
-on a CPU, each answer compared with a recomputation from the stored samples, and these with the
-run folder; the GPU panels over recorded readings of an H200 (a burn-in, not vLLM); and the JSON
-against the types of `@grafana/schema`. The pictures show those answers, drawn by
+No Grafana server was run to make or test any of this. Tested were: every query of every panel
+and annotation by `promtool test rules`, over samples and answers written by hand, with a second
+run, model and server beside them; that each has data in a real Prometheus after a real run, of
+the embedded engine and of vLLM on a CPU (the GPU panels over recorded readings of an H200: a
+burn-in, not vLLM); and the JSON against the types of `@grafana/schema`. The pictures show what
+that Prometheus answered, drawn by
 `tests/dashboard_pictures.py` where Grafana would place the panels. They are not screenshots. The
 run: an embedded engine with `max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of
 5 s.
@@ -592,7 +597,8 @@ RESULT_RULES = """\
   counted from 0 in ascending order. pandas and NumPy call that `"higher"`. Failed requests are
   infinite and come last, so a p95 is `"inf"` where 5% failed or more. Verdicts follow the share
   over the limit, not the quantile: at exactly 5% nothing is missed yet. `mean` and `max` are of the
-  finite values, with `n_failed` beside them.
+  finite values, with `n_failed` beside them. Of the gaps between tokens (`itl_ms`), quantiles and
+  the ends of their intervals are within 0.1% of the observed value; all else is exact.
 - **Intervals.** `..._ci95` is the 95% confidence interval: how far another window as long may
   differ. Its ends are observed values too (order statistics), with the ranks that a binomial
   leaves open for as many independent observations as there are (`effective_n` for the p95). With
@@ -684,9 +690,9 @@ RULES_OF_FRAMES = """\
 
 - **A quantile is an observed value**: the one of rank ceil(q (n - 1)), counted from 0 in ascending
   order, with the infinite ones at the end. pandas calls that
-  `interpolation="higher"`, NumPy `method="higher"`. The result's quantiles are these. pandas'
-  default interpolates between two values, which means nothing between a finite one and an infinite
-  one.
+  `interpolation="higher"`, NumPy `method="higher"`. The result's quantiles are these; those of
+  `gap_ms` are within 0.1% of them. pandas' default interpolates between two values, which means
+  nothing between a finite one and an infinite one.
 - **Failed is infinite.** `ttft_ms`, `ttfot_ms`, `tpot_ms` and `e2e_ms` of a failed request are
   +infinity, even if some of its tokens came, and so is the gap before each token that it still
   owed: shedding load never looks fast. A successful response without a token has an infinite TTFT,

@@ -19,7 +19,8 @@ from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.measure.table import RecordTable
 from harness.runfolder import names, parquet
 from harness.runfolder.frames import open_run
-from harness.runfolder.parquet import write_parquet
+from harness.runfolder.parquet import parquet_writer
+from harness.runfolder.reader import read_run
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
 from harness.runfolder.writer import RunFolder
@@ -53,7 +54,8 @@ def write(
         })  # fmt: skip
     lines.close()
     folder.write_json(names.ENDED, {"status": status})
-    write_parquet(folder)
+    with parquet_writer(folder) as write_piece:
+        read_run(path, write_piece)
     return folder
 
 

@@ -20,6 +20,7 @@ from harness.units import MS, SECOND, say_ns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.measure.gaps import WindowGaps
     from harness.measure.recorded import Recorded
     from harness.measure.result import Result
     from harness.runfolder.reader import Run
@@ -43,9 +44,9 @@ class Front:
         with Live(stream) as live:
             yield _View(live, wanted)
 
-    def report(self, run: Run, result: Result) -> str:
+    def report(self, run: Run, result: Result, gaps: WindowGaps) -> str:
         """Write html, md and csv; the answer in words."""
-        return write_reports(run, result).text
+        return write_reports(run, result, gaps).text
 
     def junit(self, result: Result) -> str:
         """A test case per SLO."""

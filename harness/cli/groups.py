@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli import engine_flags
 from harness.cli.parsing import duration, folder, number, share, writable
 from harness.load.workloads import API_PATHS, WORKLOADS, workload
-from harness.measure.compat import COMPAT, tools
+from harness.measure.compat import TOOLS, tools
 from harness.measure.slo import Slo
 from harness.server.address import exporter_at
 from harness.server.seats import flag_given
@@ -207,5 +207,5 @@ def compat(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
         action="extend",
         default=[],
         metavar="TOOL,...",
-        help=f"also show what these tools would print: {', '.join(COMPAT)}",
+        help=f"also show what these tools would print: {', '.join(TOOLS)}",
     )

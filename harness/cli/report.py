@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from harness.cli import groups
 from harness.cli.parsing import paste
-from harness.study.options import ReportOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -37,8 +36,7 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    wanted = ReportOptions(folder=args.folder, json_to=args.json, compat=tuple(args.compat))
     from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.recompute import run_report  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.session import conclude  # noqa: PLC0415 - heavy: see app.py
 
-    return run_report(wanted, Front())
+    return conclude(args.folder, args.json, Front(), tuple(args.compat)).exit_code

@@ -34,6 +34,8 @@ SCHEMA_VERSION = 1
 class Latency:
     """One latency. A quantile is an observed value, of rank ceil(q (n - 1)) counted from 0.
 
+    Those of the gaps between tokens are within 0.1% of it.
+
     Failed requests are infinite, "inf". Intervals are [lower end, upper end]; with too few values
     above a quantile its upper end is null: it is at least the lower end.
     """

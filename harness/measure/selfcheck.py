@@ -65,13 +65,13 @@ def instruments(
 ) -> list[Instrument]:
     """The quantiles that the step is judged by: its SLOs', else p95 TTFT and p95 ITL.
 
-    `gaps`: those of the window, where they were counted already, with the SLOs' quantiles.
+    `gaps`: those of the window, where they were counted already.
     """
     table, span = recorded.table, (window.settled_ns, window.end_ns)
     wanted = [(s.metric, s.q, float(s.limit_ns)) for s in slos]
     wanted = wanted or [(key, 0.95, 0.0) for key in WITHOUT_SLO]
     if gaps is None and any(key in GAPS for key, _, _ in wanted):
-        gaps = Tokens.of(recorded, span, [q for _, q, _ in wanted]).gaps
+        gaps = Tokens.of(recorded, span).gaps
     found = []
     for key, q, limit_ns in wanted:
         if gaps is not None and key in GAPS:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.measure.figures import block, sample_of, spans_of, speed_block
-from harness.measure.gaps import Gaps, count_gaps
+from harness.measure.gaps import Gaps
 from harness.measure.metrics import GAPS, LATENCIES, SPEEDS, failed, good_requests
 from harness.measure.table import OK, OPEN, OUTCOMES
-from harness.measure.walk import Arrivals
+from harness.measure.walk import Arrivals, walk
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -26,19 +26,17 @@ Json = dict[str, Any]
 class Tokens:
     """What a window's figures need of each token: its gaps and what arrived in it."""
 
-    def __init__(
-        self, table: RecordTable, window: tuple[int, int], more: Sequence[float] = ()
-    ) -> None:
-        """Of the requests in `table`; `more`: quantiles wanted beside QUANTILES."""
-        spans = spans_of(table, [window])
-        self.gaps = {key: Gaps(table, spans, more, key) for key in GAPS}
+    def __init__(self, table: RecordTable, window: tuple[int, int]) -> None:
+        """Of the requests in `table`."""
+        (span,) = spans_of(table, [window])
+        self.gaps = {key: Gaps(table, span, key) for key in GAPS}
         self.arrived = Arrivals(*window)
 
     @classmethod
-    def of(cls, recorded: Recorded, window: tuple[int, int], more: Sequence[float] = ()) -> Tokens:
+    def of(cls, recorded: Recorded, window: tuple[int, int]) -> Tokens:
         """Counted, for one window alone."""
-        made = cls(recorded.table, window, more)
-        count_gaps(recorded, list(made.gaps.values()), [made.arrived])
+        made = cls(recorded.table, window)
+        walk(recorded, [*made.gaps.values(), made.arrived])
         return made
 
 

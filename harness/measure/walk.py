@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from harness.measure.log_histogram import bin_of
 from harness.measure.metrics import GAPS
-from harness.measure.spread import bin_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,10 +74,15 @@ class Piece:
         return self._gaps.most_ns
 
     @cached_property
+    def tokens(self) -> Ints:
+        """How many tokens the event that ended each gap carried."""
+        return self.chunk.tokens[self.ends]
+
+    @cached_property
     def columns(self) -> dict[str, tuple[Ints, Ints]]:
-        """(gaps, their bins) by the stamps, at least and at most."""
-        names = ("gap_ns", "least_ns", "most_ns")
-        return {name: (gaps := getattr(self, name), bin_of(gaps)) for name in names}
+        """(gaps, their bins), named as in `Observed`."""
+        gaps = {"ns": self.gap_ns, "lo_ns": self.least_ns, "hi_ns": self.most_ns}
+        return {name: (ns, bin_of(ns)) for name, ns in gaps.items()}
 
 
 class Walker(Protocol):
@@ -115,7 +120,6 @@ class Arrivals:
     """Events and tokens that arrived between two instants, and how many have exact stamps."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
-        """Nothing seen yet."""
         self.start_ns, self.end_ns = start_ns, end_ns
         self.events = self.exact = self.tokens = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from harness.measure.slo import Slo
 from harness.units import MS
 
 if TYPE_CHECKING:
+    from harness.measure.gaps import WindowGaps
     from harness.measure.result import Level, Result
     from harness.measure.states import Status
     from harness.runfolder.reader import Run
@@ -23,6 +24,7 @@ class Facts:
 
     run: Run
     result: Result
+    gaps: WindowGaps = field(default_factory=dict)  # between tokens, of the levels' windows
 
     @property
     def status(self) -> Status:

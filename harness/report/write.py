@@ -21,6 +21,7 @@ from harness.runfolder.writer import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.measure.gaps import WindowGaps
     from harness.measure.result import Level, Result
     from harness.report.answer import Answer
     from harness.runfolder.reader import Run
@@ -87,9 +88,9 @@ REPORTERS: Final[dict[str, Callable[[Facts, Answer], str]]] = {
 }
 
 
-def write_reports(run: Run, result: Result) -> Answer:
+def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
-    facts = Facts(run, result)
+    facts = Facts(run, result, gaps)
     told = answer(facts)
     folder = RunFolder(run.path)
     for name, reporter in REPORTERS.items():

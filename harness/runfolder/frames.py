@@ -22,8 +22,7 @@ from harness.measure.samples import GpuSample
 from harness.measure.table import OUTCOMES, concat
 from harness.measure.typed import to_json
 from harness.runfolder import names
-from harness.runfolder.columns import Columns
-from harness.runfolder.damage import Damage
+from harness.runfolder.columns import Columns, Damage
 from harness.runfolder.jsonfiles import flat
 from harness.runfolder.parquet import WINDOW, Levels, held
 from harness.runfolder.reader import check_folder, read_gpu, read_pieces, read_result, read_server

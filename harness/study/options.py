@@ -133,12 +133,3 @@ class RunOptions:
     slos: tuple[Slo, ...] = ()
     max_errors: float = 0.01
     dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """Make a run folder's results again from its records."""
-
-    folder: Path
-    json_to: str | None = None
-    compat: tuple[str, ...] = ()  # beside those that the run asked for
