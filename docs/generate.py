@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.drive import arguments
-from harness.export.exported import BUCKETS_OF, EXPORTED
+from harness.export.exported import EXPORTED
 from harness.export.live import PHASES
 from harness.export.rules import routing_alerts, rule_file
 from harness.measure.compat.definitions import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
-from harness.measure.metrics import METRICS
+from harness.measure.metrics import HISTOGRAMS, METRICS, PROMISED
 from harness.measure.records import Outcome
 from harness.measure.result import Result
 from harness.measure.samples import GpuSample, ServerSample
 from harness.measure.seats import Source
-from harness.measure.slo import LATENCIES
 from harness.measure.states import Decision, Purpose, Status, Verdict
 from harness.measure.typed import schema
 from harness.measure.verdict import RULES, UNDECIDED
@@ -63,17 +62,16 @@ def metrics() -> str:
         "that is over an SLO's limit are exact.",
         "",
         "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
-        "or p999, which can also be written p99.9.",
+        "or p999, which can also be written p99.9. `tps_p5=30` is one on output speed in tokens/s,",
+        "whose slow requests are its lower tail: any quantile from p1 to p50.",
         "",
         "| In JSON | In SLOs | What | Unit | Prometheus |",
         "|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
-        name = f"{metric.key}_ms" if metric.unit == "ms" else metric.key
-        slo = f"`{metric.key}`" if metric.key in LATENCIES else ""
-        rows.append(
-            f"| `{name}` | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |"
-        )
+        name = f"`{metric.field}`" if getattr(metric, "slo", True) else ""
+        slo = f"`{metric.key}`" if metric.key in PROMISED else ""
+        rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |")
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]
     return "\n".join(rows) + "\n"
@@ -138,6 +136,10 @@ def vllm_series() -> str:
         "buckets in `server.jsonl`; the buckets of several engines are added. What a server does",
         "not export is missing from the step's metrics, and the report says so.",
         "",
+        "Speculative decoding has counters only with `--speculative-config`; its acceptance",
+        "and the mean accepted length are made of them. They were tried on pages in vLLM's format,",
+        "as the tests have them.",
+        "",
         "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
         "|---|---|---|---|---|",
     ]
@@ -167,8 +169,8 @@ def exporter() -> str:
     for label, values in LABEL_VALUES.items():
         rows.append(f"| `{label}` | {values} |")
     rows += ["", "## Buckets, in seconds", ""]
-    for key, bounds in BUCKETS_OF.items():
-        finite = bounds[:-1]
+    for key, metric in HISTOGRAMS.items():
+        finite = metric.buckets_s[:-1]
         told = ", ".join(f"{bound:g}" for bound in finite)
         rows.append(f"- `harness_{key}_seconds` ({len(finite)} and +Inf): {told}")
     return "\n".join(rows) + "\n"

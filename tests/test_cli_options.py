@@ -112,7 +112,7 @@ REFUSED = {
     # line: parts of the sentence
     "knee --slo ttft_p95=500": ("ttft_p95=500", "no readable unit", "'500ms'"),
     "knee --slo ttft=500ms": ("--slo is 'ttft=500ms'", "expected METRIC_pQQ=LIMIT", "ttft_p95"),
-    "knee --slo foo_p95=500ms": ("foo_p95", "ttft, ttfot, itl, tpot, e2e"),
+    "knee --slo foo_p95=500ms": ("foo_p95", "ttft, ttfot, itl, itl_per_token, tpot, tps, e2e"),
     "knee --budget 10": ("--budget is '10'", "no readable unit", "try '10s'"),
     "knee --budget 0s": ("--budget is '0s'", "more than zero"),
     "knee --budget 9s": ("--budget is '9s'", "from 10s to 24h", "try '10m'"),

@@ -22,6 +22,7 @@ from study_process import descendants
 from harness import open_run
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
+from harness.measure.metrics import LATENCIES
 from harness.measure.records import Outcome
 from harness.runfolder.codec import decode
 from harness.runfolder.reader import read_run
@@ -224,7 +225,7 @@ def test_the_web_ui_of_a_session(url: str, processes: int) -> None:
     assert b"Token latencies" in fetch(f"http://127.0.0.1:{port}/")
     report = json.loads(fetch(f"http://127.0.0.1:{port}/stats/requests"))
     rows = report["extended_stats"][0]["data"]
-    assert [row["key"] for row in rows] == ["ttft", "ttfot", "itl", "tpot", "e2e"]
+    assert [row["key"] for row in rows] == [*LATENCIES]
     post = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     with contextlib.suppress(OSError):  # the page may go away before it has answered
         post.request("POST", "/stop")

@@ -24,6 +24,8 @@ Answer = float | dict[str, float]  # of a single series without labels; by label
 LATENCIES: Final = {
     "ttft": ("TTFT", 0.1, 200.0, "p95", 0.25),
     "itl": ("ITL", 0.01, 10.0, "p95", 0.05),
+    # an SLO on it is no limit of ITL's, whose name it begins with
+    "itl_per_token": ("ITL per token", 0.005, 10.0, "p95", 0.02),
     "tpot": ("TPOT", 0.03, 10.0, "p50", 1.0),
     "e2e": ("e2e", 1.0, 1000.0, "p50", 30.0),
 }

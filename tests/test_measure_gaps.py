@@ -11,6 +11,7 @@ from harness.measure.evidence import gather
 from harness.measure.figures import block, sample_of, spans_of
 from harness.measure.gaps import Gaps, together
 from harness.measure.log_histogram import BINS, LogHistogram, bin_of
+from harness.measure.metrics import GAPS
 from harness.measure.slo import Slo
 from harness.measure.stats import QUANTILES
 from harness.measure.summary import Tokens, window_summary
@@ -33,18 +34,19 @@ def within_a_bin(got, want):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("span_s", WINDOWS)
-def test_counted_gaps_are_those_of_the_table(seed, span_s):
+@pytest.mark.parametrize("key", GAPS)
+def test_counted_gaps_are_those_of_the_table(seed, span_s, key):
     """Numbers, mean and max to the last digit, whatever the pieces; quantiles within 0.1%."""
     whole = random_table(seed, 400)
     span = tuple(round(s * SECOND) for s in span_s)
-    want = block(sample_of(whole, "itl", spans_of(whole, [span])))
-    got = block(Tokens.of(Pieces(whole), span).gaps)
+    want = block(sample_of(whole, key, spans_of(whole, [span])))
+    got = block(Tokens.of(Pieces(whole), span).gaps[key])
     assert {key: got[key] for key in EXACT} == {key: want[key] for key in EXACT}
-    for key in want.keys() - {*EXACT, *CLOSE}:
-        assert within_a_bin(got[key], want[key]), key
+    for name in want.keys() - {*EXACT, *CLOSE}:
+        assert within_a_bin(got[name], want[name]), name
     assert got["effective_n"] == pytest.approx(want["effective_n"], rel=0.1)
-    for key in CLOSE:
-        assert (got[key] is None) == (want[key] is None), key
+    for name in CLOSE:
+        assert (got[name] is None) == (want[name] is None), name
 
 
 def test_intervals_are_those_of_kept_gaps():
@@ -52,7 +54,7 @@ def test_intervals_are_those_of_kept_gaps():
     whole, span = random_table(7, 3000), (0, 25 * SECOND)
     whole = whole.select(whole.outcome == OK)
     want = block(sample_of(whole, "itl", spans_of(whole, [span])))
-    got = block(Tokens.of(Pieces(whole, 50), span).gaps)
+    got = block(Tokens.of(Pieces(whole, 50), span).gaps["itl"])
     for name in QUANTILES:
         assert got[f"{name}_ci95"] == pytest.approx(want[f"{name}_ci95"], rel=0.02), name
 

@@ -14,7 +14,7 @@ from measure_tables import MS, record
 from random_tables import random_records
 
 from harness.measure.figures import sample_of, spans_of
-from harness.measure.metrics import METRICS
+from harness.measure.metrics import LATENCIES
 from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.measure.table import RecordTable
 from harness.runfolder import names, parquet
@@ -85,7 +85,7 @@ FULL = RequestRecord(
     not_before_ns=ns_array([START + 20 * MS, START + 45 * MS, START + 70 * MS]),
     tokens=ns_array([1, 2, 1]),
 )  # fmt: skip
-LATENCIES = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
+COLUMNS = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
 
 
 def test_a_request_in_full(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_nothing_stands_for_none(case: str, tmp_path: Path) -> None:
     """Failed: infinite. Undefined or missing: null. Cut off by ourselves: `open`, with its age."""
     made, latencies, more = CASES[case]
     got = row(made, tmp_path)
-    assert tuple(got[name] for name in LATENCIES) == latencies
+    assert tuple(got[name] for name in COLUMNS) == latencies
     assert {name: got[name] for name in more} == more
 
 
@@ -189,7 +189,7 @@ def test_the_same_in_however_many_groups(
     groups = pq.ParquetFile(tmp_path / "some" / names.PARQUET).num_row_groups
     assert (groups > 1) == (group < 1 << 17)
     for key in ("ttft", "ttfot", "tpot", "e2e"):
-        seen = METRICS[key].observe(whole)
+        seen = LATENCIES[key].observe(whole)
         want = np.full(60, nan)
         want[seen.row] = np.where(seen.only_age & (key != "e2e"), nan, seen.ns.round() / MS)
         assert np.array_equal(got[f"{key}_ms"].to_numpy(), want, equal_nan=True), key

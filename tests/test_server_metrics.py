@@ -101,7 +101,10 @@ def test_all_that_we_read_is_there() -> None:
         sample = server_sample(exchange.ask(access, "/metrics").body, 0)
         known = probe(access, "completions")
     assert sample is not None
-    others = ["engine_cpu_s", "took_ns"]  # of the host, of the scrape itself
+    others = [
+        *("spec_drafts_total", "spec_draft_tokens_total", "spec_accepted_tokens_total"),
+        *("engine_cpu_s", "took_ns"),  # it does not speculate; of the host, of the scrape itself
+    ]
     assert [name for name in NUMBERS if isnan(getattr(sample, name))] == others
     assert set(sample.finished) == {"stop", "length", "abort", "error", "repetition"}
     assert set(sample.histograms) == {

@@ -6,7 +6,7 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from harness.measure.figures import sample_of, spans_of
+from harness.measure.metrics import HEADLINES
 from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.summary import Tokens
 from harness.report.junit import junit
@@ -14,7 +14,7 @@ from harness.report.live import PURPOSES, SO_FAR, Live, LiveView, Row
 from harness.report.say import Figure, count, say
 from harness.report.write import write_reports
 from harness.study.outcome import bracket_users
-from harness.study.watch import levels_ended, p95_ms
+from harness.study.watch import headlines, levels_ended
 from harness.units import MS, SECOND, say_ns
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ class _View:
         """The figures of a time; the events that were looked at."""
         view, span = self.view, (start, end)
         tokens = Tokens.of(seen, span)
-        ttft = sample_of(seen.table, "ttft", spans_of(seen.table, [span]))
-        for name, figures in (("TTFT", ttft), ("ITL", tokens.gaps)):
-            view.latencies[name] = str(Figure(*p95_ms(figures), "ms")) if figures.n else ""
+        for key, p95 in headlines(seen, span, tokens).items():
+            figure = Figure(*p95, "ms")
+            view.latencies[HEADLINES[key]] = str(figure) if figure.known else ""
         seconds = max(end - start, 1) / SECOND
         view.tokens_per_s = f"{say(tokens.arrived.tokens / seconds)} tokens/s"
         return tokens.arrived.events
@@ -123,13 +123,12 @@ class _View:
     def _past(self, experiment: Experiment) -> None:
         view, controller = self.view, experiment.controller
         slos = controller.plan.slos
-        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.name.endswith("_p95")}
+        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.statistic == "p95"}
         for step, seen in zip(controller.steps, levels_ended(experiment), strict=True):
             if step.window.index < len(view.past):
                 continue
             ttft, itl = (
-                Figure(*p95, "ms", limits.get(key, math.nan))
-                for key, p95 in (("ttft", seen.ttft_p95_ms), ("itl", seen.itl_p95_ms))
+                Figure(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
             )
             rate, ended = Figure(seen.output_tokens_per_s), counts(seen.ended, seen.failed)
             reason = step.invalid or step.judgement.reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 
 from harness.drive.livepage import LivePage
-from harness.export.history import LiveState
+from harness.export.history import LiveState, slo_facts
 from harness.export.states import facts_of
 from harness.measure.records import Outcome
 
@@ -34,9 +34,7 @@ class PlainLive:
         self.state = LiveState(
             {
                 "kind": "locust",
-                "slos": [
-                    {"name": slo.name, "limit_ms": slo.limit_ns / 1e6} for slo in plugin.slos.slos
-                ],
+                "slos": slo_facts(plugin.slos.slos),
             }
         )
         self._idle = START + ("" if self._folder() else UNKEPT)

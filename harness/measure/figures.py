@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from harness.measure.evidence import FEWEST_BLOCKS, lifetime_ns
-from harness.measure.metrics import METRICS, Observed
+from harness.measure.metrics import GAPS, PROMISED, Observed
+from harness.measure.slo import per_second
 from harness.measure.stats import (
     MOST_BLOCKS,
     QUANTILES,
@@ -23,7 +24,7 @@ from harness.measure.stats import (
     rank_of,
 )
 from harness.measure.table import CANCELLED
-from harness.units import MS
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 OBSERVED: Final = ("ns", "lo_ns", "hi_ns")  # of `Observed`
+# of a speed, by the quantile of the time per token that it is the inverse of
+SPEED_QUANTILES: Final = {"p50": 0.5, "p10": 0.9, "p5": 0.95, "p1": 0.99}
 LIFETIMES: Final = 6  # of a block, at most a few: intervals cover more often than with shorter ones
 
 
@@ -60,9 +63,9 @@ def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int
     Without those that the harness cut off before their first token: they have no TTFT. Their e2e
     latency is their age; so it stands in requests.parquet too.
     """
-    at = seen.at_ns if key == "itl" else table.sent_ns[seen.row]
+    at = seen.at_ns if key in GAPS else table.sent_ns[seen.row]
     keep = (at >= start) & (at <= end)
-    if key != "e2e":
+    if not PROMISED[key].at_age:
         keep &= ~(seen.only_age & (table.outcome[seen.row] == CANCELLED))
     return Observed(seen.ns[keep], seen.lo_ns[keep], seen.hi_ns[keep], at[keep], seen.row[keep])
 
@@ -167,9 +170,7 @@ def spans_of(table: RecordTable, windows: Sequence[tuple[int, int]]) -> list[Spa
 
 def sample_of(table: RecordTable, key: str, spans: Sequence[Span]) -> Sample:
     """One latency of the requests sent in the spans: their blocks side by side."""
-    observe = METRICS[key].observe
-    assert observe is not None  # noqa: S101 - asked for latencies only
-    whole, seen, blocks, before = observe(table), [], [], 0
+    whole, seen, blocks, before = PROMISED[key].observe(table), [], [], 0
     for start, end, block_ns in spans:
         part = in_window(whole, table, key, start, end)
         seen.append(part)
@@ -177,6 +178,31 @@ def sample_of(table: RecordTable, key: str, spans: Sequence[Span]) -> Sample:
         before += MOST_BLOCKS + 1
     joined = (np.concatenate([getattr(s, f.name) for s in seen]) for f in fields(Observed))
     return Sample(Observed(*joined), np.concatenate(blocks))
+
+
+def speed_block(seen: Sample) -> Json:
+    """The same of an output speed: tokens/s, 0 of a failed request, quantiles of the lower tail."""
+
+    def ends(slow_ns: float | None, fast_ns: float) -> list[float]:
+        return [0.0 if slow_ns is None else _say_speed(slow_ns), _say_speed(fast_ns)]
+
+    n, speeds = seen.n, SECOND / seen.seen.ns[np.isfinite(seen.seen.ns)].clip(min=1)
+    out: Json = {
+        "n": n,
+        "n_failed": seen.n_failed,
+        "effective_n": round(n / seen.effect(0.95)) if n else 0,
+        "mean": round(float(speeds.mean()), 3) if len(speeds) else None,
+    }
+    for name, q in SPEED_QUANTILES.items():
+        interval, (low, high) = seen.interval(q), seen.instrument(q)
+        out[name] = _say_speed(seen.quantile(q)) if n else None
+        out[f"{name}_ci95"] = interval and ends(interval.hi, interval.lo)
+        out[f"{name}_instrument"] = ends(high, low) if n else None
+    return out
+
+
+def _say_speed(ns: float) -> float:
+    return round(per_second(ns), 3)
 
 
 def block(seen: Figures) -> Json:

@@ -66,9 +66,12 @@ class GapCounts(Figures):
 class Gaps(GapCounts):
     """A Walker: the gaps that ended in a span."""
 
-    def __init__(self, table: RecordTable, span: Span) -> None:
-        """`table`: requests, of which those that failed owe gaps; a thin one will do."""
-        self.span = span
+    def __init__(self, table: RecordTable, span: Span, key: str = "itl") -> None:
+        """`table`: requests, of which those that failed owe gaps; a thin one will do.
+
+        `key`: of metrics.GAPS.
+        """
+        self.span, self.key = span, key
         self.start_ns, self.end_ns = span.start_ns, span.end_ns
         rows, owed = lost_gaps(table)
         at = table.done_ns[rows]
@@ -78,6 +81,7 @@ class Gaps(GapCounts):
 
     def see(self, piece: Piece) -> None:
         """Count a piece's gaps."""
+        piece = piece.of(self.key)
         here = inside(piece.end_ns, self.start_ns, self.end_ns)
         blocks = (piece.end_ns[here] - self.start_ns) // self.span.block_ns
         for name, (ns, bins) in piece.columns.items():

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.metrics import HEADLINES, PROMISED
 from harness.measure.routing import SIGNS, Q, Sign, limits_ns, route
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.facts import knee_figures
-from harness.report.say import Figure, count, limit, sentence, slo_name
+from harness.report.say import Figure, bound, count, limit, sentence, slo_name
 from harness.report.tables import beside, tools_as_text
-from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,15 +79,16 @@ def _kept(facts: Facts) -> str:
     parts = []
     for slo in facts.slos:
         name = slo_name(slo)
-        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} under {limit(slo)}")
+        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} {bound(slo)}")
     return " and ".join(parts)
 
 
 def _observed(level: Level | None, slo: Slo) -> str:
     if level is None:
         return str(Figure())
-    statistic, at_most = slo.name.partition("_")[2], slo.limit_ns / MS
-    return str(Figure.of(level.latency(slo.metric), statistic, at_most))
+    seen = getattr(level, PROMISED[slo.metric].field)
+    value, lo, hi = seen.at(slo.statistic)
+    return str(Figure(value, lo, hi, slo.unit, slo.limit))
 
 
 def _slo_failed_at_min(facts: Facts) -> Answer:
@@ -96,8 +97,8 @@ def _slo_failed_at_min(facts: Facts) -> Answer:
         return Answer("SLO missed at the lowest level", "bad", "The lowest level is too much.")
     over = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[:1]
     told = " and ".join(
-        f"{slo_name(slo)} is {_observed(first, slo)} at {count(first.users, REQUESTS)}, over the "
-        f"{limit(slo)} limit"
+        f"{slo_name(slo)} is {_observed(first, slo)} at {count(first.users, REQUESTS)}, "
+        f"{slo.beyond} the {limit(slo)} limit"
         for slo in over
     )
     headline = f"No level holds: {told}."
@@ -180,9 +181,11 @@ def _held(facts: Facts) -> Answer:
 def _figures(facts: Facts, step: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
     shown = [
-        f"{name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
-        for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL"))
+        f"p95 {name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
+        for key, name in HEADLINES.items()
     ]
+    speeds = [slo for slo in facts.slos if slo.speed]
+    shown += [f"{slo_name(slo)} {_observed(step, slo)}" for slo in speeds]
     tokens = Figure(step.output_tokens_per_s, unit="output tokens/s")
     return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
@@ -200,9 +203,11 @@ def verdict(one: SloResult, commonest_error: str = "") -> str:
         mostly = f", most often with {commonest_error!r}" if commonest_error else ""
         return f"SLO missed: {one.n_over:,.0f} of {one.n:,} requests failed{at} {shares}{mostly}."
     if one.n:
-        told = f"{one.n_over:,.0f} of {one.n:,} over {one.slo} {shares}"
+        beyond = Slo.parse(one.slo).beyond
+        told = f"{one.n_over:,.0f} of {one.n:,} {beyond} {one.slo} {shares}"
     elif not isnan(one.observed):  # of a search: by its sequential test
-        told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
+        slo = Slo.parse(one.slo)
+        told = str(Figure(one.observed, unit=slo.unit, limit=slo.limit))
     line = f"{one.slo} {one.verdict}{at}: {told}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
         line += f"; about {count(one.needs_more, 'more request')} would decide it"

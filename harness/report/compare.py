@@ -23,7 +23,7 @@ TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "
 
 def row(one: Difference) -> dict[str, str]:
     """What a table says of it."""
-    metric, _, quantile = one.metric.partition("_")
+    metric, _, quantile = one.metric.rpartition("_")
     name = NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
     name += f" at {count(one.users, 'user')}" if one.users else ""
 

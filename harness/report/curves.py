@@ -242,7 +242,7 @@ def _slo_lines(axes: Axes, facts: Facts, metric: str) -> None:
         if slo.metric != metric:
             continue
         at, (_, top) = slo.limit_ns / MS, axes.get_ylim()
-        told = f"SLO {slo.name.partition('_')[2]} {limit(slo)}"
+        told = f"SLO {slo.statistic} {limit(slo)}"
         if at > top:
             told, at = f"{told}: far above", top
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.measure.metrics import failed
 from harness.measure.states import Status
 from harness.report.facts import knee_figures, mapping
-from harness.report.say import as_int, count, limit, sentence, slo_name
+from harness.report.say import as_int, bound, count, sentence, slo_name
 from harness.units import say_ns
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
         ("max_num_seqs", _slots(facts)),
         ("KV cache", _kv_cache(server)),
         ("GPUs", _gpus(facts)),
-        ("SLOs", ", ".join(f"{slo_name(slo)} under {limit(slo)}" for slo in facts.slos)),
+        ("SLOs", ", ".join(f"{slo_name(slo)} {bound(slo)}" for slo in facts.slos)),
         ("Requests", _sent(facts)),
         ("Workload", _lengths(config)),
         ("Seeds", _pairs(info.get("seeds"))),

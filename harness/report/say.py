@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import one_line
+from harness.measure.metrics import PROMISED
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -150,17 +151,23 @@ def count(n: float, one: str, many: str = "") -> str:
 
 def slo_name(slo: Slo) -> str:
     """`p95 TTFT`."""
-    metric, _, quantile = slo.name.partition("_")
-    return f"{quantile} {metric_name(metric)}"
+    return f"{slo.statistic} {metric_name(slo.metric)}"
 
 
 def metric_name(metric: str) -> str:
     """`TTFT`; e2e stays as it is."""
-    return metric if metric == "e2e" else metric.upper()
+    return PROMISED[metric].name
+
+
+def bound(slo: Slo) -> str:
+    """`under 500 ms`, `at least 30 tokens/s`."""
+    return f"{'at least' if slo.speed else 'under'} {limit(slo)}"
 
 
 def limit(slo: Slo) -> str:
-    """`500 ms`, `1.5 s`: as a person would write it."""
+    """`500 ms`, `1.5 s`, `30 tokens/s`: as a person would write it."""
+    if slo.speed:
+        return f"{slo.limit:g} {slo.unit}"
     unit, size = ("s", SECOND) if slo.limit_ns >= SECOND else ("ms", MS)
     return f"{slo.limit_ns / size:g} {unit}"
 

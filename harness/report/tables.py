@@ -10,6 +10,7 @@ import math
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from harness.measure.metrics import HEADLINES, LATENCIES
 from harness.measure.states import Status
 from harness.report.facts import knee_figures, mapping
 from harness.report.say import (
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     Row = dict[str, str]
 
-LATENCIES: Final = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "End to end"}
 STATISTICS: Final = ("p50", "p95", "p99")
 PARTS: Final = {
     "queue": "Queue", "prefill": "Prefill", "rest": "Rest", "ttft": "Server",
@@ -102,7 +102,7 @@ def _level(facts: Facts, step: Level) -> Row:
         "Result": step.result,
         **{
             f"p95 {name}, ms": Figure.of(step.latency(key), "p95", facts.limit_ms(key)).cell
-            for key, name in (("ttft", "TTFT"), ("itl", "ITL"))
+            for key, name in HEADLINES.items()
         },
         "Tokens/s": say(step.output_tokens_per_s),
         "Good req/s": say(step.goodput_per_s),
@@ -110,9 +110,20 @@ def _level(facts: Facts, step: Level) -> Row:
         "Failed": f"{step.n_failed:,}",
         "Running": say(step.server.running_mean),
         "Waiting": say(step.server.waiting_mean),
+        **_speculation(facts, step),
         "Seconds": f"{step.seconds:.0f}",
         "Purpose": step.purpose,
         "Why": step.reason,
+    }
+
+
+def _speculation(facts: Facts, step: Level) -> Row:
+    """Where the server speculates: the share of its drafts' tokens accepted, tokens per draft."""
+    if all(math.isnan(one.server.spec_acceptance) for one in facts.steps):
+        return {}
+    return {
+        "Drafts accepted": _share(step.server.spec_acceptance),
+        "Tokens per draft": say(step.server.spec_accepted_length),
     }
 
 
@@ -126,14 +137,14 @@ def quantiles(facts: Facts) -> list[dict[str, str]]:
     if step is None:
         return []
     rows = []
-    for key, title in LATENCIES.items():
+    for key, metric in LATENCIES.items():
         latency = step.latency(key)
         for name in STATISTICS:
             figure = Figure.of(latency, name)
             if figure.known:
                 rows.append(
                     {
-                        "Quantile": f"{title} {name}",
+                        "Quantile": f"{metric.name} {name}",
                         "ms": figure.digits,
                         "95% interval (sampling)": figure.interval or UNKNOWN,
                         "instrument": _sharp(getattr(latency, f"{name}_instrument")),
@@ -160,6 +171,7 @@ def _client(step: Level) -> dict[str, str]:
     return _first_columns(step) | {
         "Instrument's share": _share(max(client.instrument_share.values(), default=0)),
         "Exact stamps": _share(step.exact_share),
+        "Tokens per event": say(step.tokens_per_event),
         "Stamped reads": _share(client.stamp_coverage),
         "Next request after, ms": say(client.turnaround_ms.mean),
         "p99": say(client.turnaround_ms.p99),

@@ -9,6 +9,7 @@ from harness.measure.evidence import Judged
 from harness.measure.figures import sample_of, spans_of
 from harness.measure.gaps import Gaps, together
 from harness.measure.interference import GapSample
+from harness.measure.metrics import GAPS
 from harness.measure.recorded import Known
 from harness.measure.summary import Tokens
 from harness.measure.walk import walk
@@ -47,15 +48,16 @@ class CountedStep:
         sent = recorded.table.sent_ns
         self.sent = recorded.table.select((sent >= window.chosen_ns) & (sent < until_ns))
         # warm-up and drain too
-        self.everything = Gaps(self.sent, *spans_of(self.sent, [self.span]))
+        (span,) = spans_of(self.sent, [self.span])
+        self.everything = Gaps(self.sent, span)
         self.scraped = between(window, samples)
         self.sample = GapSample(*settled)
 
     @property
     def walkers(self) -> list[Walker]:
         """All that look at tokens."""
-        tokens = (self.tokens.gaps, self.tokens.arrived, self.everything)
-        return [*tokens, self.judged, self.scraped, self.sample]
+        gaps: list[Walker] = [*self.tokens.gaps.values(), self.everything]
+        return [*gaps, self.tokens.arrived, self.judged, self.scraped, self.sample]
 
 
 class Counted:
@@ -80,13 +82,15 @@ class Counted:
         }
         walk(recorded, [*(w for step in self.steps.values() for w in step.walkers), *also])
         self.gaps: WindowGaps = {
-            (w.settled_ns, w.end_ns): s.tokens.gaps for w, s in self.steps.items()
+            (w.settled_ns, w.end_ns): s.tokens.gaps["itl"] for w, s in self.steps.items()
         }
 
     def level(self, key: str, windows: Sequence[tuple[int, int]]) -> Figures:
         """One latency of these windows of a level together."""
-        if key == "itl":
-            return together([self.gaps[window] for window in windows])
+        if key in GAPS:
+            held = set(windows)
+            steps = [s for w, s in self.steps.items() if (w.settled_ns, w.end_ns) in held]
+            return together([step.tokens.gaps[key] for step in steps])
         return sample_of(self.recorded.table, key, spans_of(self.recorded.table, windows))
 
 

@@ -15,7 +15,7 @@ from harness.measure.compat.definitions import COMPAT, STEP
 from harness.measure.figures import sample_of, say_ms, spans_of
 from harness.measure.gaps import together
 from harness.measure.log_histogram import LogHistogram, bin_of
-from harness.measure.metrics import METRICS, delivered_tokens, inner_events
+from harness.measure.metrics import GAPS, METRICS, delivered_tokens
 from harness.measure.summary import Tokens
 from harness.measure.table import OK
 from harness.measure.walk import inside
@@ -138,9 +138,8 @@ class ChunkGaps:
 
 def event_gaps(table: RecordTable) -> tuple[Ints, Ints, Ints]:
     """(gaps between chunks with tokens in ns, how many each stands for: 1, when each ended)."""
-    inner = inner_events(table)
-    ended = table.at_ns[inner]
-    return ended - table.at_ns[inner - 1], np.ones_like(ended), ended
+    gaps = GAPS["itl"](table)
+    return gaps.ns, np.ones_like(gaps.ns), gaps.at_ns
 
 
 def chunk_gaps(table: RecordTable) -> list[tuple[Ints, Ints, Ints]]:
@@ -154,7 +153,7 @@ def chunk_gaps(table: RecordTable) -> list[tuple[Ints, Ints, Ints]]:
     before = some & np.where(table.events_before >= 0, table.events_before > 0,
                              at["first chunk"] < at["first token"])  # fmt: skip
     amid = table.silent_events - after > 0
-    inner = inner_events(table)
+    inner = GAPS["itl"](table).end
     k = np.where(amid[table.request_of_event[inner]], table.tokens[inner], 1)
     between, _, ended = event_gaps(table)
     leading = np.where(some, table.events_before - 1, 0).clip(min=0)
@@ -179,7 +178,9 @@ class Comparison:
     @property
     def walkers(self) -> list[Walker]:
         """All that look at tokens."""
-        ours = (one for tokens in self.ours.values() for one in (tokens.gaps, tokens.arrived))
+        ours: list[Walker] = []
+        for tokens in self.ours.values():
+            ours += [*tokens.gaps.values(), tokens.arrived]
         return [*ours, *self.theirs.values()]
 
     def entry(self, name: str, windows: Sequence[Window]) -> Json:
@@ -229,8 +230,8 @@ class Comparison:
         return made
 
     def _our_figures(self, key: str, windows: Windows) -> Figures:
-        if key == "itl":
-            return together([self.ours[window].gaps for window in windows])
+        if key in GAPS:
+            return together([self.ours[window].gaps[key] for window in windows])
         return sample_of(self.table, key, spans_of(self.table, windows))
 
     def _their_values(self, d: Definition, windows: Windows) -> Values:
