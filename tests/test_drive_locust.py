@@ -19,11 +19,13 @@ import numpy as np
 import pytest
 from counted import expected, exposed
 from prometheus_tools import lines_of
+from study_process import wait_for
 
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
 from harness.measure.table import OUTCOMES, concat
 from harness.runfolder.reader import Run, read_run
+from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +64,14 @@ def locust(file: str, *arguments: object, **popen: Any) -> subprocess.Popen[str]
         env=os.environ | {"LOCUST_LOGLEVEL": "INFO"},
         **popen,
     )
+
+
+def running(url: str) -> float:
+    """How many requests the server says to be under way."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:  # noqa: S310 - loopback
+        sample = server_sample(answer.read(), 0)
+    assert sample is not None
+    return sample.running
 
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
@@ -128,10 +138,7 @@ def test_ctrl_c_leaves_every_record(
         "chat", "--headless", "-u", 4, "-r", 4, "--host", url, "--run-folder", folder,
         "--output-tokens", 300, *slo,
     )  # fmt: skip
-    until = time.monotonic() + 30
-    while time.monotonic() < until and not (folder / "run.json").exists():
-        time.sleep(0.1)
-    time.sleep(2)
+    wait_for(lambda: running(url) == 4)
     process.send_signal(signal.SIGINT)
     out = ended(process, code)  # 1: Locust's own for failed requests
     run = read_run(folder)

@@ -165,7 +165,8 @@ def test_ctrl_c_leaves_records_of_everything(url: str, processes: int, kind: int
 
 def test_a_killed_load_process_makes_the_run_invalid(url: str) -> None:
     """`kill -9` of one of two: a sentence names it, what it had sent before is kept."""
-    session = start(url, 2, [4] * 60)
+    at_once = {"drain_ns": 1_000_000_000, "flush_s": 1}  # the dead one's records never come
+    session = start(url, 2, [4] * 60, **at_once)
     pids = wait_ready(session)
     os.kill(pids[0], signal.SIGKILL)
     got = end(session)
