@@ -177,7 +177,7 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
         "--autostart", "-t", "5s", "--run-folder", folder, "--output-tokens", 15,
         *(more if processes > 1 else ()),
     )  # fmt: skip
-    report = stopped_report(web)
+    report = stopped_report(web, folder)
     page = get(web, "/").decode()
     csv = get(web, "/latencies/requests.csv").decode()
     metrics = lines_of(get(web, "/harness/metrics"))
@@ -250,19 +250,25 @@ def reached(web: int) -> None:
     raise AssertionError("no web UI")
 
 
-def stopped_report(web: int) -> dict[str, Any]:
-    """What the page polls, once the test has run and stopped."""
-    until = time.monotonic() + 45
+def stopped_report(web: int, folder: Path) -> dict[str, Any]:
+    """What the page polls, once the test has run and stopped and every request is counted.
+
+    Locust keeps an answer for 2 s, and workers report every 3 s: until it says what the records do,
+    twice, as the last of these may be on their way.
+    """
+    until, before = time.monotonic() + 45, -1
     while time.monotonic() < until:
         time.sleep(0.5)
         try:
             report: dict[str, Any] = json.loads(get(web, "/stats/requests"))
         except OSError:
             continue
-        if report["state"] == "stopped" and report["stats"][-1]["num_requests"]:
-            time.sleep(4)  # Locust keeps an answer for 2 s, and workers report every 3 s
-            return dict(json.loads(get(web, "/stats/requests")))
-    raise AssertionError("the test did not stop")
+        counted = report["stats"][-1]["num_requests"]
+        if report["state"] == "stopped" and counted == len(read_run(folder).table):
+            if counted == before:
+                return report
+            before = counted
+    raise AssertionError("the test did not stop, or a request is not counted")
 
 
 def get(web: int, path: str, body: bytes | None = None) -> bytes:
