@@ -17,6 +17,7 @@ import subprocess
 import sys
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import gevent
 import psutil
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("locust.harness")  # Locust's handlers show it
 QUIT_S: Final = 5.0
 MASTER_SILENT_S: Final = 20  # then a worker ends: a load that nobody records is only a burden
+INIT_S: Final = 60.0  # a worker's own start takes seconds
+POLL_S: Final = 0.01
 DRAIN_S: Final = 30.0  # Locust's own default, 0, kills streams at every step down
 BUSY: Final = (STATE_SPAWNING, STATE_RUNNING)
 
@@ -97,6 +100,7 @@ class Plugin:
             self.host = Host(self, MAKERS[0])
         elif not isinstance(runner, WorkerRunner):
             self.page = PlainLive(self)
+        _attached[environment] = self
         for hook, listener in (
             (environment.events.test_start, self._on_start),
             (environment.events.test_stopping, self._on_stopping),
@@ -272,6 +276,24 @@ def _on_parser(parser: ArgumentParser, **_: Any) -> None:
     arguments.add_arguments(parser)
     for maker in MAKERS:
         maker.add_arguments(parser)
+
+
+# A worker connects to its master within its runner's constructor, before `init` is fired. If a test
+# is under way there, the master answers at once with users to spawn, and `test_start` is fired
+# before there is a Plugin. Users without a driver would be the end of the worker: so the greenlet
+# that hears the master waits here for the one that makes the runner. `fire` goes through a copy
+# of its listeners, so the new Plugin's own is called by hand.
+_attached: WeakKeyDictionary[Environment, Plugin] = WeakKeyDictionary()
+
+
+@events.test_start.add_listener
+def _on_early_start(environment: Environment, **_: Any) -> None:
+    if environment in _attached:
+        return
+    with gevent.Timeout(INIT_S, False):
+        while environment not in _attached:
+            gevent.sleep(POLL_S)
+        _attached[environment]._on_start()  # noqa: SLF001 - our own, two lines up
 
 
 @events.init.add_listener
