@@ -38,6 +38,8 @@ sys.path.extend(
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
 from recording import RECORDED
+from seeds import stored
+from simulated_verdict import known, tally
 from watching import WATCHED
 
 if TYPE_CHECKING:
@@ -257,14 +259,14 @@ def watched() -> str:
 
 
 def verdict() -> str:
-    """docs/verdict.md, from RULES, RESOURCES and the tally of tests/test_study_verdicts.py."""
-    found = json.loads((HERE.parent / "tests/data/verdicts.json").read_text())
+    """docs/verdict.md, from RULES, RESOURCES and what `make seeds` has stored."""
+    found = tally(known(), stored("verdicts"))
     cases, right = found["cases"], found["right"]
     rows = [
         "# The bottleneck",
         "",
         "Made from `RULES` in `harness/measure/verdict.py`, `RESOURCES` in",
-        "`tests/planted_bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
+        "`tests/planted_bottlenecks.py` and `tests/data/seeds.json` by `make docs`; a test",
         "compares them.",
         "",
         VERDICT_HOW,
@@ -327,7 +329,7 @@ event; events that wait are merged, as in vLLM.
 """
 VERDICT_LIMITS = """\
 The truths are rough (levels of a few hundred requests, interpolated between two at most 20%
-apart), computed by `tests/simulated_verdict.py truths`. Client, network, throttling and bursts are
+apart), computed by `tests/simulated_verdict.py`. Client, network, throttling and bursts are
 not simulated; table tests cover them. A simulated GPU reads memory or computes, whichever takes
 longer; a real one is less clear-cut. Without GPU metrics the same rules were right in 89% of these
 configurations and never wrong with a confidence of 0.8 or more: what they miss is the engine

@@ -25,6 +25,10 @@ from harness.drive.reading import IN_C, IN_PYTHON, VARIABLE, why_not_c
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+# A machine may forbid bytecode: then each of our processes would compile all that it imports again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: our children would inherit
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -88,6 +88,13 @@ class Case:
         assert self.reader.flush(10)
         return exchange, self.records[0]
 
+    def wait_for_heads(self, streams: int) -> None:
+        """Until that many open requests have been answered with a head."""
+        opened = self.reader._open  # noqa: SLF001 - nothing else says that the head has been read
+        with gevent.Timeout(10):
+            while sum(stream.head_ns >= 0 for stream in opened.values()) < streams:
+                gevent.sleep(0.001)
+
     def log(self) -> dict[str, Any]:
         """The server's."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)

@@ -180,17 +180,20 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("line", REFUSED)
-def test_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Each unreadable or contradictory option gets one sentence and exit code 2."""
-    words = line.split()
-    code = main([words[0], URL, *words[1:]] if words[0] == "knee" and URL not in line else words)
-    out, said = capsys.readouterr()
-    assert (code, out, said.count("\n")) == (2, "", 1)
-    assert [part for part in REFUSED[line] if part not in said] == []
+    ended, missing = {}, {}
+    for line, parts in REFUSED.items():
+        words = line.split()
+        first = [words[0], URL] if words[0] == "knee" and URL not in line else words[:1]
+        code = main([*first, *words[1:]])
+        out, said = capsys.readouterr()
+        ended[line] = code, out, said.count("\n")
+        missing[line] = [part for part in parts if part not in said]
+    assert ended == dict.fromkeys(REFUSED, (2, "", 1))
+    assert missing == {line: [] for line in REFUSED}
 
 
-@pytest.mark.parametrize("command", ["knee", "run --users 4", "sweep --users 4"])
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -207,14 +210,15 @@ def test_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_refused_words(
-    command: str, words: list[str], parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    words: list[str], parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each study's URL and files, before anything heavy is imported; no file is left."""
     before = list(Path().iterdir())
-    assert main([*command.split(), *words]) == 2
-    out, said = capsys.readouterr()
-    assert (out, said.count("\n"), list(Path().iterdir())) == ("", 1, before)
-    assert [part for part in parts if part not in said] == []
+    for command in ("knee", "run --users 4", "sweep --users 4"):
+        assert main([*command.split(), *words]) == 2, command
+        out, said = capsys.readouterr()
+        assert (out, said.count("\n"), list(Path().iterdir())) == ("", 1, before), command
+        assert [part for part in parts if part not in said] == [], command
 
 
 @pytest.mark.parametrize("kind", ["new", "file", "pipe", "-"])

@@ -264,7 +264,7 @@ def test_killed_users_and_a_closed_reader_leave_records(port: int) -> None:
     script = [*send(HEAD + TOKEN), ["hang"]]
     with case(port) as it:
         users = [it.start(number, script) for number in (0, 1)]
-        gevent.sleep(0.3)
+        it.wait_for_heads(2)  # the token came with it
         users[0].kill()
         it.reader.close()
         assert it.ask(2, script).outcome is Outcome.cancelled
