@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
