@@ -247,7 +247,7 @@ drain.close()
 
 
 def test_it_reserves_little_address_space() -> None:
-    """Under `ulimit -v`, or where memory is not overcommitted, a table for a million users fails."""
+    """Under `ulimit -v`, or without overcommitment, a table for a million users cannot be had."""
     code = """
 import select
 from harness.drive.backends import CReader, Sockets
