@@ -1,4 +1,4 @@
-"""report.md and steps.csv: the same bytes each time, a table that holds, a sentence per status."""
+"""report.md and levels.csv: the same bytes each time, a table that holds, a sentence per status."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.writer import RunFolder
 folder = RunFolder.create(Path(sys.argv[1]))
 folder.write_json("run.json", {"config": {}})
-writer, lines = RecordWriter(folder, 0), folder.lines("steps.jsonl")
+writer, lines = RecordWriter(folder, 0), folder.lines("levels.jsonl")
 print("ready", flush=True)
 for number in range(10**9):
     at = array("q", range(number, number + 1000, 3))

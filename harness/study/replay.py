@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What steps.jsonl says of a step: its window, and why it was not used ('' if it was)."""
+    """What levels.jsonl says of a step: its window, and why it was not used ('' if it was)."""
 
     window: Window
     invalid: str

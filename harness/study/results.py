@@ -94,7 +94,7 @@ def plan_of(run: Run) -> SearchPlan:
 
 
 def logged_steps(run: Run) -> list[Logged]:
-    """Windows of steps.jsonl; a line that says none is counted as damage."""
+    """Windows of levels.jsonl; a line that says none is counted as damage."""
     logged = []
     for row in run.steps:
         try:
