@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     from harness.study.ceiling import Ceiling
 
-CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 DEFAULT_USERS: Final = 512  # knee's --max-users
-PYTHON: Final = (3, 11)
-LOCUST: Final = (2, 47)
-CORES: Final = 2  # one for the reader, one for its decoder
-DISK_BYTES: Final = 1 << 30
-CLOCK_READ_NS: Final = 500
-ROOM: Final = 0.8  # of the ceiling: a plan above it has no room for a burst
+MIN_PYTHON: Final = (3, 11)
+MIN_LOCUST: Final = (2, 47)
+MIN_CORES: Final = 2  # one for the reader, one for its decoder
+MIN_FREE_BYTES: Final = 1 << 30
+MAX_CLOCK_READ_NS: Final = 500
+HEADROOM: Final = 0.8  # of the ceiling: a plan above it has no room for a burst
 
 
 class Level(Enum):
@@ -62,7 +62,7 @@ def _judge(fine: bool, what: str, remedy: str, otherwise: Level = Level.fail) ->
 
 def python() -> Finding:
     """The interpreter is new enough."""
-    new_enough = sys.version_info >= PYTHON
+    new_enough = sys.version_info >= MIN_PYTHON
     return _judge(new_enough, sys.version.split()[0], "install Python 3.11 or newer")
 
 
@@ -73,7 +73,7 @@ def locust() -> Finding:
     except PackageNotFoundError:
         return Finding(Level.fail, "not installed", "make setup")
     numbers = tuple(int(part) for part in found.split(".")[:2])
-    return _judge(numbers >= LOCUST, found, "make setup")
+    return _judge(numbers >= MIN_LOCUST, found, "make setup")
 
 
 def open_files() -> Finding:
@@ -91,17 +91,17 @@ def cores() -> Finding:
     """The reader and its decoder do not share a core."""
     count = len(os.sched_getaffinity(0))
     remedy = "two cores keep the decoder off the reader's"
-    return _judge(count >= CORES, str(count), remedy, Level.warn)
+    return _judge(count >= MIN_CORES, str(count), remedy, Level.warn)
 
 
 def clock() -> Finding:
     """Reading the clock is cheap."""
-    source = CLOCK.read_text().strip() if CLOCK.exists() else "unknown"
+    source = CLOCK_SOURCE.read_text().strip() if CLOCK_SOURCE.exists() else "unknown"
     start = time.perf_counter_ns()
     for _ in range(1_000):
         time.clock_gettime_ns(time.CLOCK_REALTIME)
     each_ns = (time.perf_counter_ns() - start) // 1_000
-    fast = source in FAST_CLOCKS or each_ns < CLOCK_READ_NS
+    fast = source in FAST_CLOCKS or each_ns < MAX_CLOCK_READ_NS
     remedy = "boot with clocksource=tsc where the machine allows"
     return _judge(fast, f"{source}, {each_ns} ns a reading", remedy, Level.warn)
 
@@ -109,7 +109,7 @@ def clock() -> Finding:
 def disk() -> Finding:
     """A run folder of an hour fits."""
     free = shutil.disk_usage(".").free
-    return _judge(free >= DISK_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Level.warn)
+    return _judge(free >= MIN_FREE_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Level.warn)
 
 
 def gpu() -> Finding:
@@ -196,7 +196,7 @@ def plan(found: Ceiling, users: int, itl_ns: int) -> Finding:
     what = f"{users} users at {itl_ns / MS:g} ms a token: {rate:,.0f} tokens/s"
     if best is None:
         return Finding(Level.warn, what, "see the line above")
-    need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / ROOM)
+    need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / HEADROOM)
     if need <= 1:
         return Finding(Level.ok, f"{what}, fits one load process")
     if found.more:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from harness.study.experiment import Experiment, Viewer, Wanted
     from harness.study.steps import Now, Step
 
-RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
-LEAST_NS = 5 * SECOND  # less where so much has more events than
-MOST_EVENTS = 100_000  # these: the view must not cost what the measurement does
+MAX_RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
+MIN_RECENT_NS = 5 * SECOND  # less where so much has more events than
+MAX_EVENTS = 100_000  # these: the view must not cost what the measurement does
 
 
 class Front:
@@ -39,10 +39,10 @@ class Front:
     @contextmanager
     def watch(self, wanted: Wanted, stream: TextIO) -> Iterator[Viewer]:
         if not wanted.output.live:
-            yield _Nothing()
+            yield _QuietView()
             return
         with Live(stream) as live:
-            yield _View(live, wanted)
+            yield _TerminalView(live, wanted)
 
     def report(self, run: Run, result: Result, gaps: WindowGaps) -> str:
         return write_reports(run, result, gaps).text
@@ -51,7 +51,7 @@ class Front:
         return junit(result)
 
 
-class _Nothing:
+class _QuietView:
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         """`--quiet`."""
 
@@ -59,14 +59,14 @@ class _Nothing:
         """`--quiet`."""
 
 
-class _View:
+class _TerminalView:
     """Collects what the view shows, once a second."""
 
     def __init__(self, live: Live, wanted: Wanted) -> None:
         self.live = live
         self.wanted = wanted
         self.view = LiveView(title=f"vllm-harness {wanted.kind}")
-        self._recent_ns = RECENT_NS
+        self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         """Redraw from the controller, the ledger and the latest sample."""
@@ -124,16 +124,18 @@ class _View:
         view, controller = self.view, experiment.controller
         slos = controller.plan.slos
         limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.statistic == "p95"}
-        for step, seen in zip(controller.steps, levels_ended(experiment), strict=True):
-            if step.window.index < len(view.past):
+        for level, seen in zip(controller.steps, levels_ended(experiment), strict=True):
+            if level.window.index < len(view.past):
                 continue
             ttft, itl = (
                 Figure(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
             )
             rate, ended = Figure(seen.output_tokens_per_s), counts(seen.ended, seen.failed)
-            reason = step.invalid or step.judgement.reason
-            told = ended.replace(" ended", "")
-            view.past.append(Row(step.window.users, ttft, itl, rate, told, result(step), reason))
+            reason = level.invalid or level.judgement.reason
+            requests = ended.replace(" ended", "")
+            view.past.append(
+                Row(level.window.users, ttft, itl, rate, requests, result(level), reason)
+            )
         low, high = bracket_users(controller.plan, controller.steps)
         ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
         view.bracket = ends and f"{ends} so far"
@@ -149,7 +151,7 @@ class _View:
 
 def affordable_ns(span_ns: int, events: int) -> int:
     """How far the next look goes back, after one of `span_ns` saw so many events."""
-    return min(max(span_ns * MOST_EVENTS // max(events, 1), LEAST_NS), RECENT_NS)
+    return min(max(span_ns * MAX_EVENTS // max(events, 1), MIN_RECENT_NS), MAX_RECENT_NS)
 
 
 def counts(ended: int, failed: int) -> str:
@@ -165,11 +167,11 @@ def phase(name: str, running_users: int, users: int) -> str:
     return f"warming up{started}"
 
 
-def result(step: Step) -> str:
+def result(level: Step) -> str:
     """Its decision; on the way up a level need not be decided, only lean to pass."""
-    if step.invalid:
+    if level.invalid:
         return Decision.invalid
-    judged, up = step.judgement, step.window.purpose == Purpose.up
+    judged, up = level.judgement, level.window.purpose == Purpose.up
     so_far = up and judged.decision == Decision.inconclusive and not judged.leans_to_fail
     return SO_FAR if so_far else judged.decision
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction["Parser"]  # noqa: SLF001 - its only name
     Options = argparse._ActionsContainer  # noqa: SLF001 - a parser or a group
 
-WIDTH: Final = 79  # of a help text
+HELP_WIDTH: Final = 79  # of a help text
 
 
 class Parser(argparse.ArgumentParser):
     """Raises ConfigError instead of printing usage; accepts no abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
-        options["description"] = fill(options.get("description", ""), WIDTH)
+        options["description"] = fill(options.get("description", ""), HELP_WIDTH)
         raw = argparse.RawDescriptionHelpFormatter  # keeps the epilog's lines as they are
         super().__init__(allow_abbrev=False, formatter_class=raw, **options)
 

@@ -59,7 +59,7 @@ def output(parser: argparse.ArgumentParser) -> None:
 def listen(group: argparse._ActionsContainer, port: int) -> None:
     """Where a server of ours listens."""
     table.Option("--host", "", str, "ADDRESS", "127.0.0.1").declare(group)
-    table.number("--port", "0: any free port", port, least=0, example=port).declare(group)
+    table.number("--port", "0: any free port", port, min_value=0, example=port).declare(group)
 
 
 def target_options(args: argparse.Namespace) -> TargetOptions:

@@ -40,8 +40,11 @@ def start(options: Options) -> int:
         rows = [f"  {name:<10}{what}\n" for name, what in plan(options, users).items()]
         said_to(options.output).write("".join(["The plan; nothing was sent.\n", *rows]))
         return EXIT_OK
-    most = max(users)
-    with ready(options.target, options.load, options.output, most, option=option) as (url, known):
+    max_users = max(users)
+    with ready(options.target, options.load, options.output, max_users, option=option) as (
+        url,
+        known,
+    ):
         gc.set_threshold(100_000)  # else imports and drawings are looked through again and again
         from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
         from harness.study.knee import run_knee  # noqa: PLC0415 - as above
@@ -69,7 +72,7 @@ def plan(options: Options, users: tuple[int, ...]) -> dict[str, str]:
     check_lengths(work, context)
     clips = clipping(options.load, context) if context else "to the context that the server names"
     shared = f" ({work.system_tokens:,} of them shared by all)" if work.system_tokens else ""
-    told = f"{', '.join(f'{n:,}' for n in users)} {'user' if users == (1,) else 'users'}"
+    levels_text = f"{', '.join(f'{n:,}' for n in users)} {'user' if users == (1,) else 'users'}"
     rows = {
         "target": simulated(target.engine) if target.engine
         else f"{target.model or 'the only model'} at {Address.parse(target.url or '')}",
@@ -80,13 +83,13 @@ def plan(options: Options, users: tuple[int, ...]) -> dict[str, str]:
     }  # fmt: skip
     if isinstance(options, KneeOptions):
         rows["SLOs"] = rows["SLOs"] if slos else "none: the power knee is searched"
-        rows["levels"] = f"{told} on the way up, until one fails; then between pass and fail"
+        rows["levels"] = f"{levels_text} on the way up, until one fails; then between pass and fail"
         rows["budget"] = f"{say_ns(options.budget_ns)} of load at most, and a minute to drain"
     else:
         rows["SLOs"] = rows["SLOs"] if slos else "none: nothing is judged"
         length = options.duration_ns
         each = say_ns(length) if length else count(options.requests or 0, "request")
-        rows["levels"] = f"{told} for {each}{' each' * (len(users) > 1)}"
+        rows["levels"] = f"{levels_text} for {each}{' each' * (len(users) > 1)}"
     return {name: what for name, what in rows.items() if what} | {
         "results": str(options.output.out_dir)
     }

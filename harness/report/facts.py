@@ -41,7 +41,7 @@ class Facts:
         return self.result.knee or Knee()
 
     @property
-    def steps(self) -> tuple[Level, ...]:
+    def levels(self) -> tuple[Level, ...]:
         """Every hold of a level, in the order of the run."""
         return self.result.levels
 
@@ -64,17 +64,17 @@ class Facts:
         return mapping(self.run.info.get("server"))
 
     @cached_property
-    def levels(self) -> list[list[Level]]:
+    def by_users(self) -> list[list[Level]]:
         """Holds whose figures may be used, grouped by users, ascending."""
-        by_users: dict[int, list[Level]] = {}
-        for step in self.used:
-            by_users.setdefault(step.users, []).append(step)
-        return [by_users[users] for users in sorted(by_users)]
+        groups: dict[int, list[Level]] = {}
+        for level in self.used:
+            groups.setdefault(level.users, []).append(level)
+        return [groups[users] for users in sorted(groups)]
 
     @property
     def split(self) -> list[Level]:
         """Those whose mean TTFT is split."""
-        return [step for step in self.used if not isnan(step.ttft_split.rest_ms)]
+        return [level for level in self.used if not isnan(level.ttft_split.rest_ms)]
 
     def limit_ms(self, metric: str) -> float:
         """The limit on the p95 of a latency; NaN without one."""
@@ -84,8 +84,8 @@ class Facts:
     @property
     def measured_at(self) -> int:
         """The level whose figures stand for the knee; 0 when there is none."""
-        step = self.result.at_knee
-        return step.users if step else 0
+        level = self.result.at_knee
+        return level.users if level else 0
 
 
 def mapping(value: Any) -> dict[str, Any]:

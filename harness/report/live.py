@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-LINE_EVERY_S: Final = 10.0
-BAR: Final = 32  # characters
-COLORS: Final[dict[str, str]] = {
+PLAIN_LINE_INTERVAL_S: Final = 10.0
+PROGRESS_BAR_WIDTH: Final = 32  # characters
+DECISION_COLORS: Final[dict[str, str]] = {
     Decision.passed: "green",
     Decision.failed: "red",
     Decision.invalid: "dim",
@@ -33,9 +33,9 @@ PURPOSES: Final = {
 }  # fmt: skip
 SO_FAR: Final = "passing so far"
 COLUMNS: Final = ("users", "p95 TTFT, ms", "p95 ITL, ms", "tokens/s", "requests")
-WIDTHS: Final = (6, 22, 22, 9, 9)
-NARROW_WIDTHS: Final = (6, 22, 11, 9, 9)  # without the ITL's interval
-NARROW: Final = 96  # columns of a terminal
+COLUMN_WIDTHS: Final = (6, 22, 22, 9, 9)
+NARROW_COLUMN_WIDTHS: Final = (6, 22, 11, 9, 9)  # without the ITL's interval
+NARROW_TERMINAL_COLUMNS: Final = 96  # columns of a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Row:
 
 def in_columns(cells: Sequence[str], last: str, *, narrow: bool) -> str:
     """Right-aligned cells, and a last one that may be of any length."""
-    widths = NARROW_WIDTHS if narrow else WIDTHS
-    told = " ".join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True))
-    return f"{told}  {one_line(last)}"
+    widths = NARROW_COLUMN_WIDTHS if narrow else COLUMN_WIDTHS
+    row = " ".join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True))
+    return f"{row}  {one_line(last)}"
 
 
 @dataclass(slots=True)
@@ -121,13 +121,13 @@ class Live:
         self._rows(view)
         if self._live is not None:
             self._live.update(panel(view), refresh=True)
-        elif time.monotonic() - self._line_at >= LINE_EVERY_S:
+        elif time.monotonic() - self._line_at >= PLAIN_LINE_INTERVAL_S:
             self._print(line(view))
 
     def due(self) -> bool:
         """Whether the next `show` may show the level's figures: always, but in plain lines."""
         early_s = 1.0  # than the line itself, so that no line goes out with older figures
-        return not self.plain or time.monotonic() - self._line_at >= LINE_EVERY_S - early_s
+        return not self.plain or time.monotonic() - self._line_at >= PLAIN_LINE_INTERVAL_S - early_s
 
     def over(self, view: LiveView) -> None:
         """The load has ended: its last rows, and what takes time now."""
@@ -135,11 +135,11 @@ class Live:
         self._print("Computing the results.", "dim")
 
     def _rows(self, view: LiveView) -> None:
-        narrow = self._live is not None and self._live.console.width < NARROW
+        narrow = self._live is not None and self._live.console.width < NARROW_TERMINAL_COLUMNS
         if view.past and not self._told:
             self._print(in_columns(COLUMNS, "result", narrow=narrow), "dim")
         for row in view.past[self._told :]:
-            self._print(row.text(narrow=narrow), COLORS.get(row.result, ""))
+            self._print(row.text(narrow=narrow), DECISION_COLORS.get(row.result, ""))
         self._told = len(view.past)
 
     def _print(self, text: str, style: str = "") -> None:
@@ -156,8 +156,8 @@ def line(view: LiveView) -> str:
     if not view.level:
         return "waiting for the first level"
     known = [f"p95 {name} {value}" for name, value in view.latencies.items() if value]
-    told = ", ".join(filter(None, [*known, view.counts, view.time]))
-    return one_line(f"level {view.level}, {count(view.users, 'user')}, {view.phase}: {told}")
+    details = ", ".join(filter(None, [*known, view.counts, view.time]))
+    return one_line(f"level {view.level}, {count(view.users, 'user')}, {view.phase}: {details}")
 
 
 def panel(view: LiveView) -> RenderableType:
@@ -184,7 +184,7 @@ def panel(view: LiveView) -> RenderableType:
         if name and value:
             now.add_row(_plain(name), _plain(value))
     bar = Table.grid(padding=(0, 2))
-    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=BAR), _plain(view.time))
+    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=PROGRESS_BAR_WIDTH), _plain(view.time))
     now.add_row(_plain("progress"), bar)
     return Panel(now, title=_plain(view.title), title_align="left")
 

@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 NAN: Final = math.nan
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
-FEWEST_DIGITS, PLAIN_DIGITS, MOST_DIGITS = 2, 3, 4
-WHOLE_DIGITS: Final = 6  # before the point there may be so many
-MOST_DECIMALS: Final = 3  # to show that a figure is not its limit
+MIN_DIGITS, DIGITS_WITHOUT_INTERVAL, MAX_DIGITS = 2, 3, 4
+MAX_INTEGER_DIGITS: Final = 6  # before the point there may be so many
+MAX_DECIMALS: Final = 3  # to show that a figure is not its limit
 # An underscore inside a word is none to Markdown: `ttft_p95` stays as it is.
 _MARKDOWN: Final = re.compile(
     r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#=]|^[+-](?!\d)"
 )
-SMALL_LEAD: Final = 2  # below this a single digit would round by up to a half of the half-width
+SMALL_LEADING_DIGIT: Final = (
+    2  # below this a single digit would round by up to a half of the half-width
+)
 
 
 def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
@@ -40,14 +42,14 @@ def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
     size = math.floor(math.log10(scale))
     half = (hi - lo) / 2
     if not math.isfinite(half) or half <= 0:
-        return max(PLAIN_DIGITS - 1 - size, 0)
+        return max(DIGITS_WITHOUT_INTERVAL - 1 - size, 0)
     lead = math.floor(math.log10(half))
-    if half / 10**lead < SMALL_LEAD:
+    if half / 10**lead < SMALL_LEADING_DIGIT:
         lead -= 1
-    most = min(max(MOST_DIGITS - 1 - size, 0), WHOLE_DIGITS - 1 - size)
+    max_places = min(max(MAX_DIGITS - 1 - size, 0), MAX_INTEGER_DIGITS - 1 - size)
     large = max(half, abs(value) if math.isfinite(value) else 0.0)
-    fewest = FEWEST_DIGITS - 1 - math.floor(math.log10(large))
-    return max(min(-lead, most), fewest)
+    min_places = MIN_DIGITS - 1 - math.floor(math.log10(large))
+    return max(min(-lead, max_places), min_places)
 
 
 def say(value: float, lo: float = NAN, hi: float = NAN) -> str:
@@ -93,7 +95,7 @@ class Figure:
         """The number alone, rounded to the side of its limit that it is on."""
         decimals = places(self.value, self.lo, self.hi)
         if math.isfinite(self.value):
-            while decimals < MOST_DECIMALS and _side(self.value, self.limit) != _side(
+            while decimals < MAX_DECIMALS and _side(self.value, self.limit) != _side(
                 round(self.value, decimals), self.limit
             ):
                 decimals += 1

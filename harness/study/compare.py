@@ -135,17 +135,20 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     """B beside A, the baseline. Raises RunFolderError; ConfigError where nothing is common."""
     runs = read_run(a), read_run(b)
     plans = [plan_of(run) for run in runs]
-    ours, theirs = (_read(run, plans[0]) for run in runs)
-    pairs = pairs_of(ours, theirs)
+    sides_a, sides_b = (_read(run, plans[0]) for run in runs)
+    pairs = pairs_of(sides_a, sides_b)
     if not pairs:
-        held = [sorted(n for n in found if n) for found in (ours, theirs)]
+        levels_held = [sorted(n for n in found if n) for found in (sides_a, sides_b)]
         raise ConfigError(
-            f"{a} and {b} have no level in common: found usable ones of {held[0]} and {held[1]} "
-            "users, expected one that both held, or two knees; try `vllm-harness run` with one."
+            f"{a} and {b} have no level in common: found valid levels of "
+            f"{levels_held[0]} and {levels_held[1]} users, expected one that both held, or two "
+            "knees; try `vllm-harness run` with one of them."
         )
-    one, other = (_settings(run) for run in runs)
-    differing = [name for name in one | other if one.get(name) != other.get(name)]
-    unlike = {name: (one.get(name, "?"), other.get(name, "?")) for name in differing}
+    settings_a, settings_b = (_settings(run) for run in runs)
+    differing = [
+        name for name in settings_a | settings_b if settings_a.get(name) != settings_b.get(name)
+    ]
+    unlike = {name: (settings_a.get(name, "?"), settings_b.get(name, "?")) for name in differing}
     found = compare.compare(pairs, tolerance, plans[0].max_errors)
     return Comparison(str(a), str(b), tolerance, unlike, found)
 
@@ -156,9 +159,9 @@ def _read(run: Run, plan: SearchPlan) -> Sides:
     why = {entry.window: entry.invalid for entry in logged}
     if left := [entry.window for entry in logged if not entry.audited]:
         shared = shared_tokens(config.get("drive") or {})
-        for w, step in Counted(run, left, plan.slos, run.server).steps.items():
-            known = step.known
-            why[w] = unusable(w, known, run.server, plan.slos, shared=shared, counted=step)
+        for w, level in Counted(run, left, plan.slos, run.server).steps.items():
+            known = level.known
+            why[w] = unusable(w, known, run.server, plan.slos, shared=shared, counted=level)
     windows = [window for window, reason in why.items() if not reason]
     return sides_of(run, windows, plan, searched=config.get("kind") == "knee")
 
@@ -168,11 +171,11 @@ def _settings(run: Run) -> dict[str, str]:
     config, server = run.info["config"], run.info.get("server") or {}
     client, gpus = run.info.get("hardware") or {}, (run.info.get("gpu") or {}).get("gpus") or []
     names = ("model", "version", "embedded", "api", "flags")
-    told: dict[str, Any] = {name: server.get(name) for name in names} | {
+    settings: dict[str, Any] = {name: server.get(name) for name in names} | {
         "GPUs": [gpu.get("name") for gpu in gpus],
         "workload": (config.get("drive") or {}).get("workload"),
         "SLOs": config.get("slos"),
         "client": {name: client.get(name) for name in ("cpu", "usable_cores")},
     }
-    flat = ((n, v if isinstance(v, dict) else {"": v}) for n, v in told.items())
+    flat = ((n, v if isinstance(v, dict) else {"": v}) for n, v in settings.items())
     return {f"{name} {part}".strip(): str(v) for name, parts in flat for part, v in parts.items()}

@@ -37,35 +37,38 @@ if TYPE_CHECKING:
     from harness.study.steps import Choice, Records
 
 LAG_NS: Final = 2 * SECOND  # simulated: as long as a record and its parts take in real time
-MOST_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
+MAX_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
 # A level is there when this share of its users has a request under way, and settled when so many
 # requests per user have ended since.
 BUSY_SHARE: Final = 0.9
 TURNOVERS: Final = 2
 TURNOVERS_LEAN: Final = 1  # on the way up, or where users change by at most NEARBY
-NEARBY: Final = 0.1
+MAX_RELATIVE_CHANGE: Final = 0.1
 # How many request lifetimes a level is measured for.
-SHORTEST: Final = 2  # before any look
-SHORTEST_LEAN: Final = 1  # before a look that only says whether to climb on
+MIN_LIFETIMES: Final = 2  # before any look
+MIN_LIFETIMES_LEAN: Final = 1  # before a look that only says whether to climb on
 GOOD_LIFETIMES: Final = 8  # before a level near the knee passes: queues and full caches grow
 STEADY_LIFETIMES: Final = 6  # for a throughput: as many as it has blocks
 # A quick look on the way up suffices when the worst SLO is far from its limit, by a factor of two
 # (in log-odds), or when it is merely met but seen often. Observations that each case needs:
-FAR: Final = float(np.log(2))
-CLEARLY_GOOD_N: Final = 3
-CLEARLY_BAD_N: Final = 10
-MET_N: Final = 40
+FAR_LOG_ODDS: Final = float(np.log(2))
+CLEARLY_GOOD_MIN_N: Final = 3
+CLEARLY_BAD_MIN_N: Final = 10
+MET_MIN_N: Final = 40
 # A step ends at once when so many requests of the last ten seconds failed. Where answers take
 # seconds one failure may be all that ended, so it takes three.
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
-HARD_FAIL_LEAST: Final = 3
+HARD_FAIL_MIN_FAILURES: Final = 3
 HARD_FAILED: Final = "more than half of the requests failed"
-GIVEN: Final = (StopRule.time, StopRule.requests)  # ends that nothing about latencies can change
+FIXED_LENGTH: Final = (
+    StopRule.time,
+    StopRule.requests,
+)  # ends that nothing about latencies can change
 
 
-def _shortest(hold: Hold) -> int:
-    return SHORTEST_LEAN if hold.stop == StopRule.lean else SHORTEST
+def _min_lifetimes(hold: Hold) -> int:
+    return MIN_LIFETIMES_LEAN if hold.stop == StopRule.lean else MIN_LIFETIMES
 
 
 class KneeController:
@@ -116,7 +119,7 @@ class KneeController:
         if self.began_ns < 0:
             self.began_ns = now_ns
         known_ns = now_ns - LAG_NS if known_ns is None else known_ns
-        self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MOST_LAG_NS)
+        self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MAX_LAG_NS)
         if self.result is None and self.now is None:
             self._advance(now_ns)
         if self.now is not None and self.now.drain is not None:
@@ -151,7 +154,7 @@ class KneeController:
         horizon = self.horizon_ns
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
         failing = self._hard_fail(now, since, horizon)
-        if now.settled_ns >= 0 and not failing and now.hold.stop in GIVEN:
+        if now.settled_ns >= 0 and not failing and now.hold.stop in FIXED_LENGTH:
             self._hold(now, now_ns, horizon)
             return
         looks = now.settled_ns < 0 or horizon >= now.look_ns or self._spent(now, now_ns, horizon)
@@ -188,7 +191,7 @@ class KneeController:
         hold = now.hold
         before = self.steps[-1].window.users if self.steps else 0
         drained = now.loaded_ns > now.began_ns
-        nearby = not drained and abs(before - hold.users) <= NEARBY * hold.users
+        nearby = not drained and abs(before - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
         return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
 
     def _window(self, now: Now, horizon: int, now_ns: int) -> Window:
@@ -247,19 +250,21 @@ class KneeController:
         ended, bad = self.records.ended(window.settled_ns, window.end_ns)
         seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
         counts = (np.array([float(n)]) for n in (ended, bad, 0))
-        unseen = Evidence(window, self._life_ns, seconds, (), *counts)
-        told = Judgement(Decision.held, "judged from the records at the end", leans_to_fail=False)
-        self._keep(Step(window, unseen, told, audited=self.audit is None))
+        empty = Evidence(window, self._life_ns, seconds, (), *counts)
+        judgement = Judgement(
+            Decision.held, "judged from the records at the end", leans_to_fail=False
+        )
+        self._keep(Step(window, empty, judgement, audited=self.audit is None))
 
     def _spent(self, now: Now, now_ns: int, horizon: int) -> bool:
         """Whether the step's time is up: its cap and enough requests, twice the cap, the budget."""
         length = horizon - now.settled_ns
-        few = self.peek is None or self.peek.window.index != len(self.steps)
-        if not few and self.peek is not None:
-            short = length < _shortest(now.hold) * self.peek.lifetime_ns
-            few = short or self._least(self.peek) < CLEARLY_BAD_N
+        too_few = self.peek is None or self.peek.window.index != len(self.steps)
+        if not too_few and self.peek is not None:
+            short = length < _min_lifetimes(now.hold) * self.peek.lifetime_ns
+            too_few = short or self._least(self.peek) < CLEARLY_BAD_MIN_N
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
-        return over_budget or length >= now.hold.max_ns * (2 if few else 1)
+        return over_budget or length >= now.hold.max_ns * (2 if too_few else 1)
 
     def _enough(self, now: Now, evidence: Evidence, held: Evidence) -> bool:
         """Whether the step may end before its cap."""
@@ -267,10 +272,10 @@ class KneeController:
         if now.hold.stop == StopRule.steady:
             return (
                 length >= STEADY_LIFETIMES * evidence.lifetime_ns
-                and evidence.ended.sum() >= CLEARLY_BAD_N
+                and evidence.ended.sum() >= CLEARLY_BAD_MIN_N
             )
         lifetimes = length / max(evidence.lifetime_ns, 1)
-        if lifetimes < _shortest(now.hold):
+        if lifetimes < _min_lifetimes(now.hold):
             return False
         decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
         outlasted = lean or lifetimes >= GOOD_LIFETIMES
@@ -281,13 +286,13 @@ class KneeController:
 
     def _far(self, evidence: Evidence) -> bool:
         if not self.plan.slos:  # nothing to be far from
-            return self._least(evidence) >= MET_N
+            return self._least(evidence) >= MET_MIN_N
         z = float(worst_ratio(evidence, self.plan.slos)[0])
         n = self._least(evidence)
         return bool(
-            (z < -FAR and n >= CLEARLY_GOOD_N)
-            or (z > FAR and n >= CLEARLY_BAD_N)
-            or (z < 0 and n >= MET_N)
+            (z < -FAR_LOG_ODDS and n >= CLEARLY_GOOD_MIN_N)
+            or (z > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N)
+            or (z < 0 and n >= MET_MIN_N)
         )
 
     def _least(self, evidence: Evidence) -> float:
@@ -302,10 +307,10 @@ class KneeController:
         self._recovering = False  # it answers again: only the level above was too much for it
         self._keep(Step(window, evidence, judgement, why))
 
-    def _keep(self, step: Step) -> None:
-        self.steps.append(step)
+    def _keep(self, level: Step) -> None:
+        self.steps.append(level)
         self.now, self.peek = None, None
-        self.on_step(step)
+        self.on_step(level)
 
     def close(self, now_ns: int) -> None:
         """The run ends here: a step that was being measured is kept as far as it got."""
@@ -314,7 +319,7 @@ class KneeController:
             return
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)
-            if now.hold.stop in GIVEN:
+            if now.hold.stop in FIXED_LENGTH:
                 self._put_off(window)
                 return
             seen = self.records.table(now.settled_ns, now_ns)
@@ -331,7 +336,7 @@ class KneeController:
             return False
         after = max(now.began_ns, horizon - HARD_FAIL_NS)
         ended, bad = self.records.ended(max(after + 1, since), horizon)
-        return bad >= HARD_FAIL_LEAST and bad > self._hard_share * ended
+        return bad >= HARD_FAIL_MIN_FAILURES and bad > self._hard_share * ended
 
     def _hard_failed(self, now: Now, now_ns: int, horizon: int) -> None:
         """End the step as failed and go down to the last level that passed; there again: the end.
@@ -347,7 +352,7 @@ class KneeController:
         good = [s.window.users for s in self.steps if s.judgement.decision == Decision.passed]
         lower = [g for g in good if g < window.users]
         nowhere = not lower and window.users <= self.plan.min_users
-        if self._recovering or nowhere or now.hold.stop in GIVEN:
+        if self._recovering or nowhere or now.hold.stop in FIXED_LENGTH:
             self.result = Done(Status.target_failed, None)
             return
         self._recovering = True

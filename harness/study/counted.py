@@ -80,7 +80,7 @@ class Counted:
             w: CountedStep(recorded, w, slos, samples, until)
             for w, until in zip(windows, untils, strict=False)
         }
-        walk(recorded, [*(w for step in self.steps.values() for w in step.walkers), *also])
+        walk(recorded, [*(w for level in self.steps.values() for w in level.walkers), *also])
         self.gaps: WindowGaps = {
             (w.settled_ns, w.end_ns): s.tokens.gaps["itl"] for w, s in self.steps.items()
         }
@@ -89,8 +89,8 @@ class Counted:
         """One latency of these windows of a level together."""
         if key in GAPS:
             held = set(windows)
-            steps = [s for w, s in self.steps.items() if (w.settled_ns, w.end_ns) in held]
-            return together([step.tokens.gaps[key] for step in steps])
+            levels = [s for w, s in self.steps.items() if (w.settled_ns, w.end_ns) in held]
+            return together([level.tokens.gaps[key] for level in levels])
         return sample_of(self.recorded.table, key, spans_of(self.recorded.table, windows))
 
 

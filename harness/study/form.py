@@ -33,7 +33,7 @@ FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", r
     for option in ASKED_IN_FORM
     if option.field is not None
 }
-ON_THE_LINE: Final = ("min_users", "max_users", "budget")  # chat.py has the others
+LOCUST_OPTIONS: Final = ("min_users", "max_users", "budget")  # chat.py has the others
 
 
 def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -65,7 +65,7 @@ def in_labels(sentence: str) -> str:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The search's own options on Locust's command line; its form shows their help as it is."""
-    for name in ON_THE_LINE:
+    for name in LOCUST_OPTIONS:
         field = FIELDS[name]
         parser.add_argument(f"--{name.replace('_', '-')}", default=field.default, help=field.hint)
     group = parser.add_argument_group("the search, from the command line only")

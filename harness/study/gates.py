@@ -46,11 +46,11 @@ def no_worse(baseline: Path, folder: Path, tolerance: float) -> Gate:
         first, more = worse[0], len(worse) - 1
         what = first.metric + (f" at {first.users:,} users" if first.users else "")
         others = f", and {more} more" if more else ""
-        told = f"Worse than {baseline} {limit}: {what} {first.change:+.1%}{others}."
-        return Gate(name, Verdict.missed, told)
+        sentence = f"Worse than {baseline} {limit}: {what} {first.change:+.1%}{others}."
+        return Gate(name, Verdict.missed, sentence)
     if found.exit_code != EXIT_OK:
-        told = f"Too little was measured to compare with {baseline}; try a longer --budget."
-        return Gate(name, Verdict.inconclusive, told)
+        sentence = f"Too little was measured to compare with {baseline}; try a longer --budget."
+        return Gate(name, Verdict.inconclusive, sentence)
     return Gate(name, Verdict.met, f"Nothing is shown to be worse than {baseline} {limit}.")
 
 

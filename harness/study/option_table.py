@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from argparse import _ActionsContainer
     from collections.abc import Callable, Iterable, Sequence
 
-MOST_IN_A_FORM: Final = 1_000_000  # of tokens or users: a browser must not ask for more
+MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
 KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
 
@@ -62,12 +62,12 @@ class Option(NamedTuple):
         if self.read is None:
             group.add_argument(self.flag, action="store_true", help=self.help)
             return
-        told = [self.help] * bool(self.help)
-        told += [f"default: {self.default}".replace("%", "%%")] * (self.default is not None)
+        help_text = [self.help] * bool(self.help)
+        help_text += [f"default: {self.default}".replace("%", "%%")] * (self.default is not None)
         default: Any = self.default if self.action == "store" else []
         group.add_argument(
             self.flag,
-            help="; ".join(told),
+            help="; ".join(help_text),
             type=self.read,
             metavar=self.metavar,
             default=default,
@@ -93,17 +93,21 @@ def share(option: str) -> Callable[[str], float]:
 
 
 def count(
-    option: str, least: int = 1, example: int = 1, most: int | None = None
+    option: str, min_value: int = 1, example: int = 1, max_value: int | None = None
 ) -> Callable[[str], int]:
-    """A reader of a whole number from `least` up (to `most`) for the option so called."""
+    """A reader of a whole number from `min_value` up to `max_value`."""
 
     def read(text: str) -> int:
         word = text.strip()
-        known = word.isascii() and word.isdecimal()
-        if not known or int(word) < least or (most is not None and int(word) > most):
-            up = "up" if most is None else f"to {most:,}"
+        is_number = word.isascii() and word.isdecimal()
+        if (
+            not is_number
+            or int(word) < min_value
+            or (max_value is not None and int(word) > max_value)
+        ):
+            up = "up" if max_value is None else f"to {max_value:,}"
             raise ConfigError(
-                f"{option} is {text!r}: expected a whole number from {least} {up}; "
+                f"{option} is {text!r}: expected a whole number from {min_value} {up}; "
                 f"try {option} {example}."
             )
         return int(word)
@@ -164,14 +168,14 @@ def number(
     text: str = "",
     default: int | None = None,
     *,
-    least: int = 1,
+    min_value: int = 1,
     example: int = 1,
     metavar: str = "N",
     field: Field | None = None,
 ) -> Option:
     """An option that takes a whole number."""
     shown = None if default is None else str(default)
-    return Option(flag, text, count(flag, least, example), metavar, shown, field=field)
+    return Option(flag, text, count(flag, min_value, example), metavar, shown, field=field)
 
 
 CERTIFICATE: Final = (
@@ -205,21 +209,21 @@ TARGET: Final = (
     *TIMEOUTS,
     *SERVER,
 )  # fmt: skip
-OWN_LENGTH: Final = "mean length; default: the workload's own"
+LENGTH_HELP: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (
     Option("--workload", "", workload, "NAME", "chat",
            field=Field("Workload", "what is sent", choices=tuple(WORKLOADS))),
-    number("--prompt-tokens", OWN_LENGTH, example=128,
+    number("--prompt-tokens", LENGTH_HELP, example=128,
            field=Field("Prompt tokens", "mean; 0: the workload's own", "0",
-                       read=count("prompt tokens", 0, most=MOST_IN_A_FORM))),
-    number("--output-tokens", OWN_LENGTH, example=128,
+                       read=count("prompt tokens", 0, max_value=MAX_FORM_NUMBER))),
+    number("--output-tokens", LENGTH_HELP, example=128,
            field=Field("Output tokens", "mean; 0: the workload's own", "0",
-                       read=count("output tokens", 0, most=MOST_IN_A_FORM))),
+                       read=count("output tokens", 0, max_value=MAX_FORM_NUMBER))),
 )  # fmt: skip
 LOAD: Final = (
     *LENGTHS,
     Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
-    number("--seed", "", 1, least=0),
+    number("--seed", "", 1, min_value=0),
     number("--processes", "worker processes that send the load", 1),
 )
 SLO: Final = Option(
@@ -238,7 +242,7 @@ USER_RANGE: Final = (
     number("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
     number("--max-users", "", 512, field=Field(
         "Highest level", "the most users to try",
-        read=count("the highest level", most=MOST_IN_A_FORM),
+        read=count("the highest level", max_value=MAX_FORM_NUMBER),
     )),
 )  # fmt: skip
 TOLERANCE: Final = Option(
@@ -273,7 +277,7 @@ OUTPUT: Final = (
     Option("--ui", "serve Locust's web UI during the run", None),
     number("--ui-port", "default: 8089", example=8089, metavar="PORT"),
     number("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free port",
-           least=0, example=9401, metavar="PORT"),
+           min_value=0, example=9401, metavar="PORT"),
     Option("--metrics-host", "default: 127.0.0.1", str, "ADDRESS"),
     number("--otlp-port", "receive the server's traces (OTLP over HTTP) there: TTFT split request "
            "by request", example=4318, metavar="PORT"),

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from harness.load.workloads import Workload
     from harness.measure.slo import Slo
 
-FIRST_TOKEN_NS: Final = 120 * SECOND
+DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
 PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late, but not later than this
 
 
-LONGEST_NS: Final = 24 * NS_PER["h"]
-SHORTEST_NS: Final = 10 * SECOND
+MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
+MIN_BUDGET_NS: Final = 10 * SECOND
 
 
 def budget_ns(text: str, what: str = "the budget") -> int:
     """How long a search may last. Raises ConfigError where it could find nothing, or never end."""
     value = duration_ns(text, what, "90s")
-    if not SHORTEST_NS <= value <= LONGEST_NS:
+    if not MIN_BUDGET_NS <= value <= MAX_BUDGET_NS:
         raise ConfigError(f"{what} is {text!r}: expected a time from 10s to 24h; try '10m'.")
     return value
 
@@ -41,7 +41,7 @@ class Timeouts:
     """How long each phase of a request may take before it counts as failed."""
 
     connect_ns: int = 10 * SECOND
-    first_token_ns: int = FIRST_TOKEN_NS  # from sent
+    first_token_ns: int = DEFAULT_FIRST_TOKEN_NS  # from sent
     idle_ns: int = 60 * SECOND  # between two reads of a stream
     total_ns: int = 600 * SECOND  # from sent to done
 
@@ -49,7 +49,7 @@ class Timeouts:
     def answer_ns(self) -> int:
         """Of the probe's answers: a minute, unless another time to the first token is allowed."""
         first_ns = self.first_token_ns
-        return min(PROBE_NS if first_ns == FIRST_TOKEN_NS else first_ns, self.total_ns)
+        return min(PROBE_NS if first_ns == DEFAULT_FIRST_TOKEN_NS else first_ns, self.total_ns)
 
 
 @dataclass(frozen=True, slots=True)

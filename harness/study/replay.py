@@ -54,13 +54,13 @@ def replay(
 
     `searched` False: the levels were given (`run`, `sweep`), so no search is asked.
     """
-    steps: list[Step] = []
+    levels: list[Step] = []
     differences: list[str] = []
     began = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
         if searched and window.purpose != Purpose.down:
-            action = search(plan, steps, window.chosen_ns - began)
+            action = search(plan, levels, window.chosen_ns - began)
             if isinstance(action, Done) or action.users != window.users:
                 now = (
                     f"it would have ended as {action.status}"
@@ -71,28 +71,28 @@ def replay(
                     f"step {window.index + 1} held {window.users} users; by the records {now}"
                 )
         invalid = entry.invalid if entry.audited or audit is None else audit(window)
-        evidence, judgement = _judged(plan, steps, window, counted)
+        evidence, judgement = _judged(plan, levels, window, counted)
         if entry.reason == HARD_FAILED:  # a few of slow requests are enough for that
             judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
-        step = Step(window, evidence, judgement, invalid)
-        if entry.decision not in (Decision.held, step.judgement.decision) and not invalid:
+        level = Step(window, evidence, judgement, invalid)
+        if entry.decision not in (Decision.held, level.judgement.decision) and not invalid:
             differences.append(
                 f"step {window.index + 1} was {entry.decision}; by the records it is "
-                f"{step.judgement.decision}"
+                f"{level.judgement.decision}"
             )
-        steps.append(step)
+        levels.append(level)
     spent = logged[-1].window.judged_ns - began if logged else 0
     if not searched:
-        return Replay(steps, Done(Status.measured, None), differences)
-    end = search(plan, steps, spent)
+        return Replay(levels, Done(Status.measured, None), differences)
+    end = search(plan, levels, spent)
     done = end if isinstance(end, Done) else Done(Status.inconclusive, None)
-    return Replay(steps, done, differences)
+    return Replay(levels, done, differences)
 
 
 def _judged(
     plan: SearchPlan, before: Sequence[Step], window: Window, counted: Counted
 ) -> tuple[Evidence, Judgement]:
-    step = counted.steps[window]
-    evidence = gather(step.known, window, plan.slos, step.judged)
+    level = counted.steps[window]
+    evidence = gather(level.known, window, plan.slos, level.judged)
     same = [s.evidence for s in before if s.window.users == window.users and not s.invalid]
     return evidence, plan.judge(pool([*same, evidence]))

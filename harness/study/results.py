@@ -126,10 +126,10 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     shared = shared_tokens(drive)
 
     def audit(window: Window) -> str:
-        step = counted.steps[window]
+        level = counted.steps[window]
         if kind == LOCUST:  # its users may pause, and nobody read the server
-            return instrument_sentence(step.known, window, plan.slos, step.tokens.gaps)
-        return unusable(window, step.known, run.server, plan.slos, shared=shared, counted=step)
+            return instrument_sentence(level.known, window, plan.slos, level.tokens.gaps)
+        return unusable(window, level.known, run.server, plan.slos, shared=shared, counted=level)
 
     replayed = replay(plan, logged, counted, searched=kind == KNEE, audit=audit)
     levels = step_levels(
@@ -146,7 +146,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     windows = windows or [s.window for s in replayed.steps]  # the headline says if none is valid
     gave_up = ended.get("status") == Status.target_failed and replayed.steps
     error = commonest_error(run, replayed.steps[-1].window.chosen_ns if gave_up else 0)
-    told = Result(
+    base = Result(
         command=kind,
         target=target_of(run),
         client=ended.get("figures") or {},
@@ -159,11 +159,11 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
     if kind == KNEE:
-        result = _with_knee(told, plan, replayed, levels, counted, ended=ended)
+        result = _with_knee(base, plan, replayed, levels, counted, ended=ended)
     else:
         status = "" if ended.get("invalid") else str(ended.get("status") or "")
-        result = judged(told, plan, levels, counted, status)
-    status = Status.interrupted if told.interrupted else result.status
+        result = judged(base, plan, levels, counted, status)
+    status = Status.interrupted if base.interrupted else result.status
     gates = gates_of(replace(result, status=status), run.path, config)
     code = exit_code(status, gates, EXIT_OF[status])
     return Results(
@@ -179,7 +179,7 @@ def _comparison(run: Run, windows: Sequence[Window]) -> Comparison:
 
 
 def _with_knee(
-    told: Result,
+    base: Result,
     plan: SearchPlan,
     replayed: Replay,
     levels: list[Level],
@@ -189,21 +189,21 @@ def _with_knee(
 ) -> Result:
     """What a search found. What only the live run knew of its end comes first."""
     done = replayed.done
-    if told.invalid_reason:
+    if base.invalid_reason:
         failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
     found = locate(plan, replayed.steps, done)
     used = [s.evidence for s in replayed.steps if not s.invalid]
     none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
     return replace(
-        told,
+        base,
         status=found.status,
         slos=tuple(knee_slos(plan, found, levels)),
         knee=knee_of(plan, found, levels, counted),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan, replayed.steps, found, levels, told.target.max_num_seqs),
+        else bottleneck(plan, replayed.steps, found, levels, base.target.max_num_seqs),
         power=power_knee(used, plan.seed),
         plateau=plateau_knee(used),
     )
@@ -236,18 +236,18 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     users = replayed.steps[-1].window.users
     if why := replayed.steps[-1].invalid:
         return f"the level of {users} users, on which the answer hangs, cannot be used: {why}."
-    said = f"most often with {error!r}" if error else "and none ended well"
+    error_text = f"most often with {error!r}" if error else "and none ended well"
     return (
-        f"at level {users} more than half of the requests failed, {said}; see whether the server "
-        "still runs and what its log says, then run again; what was measured before is kept."
+        f"more than half of the requests failed at {users} users, {error_text}: expected a server "
+        "that answers; check that it still runs and read its log, then try again."
     )
 
 
 def commonest_error(run: Run, from_ns: int) -> str:
     """What most of the failed requests ended with that ended since then; "" where none failed."""
-    bad = np.flatnonzero(failed(run.table) & (run.table.done_ns >= from_ns))
-    said = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in bad)
-    return said.most_common(1)[0][0] if said else ""
+    failed_rows = np.flatnonzero(failed(run.table) & (run.table.done_ns >= from_ns))
+    counts = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in failed_rows)
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def write_results(path: Path, compat: Sequence[str] = ()) -> Results:

@@ -62,28 +62,28 @@ class Step:
 Choice = Callable[[SearchPlan, Sequence[Step], int], Hold | Done]
 
 
-def search(plan: SearchPlan, steps: Sequence[Step], spent_ns: int) -> Hold | Done:
+def search(plan: SearchPlan, levels: Sequence[Step], spent_ns: int) -> Hold | Done:
     """The next action: by the SLOs, or by power where there are none.
 
     It is `invalid` where the answer hangs on a level whose steps cannot be used: the search asks
     for a level that was invalid twice running, or ends without an answer right after such a step.
     """
-    used = [step.evidence for step in steps if not step.invalid]
+    used = [level.evidence for level in levels if not level.invalid]
     action = (next_action if plan.slos else next_power_action)(plan, used, spent_ns)
-    last = steps[-INVALID_IN_A_ROW:]
+    last = levels[-INVALID_IN_A_ROW:]
     if isinstance(action, Done):
         lacking = action.status == Status.inconclusive and bool(last) and bool(last[-1].invalid)
         return Done(Status.invalid, None) if lacking else action
     hopeless = len(last) == INVALID_IN_A_ROW and all(
-        step.invalid and step.window.users == action.users for step in last
+        level.invalid and level.window.users == action.users for level in last
     )
     return Done(Status.invalid, None) if hopeless else action
 
 
-def decided(steps: Sequence[Step]) -> list[Evidence]:
+def decided(levels: Sequence[Step]) -> list[Evidence]:
     """What the steps showed that the search uses, without those that are judged later."""
-    used = [step for step in steps if not step.invalid]
-    return [step.evidence for step in used if step.judgement.decision != Decision.held]
+    used = [level for level in levels if not level.invalid]
+    return [level.evidence for level in used if level.judgement.decision != Decision.held]
 
 
 def worth_it(hold: Hold, life_ns: float, server: ServerSample | None) -> bool:
@@ -131,5 +131,5 @@ class Now:
     @property
     def phase(self) -> str:
         """Of `export.live.PHASES`."""
-        step = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
-        return "draining" if self.drain is not None else step or "measuring"
+        level = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
+        return "draining" if self.drain is not None else level or "measuring"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.study.steps import Step
 
 P95: Final = 0.95
-LATEST_NS: Final = 30 * SECOND  # of a longer level that was given: its older tokens were let go
+MAX_WINDOW_NS: Final = 30 * SECOND  # of a longer level that was given: its older tokens were let go
 Quantile = tuple[float, float, float]  # (value, lo, hi) in ms; NaN: not known
 
 
@@ -47,15 +47,15 @@ class Ended:
 
 def levels_ended(experiment: Experiment) -> list[Ended]:
     """Of each level so far; each is looked up once."""
-    seen, steps = experiment.ended, experiment.controller.steps
-    seen += [_ended(experiment, step.window) for step in steps[len(seen) :]]
+    seen, levels = experiment.ended, experiment.controller.steps
+    seen += [_ended(experiment, level.window) for level in levels[len(seen) :]]
     return seen
 
 
 def _ended(experiment: Experiment, window: Window) -> Ended:
     ledger, start, end = experiment.ledger, window.settled_ns, window.end_ns
     look = ledger.look(start, end)
-    latest = start if experiment.wanted.kind == "knee" else max(start, end - LATEST_NS)
+    latest = start if experiment.wanted.kind == "knee" else max(start, end - MAX_WINDOW_NS)
     tokens = Tokens.of(look, (latest, end))
     return Ended(
         headlines(look, (start, end), tokens),
@@ -101,12 +101,14 @@ class PageView:
         seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else math.inf
         rate = round((counts.output_tokens - self._tokens) / seconds, 1)
         self._at_ns, self._tokens = now_ns, counts.output_tokens
-        told = (server.running, server.waiting) if server is not None else (math.nan, math.nan)
+        server_counts = (
+            (server.running, server.waiting) if server is not None else (math.nan, math.nan)
+        )
         point = [
             round((now_ns - controller.began_ns) / SECOND, 1),
             running_users,
             rate,
-            *(None if math.isnan(figure) else int(figure) for figure in told),
+            *(None if math.isnan(figure) else int(figure) for figure in server_counts),
             *self._recent.look(),
         ]
         self.state.add(point, **self._ended(), **self._now(controller, now_ns))
@@ -151,14 +153,14 @@ class PageView:
             )
             self.state.tell(steps=list(self._steps), bracket=bracket)
 
-    def _row(self, experiment: Experiment, step: Step) -> dict[str, Any]:
-        window, began_ns = step.window, experiment.controller.began_ns
+    def _row(self, experiment: Experiment, level: Step) -> dict[str, Any]:
+        window, began_ns = level.window, experiment.controller.began_ns
         seen = levels_ended(experiment)[window.index]
         return {
             "users": window.users,
             "purpose": window.purpose,
-            "decision": Decision.invalid if step.invalid else step.judgement.decision,
-            "why": step.invalid or step.judgement.reason,
+            "decision": Decision.invalid if level.invalid else level.judgement.decision,
+            "why": level.invalid or level.judgement.reason,
             "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
             "to_s": round((window.end_ns - began_ns) / SECOND, 1),
             **{f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in seen.p95_ms.items()},

@@ -60,7 +60,7 @@ def with_figures(
 
 def bottleneck(
     plan: SearchPlan,
-    steps: Sequence[Step],
+    holds: Sequence[Step],
     found: Found,
     levels: Sequence[Level],
     max_num_seqs: MaxNumSeqs,
@@ -71,7 +71,7 @@ def bottleneck(
     hold three samples only, one of them taken between two batches.
     """
     users = found.users if found.users is not None else found.lo
-    both = list(zip(steps, levels, strict=True))
+    both = list(zip(holds, levels, strict=True))
     above = [(s, e) for s, e in both if s.window.users > users and not s.invalid]
     broken = {s.window.users for s, _ in above if _worst(plan, s)[0] > 1}
     first = min(broken or {s.window.users for s, _ in above}, default=0)
@@ -83,18 +83,18 @@ def bottleneck(
     pick = pick or max(both, key=lambda x: (x[0].window.users, x[0].evidence.seconds), default=None)
     if pick is None:
         return conclude(Facts())
-    step, level = pick
-    _, i = _worst(plan, step)
+    held_level, level = pick
+    _, i = _worst(plan, held_level)
     slo = plan.slos[i] if plan.slos else None  # broken most, or nearest to it
     limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
     used = [e for s, e in both if not s.invalid] or levels
     return conclude(Facts.of(level, used, *limit, max_num_seqs))
 
 
-def _worst(plan: SearchPlan, step: Step) -> tuple[float, int]:
+def _worst(plan: SearchPlan, level: Step) -> tuple[float, int]:
     """(share over the limit against the share allowed, which SLO) of the SLO broken most."""
     shares = []
     for i, slo in enumerate(plan.slos):
-        sizes, hits = step.evidence.over(i)
+        sizes, hits = level.evidence.over(i)
         shares.append((float(hits.sum() / max(sizes.sum(), 1)) / slo.allowed, i))
     return max(shares, default=(0.0, 0))
