@@ -10,7 +10,7 @@ from harness.measure.metrics import HEADLINES
 from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.summary import Tokens
 from harness.report.junit import junit
-from harness.report.live import PURPOSES, SO_FAR, Live, LiveView, Row
+from harness.report.live import PURPOSES, SO_FAR, LiveTerminal, LiveView, Row
 from harness.report.say import Figure, count, say
 from harness.report.write import write_reports
 from harness.study.outcome import bracket_users
@@ -41,7 +41,7 @@ class Front:
         if not wanted.output.live:
             yield _QuietView()
             return
-        with Live(stream) as live:
+        with LiveTerminal(stream) as live:
             yield _TerminalView(live, wanted)
 
     def report(self, run: Run, result: Result, gaps: WindowGaps) -> str:
@@ -62,7 +62,7 @@ class _QuietView:
 class _TerminalView:
     """Collects what the view shows, once a second."""
 
-    def __init__(self, live: Live, wanted: Wanted) -> None:
+    def __init__(self, live: LiveTerminal, wanted: Wanted) -> None:
         self.live = live
         self.wanted = wanted
         self.view = LiveView(title=f"vllm-harness {wanted.kind}")

@@ -14,7 +14,7 @@ from harness.measure.routing import SIGNS, Q, Sign, limits_ns, route
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.facts import knee_figures
-from harness.report.say import Figure, bound, count, limit, sentence, slo_name
+from harness.report.say import Figure, bound, count, sentence, slo_limit, slo_name
 from harness.report.tables import beside, tools_as_text
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _slo_failed_at_min(facts: Facts) -> Answer:
     ]
     failures = " and ".join(
         f"{slo_name(slo)} is {_observed(first, slo)} at {count(first.users, REQUESTS)}, "
-        f"{slo.beyond} the {limit(slo)} limit"
+        f"{slo.beyond} the {slo_limit(slo)} limit"
         for slo in missed
     )
     headline = f"No level passes: {failures}."

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.states import Decision, Verdict
-from harness.report.say import Figure, limit
+from harness.report.say import Figure, slo_limit
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
@@ -248,7 +248,7 @@ def _slo_lines(axes: Axes, facts: Facts, metric: str) -> None:
         if slo.metric != metric:
             continue
         at, (_, top) = slo.limit_ns / MS, axes.get_ylim()
-        label = f"SLO {slo.statistic} {limit(slo)}"
+        label = f"SLO {slo.statistic} {slo_limit(slo)}"
         if at > top:
             label, at = f"{label}: far above", top
         else:

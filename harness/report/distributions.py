@@ -11,7 +11,7 @@ from harness.measure.gaps import together
 from harness.measure.metrics import ttft
 from harness.measure.states import Decision
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.say import count, limit, metric_name
+from harness.report.say import count, metric_name, slo_limit
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
@@ -109,7 +109,7 @@ def distribution(facts: Facts, metric: str) -> str:
         for slo in facts.slos:
             if slo.metric == metric:
                 axes.axvline(slo.limit_ns / MS, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-                axes.annotate(f"SLO {limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
+                axes.annotate(f"SLO {slo_limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
                               va="bottom", ha="center", fontsize=11,
                               bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
         # not down to the gaps of nearly nothing between tokens that came in one read

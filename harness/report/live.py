@@ -91,7 +91,7 @@ class LiveView:
     past: list[Row] = field(default_factory=list)
 
 
-class Live:
+class LiveTerminal:
     """A context manager; `show` may be called at any rate."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -163,10 +163,10 @@ def metric_name(metric: str) -> str:
 
 def bound(slo: Slo) -> str:
     """`under 500 ms`, `at least 30 tokens/s`."""
-    return f"{'at least' if slo.speed else 'under'} {limit(slo)}"
+    return f"{'at least' if slo.speed else 'under'} {slo_limit(slo)}"
 
 
-def limit(slo: Slo) -> str:
+def slo_limit(slo: Slo) -> str:
     """`500 ms`, `1.5 s`, `30 tokens/s`: as a person would write it."""
     if slo.speed:
         return f"{slo.limit:g} {slo.unit}"

@@ -91,7 +91,7 @@ class PageView:
         """`counts` and `recent` are fed by the run's records."""
         self.state = state
         self._counts, self._recent, self._beside = counts, recent, beside
-        self._steps: list[dict[str, Any]] = []
+        self._levels: list[dict[str, Any]] = []
         self._tokens = 0
         self._at_ns = -1
 
@@ -112,8 +112,8 @@ class PageView:
             *self._recent.look(),
         ]
         self.state.add(point, **self._ended(), **self._now(controller, now_ns))
-        if len(controller.steps) != len(self._steps):
-            self.steps(experiment)
+        if len(controller.steps) != len(self._levels):
+            self._tell_levels(experiment)
         elif self.state.facts["state"] == "starting":
             self.state.tell(**facts_of("running", experiment.url))
         if self._beside is not None:
@@ -134,7 +134,7 @@ class PageView:
         }
 
     def over(self, experiment: Experiment) -> None:
-        self.steps(experiment)
+        self._tell_levels(experiment)
         self.state.now = self._ended()
         if self._beside is not None:
             self._beside.over(experiment)
@@ -143,15 +143,15 @@ class PageView:
         ended = sum(self._counts.outcomes.values())
         return {"ended": ended, "failed": ended - self._counts.outcomes[Outcome.ok]}
 
-    def steps(self, experiment: Experiment) -> None:
+    def _tell_levels(self, experiment: Experiment) -> None:
         """Tell of the steps that ended, and of the bracket that they leave."""
         controller = experiment.controller
-        for number in range(len(self._steps), len(controller.steps)):
+        for number in range(len(self._levels), len(controller.steps)):
             bracket = bracket_users(controller.plan, controller.steps[: number + 1])
-            self._steps.append(
+            self._levels.append(
                 self._row(experiment, controller.steps[number]) | {"bracket": bracket}
             )
-            self.state.tell(steps=list(self._steps), bracket=bracket)
+            self.state.tell(**{"steps": list(self._levels), "bracket": bracket})  # as live.js reads them
 
     def _row(self, experiment: Experiment, level: Step) -> dict[str, Any]:
         window, began_ns = level.window, experiment.controller.began_ns
