@@ -153,7 +153,7 @@ def test_files(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("a apart", 2, "found usable ones of [16, 40, 44, 48, 50, 52, 64] and [3] users"),
+        ("a apart", 2, "found valid levels of [16, 40, 44, 48, 50, 52, 64] and [3] users"),
         ("a nowhere", 4, "is not a run folder"),
         ("a same --tolerance 5", 2, "--tolerance is '5': expected a percentage"),
         ("a same --json nowhere/x.json", 4, "cannot be written"),
