@@ -56,6 +56,10 @@ SERVERS: Final[dict[str, tuple[str, ...]]] = {
     "few KV blocks": ("--max-num-seqs", "32", "--block-size", "32", "--num-gpu-blocks-override",
                       "33", "--max-model-len", "1024", "--api-key", "k"),
     "16 seats": ("--max-num-seqs", "16"),
+    # at temperature 0 a model of random weights soon repeats itself, which n-grams predict
+    "speculating": ("--max-num-seqs", "4", "--override-generation-config", '{"temperature": 0}',
+                    "--speculative-config",
+                    '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'),
 }  # fmt: skip
 
 

@@ -246,6 +246,24 @@ drain.close()
 """
 
 
+def test_it_reserves_little_address_space() -> None:
+    """Under `ulimit -v`, or where memory is not overcommitted, a table for a million users fails."""
+    code = """
+import select
+from harness.drive.backends import CReader, Sockets
+from harness.drive.clock import CLOCK
+def mapped_kb():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmSize"))
+before = mapped_kb()
+reader = CReader(Sockets(select.epoll(), {}, CLOCK, None, None, 65536, stand_in=False))
+print(mapped_kb() - before)
+reader.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 64 << 10  # KiB; it was 1 GiB
+
+
 def test_a_forked_child_waits_for_no_thread() -> None:
     """It has a copy of the object, and not the thread."""
     command = [sys.executable, "-W", "ignore", "-c", FORK]

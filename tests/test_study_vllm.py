@@ -113,3 +113,27 @@ def test_a_real_vllm_with_too_few_kv_blocks(
     assert max(max(s["kv_usage_max"] or 0, s["preemptions"] or 0) for s in busy) >= KV_FULL
     if result["status"] == "found":
         assert verdict["bound_by"] == "KV cache capacity"
+
+
+@pytest.mark.vllm
+@pytest.mark.process
+def test_a_real_vllm_that_speculates(
+    vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """Events carry several tokens: gaps per event and per token, and the server's acceptance."""
+    url, out = vllm("speculating").url, tmp_path / "run"
+    lengths = ("--prompt-tokens", "32", "--output-tokens", "256", "--workload", "fixed")
+    done = harness("run", url, "--users", "2", "--requests", "8", "--out", str(out), *lengths)
+    assert done.returncode in (0, 5), done.stderr  # 5: a busy machine
+    (level,) = load(out / "result.json")["levels"]
+    server, per_event, per_token = level["server"], level["itl_ms"], level["itl_per_token_ms"]
+    figure(
+        f"real vLLM, n-grams: {server['spec_acceptance']:.0%} of drafted tokens accepted, "
+        f"{server['spec_accepted_length']:.2f} tokens a draft, {level['tokens_per_event']:.2f} an "
+        f"event; ITL per event {per_event['mean']:.1f} ms, per token {per_token['mean']:.1f} ms"
+    )
+    assert 0 < server["spec_acceptance"] <= 1
+    assert 1 < server["spec_accepted_length"] <= 4  # three drafted ones and the model's own
+    assert level["tokens_per_event"] > 1
+    assert per_token["mean"] < per_event["mean"]
+    assert per_token["n"] > per_event["n"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -102,6 +101,8 @@ def by_family(found: list[Any]) -> list[list[Any]]:
 
 def count_addresses(address: Address) -> int:
     """How many addresses connections to it are spread over (`drive.connection.Addresses`)."""
+    import socket  # noqa: PLC0415 - the command line parses addresses; --help does without sockets
+
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError:  # it had one a moment ago

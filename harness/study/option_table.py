@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.errors import ConfigError
 from harness.load.workloads import API_PATHS, WORKLOADS, workload
 from harness.measure.compat import TOOLS, tools
-from harness.measure.slo import Slo
 from harness.server.address import exporter_at
 from harness.server.seats import flag_given
 from harness.study.options import budget_ns
@@ -24,6 +23,8 @@ from harness.units import duration_ns, percent
 if TYPE_CHECKING:
     from argparse import _ActionsContainer
     from collections.abc import Callable, Iterable, Sequence
+
+    from harness.measure.slo import Slo
 
 MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
@@ -159,8 +160,14 @@ def _gpu_source(where: str) -> str:
     return where if where in ("local", "none") else str(exporter_at(where))
 
 
+def _slo(text: str) -> Slo:
+    from harness.measure.slo import Slo  # noqa: PLC0415 - imports numpy; --help does without
+
+    return Slo.parse(text)
+
+
 def _slos(text: str) -> tuple[Slo, ...]:
-    return tuple(Slo.parse(one) for one in re.split(r"[\s,]+", text.strip()) if one)
+    return tuple(_slo(one) for one in re.split(r"[\s,]+", text.strip()) if one)
 
 
 def number(
@@ -228,7 +235,7 @@ LOAD: Final = (
 )
 SLO: Final = Option(
     "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; may be "
-    "repeated", Slo.parse, "METRIC_pQQ=TIME", action="append",
+    "repeated", _slo, "METRIC_pQQ=TIME", action="append",
     field=Field("SLO", "several are separated by spaces; empty: find the power knee",
                 "ttft_p95=500ms itl_p95=50ms", read=_slos),
 )  # fmt: skip

@@ -151,7 +151,9 @@ class PageView:
             self._levels.append(
                 self._row(experiment, controller.steps[number]) | {"bracket": bracket}
             )
-            self.state.tell(**{"steps": list(self._levels), "bracket": bracket})  # as live.js reads them
+            # The page's script knows the levels by this name.
+            facts = {"steps": list(self._levels), "bracket": bracket}
+            self.state.tell(**facts)
 
     def _row(self, experiment: Experiment, level: Step) -> dict[str, Any]:
         window, began_ns = level.window, experiment.controller.began_ns
