@@ -6,7 +6,6 @@ import gc
 from typing import TYPE_CHECKING
 
 from harness.errors import EXIT_OK
-from harness.measure.slo import check_slos
 from harness.report.say import count
 from harness.server.address import Address
 from harness.study.options import KneeOptions
@@ -30,7 +29,10 @@ def start(options: Options) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
     users = levels(options)
     option = "--max-users" if isinstance(options, KneeOptions) else "--users"
-    check_slos(options.slos, options.load.workload.output.mean)
+    if options.slos:
+        from harness.measure.slo import check_slos  # noqa: PLC0415 - heavy: see app.py
+
+        check_slos(options.slos, options.load.workload.output.mean)
     if isinstance(options, KneeOptions) and options.baseline is not None:
         from harness.runfolder.reader import check_folder  # noqa: PLC0415 - heavy: see app.py
 

@@ -1,4 +1,4 @@
-"""Each level of result.json: what its window shows of requests, server, GPUs and the client."""
+"""The levels of result.json: figures of requests, server, GPUs and client in each window."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def step_levels(
     traces: Sequence[Trace] = (),
     run_id: str = "",
 ) -> list[Level]:
-    """One for each step of a run, from all that its folder holds."""
+    """The result of each level of a run, from everything in its folder."""
     table = counted.recorded.table
     ends = [-math.inf, *(held_level.window.end_ns for held_level in holds)]
     begins = [*(held_level.window.settled_ns for held_level in holds), math.inf][1:]
@@ -62,7 +62,7 @@ def _level(
     clients: Sequence[ClientSample],
     gpus: Sequence[GpuSample],
 ) -> Level:
-    """Every figure of the window, its requests followed to their ends."""
+    """All figures of the window; its requests are followed to their ends."""
     w, table = held_level.window, counted.table
     figures = window_summary(table, w.settled_ns, w.end_ns, plan.slos, counted.tokens)
     over = {}

@@ -1,4 +1,4 @@
-"""Levels that were given (`run`, `sweep`, `locust`): one planned look at each when all is over."""
+"""Given levels (`run`, `sweep`, `locust`): one planned analysis of each after the run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from harness.measure.table import RecordTable
     from harness.study.counted import Counted
 
-LOCUST: Final = "locust"  # the kind of a run that the `locust` command made
+LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
 
 
 def held_by_locust(table: RecordTable) -> list[Logged]:
-    """The one level of a run that the `locust` command made, as far as its records show it.
+    """The single level of a run by `vllm-harness locust`, inferred from its records.
 
-    The level begins when nearly all users are busy; it has settled when two requests per user have
-    ended since, as under our own controller; it ends when the last request was sent.
+    It begins when nearly all users are busy, has settled when two requests per user have ended
+    since (as in our own controller), and ends when the last request was sent.
     """
     if not len(table):
         return []
     sent, done = np.sort(table.sent_ns), np.sort(table.done_ns)
+    # Requests in flight just after each send: the sends so far minus the ends so far.
     busy = np.arange(1, len(sent) + 1) - np.searchsorted(done, sent, "right")
     users = int(busy.max())
     ramped = int(sent[np.argmax(busy >= BUSY_SHARE * users)])
@@ -48,10 +49,10 @@ def held_by_locust(table: RecordTable) -> list[Logged]:
 def judged(
     base: Result, plan: SearchPlan, levels: Sequence[Level], counted: Counted, ended: str
 ) -> Result:
-    """Each SLO of each level, and the run's word on it: that of the level where it fares worst.
+    """Judge each SLO at each level; the verdict of the run is that of the worst level.
 
-    Without an SLO nothing is judged. `ended`: the status that the live run ended with; where the
-    target failed, that is the finding, whatever else does not add up.
+    Without an SLO nothing is judged. `ended` is the status at the end of the live run: if the
+    target failed, that is the finding, even where an audit failed too.
     """
     status, target_failed = Status.invalid, ended == Status.target_failed
     usable = target_failed or (not base.invalid_reason and all(level.usable for level in levels))
@@ -87,7 +88,7 @@ def judged(
     slos = [max(results, key=_how_bad) for results in by_slo]
     if not levels:  # nothing was sent
         slos = [SloResult(str(slo), Verdict.inconclusive, allowed=slo.allowed) for slo in plan.slos]
-    # few failures need not be shown: only too many are a finding
+    # Few failures need no proof: only too many are a finding.
     missed = [one for one in failures if one.verdict == Verdict.missed]
     errors = max(missed, key=_how_bad, default=None)
     verdicts = {one.verdict for one in (*slos, *missed)}

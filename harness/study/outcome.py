@@ -1,4 +1,4 @@
-"""From a search's steps and all records to the knee: the same live and replayed."""
+"""From the levels of a search and all records to the knee, live and replayed alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.study.steps import Step
 
 MAX_INTERVAL_SHARE: Final = (
-    0.2  # of the estimate: a wider interval, of more than one user, is no answer
+    0.2  # of the estimate; a wider interval (if above one user) is inconclusive
 )
 
 
@@ -42,10 +42,10 @@ class Found:
 
 
 def locate(plan: SearchPlan, held_levels: Sequence[Step], done: Done) -> Found:
-    """Status, knee and interval from all valid steps.
+    """Status, knee and interval from all valid levels.
 
-    `found` needs a level that passed at the interval's lower end, one that failed above its upper
-    end, and an interval that is narrow enough: what is promised was shown.
+    `found` requires a level that passed at the lower end of the interval, one that failed above its
+    upper end, and a narrow interval: only what was measured is promised.
     """
     if not plan.slos:
         return _locate_power(plan, held_levels, done)
@@ -85,7 +85,7 @@ def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
 
 
 def bracket_users(plan: SearchPlan, levels: Sequence[Step]) -> list[int | None]:
-    """The levels between which the knee lies by these steps; None: none yet."""
+    """The levels between which the knee lies so far; None where there is none yet."""
     used = decided(levels)
     if not plan.slos or not used:
         return [None, None]
@@ -101,7 +101,7 @@ def decided_levels(plan: SearchPlan, levels: Sequence[FitLevel]) -> tuple[list[i
 
 
 def _whole(cross: Crossing, plan: SearchPlan, top: int) -> tuple[int, int, int]:
-    """Whole users that still fit below the crossing, its ends likewise."""
+    """The crossing and the ends of its interval, rounded down to whole users."""
 
     def floor(users: float) -> int:
         return plan.max_users if math.isinf(users) else math.floor(users + 1e-9)
@@ -117,7 +117,7 @@ def _locate_power(plan: SearchPlan, levels: Sequence[Step], done: Done) -> Found
 
 
 def knee_of(plan: SearchPlan, found: Found, levels: Sequence[Level], counted: Counted) -> Knee:
-    """The knee, with the figures of the level that stands for it: all its holds together."""
+    """The knee with the figures of the level that represents it, pooled over all its holds."""
     at = _measured_at(found, levels)
     same = [level for level in levels if level.users == at and level.usable]
     windows = [(level.settled_ns, level.end_ns) for level in same]
@@ -146,14 +146,14 @@ def knee_of(plan: SearchPlan, found: Found, levels: Sequence[Level], counted: Co
 
 
 def _measured_at(found: Found, levels: Sequence[Level]) -> int | None:
-    """The level that holds; without one, the highest at most at the estimate, or the lowest."""
+    """The level that passed, else the highest one up to the estimate, else the lowest."""
     used = [level.users for level in levels if level.usable]
     highest = found.holds or (found.lo if found.users is None else found.users)
     return max((users for users in used if users <= highest), default=min(used, default=None))
 
 
 def knee_slos(plan: SearchPlan, found: Found, levels: Sequence[Level]) -> list[SloResult]:
-    """What a search says of each SLO, at the level that stands for its knee."""
+    """The verdict of a search on each SLO, at the level that represents the knee."""
     at = _measured_at(found, levels)
     there = [level for level in levels if level.users == at and level.usable]
     longest = max(there, key=lambda level: level.seconds, default=None)

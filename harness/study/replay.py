@@ -1,4 +1,4 @@
-"""The search again, offline: from windows and records to the same levels and the same answer."""
+"""Replay of a search: from the windows and records to the same levels and the same answer."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What levels.jsonl says of a step: its window, and why it was not used ('' if it was)."""
+    """A line of levels.jsonl: the window of a level, and why it is invalid ('' if it is valid)."""
 
     window: Window
     invalid: str
-    decision: str  # as it was taken then
-    audited: bool = True  # False: `invalid` is still to be found out
-    reason: str = ""  # of the decision
+    decision: str  # as the live run took it
+    audited: bool = True  # False: the audit has not run yet
+    reason: str = ""  # for the decision
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Steps gathered again, the search's end, and where it went another way than it had."""
+    """The recomputed levels, the end of the search, and how it differs from the live run."""
 
     steps: list[Step]
     done: Done
@@ -47,12 +47,10 @@ def replay(
     searched: bool = True,
     audit: Callable[[Window], str] | None = None,
 ) -> Replay:
-    """Gather and judge each window again and ask the search at each turn.
+    """Recompute the evidence and decision of each window, and ask the search at each turn.
 
-    `counted` has the windows of `logged`; `audit` says why a step that was not audited yet must not
-    be used.
-
-    `searched` False: the levels were given (`run`, `sweep`), so no search is asked.
+    `counted` has the windows of `logged`; `audit` returns why a level that was not audited yet is
+    invalid. `searched` is False if the levels were given (`run`, `sweep`).
     """
     levels: list[Step] = []
     differences: list[str] = []
@@ -68,16 +66,16 @@ def replay(
                     else f"it would hold {action.users}"
                 )
                 differences.append(
-                    f"step {window.index + 1} held {window.users} users; by the records {now}"
+                    f"level {window.index + 1} held {window.users} users; by the records {now}"
                 )
         invalid = entry.invalid if entry.audited or audit is None else audit(window)
         evidence, judgement = _judged(plan, levels, window, counted)
-        if entry.reason == HARD_FAILED:  # a few of slow requests are enough for that
+        if entry.reason == HARD_FAILED:  # decided live, from the few requests of ten seconds
             judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
         level = Step(window, evidence, judgement, invalid)
         if entry.decision not in (Decision.held, level.judgement.decision) and not invalid:
             differences.append(
-                f"step {window.index + 1} was {entry.decision}; by the records it is "
+                f"level {window.index + 1} was {entry.decision}; the records say "
                 f"{level.judgement.decision}"
             )
         levels.append(level)

@@ -1,7 +1,7 @@
 """From a run folder to its results: the same code right after the run and a year later.
 
-Nothing here knows a server or a clock. The search is replayed on the records, so what result.json
-says is what the records say.
+Nothing here reads a server or a clock. The search is replayed on the records, so result.json always
+agrees with them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from harness.runfolder.reader import Run
 
 Json = dict[str, Any]
-KNEE: Final = "knee"  # the kind of a run that searched
+KNEE: Final = "knee"  # the kind of a run that searches for the knee
 
 EXIT_OF: Final = {
     Status.found: EXIT_OK,
@@ -73,7 +73,7 @@ EXIT_OF: Final = {
 
 
 class Results(NamedTuple):
-    """A run, what its records say, and what reports need of its tokens."""
+    """A run, its result, and the gaps between tokens that reports draw."""
 
     run: Run
     result: Result
@@ -85,7 +85,7 @@ def plan_of(run: Run) -> SearchPlan:
     stored = (run.info.get("config") or {}).get("plan")
     if not isinstance(stored, dict):
         raise RunFolderError(
-            f"{run.path} says nothing of its plan: expected run.json with `config.plan`, written "
+            f"{run.path} has no plan: expected run.json with `config.plan`, which is written "
             "before the load; without it the records can be read but not judged."
         )
     values = {f.name: stored[f.name] for f in fields(SearchPlan) if f.name in stored}
@@ -94,7 +94,7 @@ def plan_of(run: Run) -> SearchPlan:
 
 
 def logged_steps(run: Run) -> list[Logged]:
-    """Windows of levels.jsonl; a line that says none is counted as damage."""
+    """The windows in levels.jsonl; a line without one is counted as damage."""
     logged = []
     for row in run.steps:
         try:
@@ -110,9 +110,9 @@ def logged_steps(run: Run) -> list[Logged]:
 
 
 def compute(run: Run, compat: Sequence[str] = ()) -> Results:
-    """Everything that the records say, in one more way through them. Raises RunFolderError.
+    """Compute all results in one pass over the tokens. Raises RunFolderError.
 
-    `compat`: tools whose figures the result has too, beside those that the run asked for.
+    `compat`: tools whose figures are added to those that the run asked for.
     """
     plan, config = plan_of(run), run.info["config"]
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
@@ -127,7 +127,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
 
     def audit(window: Window) -> str:
         level = counted.steps[window]
-        if kind == LOCUST:  # its users may pause, and nobody read the server
+        if kind == LOCUST:  # its users may pause, and the server was not scraped
             return instrument_sentence(level.known, window, plan.slos, level.tokens.gaps)
         return unusable(window, level.known, run.server, plan.slos, shared=shared, counted=level)
 
@@ -187,7 +187,7 @@ def _with_knee(
     *,
     ended: Json,
 ) -> Result:
-    """What a search found. What only the live run knew of its end comes first."""
+    """The result of a search. How the live run ended takes precedence over the replay."""
     done = replayed.done
     if base.invalid_reason:
         failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
@@ -210,7 +210,7 @@ def _with_knee(
 
 
 def target_of(run: Run) -> Target:
-    """What run.json says of the server, and what its samples add."""
+    """The server, from run.json and its samples."""
     server = run.info.get("server") or {}
     flags = server.get("flags") or {}
     versions = dict(run.info.get("versions") or {})
@@ -230,12 +230,12 @@ def target_of(run: Run) -> Target:
 
 
 def why_failed(ended: Json, replayed: Replay, error: str) -> str:
-    """Why it ended early: no usable level, or the commonest error of what failed hard."""
+    """Why the run ended early: no valid level, or the most common error of the failed requests."""
     if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.steps:
         return ""
     users = replayed.steps[-1].window.users
     if why := replayed.steps[-1].invalid:
-        return f"the level of {users} users, on which the answer hangs, cannot be used: {why}."
+        return f"the result depends on the level of {users} users, which is invalid: {why}."
     error_text = f"most often with {error!r}" if error else "and none ended well"
     return (
         f"more than half of the requests failed at {users} users, {error_text}: expected a server "
@@ -244,7 +244,7 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
 
 
 def commonest_error(run: Run, from_ns: int) -> str:
-    """What most of the failed requests ended with that ended since then; "" where none failed."""
+    """The most common error of requests that failed since `from_ns`; "" if none failed."""
     failed_rows = np.flatnonzero(failed(run.table) & (run.table.done_ns >= from_ns))
     counts = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in failed_rows)
     return counts.most_common(1)[0][0] if counts else ""
@@ -253,8 +253,8 @@ def commonest_error(run: Run, from_ns: int) -> str:
 def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
     """Compute and write result.json and requests.parquet. Raises RunFolderError.
 
-    The record files are read twice: once for the requests, which go to requests.parquet as they
-    come, and, as it is known then which windows there are, once for the tokens in these.
+    The record files are read twice: first for the requests, which go to requests.parquet right away,
+    then, with the windows known, for the tokens in them.
     """
     check_folder(path)
     folder = RunFolder(path)

@@ -1,7 +1,7 @@
-"""What a live page is told of a study, once a second: points, the step under way, the steps so far.
+"""What a live page shows of a study, once a second: points, the current level, the levels so far.
 
-Nothing is computed that the run does not have: users and the server's figures from the controller,
-tokens and latencies from RunCounts. Only when a step has ended, its own p95s are looked up once.
+Almost nothing is computed here: users and server figures come from the controller, tokens and
+latencies from RunCounts. The p95 values of a level are computed once, when it has ended.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from harness.study.steps import Step
 
 P95: Final = 0.95
-MAX_WINDOW_NS: Final = 30 * SECOND  # of a longer level that was given: its older tokens were let go
+MAX_WINDOW_NS: Final = (
+    30 * SECOND
+)  # tokens of a given level older than this are no longer in memory
 Quantile = tuple[float, float, float]  # (value, lo, hi) in ms; NaN: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A level that ended, by what is in memory right then; the results are made of all records."""
+    """A level that ended, from the records in memory at that time; results use all records."""
 
     p95_ms: dict[str, Quantile]  # of HEADLINES
     output_tokens_per_s: float
@@ -46,7 +48,7 @@ class Ended:
 
 
 def levels_ended(experiment: Experiment) -> list[Ended]:
-    """Of each level so far; each is looked up once."""
+    """The levels so far; each is computed once."""
     seen, levels = experiment.ended, experiment.controller.steps
     seen += [_ended(experiment, level.window) for level in levels[len(seen) :]]
     return seen
@@ -75,7 +77,7 @@ def headlines(recorded: Recorded, window: tuple[int, int], tokens: Tokens) -> di
 
 
 def p95_ms(seen: Figures) -> Quantile:
-    """The p95 with its interval; without an upper end where there are too few for one."""
+    """The p95 with its interval, which has no upper end if there are too few observations."""
     interval = seen.interval(P95) if seen.n else None
     ends = (interval.lo, interval.hi) if interval is not None else (None, None)
     value, lo, hi = (math.nan if ns is None else ns / MS for ns in (seen.quantile(P95), *ends))
@@ -83,12 +85,12 @@ def p95_ms(seen: Figures) -> Quantile:
 
 
 class PageView:
-    """A viewer that tells `state`, and then another viewer."""
+    """Updates the state of a live page, then calls the next viewer."""
 
     def __init__(
         self, state: LiveState, counts: RunCounts, recent: Recent, beside: Viewer | None = None
     ) -> None:
-        """`counts` and `recent` are fed by the run's records."""
+        """`counts` and `recent` receive the records of the run."""
         self.state = state
         self._counts, self._recent, self._beside = counts, recent, beside
         self._levels: list[dict[str, Any]] = []
@@ -120,7 +122,7 @@ class PageView:
             self._beside.show(experiment, now_ns, running_users)
 
     def _now(self, controller: KneeController, now_ns: int) -> dict[str, Any]:
-        """The step under way."""
+        """The level in progress."""
         left = controller.plan.budget_ns - (now_ns - controller.began_ns)
         now = controller.now
         if now is None:
@@ -144,7 +146,7 @@ class PageView:
         return {"ended": ended, "failed": ended - self._counts.outcomes[Outcome.ok]}
 
     def _tell_levels(self, experiment: Experiment) -> None:
-        """Tell of the steps that ended, and of the bracket that they leave."""
+        """Publish the levels that ended since the last call, and the bracket after each."""
         controller = experiment.controller
         for number in range(len(self._levels), len(controller.steps)):
             bracket = bracket_users(controller.plan, controller.steps[: number + 1])

@@ -1,4 +1,4 @@
-"""Why the knee is where it is: what each step shows beside its latencies, and the rules over it."""
+"""Why the knee is where it is: observations of each level, and the rules over them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def with_figures(
     gpus: Sequence[GpuSample] = (),
     counted: CountedStep | None = None,
 ) -> Level:
-    """The level, and what server, GPU, client and records show of it.
+    """The level with the observations of server, GPU, client and records.
 
-    `counted`: its tokens, where they were counted already and `table` need not have them.
+    `counted`: its token statistics, if they exist already; `table` then needs no tokens.
     """
     gaps, sample = (counted.tokens.gaps, counted.sample) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
@@ -65,10 +65,10 @@ def bottleneck(
     levels: Sequence[Level],
     max_num_seqs: MaxNumSeqs,
 ) -> Bottleneck:
-    """Rules over the longest hold of the first level above the knee that breaks an SLO.
+    """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
 
-    Without such a level it is the first above the knee, else the highest held. A first look may
-    hold three samples only, one of them taken between two batches.
+    Without such a level, it is the first one above the knee, else the highest one. The longest hold
+    is used because a quick check may have only three samples, one of them between two batches.
     """
     users = found.users if found.users is not None else found.lo
     both = list(zip(holds, levels, strict=True))
@@ -85,14 +85,14 @@ def bottleneck(
         return conclude(Facts())
     held_level, level = pick
     _, i = _worst(plan, held_level)
-    slo = plan.slos[i] if plan.slos else None  # broken most, or nearest to it
+    slo = plan.slos[i] if plan.slos else None  # the SLO broken most, or closest to it
     limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
     used = [e for s, e in both if not s.invalid] or levels
     return conclude(Facts.of(level, used, *limit, max_num_seqs))
 
 
 def _worst(plan: SearchPlan, level: Step) -> tuple[float, int]:
-    """(share over the limit against the share allowed, which SLO) of the SLO broken most."""
+    """(share over the limit / allowed share, index) of the SLO that is broken most."""
     shares = []
     for i, slo in enumerate(plan.slos):
         sizes, hits = level.evidence.over(i)
