@@ -1,4 +1,4 @@
-"""What people see of a study: a live view while it runs, reports and the answer at its end."""
+"""The terminal of a study: a live view while it runs, reports and the answer at its end."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     from harness.study.experiment import Experiment, Viewer, Wanted
     from harness.study.steps import Now, Step
 
-MAX_RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
-MIN_RECENT_NS = 5 * SECOND  # less where so much has more events than
-MAX_EVENTS = 100_000  # these: the view must not cost what the measurement does
+# The figures of the view cover the latest part of the current level, at most MAX_RECENT_NS. They
+# cover less, down to MIN_RECENT_NS, if that time has more than MAX_EVENTS events: the view must not
+# cost as much CPU as the measurement.
+MAX_RECENT_NS = 30 * SECOND
+MIN_RECENT_NS = 5 * SECOND
+MAX_EVENTS = 100_000
 
 
 class Front:
-    """The terminal's."""
+    """Terminal output and reports for a study."""
 
     @contextmanager
     def watch(self, wanted: Wanted, stream: TextIO) -> Iterator[Viewer]:
@@ -69,7 +72,7 @@ class _TerminalView:
         self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        """Redraw from the controller, the ledger and the latest sample."""
+        """Redraw from the controller, the records and the latest server sample."""
         controller, view = experiment.controller, self.view
         known_ns, now = controller.horizon_ns, controller.now
         ended = 0
@@ -91,12 +94,12 @@ class _TerminalView:
         self.live.show(view)
 
     def over(self, experiment: Experiment) -> None:
-        """The row of a level that was cut short, too."""
+        """Show the final rows, including a level that was cut short."""
         self._past(experiment)
         self.live.over(self.view)
 
     def _progress(self, controller: KneeController, now: Now, elapsed_ns: int, ended: int) -> None:
-        """What is left: of the budget, or of the levels that were given."""
+        """The share done and the time left, of the budget or of the given levels."""
         by_time = now.hold.stop == StopRule.time
         each = now.hold.max_ns if by_time else now.hold.max_requests
         settled_ns, levels = now.settled_ns, self.wanted.levels
@@ -110,7 +113,7 @@ class _TerminalView:
         self.view.done, self.view.time = done / of, f"{whole(elapsed_ns)} elapsed, {left}"
 
     def _latest(self, seen: Recorded, start: int, end: int) -> int:
-        """The figures of a time; the events that were looked at."""
+        """Show the figures of a time span; returns the number of events in it."""
         view, span = self.view, (start, end)
         tokens = Tokens.of(seen, span)
         for key, p95 in headlines(seen, span, tokens).items():
@@ -150,7 +153,7 @@ class _TerminalView:
 
 
 def affordable_ns(span_ns: int, events: int) -> int:
-    """How far the next look goes back, after one of `span_ns` saw so many events."""
+    """The span of the next update, after one of `span_ns` had so many events."""
     return min(max(span_ns * MAX_EVENTS // max(events, 1), MIN_RECENT_NS), MAX_RECENT_NS)
 
 
@@ -160,7 +163,7 @@ def counts(ended: int, failed: int) -> str:
 
 
 def phase(name: str, running_users: int, users: int) -> str:
-    """As people say it, with the users that are there while others still start."""
+    """The phase in words, with the number of users that have started."""
     if name not in ("ramping", "settling"):
         return name
     started = f", {running_users:,} of them started" if running_users < users else ""
@@ -168,7 +171,7 @@ def phase(name: str, running_users: int, users: int) -> str:
 
 
 def result(level: Step) -> str:
-    """Its decision; on the way up a level need not be decided, only lean to pass."""
+    """The decision; on the way up an undecided level that leans to pass is passing so far."""
     if level.invalid:
         return Decision.invalid
     judged, up = level.judgement, level.window.purpose == Purpose.up

@@ -1,4 +1,4 @@
-"""How knee, run and sweep begin: the plan alone, or the checks, then what takes long to import."""
+"""The start of knee, run and sweep: print the plan, or check everything and run the study."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def start(options: Options) -> int:
     if options.dry_run:
         check_machine(options.output, max(users), option)
         rows = [f"  {name:<10}{what}\n" for name, what in plan(options, users).items()]
-        said_to(options.output).write("".join(["The plan; nothing was sent.\n", *rows]))
+        said_to(options.output).write("".join(["Plan (nothing was sent):\n", *rows]))
         return EXIT_OK
     max_users = max(users)
     with ready(options.target, options.load, options.output, max_users, option=option) as (
         url,
         known,
     ):
-        gc.set_threshold(100_000)  # else imports and drawings are looked through again and again
+        gc.set_threshold(100_000)  # fewer collections while imports and charts create objects
         from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
         from harness.study.knee import run_knee  # noqa: PLC0415 - as above
         from harness.study.run import run_levels  # noqa: PLC0415 - as above
@@ -58,7 +58,7 @@ def start(options: Options) -> int:
 
 
 def levels(options: Options) -> tuple[int, ...]:
-    """The levels; of a search those of the way up, if none of them fails."""
+    """The given levels, or those on the way up of a search if none of them fails."""
     if not isinstance(options, KneeOptions):
         return options.users
     up = [options.min_users]
@@ -68,7 +68,7 @@ def levels(options: Options) -> tuple[int, ...]:
 
 
 def plan(options: Options, users: tuple[int, ...]) -> dict[str, str]:
-    """What would be measured, in words. Raises ConfigError where that is known not to fit."""
+    """The plan in words. Raises ConfigError if requests cannot fit the model's context."""
     target, work, slos = options.target, options.load.workload, " and ".join(map(str, options.slos))
     context = target.engine.max_model_len if target.engine else None
     check_lengths(work, context)

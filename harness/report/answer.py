@@ -1,6 +1,7 @@
-"""The answer in plain words: one headline, then the bottleneck, the figures there, the capacity.
+"""The answer in plain words: a headline, then the bottleneck, its figures and the capacity.
 
-What is promised was shown: a knee's headline names the level that passed, not the best estimate.
+Only what was measured is promised: the headline of a knee names the level that passed, not the
+best estimate.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ REQUESTS: Final = "concurrent request"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`tone`: good, bad or unsure; colors and badges follow it, never replace the words."""
+    """`tone`: good, bad or unsure; it sets the color of the badge."""
 
     badge: str
     tone: str
     headline: str
     sentences: list[str] = field(default_factory=list)
-    tables: list[str] = field(default_factory=list)  # lines, for a terminal only
+    tables: list[str] = field(default_factory=list)  # lines for the terminal only
     simulated: str = ""  # what was simulated; "": a real server was measured
 
     @property
@@ -44,7 +45,7 @@ class Answer:
 
 
 def answer(facts: Facts) -> Answer:
-    """What the run found, whatever its status."""
+    """The answer for any status."""
     found = STATUSES[facts.status](facts)
     target = facts.result.target
     simulated = f"{target.label.removeprefix('simulated ')}, no real server" if target.label else ""
@@ -74,7 +75,7 @@ def _found(facts: Facts) -> Answer:
 
 
 def _kept(facts: Facts) -> str:
-    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, of all holds of the level that holds."""
+    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, pooled over the holds of the level that passed."""
     level, pooled = facts.result.at_knee, knee_figures(facts)
     parts = []
     for slo in facts.slos:
@@ -165,14 +166,15 @@ def _interrupted(facts: Facts) -> Answer:
 
 
 def _held(facts: Facts) -> Answer:
-    """Levels that were given: each SLO with its verdict, then the figures."""
+    """Given levels: each SLO with its verdict, then the figures."""
     words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad")}
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
         badge, tone = "measured", "good"
     error = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
-    judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))  # the headline is what decided
+    # The headline is the verdict that decided.
+    judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))
     verdicts = [verdict(one, error) for one in judged]
     figures = [_figures(facts, level) for level in facts.used]
     if not verdicts:
@@ -207,7 +209,7 @@ def verdict(one: SloResult, commonest_error: str = "") -> str:
     if one.n:
         beyond = Slo.parse(one.slo).beyond
         detail = f"{one.n_over:,.0f} of {one.n:,} {beyond} {one.slo} {shares}"
-    elif not isnan(one.observed):  # of a search: by its sequential test
+    elif not isnan(one.observed):  # a search decides by its sequential test
         slo = Slo.parse(one.slo)
         detail = str(Figure(one.observed, unit=slo.unit, limit=slo.limit))
     line = f"{one.slo} {one.verdict}{at}: {detail}"
@@ -219,7 +221,7 @@ def verdict(one: SloResult, commonest_error: str = "") -> str:
 
 
 def _bracket(facts: Facts) -> str:
-    """`; passed at 48, failed at 56`, as far as levels were decided."""
+    """`: passed at 48, failed at 56`, as far as levels were decided."""
     passed = max((s.users for s in facts.used if s.decision == Decision.passed), default=0)
     above = [s.users for s in facts.used if s.decision == Decision.failed]
     failed = min(above, default=0)
@@ -228,7 +230,7 @@ def _bracket(facts: Facts) -> str:
 
 
 def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
-    """The bottleneck, the figures there, and how many replicas that makes."""
+    """The bottleneck, the figures at the knee, and the number of replicas."""
     lines = []
     if (found := facts.result.bottleneck) is not None and found.sentence:
         sure = f" (confidence {found.confidence:.2g})" if found.confidence > 0 else ""
@@ -252,7 +254,7 @@ def at_knee(facts: Facts) -> list[str]:
 
 
 def _replicas(facts: Facts) -> list[str]:
-    """Each replica holds the interval's lower end; U users need that many, rounded up."""
+    """The replicas for U users: U over the lower end of the interval, rounded up."""
     promised = facts.status in (Status.found, Status.not_reached)
     each = facts.knee.holds or facts.knee.ci95[0] or 0
     if not promised or each < 1:
@@ -265,13 +267,13 @@ def _replicas(facts: Facts) -> list[str]:
     need = -(-int(planned) // each)
     users = count(int(planned), "user")
     division = f"R = ceil({int(planned):,} / {each:,}) = {count(need, 'replica')}"
-    if facts.status != Status.found:  # a bound: the knee lies higher
+    if facts.status != Status.found:  # an upper bound: the knee may be higher
         return [f"Each replica holds at least {each:,}, so {users} need at most {division}."]
     return [f"Each replica holds {each:,}, so {users} need {division}."]
 
 
 def routed(facts: Facts) -> list[str]:
-    """One sentence, of the lowest level (above the knee, where one was found) that is over."""
+    """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
     ttft_ns, itl_ns = limits_ns(facts.slos)
     knee = facts.knee.estimate or 0
     for levels in facts.by_users:
@@ -286,14 +288,14 @@ def routed(facts: Facts) -> list[str]:
 
 
 def _shown_over(level: Level) -> bool:
-    """Whether a limit was shown to be broken: a level that was not decided is never called over."""
+    """Whether the level was decided to break a limit; an undecided one is never reported."""
     missed = any(one.verdict == Verdict.missed for one in level.slos)
-    by_failures = level.n_failed > (1 - Q) * level.ttft_ms.n  # no queue and no batch is the cause
+    by_failures = level.n_failed > (1 - Q) * level.ttft_ms.n  # neither queue nor batch is the cause
     return (missed or level.decision == Decision.failed) and not by_failures
 
 
 def _sign_ns(level: Level, sign: Sign) -> float:
-    """By the share over the limit: where requests failed that is what was judged."""
+    """Infinite if the share over the limit is too large: failed requests have no latency."""
     over = level.over_share.get(f"{sign.metric}_p95", nan)
     return nan if isnan(over) else inf if over > 1 - Q else 0.0
 

@@ -1,4 +1,4 @@
-"""A comparison in words: for a terminal, for a pull request's comment, and as a page."""
+"""A comparison as text for the terminal, Markdown for a pull request, and an HTML page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.measure.compare import Comparison, Difference
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
-MAX_SUMMARY_ROWS: Final = 12  # in sight; the whole table is folded below
+MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
 # Shown in the summary when nothing changed.
 DEFAULT_METRICS: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")
 METRIC_NAMES: Final = {
@@ -25,7 +25,7 @@ BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MIS
 
 
 def row(one: Difference) -> dict[str, str]:
-    """What a table says of it."""
+    """The cells of a table row."""
     metric, _, quantile = one.metric.rpartition("_")
     name = METRIC_NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
     name += f" at {count(one.users, 'user')}" if one.users else ""
@@ -54,7 +54,7 @@ def row(one: Difference) -> dict[str, str]:
 
 
 def warning(c: Comparison) -> str:
-    """What else the runs differ in, to be read first; "" where nothing."""
+    """How the settings of the runs differ; "" if they do not."""
     differences = [f"{name} ({a} in A, {b} in B)" for name, (a, b) in c.unlike.items()]
     return (
         f"CAUTION: A and B were measured differently: {', '.join(differences)}."
@@ -84,14 +84,14 @@ def headline(c: Comparison) -> str:
 
 
 def summary(c: Comparison) -> str:
-    """How many of each verdict, of what."""
+    """The number of figures per verdict, the folders and the tolerance."""
     each = ", ".join(f"{len(_called(c, v))} {v.replace('_', ' ')}" for v in Change)
     of = f"A is {c.a}, B is {c.b}, the tolerance {100 * c.tolerance:g}%."
     return f"Of {count(len(c.differences), 'figure')}: {each}. {of}"
 
 
 def summary_rows(c: Comparison) -> list[dict[str, str]]:
-    """The knees and what changed, or else what one looks at first."""
+    """The knees and the figures that changed, or the default metrics if nothing changed."""
     top = max(d.users for d in c.differences)
     usual = [d for d in c.differences if d.users == top and d.metric in DEFAULT_METRICS]
     shown = _called(c, Change.worse) + _called(c, Change.better) or usual
@@ -110,7 +110,7 @@ def text(c: Comparison) -> str:
 
 
 def markdown(c: Comparison) -> str:
-    """For a comment on a pull request: the answer, what matters, and the rest folded."""
+    """For a pull request comment: the answer, the summary, and all figures folded."""
     lines = [f"> **{in_markdown(warning(c))}**", ""] if c.unlike else []
     lines += [f"**{in_markdown(headline(c))}**", "", *aligned(summary_rows(c)), ""]
     lines += [in_markdown(summary(c)), "", "<details><summary>All figures</summary>", ""]
@@ -118,7 +118,7 @@ def markdown(c: Comparison) -> str:
 
 
 def html(c: Comparison) -> str:
-    """The page, in the report's style."""
+    """A page in the style of the report."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
 
     loader = PackageLoader("harness.report")

@@ -1,8 +1,8 @@
 """Throughput, goodput and p95 latencies against users, with the knee, its interval and the SLOs.
 
-A point whose interval is wide or has no upper end is hollow: each level has its p95, and shows how
-well it is known. The levels around the knee, where a search holds most of them, get a panel of
-their own in which the holds of one level stand side by side.
+A point whose interval is wide or has no upper end is hollow, so every level has its p95 and shows
+how certain it is. A search holds most levels around the knee; they get a panel of their own, in
+which the holds of one level are drawn side by side.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Points = list[tuple[float, float]]
 
 WIDTH, HEIGHT = 400, 290
-# what a level's row says of it: marker, color
+# result of a level -> marker, color
 RESULT_MARKERS: Final[dict[str, tuple[str, str]]] = {
     Decision.passed: ("o", BLUE),
     Verdict.met: ("o", BLUE),
@@ -56,7 +56,7 @@ ARROW_PX: Final = 16  # px above a point: the arrow of an interval without upper
 
 
 def curves(facts: Facts) -> list[str]:
-    """One SVG per panel; panels without a single figure are left out."""
+    """One SVG per panel; panels without any figure are omitted."""
     names = [name for name in PANELS if facts.slos or name != "goodput"]
     drawn = {name: panel(facts, name) for name in names}
     if (metric := metric_around_knee(facts)) is not None:
@@ -67,7 +67,7 @@ def curves(facts: Facts) -> list[str]:
 
 
 def metric_around_knee(facts: Facts) -> str | None:
-    """The latency that is nearest to its limit around the knee, where many levels lie there."""
+    """The latency closest to its limit around the knee; None if few levels are there."""
     near = [level for level in facts.used if _is_near_knee(facts, level)]
     p95 = [slo for slo in facts.slos if slo.name == f"{slo.metric}_p95" and slo.metric in PANELS]
     if len(near) < MIN_NEIGHBORHOOD_POINTS or not p95:
@@ -81,7 +81,7 @@ def metric_around_knee(facts: Facts) -> str | None:
 
 
 def panel(facts: Facts, name: str, *, around: bool = False) -> str:
-    """One panel of PANELS; "" when no level has its figure. `around`: only near the knee."""
+    """One panel of PANELS; "" if no level has its figure. `around`: only levels near the knee."""
     title, metric = PANELS[name]
 
     def figure_of(level: Level) -> Figure:
@@ -101,7 +101,7 @@ def panel(facts: Facts, name: str, *, around: bool = False) -> str:
         title, medians = f"{title.partition(' and')[0]}, around the knee", []
     dense = (
         not around and metric_around_knee(facts) is not None
-    )  # near the knee: in their own panel
+    )  # details near the knee are in their own panel
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         axes.set_xlabel("concurrent requests")
@@ -127,7 +127,7 @@ def _is_near_knee(facts: Facts, level: Level) -> bool:
 
 
 def _x_positions(levels: Sequence[Level], *, apart: bool) -> list[float]:
-    """Where each point lies: the holds of one level side by side, if there is room."""
+    """The x position of each point; with `apart`, the holds of a level are side by side."""
     users = [held_level.users for held_level in levels]
     gap = min((b - a for a, b in pairwise(sorted(set(users)))), default=1) if apart else 0
     places, seen = [], dict.fromkeys(users, 0)
@@ -184,7 +184,7 @@ def _y_axis(
 
 
 def log_ticks(axis: object) -> None:
-    """A log axis with ticks at 1, 2 and 5, of many decades at 1. Takes a matplotlib axis."""
+    """Make a matplotlib axis logarithmic: ticks at 1, 2 and 5, or at 1 over many decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415
 
     axis._set_axes_scale("log")  # type: ignore[attr-defined]  # noqa: SLF001
@@ -212,7 +212,7 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
 
 def _point(axes: Axes, x: float, result: str, seen: Figure, *, small: bool) -> None:
     marker, color = RESULT_MARKERS.get(result, ("o", MUTED))
-    if math.isinf(seen.value):  # requests failed: no height would be true
+    if math.isinf(seen.value):  # requests failed, so the value is infinite
         place = axes.get_xaxis_transform()
         axes.plot([x], [0.97], marker="^", color=RED, transform=place, clip_on=False)
         return

@@ -1,4 +1,4 @@
-"""How TTFT and ITL are spread below, at and above the knee: shares of requests or gaps."""
+"""The distributions of TTFT and ITL below, at and above the knee."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.report.facts import Facts
 
-MAX_CURVE_POINTS: Final = 240  # of a curve; more would not be seen
+MAX_CURVE_POINTS: Final = 240  # more would not be visible
 MIN_MEDIAN_DIVISOR: Final = 20  # a drawing begins at this part of the lowest median
 CURVE_STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
 
@@ -32,7 +32,7 @@ def distributions(facts: Facts) -> list[str]:
 
 
 def chosen_levels(facts: Facts) -> dict[str, list[Level]]:
-    """Steps of the level at the knee, of the next bad one above, of one at about half of it."""
+    """The holds of the level at the knee, of the next failing one, and of one near its half."""
     at = facts.result.at_knee
     levels = facts.by_users
     if at is None:
@@ -54,7 +54,7 @@ Curve = tuple["NDArray[np.float64]", "NDArray[np.float64]"]  # x in ms, share at
 
 
 def ttft_curve(facts: Facts, levels: list[Level]) -> Curve:
-    """Of all requests sent in the steps' windows; failures are never reached."""
+    """Of all requests sent in the windows; failed requests count as infinite."""
     table = facts.run.table
     seen = ttft(table)
     windows = [(level.settled_ns, level.end_ns) for level in levels]
@@ -67,7 +67,7 @@ def ttft_curve(facts: Facts, levels: list[Level]) -> Curve:
 
 
 def itl_curve(facts: Facts, levels: list[Level]) -> Curve:
-    """Of all gaps that ended in the steps' windows; those that never ended are never reached."""
+    """Of all gaps that ended in the windows; gaps that never ended count as infinite."""
     windows = [(level.settled_ns, level.end_ns) for level in levels]
     gaps = together([facts.gaps[window] for window in windows if window in facts.gaps])
     _, counts, means = gaps.histograms["ns"].totals

@@ -1,4 +1,4 @@
-"""A run and its result as a report sees them; nothing is worded yet."""
+"""A run and its result as the report uses them, before any wording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that reports are made from."""
+    """The input of all reports."""
 
     run: Run
     result: Result
@@ -37,7 +37,7 @@ class Facts:
 
     @property
     def knee(self) -> Knee:
-        """The knee; one without any figure where none was looked for."""
+        """The knee; an empty one if none was searched."""
         return self.result.knee or Knee()
 
     @property
@@ -60,7 +60,7 @@ class Facts:
 
     @property
     def server(self) -> dict[str, Any]:
-        """What run.json says of the target."""
+        """The target in run.json."""
         return mapping(self.run.info.get("server"))
 
     @cached_property
@@ -73,7 +73,7 @@ class Facts:
 
     @property
     def split(self) -> list[Level]:
-        """Those whose mean TTFT is split."""
+        """The levels whose mean TTFT has a breakdown."""
         return [level for level in self.used if not isnan(level.ttft_split.rest_ms)]
 
     def limit_ms(self, metric: str) -> float:
@@ -83,7 +83,7 @@ class Facts:
 
     @property
     def measured_at(self) -> int:
-        """The level whose figures stand for the knee; 0 when there is none."""
+        """The level whose figures represent the knee; 0 if there is none."""
         level = self.result.at_knee
         return level.users if level else 0
 
@@ -94,7 +94,7 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def knee_figures(facts: Facts) -> dict[str, Figure]:
-    """p95 TTFT and ITL and the throughput of the level that stands for the knee."""
+    """p95 TTFT, p95 ITL and throughput of the level that represents the knee."""
     knee = facts.knee
     return {
         "p95 TTFT": Figure(knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms", facts.limit_ms("ttft")),

@@ -1,4 +1,4 @@
-"""`--junit`: what a run says of each SLO, as a pipeline's test report."""
+"""`--junit`: the verdict on each SLO as a JUnit test report."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from harness.measure.result import Result
 
 FAILURE_ELEMENTS: Final = {Verdict.missed: "failure", Verdict.inconclusive: "error"}
-TestCase = tuple[str, Verdict, str]  # name, verdict, what it says
+TestCase = tuple[str, Verdict, str]  # name, verdict, sentence
 
 
 def junit(result: Result) -> str:
     """A test case per SLO, one for --max-errors, one for a knee's --at-least and --baseline.
 
-    What is not met is a failure, what is inconclusive an error. A run that ends otherwise than with
-    exit code 0 is never all green: without a case that says why, its status is one.
+    A missed SLO is a failure, an inconclusive one an error. A run whose exit code is not 0 never
+    passes: if no case explains the exit code, the status of the run becomes one.
     """
     results, error = [*result.slos, *filter(None, [result.errors])], result.commonest_error
     cases: list[TestCase] = [(one.slo, one.verdict, verdict(one, error)) for one in results]

@@ -1,4 +1,4 @@
-"""The report's small print: how well it was measured, with what, and what is not known."""
+"""The end of the report: measurement quality, limitations and configuration."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from harness.report.facts import Facts
 
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
-# of the embedded server's flags: how it simulates, which no vLLM has
+# Flags of the embedded server that control the simulation; vLLM has none of them.
 SIMULATOR_FLAG: Final = re.compile(
     r".*_ns|.*_scale|engine_.*|front_.*|jitter|prompts_elsewhere|seed"
 )
 
 
 def instrument(facts: Facts) -> list[tuple[str, str]]:
-    """What the client says of its own measuring."""
+    """The quality of the measurement, from the client."""
     client, rows = facts.result.client, []
     names = {
         "stamp_source": "Timestamps",
@@ -47,7 +47,7 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
 
 
 def unknown(facts: Facts) -> list[str]:
-    """What is lost, what was not measured, and what a reader should not take for granted."""
+    """What was lost or not measured, and how far the figures apply."""
     result = facts.result
     out = list(result.damage)
     out += [result.invalid_reason] if result.invalid_reason else []
@@ -68,7 +68,7 @@ def unknown(facts: Facts) -> list[str]:
 
 
 def _missing_sources(facts: Facts) -> list[str]:
-    """Sources that said nothing."""
+    """Sources without data."""
     out = []
     if not facts.run.server:
         out.append("the server exposed no metrics, so all server-side figures are missing")
@@ -121,7 +121,7 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _flags(server: dict[str, Any]) -> dict[str, Any]:
-    """Those that vLLM has too."""
+    """The flags that vLLM has too."""
     flags = mapping(server.get("flags"))
     own = server.get("embedded")
     return {k: v for k, v in flags.items() if not (own and SIMULATOR_FLAG.fullmatch(k))}
@@ -138,7 +138,7 @@ def _requests_sent(facts: Facts) -> str:
 
 
 def _max_num_seqs(facts: Facts) -> str:
-    """`256 (given)`; "" where nobody knows."""
+    """`256 (given)`; "" if unknown."""
     known = facts.result.target.max_num_seqs
     return f"{known.slots:,.0f} ({known.source})" if known.value else ""
 

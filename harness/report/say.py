@@ -1,10 +1,11 @@
-"""Numbers to the precision they have, and SLOs and sentences in words.
+"""Formatting of numbers to their precision, and of SLOs and sentences.
 
-The interval of a number decides its digits.
+The interval of a number determines its digits.
 
-The last digit printed is the place of the half-width's first digit (one more when that digit is 1),
-of two to four: 412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. Without an interval:
-three. A figure that has a limit gets as many as it takes to show on which side of it it lies.
+The last digit printed has the place of the first digit of the half-width (one more if that digit is
+1), with two to four digits in all: 412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. A
+number without an interval gets three digits. A number with a limit gets as many as it needs to show
+on which side of the limit it is.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 NAN: Final = math.nan
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
 MIN_DIGITS, DIGITS_WITHOUT_INTERVAL, MAX_DIGITS = 2, 3, 4
-MAX_INTEGER_DIGITS: Final = 6  # before the point there may be so many
+MAX_INTEGER_DIGITS: Final = 6  # before the decimal point
 MAX_DECIMALS: Final = 3  # to show that a figure is not its limit
-# An underscore inside a word is none to Markdown: `ttft_p95` stays as it is.
+# Markdown ignores an underscore inside a word, so `ttft_p95` needs no escape.
 _MARKDOWN: Final = re.compile(
     r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#=]|^[+-](?!\d)"
 )
@@ -52,12 +53,12 @@ def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
 
 
 def say(value: float, lo: float = NAN, hi: float = NAN) -> str:
-    """One number with the digits that [lo, hi] leaves it; `1,910`, `12.4`, `inf`."""
+    """A number with the digits that [lo, hi] justifies: `1,910`, `12.4`, `inf`."""
     return rounded(value, places(value, lo, hi))
 
 
 def rounded(value: float, decimals: int) -> str:
-    """So many decimals (below 0: tens, hundreds), `–` for NaN."""  # noqa: RUF002 - as UNKNOWN
+    """Rounded to `decimals` (negative: tens, hundreds), `–` for NaN."""  # noqa: RUF002 - as UNKNOWN
     if math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
@@ -71,13 +72,13 @@ class Figure:
 
     value: float = NAN
     lo: float = NAN
-    hi: float = NAN  # NaN beside a lower end: there is no upper one
+    hi: float = NAN  # NaN with a finite `lo`: no upper end
     unit: str = ""
-    limit: float = NAN  # that it is held against
+    limit: float = NAN  # of the SLO on it
 
     @classmethod
     def of(cls, latency: Latency, statistic: str = "p95", limit: float = NAN) -> Figure:
-        """A statistic of a latency with its 95% interval; NaN for one that it does not have."""
+        """A statistic of a latency with its 95% interval; NaN if it does not exist."""
         return cls(*latency.at(statistic), unit="ms", limit=limit)
 
     @property
@@ -86,7 +87,7 @@ class Figure:
 
     @property
     def weak(self) -> bool:
-        """Whether its interval is one-sided, or wider than half of it."""
+        """Whether the interval is one-sided, or wider than half of the value."""
         return not (self.hi - self.lo <= self.value / 2) and not math.isnan(self.lo)
 
     @property
@@ -168,7 +169,7 @@ def bound(slo: Slo) -> str:
 
 
 def slo_limit(slo: Slo) -> str:
-    """`500 ms`, `1.5 s`, `30 tokens/s`: as a person would write it."""
+    """`500 ms`, `1.5 s`, `30 tokens/s`."""
     if slo.speed:
         return f"{slo.limit:g} {slo.unit}"
     unit, size = ("s", SECOND) if slo.limit_ns >= SECOND else ("ms", MS)
@@ -176,12 +177,12 @@ def slo_limit(slo: Slo) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital, unless it begins with a name like `p95`, and a full stop."""
+    """Add a capital, unless the text begins with a name like `p95`, and a period."""
     text = text.strip()
     capital = text[:1] if text[1:2].isdigit() else text[:1].upper()
     return capital + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def in_markdown(text: str) -> str:
-    """One line that Markdown shows as it is: no tags, no emphasis, no cell of a table ends."""
+    """One line with all Markdown escaped: no tags, no emphasis, no end of a table cell."""
     return _MARKDOWN.sub(r"\\\g<0>", one_line(text))

@@ -1,4 +1,4 @@
-"""The run against time: users held, what the server ran and kept waiting, its KV cache."""
+"""The run over time: users, running and waiting requests, KV cache and GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRID_POINTS: Final = 400  # at which the client's own count is taken
 
 
 def timeline(facts: Facts) -> str:
-    """One SVG; "" when there are neither steps nor records nor samples."""
+    """One SVG; "" when there are neither levels nor records nor samples."""
     table, samples, levels = facts.run.table, facts.run.server, facts.levels
     begins = [level.start_ns for level in levels[:1]] + [s.at_ns for s in samples[:1]]
     if len(table):
@@ -73,7 +73,7 @@ def _windows(axes: list[Axes], facts: Facts, zero: int) -> None:
 
 
 def _users(axes: Axes, facts: Facts, zero: int) -> None:
-    """Users asked for by the steps, and requests under way by the records."""
+    """The users of the levels, and the requests in flight from the records."""
     if facts.levels:
         edges = [*(level.chosen_ns for level in facts.levels), facts.levels[-1].end_ns]
         users = [level.users for level in facts.levels]

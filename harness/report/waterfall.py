@@ -1,4 +1,4 @@
-"""Where the mean TTFT goes, step by step: queue, prefill, rest, and the client's residual.
+"""The breakdown of the mean TTFT of each level: queue, prefill, rest, and the client's residual.
 
 Stacked bars; tables.py has the same figures as a table.
 """
@@ -24,7 +24,7 @@ WHISKER_OFFSETS: Final = {"queue": -0.24, "prefill": 0.0, "ttft": 0.24}  # where
 
 
 def waterfall(facts: Facts) -> str:
-    """One bar per step, in the order of the run; "" where no split is known."""
+    """One bar per level, in the order of the run; "" without any breakdown."""
     levels = facts.split[-MAX_BARS:]
     if not levels:
         return ""
@@ -52,7 +52,7 @@ def waterfall(facts: Facts) -> str:
 
 
 def _lefts(spent: list[list[float]]) -> list[list[float]]:
-    """Where each part's bars begin: side by side, what is below 0 to the left of 0."""
+    """Where each bar begins: positive parts stack to the right of 0, negative ones to the left."""
     lefts: list[list[float]] = []
     right, wrong = [0.0] * len(spent[0]), [0.0] * len(spent[0])
     for widths in spent:
@@ -63,7 +63,7 @@ def _lefts(spent: list[list[float]]) -> list[list[float]]:
 
 
 def _whiskers(axes: Axes, place: int, level: Level) -> None:
-    """Where queue, prefill and the server's TTFT may end instead; what is exact has none."""
+    """Draw the bounds of queue, prefill and the server's TTFT; exact values have none."""
     begins = {"prefill": mean_part(level, "queue")[0]}
     for key, height in WHISKER_OFFSETS.items():
         _, lo, hi = mean_part(level, key)

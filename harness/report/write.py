@@ -1,4 +1,4 @@
-"""REPORTERS: the formats that a run folder is reported in; each is one function of the facts."""
+"""REPORTERS: the report formats of a run folder; each is a function of the report data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ REPEATED_FIELDS: Final = (
 
 
 def markdown(facts: Facts, found: Answer) -> str:
-    """Short enough for a comment on a pull request; what the folder lost is said there too."""
+    """Short enough for a pull request comment; it includes any damage of the folder."""
     rows = [{name: row[name] for name in MARKDOWN_COLUMNS} for row in tables.levels(facts)]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
     lines = [f"Simulated: {in_markdown(found.simulated)}.", ""] if found.simulated else []
@@ -77,7 +77,7 @@ def markdown(facts: Facts, found: Answer) -> str:
 
 
 def steps_csv(facts: Facts, found: Answer) -> str:  # noqa: ARG001 - one signature for all
-    """One line per step: the columns of FIRST, then every other figure of the step."""
+    """One line per level: FIRST_COLUMNS, then every other figure of the level."""
     rows = [csv_row(level) for level in facts.levels]
     columns = list(dict.fromkeys([*FIRST_COLUMNS, *(key for row in rows for key in row)]))
     out = io.StringIO()
@@ -88,7 +88,7 @@ def steps_csv(facts: Facts, found: Answer) -> str:  # noqa: ARG001 - one signatu
 
 
 def csv_row(level: Level) -> dict[str, object]:
-    """FIRST, then what they do not say, flat: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
+    """FIRST_COLUMNS, then all other fields, flat: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data: dict[str, Any] = to_json(level)
     e2e = level.e2e_ms
     row: dict[str, object] = {
@@ -111,7 +111,7 @@ def _seconds(ms: float) -> object:
 
 
 def html(facts: Facts, answer: Answer) -> str:
-    """One self-contained page, the answer first."""
+    """A self-contained page with the answer first."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
 
     environment = Environment(

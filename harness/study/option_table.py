@@ -1,8 +1,7 @@
-"""The options of the command line, and which of them the pages' form asks for as well.
+"""The options of the command line, and those that the form of the web pages has too.
 
-A row reads its text or raises ConfigError; `TARGET`, `LOAD` and so on are the groups of `--help`.
-Where files are written, and whose key is sent, are no fields of the form: a browser must not choose
-them.
+An option parses its text or raises ConfigError; `TARGET`, `LOAD` and so on are groups of `--help`.
+Output files and the API key are never fields of the form, because a browser must not choose them.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(
 
 
 class Field(NamedTuple):
-    """What the form asks for. Without a default or a reader of its own it has the option's."""
+    """A field of the form. Its default and parser are those of the option unless it has its own."""
 
     label: str
     hint: str
     default: str = ""
     choices: tuple[str, ...] = ()
-    read: Callable[[str], Any] = str  # the option's own, unless the form's text is another
+    read: Callable[[str], Any] = str  # str: as the option
 
 
 class Option(NamedTuple):
-    """`read` None: a switch. `default` is text as a person would write it, and the help says it."""
+    """`read` None: a switch. `default` is text as a user would write it; the help shows it."""
 
     flag: str
     help: str = ""
@@ -51,7 +50,7 @@ class Option(NamedTuple):
     default: str | None = None
     action: str = "store"  # append, extend: may be repeated
     choices: Sequence[str] | None = None
-    field: Field | None = None  # of the form; its default, where it has none, is the option's
+    field: Field | None = None  # of the form
 
     @property
     def dest(self) -> str:
@@ -84,19 +83,19 @@ def declare(group: _ActionsContainer, options: Iterable[Option]) -> None:
 
 
 def duration(option: str, example: str = "30s") -> Callable[[str], int]:
-    """A reader of `500ms` into ns, above zero, for the option so called."""
+    """A parser of `500ms` into ns, above zero; `option` is named in errors."""
     return lambda text: duration_ns(text, option, example)
 
 
 def share(option: str) -> Callable[[str], float]:
-    """A reader of `1%` into 0.01 for the option so called."""
+    """A parser of `1%` into 0.01; `option` is named in errors."""
     return lambda text: percent(text, option)
 
 
 def count(
     option: str, min_value: int = 1, example: int = 1, max_value: int | None = None
 ) -> Callable[[str], int]:
-    """A reader of a whole number from `min_value` up to `max_value`."""
+    """A parser of a whole number from `min_value` up to `max_value`."""
 
     def read(text: str) -> int:
         word = text.strip()
@@ -117,7 +116,7 @@ def count(
 
 
 def levels(option: str) -> Callable[[str], tuple[int, ...]]:
-    """A reader of `1,2,4` into (1, 2, 4)."""
+    """A parser of `1,2,4` into (1, 2, 4)."""
     one = count(option)
 
     def read(text: str) -> tuple[int, ...]:
@@ -133,7 +132,7 @@ def levels(option: str) -> Callable[[str], tuple[int, ...]]:
 
 
 def _folder(text: str) -> Path:
-    """Raises ConfigError for "", which would be the folder that we are in."""
+    """Raises ConfigError for "", which would mean the current folder."""
     if not text.strip():
         raise ConfigError("--out is empty: expected the name of a new folder; try --out result.")
     return Path(text)
@@ -144,7 +143,7 @@ def _writable(option: str, path: str) -> str:
     where = Path(path)
     try:
         new = path != "-" and not where.exists()
-        if new or where.is_file() or where.is_dir():  # a pipe's reader would see it end
+        if new or where.is_file() or where.is_dir():  # not a pipe: opening it would end its reader
             where.open("xb" if new else "ab").close()
         if new:
             where.unlink()
@@ -189,7 +188,7 @@ CERTIFICATE: Final = (
     Option("--ca-file", "certificates to trust (PEM)", Path, "FILE"),
     Option("--insecure", "do not verify the server's certificate", None),
 )
-SERVER: Final = (  # what a server may not say itself
+SERVER: Final = (  # what the server may not report
     Option("--server-flag", "a flag that the server was started with, for example "
            "max-num-seqs=256; may be repeated", flag_given, "NAME=VALUE", action="append"),
     Option("--gpu-metrics", "local, none, or http://HOST:9400 of `vllm-harness exporter` or a "

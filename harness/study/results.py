@@ -253,8 +253,8 @@ def commonest_error(run: Run, from_ns: int) -> str:
 def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
     """Compute and write result.json and requests.parquet. Raises RunFolderError.
 
-    The record files are read twice: first for the requests, which go to requests.parquet right away,
-    then, with the windows known, for the tokens in them.
+    The record files are read twice: first for the requests, which go straight to
+    requests.parquet, then, with the windows known, for the tokens in them.
     """
     check_folder(path)
     folder = RunFolder(path)
