@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("vllm-harness: interrupted\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # for example `vllm-harness ... | head`
+        # The interpreter flushes stdout at exit; into /dev/null, so that it does not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -196,6 +196,7 @@ def plan(found: Ceiling, users: int, itl_ns: int) -> Finding:
     what = f"{users} users at {itl_ns / MS:g} ms per token: {rate:,.0f} tokens/s"
     if best is None:
         return Finding(Level.warn, what, "see the line above")
+    # Both tokens per second and streams limit one process; the larger need decides.
     need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / HEADROOM)
     if need <= 1:
         return Finding(Level.ok, f"{what}, fits one load process")

@@ -139,6 +139,7 @@ class _TerminalView:
             view.past.append(
                 Row(level.window.users, ttft, itl, rate, requests, result(level), reason)
             )
+        # The bracket so far, as `between 16 and 32 so far`.
         low, high = bracket_users(controller.plan, controller.steps)
         ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
         view.bracket = ends and f"{ends} so far"
@@ -175,6 +176,7 @@ def result(level: Step) -> str:
     if level.invalid:
         return Decision.invalid
     judged, up = level.judgement, level.window.purpose == Purpose.up
+    # On the way up the search moves on without a decision, so the row must not say "inconclusive".
     so_far = up and judged.decision == Decision.inconclusive and not judged.leans_to_fail
     return SO_FAR if so_far else judged.decision
 

@@ -47,7 +47,9 @@ def start(options: Options) -> int:
         url,
         known,
     ):
-        gc.set_threshold(100_000)  # fewer collections while imports and charts create objects
+        # Imports and charts create many objects that live long; the default would scan them
+        # repeatedly.
+        gc.set_threshold(100_000)
         from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
         from harness.study.knee import run_knee  # noqa: PLC0415 - as above
         from harness.study.run import run_levels  # noqa: PLC0415 - as above

@@ -75,7 +75,7 @@ def _found(facts: Facts) -> Answer:
 
 
 def _kept(facts: Facts) -> str:
-    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, pooled over the holds of the level that passed."""
+    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, over all holds of the level that passed."""
     level, pooled = facts.result.at_knee, knee_figures(facts)
     parts = []
     for slo in facts.slos:

@@ -123,6 +123,7 @@ def html(c: Comparison) -> str:
 
     loader = PackageLoader("harness.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    # The page reuses the style sheet of the report.
     report, _, _ = loader.get_source(environment, "report.html.j2")
     return environment.get_template("compare.html.j2").render(
         style=report.partition("<style>")[2].partition("</style>")[0],

@@ -148,9 +148,11 @@ def _x_axis(axes: Axes, users: list[int], *, linear: bool) -> None:
     else:
         axes.set_xscale("log", base=2)
         axes.set_xlim(low / 1.25, high * 1.25)
+    # Tick distances are compared in pixels, because a log axis has no constant spacing.
     ends = axes.transData.transform([(x, 1.0) for x in axes.get_xlim()])[:, 0]
     width = ends[1] - ends[0]
     ticks: list[float] = []
+    # Few levels are labeled one by one, many by powers of two.
     levels = sorted(set(users))
     powers = [2**i for i in range(1 + high.bit_length()) if low / 1.25 <= 2**i <= high * 1.25]
     for tick in levels if linear or len(levels) <= MAX_TICKS else powers:
@@ -170,6 +172,7 @@ def _y_axis(
     finite = [v for v in values if math.isfinite(v)]
     max_value = max(finite, default=0.0) or 1.0
     lines = [slo.limit_ns / MS for slo in facts.slos if slo.metric == metric]
+    # A limit far above all points would flatten the curve; it is named at the top instead.
     lines = [line for line in lines if line <= MAX_SLO_LINE_RATIO * max_value]
     low, top = min([*finite, *lines], default=max_value), max([max_value, *lines])
     if around:
@@ -219,6 +222,7 @@ def _point(axes: Axes, x: float, result: str, seen: Figure, *, small: bool) -> N
     if not math.isnan(seen.lo) and not small:
         bounded = math.isfinite(seen.hi)
         low = axes.transData.transform((x, seen.value))
+        # The arrow has a fixed length in pixels, whatever the scale of the axis.
         tip = axes.transData.inverted().transform((low[0], low[1] + ARROW_PX))[1]
         high = seen.hi if bounded else tip
         style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.7}

@@ -62,6 +62,7 @@ def ttft_curve(facts: Facts, levels: list[Level]) -> Curve:
     values = np.sort(np.concatenate(parts)) / MS
     n = len(values)
     rank = np.unique(np.linspace(0, n - 1, min(n, MAX_CURVE_POINTS)).round().astype(int))
+    # Infinite values (failed requests) are not drawn but count in n, so the curve ends below 1.
     rank = rank[np.isfinite(values[rank])]
     return values[rank], (rank + 1) / max(n, 1)
 

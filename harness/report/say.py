@@ -38,6 +38,7 @@ SMALL_LEADING_DIGIT: Final = (
 
 def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
     """Decimal places to print; negative: round to tens, hundreds, ..."""
+    # The first finite value other than 0 sets the scale of the number.
     scale = next((abs(v) for v in (value, lo, hi) if v and math.isfinite(v)), 1.0)
     size = math.floor(math.log10(scale))
     half = (hi - lo) / 2
@@ -95,6 +96,8 @@ class Figure:
         """The number alone, rounded to the side of its limit that it is on."""
         decimals = places(self.value, self.lo, self.hi)
         if math.isfinite(self.value):
+            # Add decimals until the rounded number is on the same side of the limit as the exact
+            # one.
             while decimals < MAX_DECIMALS and _side(self.value, self.limit) != _side(
                 round(self.value, decimals), self.limit
             ):

@@ -79,8 +79,10 @@ def to_svg(figure: Figure, name: str, label: str, *, top: int = TOP, right: int 
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # Placeholder colors become CSS variables, so that one chart serves light, dark and print.
     for color, variable in VARIABLES.items():
         text = text.replace(color, f"var({variable})")
+    # The ids of several charts on one page must not clash, as clip paths refer to them.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
     # Drop matplotlib's font family, so that the text inherits the font of the page.

@@ -62,7 +62,7 @@ def aligned(rows: Sequence[Row], escape: Callable[[str], str] = in_markdown) -> 
 
 
 def cards(facts: Facts) -> list[dict[str, str]]:
-    """The few numbers that people look for first."""
+    """The tiles below the headline."""
     out = []
     knee = facts.knee
     if knee.holds:
@@ -118,7 +118,7 @@ def _level(facts: Facts, level: Level) -> Row:
 
 
 def _speculation(facts: Facts, level: Level) -> Row:
-    """Where the server speculates: the share of its drafts' tokens accepted, tokens per draft."""
+    """With speculative decoding: the share of draft tokens accepted, and tokens per draft."""
     if all(math.isnan(one.server.spec_acceptance) for one in facts.levels):
         return {}
     return {
@@ -132,7 +132,7 @@ def _first_columns(level: Level) -> Row:
 
 
 def quantiles(facts: Facts) -> list[dict[str, str]]:
-    """At the knee: each quantile with its sampling interval and the instrument's, in ms."""
+    """Each quantile at the knee with its sampling and instrument intervals, in ms."""
     level = facts.result.at_knee
     if level is None:
         return []
@@ -154,13 +154,13 @@ def quantiles(facts: Facts) -> list[dict[str, str]]:
 
 
 def _sharp(pair: tuple[float, float]) -> str:
-    """To the microsecond: the instrument's bounds lie close together."""
+    """With microseconds, because the bounds of the instrument are close together."""
     lo, hi = pair
     return UNKNOWN if lo != lo else f"{lo:,.3f} to {hi:,.3f}"  # noqa: PLR0124 - NaN
 
 
 def clients(facts: Facts) -> list[dict[str, str]]:
-    """Per step, what the load generator shows of itself."""
+    """The quality of the load generator at each level."""
     return [
         _client(level)
         for level in facts.levels
@@ -189,13 +189,13 @@ def _share(value: Any) -> str:
 
 
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:
-    """The mean of one part in ms, and the bounds that it lies in."""
+    """(mean, lower bound, upper bound) of one part, in ms."""
     split = level.ttft_split
     return (getattr(split, f"{key}_ms"), *bounds(getattr(split, f"{key}_ms_bound")))
 
 
 def ttft_split(facts: Facts) -> list[dict[str, str]]:
-    """The figures of the bars, ms; where one is not exact its bounds are in parentheses."""
+    """The breakdown in ms, with bounds in parentheses where a value is not exact."""
     rows = []
     for level in facts.split:
         split = level.ttft_split
@@ -209,7 +209,7 @@ def ttft_split(facts: Facts) -> list[dict[str, str]]:
 
 
 def ttft_buckets(facts: Facts) -> list[dict[str, str]]:
-    """Quantiles beside each other, each as the bucket in ms that holds it."""
+    """Quantiles of the parts, each as the histogram bucket in ms that contains it."""
     rows = []
     for level in facts.split:
         split = level.ttft_split
@@ -231,7 +231,7 @@ def _bucket(pair: Any) -> str:
 
 
 def ttft_traced(facts: Facts) -> list[dict[str, str]]:
-    """Median and p95 in ms of the requests that have a trace; [] where none has."""
+    """Median and p95 in ms of the requests that have a trace; [] without traces."""
     rows = []
     for level in facts.used:
         traced = level.ttft_traced
@@ -246,26 +246,26 @@ def ttft_traced(facts: Facts) -> list[dict[str, str]]:
 
 
 def split_in_words(facts: Facts) -> str:
-    """How the table is to be read."""
+    """How to read the breakdown of the mean TTFT."""
     exact = [level for level in facts.split if level.ttft_split.exact]
     text = (
-        "Server and client: the mean TTFT as each of them sees it. Means add up over the same "
-        "requests: those sent between two scrapes of the server. Queue "
-        "and prefill are the server's own, rest is what its TTFT has beyond them (tokenizing, to "
-        "the engine and back), the residual what ours has beyond its (network, HTTP, reading the "
-        "request)."
+        "Server and client are the mean TTFT as each of them measures it, over the requests sent "
+        "between two scrapes of the server. The parts add up. Queue and prefill come from the "
+        "server. Rest is the remainder of its TTFT: tokenizing, and the way to the engine and "
+        "back. Residual is what the client measures beyond it: network, HTTP, and reading the "
+        "request."
     )
     if len(exact) < len(facts.split):
         text += (
-            " Where requests were in flight at a scrape the server counts others than we do: the "
-            "true mean lies within the bounds (whiskers); a level that began and ended empty has "
-            "none."
+            " If requests were in flight at a scrape, server and client count different requests, "
+            "and the true mean lies within the bounds (whiskers). A level that began and ended "
+            "with an empty server has no bounds."
         )
     return text
 
 
 class Beside(NamedTuple):
-    """One tool at one level."""
+    """Our figures and those of another tool at one level."""
 
     title: str
     remarks: list[str]
@@ -273,7 +273,7 @@ class Beside(NamedTuple):
 
 
 def beside(facts: Facts) -> list[Beside]:
-    """Of each level held; of a search, of the level that stands for the knee."""
+    """One table per level; for a search, only that of the level that represents the knee."""
     found = []
     for tool in (facts.result.compat or {}).values():
         levels = [mapping(level) for level in mapping(tool).get("levels") or []]

@@ -91,6 +91,7 @@ def _users(axes: Axes, facts: Facts, zero: int) -> None:
         ends = np.sort(table.done_ns)
         begins = np.sort(table.sent_ns)
         grid = np.linspace(begins[0], ends[-1], GRID_POINTS)
+        # Requests in flight at t: sent up to t, minus done up to t.
         under_way = np.searchsorted(begins, grid, "right") - np.searchsorted(ends, grid, "right")
         axes.plot(
             (grid - zero) / SECOND,

@@ -88,7 +88,7 @@ def steps_csv(facts: Facts, found: Answer) -> str:  # noqa: ARG001 - one signatu
 
 
 def csv_row(level: Level) -> dict[str, object]:
-    """FIRST_COLUMNS, then all other fields, flat: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
+    """FIRST_COLUMNS, then the rest: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data: dict[str, Any] = to_json(level)
     e2e = level.e2e_ms
     row: dict[str, object] = {

@@ -82,6 +82,7 @@ class ByBlock:
         gaps = together(self.gaps)
         blocks, bins, counts = gaps.histograms["ns"].cells
         lost = np.arange(len(gaps.lost))  # infinite gaps, one value for each block
+        # One value per histogram bin and block, plus one infinite value per block for lost gaps.
         values = np.append(gaps.histograms["ns"].totals[2][bins], np.full(len(lost), np.inf))
         by_block = np.append(blocks, lost), np.append(counts, gaps.lost).astype(np.float64)
         for name, q in QUANTILES.items():
@@ -111,6 +112,7 @@ def sides_of(
     recorded: Recorded, windows: Sequence[Window], plan: SearchPlan, *, searched: bool
 ) -> Sides:
     """The figures of each level, pooled over its holds, and the knee if one was searched."""
+    # groupby needs the windows of a level next to each other.
     ordered = sorted(windows, key=lambda w: (w.users, w.settled_ns))
     seen = {n: ByBlock(recorded, list(of)) for n, of in groupby(ordered, lambda w: w.users)}
     known = {w: Known(recorded, w.settled_ns, w.end_ns) for w in windows if searched}

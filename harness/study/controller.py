@@ -118,6 +118,7 @@ class KneeController:
         self.server = server
         if self.began_ns < 0:
             self.began_ns = now_ns
+        # The horizon never moves back, and records that are far too late do not hold it up.
         known_ns = now_ns - LAG_NS if known_ns is None else known_ns
         self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MAX_LAG_NS)
         if self.result is None and self.now is None:
@@ -138,6 +139,8 @@ class KneeController:
             return
         self.now = Now(action, now_ns, now_ns)
         last = self.steps[-1].window.users if self.steps else 0
+        # A drained level is drained at both ends: `opens` before its first repeat, `closes` when
+        # the next level begins.
         closes = self._emptied.get(last) == len(self.steps) - 1
         opens = action.users not in self._emptied and worth_it(action, self._life_ns, self.server)
         if self._drains and (opens or closes):
@@ -146,12 +149,14 @@ class KneeController:
 
     def _drain(self, now: Now, drain: Drain, now_ns: int, running_users: int) -> None:
         empty = drain.over(now_ns, running_users, self.server)
+        # A server that never becomes empty has other clients, so later levels do not try again.
         self._drains = empty or not drain.late(now_ns)
         if empty or not self._drains:
             now.drain, now.loaded_ns = None, now_ns
 
     def _observe(self, now: Now, now_ns: int, running_users: int) -> None:
         horizon = self.horizon_ns
+        # Before the level has settled only the last ten seconds matter, for the hard-failure check.
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
         failing = self._hard_fail(now, since, horizon)
         if now.settled_ns >= 0 and not failing and now.hold.stop in FIXED_LENGTH:
@@ -175,6 +180,8 @@ class KneeController:
     def _ramp(self, now: Now, table: RecordTable, horizon: int, running_users: int) -> None:
         busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         waited = horizon - now.loaded_ns
+        # A long queue at the server can keep users from being busy, so waiting long enough is
+        # enough.
         there = running_users == now.hold.users
         if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
             now.ramped_ns = horizon
@@ -193,6 +200,8 @@ class KneeController:
         hold = now.hold
         before = self.steps[-1].window.users if self.steps else 0
         drained = now.loaded_ns > now.began_ns
+        # After a drain the server starts empty, so the load has changed a lot even at similar
+        # users.
         nearby = not drained and abs(before - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
         return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
 
@@ -211,6 +220,8 @@ class KneeController:
 
     def _measure(self, now: Now, seen: Recorded, now_ns: int, horizon: int) -> None:
         capped = self._spent(now, now_ns, horizon)
+        # Evaluate again after a tenth of the time so far, at least a second: the total cost of all
+        # evaluations then stays proportional to the length of the level.
         now.look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
         window = self._window(now, horizon, now_ns)
         evidence = self.peek = gather(seen, window, self.plan.slos)
@@ -230,6 +241,7 @@ class KneeController:
         """Hold a given level: its length is fixed, so no token is read while it lasts."""
         hold, length = now.hold, horizon - now.settled_ns
         ended, bad = self.records.ended(now.settled_ns, horizon)
+        # Little's law: users = throughput * lifetime.
         self._life_ns = hold.users * length / ended if ended else length  # Little's law
         too_many = judge_share(ended, bad, self.plan.max_errors, self.plan.level_alpha)
         if bad > self._hard_share * ended and too_many == Decision.failed:
@@ -239,6 +251,8 @@ class KneeController:
         if hold.stop == StopRule.time and length >= hold.max_ns:
             end_ns = horizon
         elif hold.stop == StopRule.requests and ended >= hold.max_requests:
+            # The window ends when the last of the counted requests was sent; all of them are
+            # followed to their ends when the records are complete.
             sent = np.sort(self.records.table(now.settled_ns, horizon).table.sent_ns)
             sent = sent[sent >= now.settled_ns][: hold.max_requests]
             if len(sent) == hold.max_requests:  # exactly that many requests
@@ -265,6 +279,8 @@ class KneeController:
         if not too_few and self.peek is not None:
             short = length < _min_lifetimes(now.hold) * self.peek.lifetime_ns
             too_few = short or self._least(self.peek) < CLEARLY_BAD_MIN_N
+        # Without enough observations the level may take twice its cap, but never more than the
+        # budget.
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
         return over_budget or length >= now.hold.max_ns * (2 if too_few else 1)
 
@@ -280,6 +296,7 @@ class KneeController:
         if lifetimes < _min_lifetimes(now.hold):
             return False
         decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
+        # A pass near the knee needs more lifetimes than a failure, because queues grow slowly.
         outlasted = lean or lifetimes >= GOOD_LIFETIMES
         decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if now.hold.purpose == Purpose.repeat:
@@ -351,6 +368,7 @@ class KneeController:
         # Not audited: when requests fail at once, users are rarely busy and no count adds up.
         seen = self.records.table(now.settled_ns, horizon)
         self._keep(Step(window, gather(seen, window, self.plan.slos), judgement))
+        # Go back to the highest level that passed below this one, or to the lowest level of all.
         good = [s.window.users for s in self.steps if s.judgement.decision == Decision.passed]
         lower = [g for g in good if g < window.users]
         nowhere = not lower and window.users <= self.plan.min_users

@@ -75,11 +75,13 @@ class Counted:
         self.recorded = recorded
         last_ns = max((w.end_ns for w in windows), default=0)
         over_ns = int(recorded.table.done_ns.max(initial=last_ns)) + 1
+        # Each level owns the requests sent from its choice to that of the next one.
         untils = [*(w.chosen_ns for w in windows[1:]), over_ns]
         self.steps = {
             w: CountedStep(recorded, w, slos, samples, until)
             for w, until in zip(windows, untils, strict=False)
         }
+        # One pass over the record files feeds all visitors of all levels.
         walk(recorded, [*(w for level in self.steps.values() for w in level.walkers), *also])
         self.gaps: WindowGaps = {
             (w.settled_ns, w.end_ns): s.tokens.gaps["itl"] for w, s in self.steps.items()

@@ -39,6 +39,8 @@ def step_levels(
 ) -> list[Level]:
     """The result of each level of a run, from everything in its folder."""
     table = counted.recorded.table
+    # The scrapes for the TTFT breakdown of a level lie between its neighbors: after the end of the
+    # level before and before the next one has settled.
     ends = [-math.inf, *(held_level.window.end_ns for held_level in holds)]
     begins = [*(held_level.window.settled_ns for held_level in holds), math.inf][1:]
     levels = []

@@ -42,6 +42,7 @@ def no_worse(baseline: Path, folder: Path, tolerance: float) -> Gate:
 
     name, limit = f"no worse than {baseline}", f"by more than {tolerance:.1%}"
     found = compare_folders(baseline, folder, tolerance)
+    # A difference beyond the tolerance decides; the first one is named.
     if worse := [one for one in found.differences if one.beyond]:
         first, more = worse[0], len(worse) - 1
         what = first.metric + (f" at {first.users:,} users" if first.users else "")

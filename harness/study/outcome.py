@@ -64,6 +64,8 @@ def locate(plan: SearchPlan, held_levels: Sequence[Step], done: Done) -> Found:
     cross = crossing(
         levels, plan.slos, plan.max_errors, plan.seed, decided=ends_decided(plan, levels)
     )
+    # The fit gives the estimate and its interval. Measured levels then limit it: the promise is the
+    # highest level that passed, and the upper end lies below the lowest level that failed.
     users, lo, hi = _whole(cross, plan, levels[-1].users)
     holds = max((level for level in passed if level <= users), default=0)
     fails_by = min((level for level in failed if level > users), default=None)
@@ -119,6 +121,7 @@ def _locate_power(plan: SearchPlan, levels: Sequence[Step], done: Done) -> Found
 def knee_of(plan: SearchPlan, found: Found, levels: Sequence[Level], counted: Counted) -> Knee:
     """The knee with the figures of the level that represents it, pooled over all its holds."""
     at = _measured_at(found, levels)
+    # All valid holds of the level that represents the knee are pooled.
     same = [level for level in levels if level.users == at and level.usable]
     windows = [(level.settled_ns, level.end_ns) for level in same]
     ttft, itl = (

@@ -115,6 +115,7 @@ def check_port(flag: str, host: str, port: int) -> None:
     """A server can listen there. Raises ConfigError now rather than during the load."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock, socket.socket() as other:
+        # The servers set the same option, so a port in TIME_WAIT counts as free here too.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
         try:
             sock.bind((host, port))
@@ -169,6 +170,7 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
     if max_model_len is None or prompt + output <= max_model_len:
         return
     own = workload.prompt.mean
+    # Shrink prompt and output by the same factor; the shared system message keeps its length.
     share = max(max_model_len - workload.system_tokens, 0) / (own + output)
     own, fits = max(int(own * share), 1), max(int(output * share), 1)
     raise ConfigError(

@@ -57,6 +57,8 @@ def replay(
     began = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
+        # A level of purpose `down` was chosen by the controller after a hard failure, not by the
+        # search.
         if searched and window.purpose != Purpose.down:
             action = search(plan, levels, window.chosen_ns - began)
             if isinstance(action, Done) or action.users != window.users:
@@ -82,6 +84,7 @@ def replay(
     spent = logged[-1].window.judged_ns - began if logged else 0
     if not searched:
         return Replay(levels, Done(Status.measured, None), differences)
+    # If the search would go on, the live run was cut short by its budget or an interrupt.
     end = search(plan, levels, spent)
     done = end if isinstance(end, Done) else Done(Status.inconclusive, None)
     return Replay(levels, done, differences)

@@ -117,6 +117,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     plan, config = plan_of(run), run.info["config"]
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
+    # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
     logged = held_by_locust(run.table) if kind == LOCUST else logged_steps(run)
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [entry.window for entry in logged]
@@ -165,6 +166,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         result = judged(base, plan, levels, counted, status)
     status = Status.interrupted if base.interrupted else result.status
     gates = gates_of(replace(result, status=status), run.path, config)
+    # Gates decide the exit code only if the search has an answer.
     code = exit_code(status, gates, EXIT_OF[status])
     return Results(
         run, replace(result, status=status, exit_code=code, gates=tuple(gates)), counted.gaps

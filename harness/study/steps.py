@@ -72,6 +72,7 @@ def search(plan: SearchPlan, levels: Sequence[Step], spent_ns: int) -> Hold | Do
     action = (next_action if plan.slos else next_power_action)(plan, used, spent_ns)
     last = levels[-INVALID_IN_A_ROW:]
     if isinstance(action, Done):
+        # The search ended without an answer right after a level that could not be used.
         lacking = action.status == Status.inconclusive and bool(last) and bool(last[-1].invalid)
         return Done(Status.invalid, None) if lacking else action
     hopeless = len(last) == INVALID_IN_A_ROW and all(
@@ -110,6 +111,8 @@ class Drain:
             self.gone_ns = now_ns
         if server is None or server.running > 0 or server.waiting > 0:
             return False
+        # The scrape must have begun after the last user stopped, or it may describe an earlier
+        # state.
         return read_between(server)[0] >= self.gone_ns + LATE_NS
 
     def late(self, now_ns: int) -> bool:

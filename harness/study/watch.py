@@ -57,6 +57,7 @@ def levels_ended(experiment: Experiment) -> list[Ended]:
 def _ended(experiment: Experiment, window: Window) -> Ended:
     ledger, start, end = experiment.ledger, window.settled_ns, window.end_ns
     look = ledger.look(start, end)
+    # A search keeps all tokens of its levels; other runs forget old ones.
     latest = start if experiment.wanted.kind == "knee" else max(start, end - MAX_WINDOW_NS)
     tokens = Tokens.of(look, (latest, end))
     return Ended(
@@ -100,6 +101,7 @@ class PageView:
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         controller = experiment.controller
         counts, server = self._counts, controller.server
+        # Tokens per second since the previous call; 0 on the first one.
         seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else math.inf
         rate = round((counts.output_tokens - self._tokens) / seconds, 1)
         self._at_ns, self._tokens = now_ns, counts.output_tokens

@@ -72,6 +72,7 @@ def bottleneck(
     """
     users = found.users if found.users is not None else found.lo
     both = list(zip(holds, levels, strict=True))
+    # Just above the knee the bottleneck is saturated and nothing else is yet.
     above = [(s, e) for s, e in both if s.window.users > users and not s.invalid]
     broken = {s.window.users for s, _ in above if _worst(plan, s)[0] > 1}
     first = min(broken or {s.window.users for s, _ in above}, default=0)
