@@ -75,7 +75,7 @@ def test_too_few_files(tmp_path: Path, limits: tuple[int, int]) -> None:
     hard = limits[1]
     fit = hard - FILES_BESIDE_USERS
     for option in ("--max-users", "--users"):
-        with pytest.raises(ConfigError, match=f"may open {hard} files.*try {option} {fit}"):
+        with pytest.raises(ConfigError, match=f"can open {hard} files.*try {option} {fit}"):
             check_machine(OutputOptions(tmp_path / "new"), hard, option)
 
 

@@ -13,7 +13,7 @@ from harness.measure.result import Knee, Latency, Level, Result, SloResult
 from harness.measure.samples import GpuSample
 from harness.measure.states import Decision, Verdict
 from harness.measure.table import concat
-from harness.report.curves import crowded, curves, panel
+from harness.report.curves import curves, metric_around_knee, panel
 from harness.report.facts import Facts
 from harness.report.svg import VARIABLES
 from harness.report.timeline import timeline
@@ -113,7 +113,7 @@ def test_the_surroundings_of_the_knee(
     """They have a panel of their own where many holds lie within 30% of the best estimate."""
     seen = facts(*levels, knee=knee)
     drawn = [svg for svg in curves(seen) if "around the knee" in svg]
-    assert (crowded(seen), len(drawn)) == (want, want is not None)
+    assert (metric_around_knee(seen), len(drawn)) == (want, want is not None)
     assert ["holds 34" in svg for svg in drawn] == [True] * len(drawn)
 
 
@@ -131,17 +131,17 @@ def test_the_line_of_an_slo(p95: float, want: str) -> None:
 @pytest.mark.parametrize(
     ("samples", "want"),
     [
-        ([], ["Requests under way"]),
+        ([], ["Requests in flight"]),
         (
             [GpuSample(at * SECOND, gpu, util_pct=80.0, power_w=400.0)
              for at in range(5) for gpu in (0, 1)],
-            ["Requests under way", "GPU utilization, %", "GPU power, W"],
+            ["Requests in flight", "GPU utilization, %", "GPU power, W"],
         ),
-        ([GpuSample(SECOND, 0, util_pct=80.0)], ["Requests under way", "GPU utilization, %"]),
+        ([GpuSample(SECOND, 0, util_pct=80.0)], ["Requests in flight", "GPU utilization, %"]),
     ],
 )  # fmt: skip
 def test_gpus_over_time(samples: list[GpuSample], want: list[str]) -> None:
     """What was read of the GPUs has a panel below the requests."""
     seen = facts(level(8))
     svg = timeline(replace(seen, run=replace(seen.run, gpu=samples)))
-    assert re.findall(r">(Requests under way|KV [^<]*|GPU [^<]*)</text>", svg) == want
+    assert re.findall(r">(Requests in flight|KV [^<]*|GPU [^<]*)</text>", svg) == want

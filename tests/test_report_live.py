@@ -17,7 +17,7 @@ from harness.measure.judge import Judgement
 from harness.measure.ledger import Ledger
 from harness.measure.records import Outcome, RequestRecord
 from harness.measure.states import Decision, Purpose
-from harness.report.live import SO_FAR, Live, LiveView, Row, line, panel
+from harness.report.live import SO_FAR, LiveTerminal, LiveView, Row, line, panel
 from harness.report.say import Figure
 from harness.study.steps import Step
 from harness.units import SECOND
@@ -105,7 +105,7 @@ def test_rows_stay(stream: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ended level once, above the panel; in a pipe the same rows, with the time of day."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
-    with Live(stream) as live:
+    with LiveTerminal(stream) as live:
         live.show(replace(VIEW, past=[]))
         live.show(replace(VIEW, past=ROWS[:1]))
         live.show(replace(VIEW, past=ROWS[:2]))
@@ -176,7 +176,7 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
     assert shown.count(want) == 2
     assert ("\x1b" in shown, len(shown.splitlines())) == (False, 9)
     out = StringIO()
-    with Live(out) as live:
+    with LiveTerminal(out) as live:
         live.show(view)
     assert out.getvalue().splitlines()[1].endswith(f"  fail: {want}")
 

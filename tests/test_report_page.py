@@ -120,7 +120,7 @@ def test_hostile_text_is_text(tmp_path: Path, found: Page) -> None:
 
 
 MISSING = {
-    "run.json only": (begin, ["No GPU was read", "The server showed no metrics"]),
+    "run.json only": (begin, ["No GPU was read", "The server exposed no metrics"]),
     "torn records": (
         lambda path: make(path, seconds=1, levels=(2, 4), status=""),
         ["bytes of an unfinished last record were cut off", "No GPU was read"],
@@ -160,8 +160,8 @@ SETTINGS = {
     "as given": (
         {"drive": {"workload": AGENT, "calibration": {"overhead": 7}}, "clipped_of_1000": 12,
          "folder": "reports/a run"},
-        ("agent: prompt 1,216 tokens (lognormal; 1,024 a system message that all share; 7 the chat "
-         "template's), output 96 tokens (lognormal), 12 of 1,000 requests clipped to 1,500 tokens"),
+        ("agent: prompt 1,216 tokens (lognormal; 1,024 of a shared system message; 7 of the chat "
+         "template), output 96 tokens (lognormal), 12 of 1,000 requests clipped to 1,500 tokens"),
         "vllm-harness report 'reports/a run'",
     ),
     "nothing more": (

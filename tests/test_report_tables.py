@@ -1,4 +1,4 @@
-"""report.md and steps.csv: the same bytes each time, a table that holds, a sentence per status."""
+"""report.md and levels.csv: the same bytes each time, a table that holds, a sentence per status."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
         (64,), " at 64 concurrent requests, over the 500 ms limit.", "",
     ),
     "not_reached": (
-        (1, 4), "Holds at least 4 concurrent requests, the most that was tried: p95 TTFT ",
+        (1, 4), "Holds at least 4 concurrent requests, the highest level tried: p95 TTFT ",
         "Raise --max-users to find the knee.",
     ),
     "inconclusive": (
-        (4, 64), "Inconclusive: the measurements do not settle the knee: failed at 64.",
-        "What would settle it: a level that is shown to pass; try a longer --budget.",
+        (4, 64), "Inconclusive: the measurements do not determine the knee: failed at 64.",
+        "Still needed: a level that clearly passes. Try a longer --budget.",
     ),
-    "invalid": ((4,), "Result invalid: the figures must not be used.", ""),
+    "invalid": ((4,), "Result invalid: do not use these figures.", ""),
     "target_failed": ((4,), "The server failed under load", ""),
 }  # fmt: skip
 

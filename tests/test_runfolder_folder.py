@@ -118,6 +118,14 @@ def test_lines_keep_infinity_and_lose_only_what_is_torn(tmp_path: Path) -> None:
     assert run.damage.unreadable == [names.RUN]
 
 
+def test_levels_under_their_old_name_are_read(tmp_path: Path) -> None:
+    """Version 0.1 called the file steps.jsonl."""
+    folder = RunFolder.create(tmp_path)
+    folder.lines(names.STEPS).append({"users": 8})
+    (tmp_path / names.STEPS).rename(tmp_path / "steps.jsonl")
+    assert read_run(tmp_path).steps == [{"users": 8}]
+
+
 def test_server_samples_come_back(tmp_path: Path) -> None:
     """What the server did not say is NaN again."""
     lines = RunFolder.create(tmp_path).lines(names.SERVER)
@@ -170,7 +178,7 @@ from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.writer import RunFolder
 folder = RunFolder.create(Path(sys.argv[1]))
 folder.write_json("run.json", {"config": {}})
-writer, lines = RecordWriter(folder, 0), folder.lines("steps.jsonl")
+writer, lines = RecordWriter(folder, 0), folder.lines("levels.jsonl")
 print("ready", flush=True)
 for number in range(10**9):
     at = array("q", range(number, number + 1000, 3))

@@ -46,7 +46,7 @@ def test_the_ceiling(rungs: list[Rung], best: int | None, more: bool) -> None:
         (rung(128, 9), 40, 20, "fits one load process"),  # 2,000 of 64's 2,844 tokens/s
         (rung(128, 9), 64, 20, "--processes 2"),  # 3,200
         (rung(128, 9), 500, 10, "--processes 22"),  # 50,000 / 2,844 / 0.8 = 21.97
-        (rung(128, pace=0.5), 500, 10, "each step of a run checks itself"),
+        (rung(128, pace=0.5), 500, 10, "every level is checked during a run"),
         (rung(64, 9), 500, 10, "see the line above"),
     ],
 )

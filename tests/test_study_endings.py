@@ -26,7 +26,7 @@ MOMENTS: dict[str, Callable[[int, Path], bool]] = {
     "the engine starts": lambda pid, _: len(descendants(pid)) == 1,
     "the folder is there": lambda _, out: (out / "run.json").exists(),
     "the load starts": lambda _, out: lines(out / "server.jsonl") > 0,
-    "the second step": lambda _, out: lines(out / "steps.jsonl") > 0,
+    "the second step": lambda _, out: lines(out / "levels.jsonl") > 0,
 }
 
 
@@ -51,7 +51,7 @@ def test_kill(tmp_path: Path) -> None:
     """`kill -9` takes its load process, decoder and engine along; the folder is readable."""
     out = tmp_path / "run"
     with started(*KNEE, "--out", str(out)) as process:
-        wait_for(lambda: lines(out / "steps.jsonl") > 0)
+        wait_for(lambda: lines(out / "levels.jsonl") > 0)
         family = descendants(process.pid)
         process.kill()
     assert sorted(w.rpartition("harness.")[2].split()[0] for w in family.values()) == [
@@ -87,7 +87,7 @@ def test_the_server_dies(tmp_path: Path) -> None:
     """That is the finding: exit code 99, with what it saw; what was measured before is kept."""
     out = tmp_path / "run"
     with started(*KNEE, "--out", str(out)) as process:
-        wait_for(lambda: lines(out / "steps.jsonl") > 0)
+        wait_for(lambda: lines(out / "levels.jsonl") > 0)
         family = descendants(process.pid)
         send(next(p for p, what in family.items() if "engine.process" in what), signal.SIGKILL)
         said, err = process.communicate(timeout=120)

@@ -78,7 +78,7 @@ def test_knee_of_the_embedded_engine(
     assert again.returncode == done.returncode
     assert load(out / "result.json") == result
     assert (result["replay_differences"], result["damage"]) == ([], [])
-    first = (out / "steps.csv").read_text().splitlines()[0]
+    first = (out / "levels.csv").read_text().splitlines()[0]
     assert first.startswith("concurrency,mean_e2e_s,p95_e2e_s,qps,tok_s,gpu_util_pct,notes,")
 
 

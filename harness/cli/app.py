@@ -1,7 +1,7 @@
-"""The command `vllm-harness`: pick a subcommand, run it, turn its end into an exit code.
+"""The command `vllm-harness`: run a subcommand and turn its end into an exit code.
 
-Nothing heavy is imported here or by the subcommands' parsers (a test watches): each `execute`
-imports what it calls, so that `--help` and a refused option answer at once.
+Neither this module nor the parsers of the subcommands import anything heavy (a test checks that).
+Each `execute` imports what it calls, so `--help` and invalid options answer at once.
 """
 
 from __future__ import annotations
@@ -67,11 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("vllm-harness: interrupted\n")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `vllm-harness ... | head`: the reader has seen enough
+    except BrokenPipeError:  # for example `vllm-harness ... | head`
+        # The interpreter flushes stdout at exit; into /dev/null, so that it does not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def command() -> NoReturn:
-    """The process's: ended without taking apart what it has imported."""
+    """The entry point: exits without the slow teardown of imported modules."""
     leave(main())

@@ -1,6 +1,6 @@
-"""CHECKS: what `doctor` looks at, one row each, and what it says of this machine's ceiling.
+"""CHECKS: the checks of `doctor`, and what it reports of the measured ceiling.
 
-A finding that is not fine names its remedy.
+Every warning and failure names a remedy.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
     from harness.study.ceiling import Ceiling
 
-CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 DEFAULT_USERS: Final = 512  # knee's --max-users
-PYTHON: Final = (3, 11)
-LOCUST: Final = (2, 47)
-CORES: Final = 2  # one for the reader, one for its decoder
-DISK_BYTES: Final = 1 << 30
-CLOCK_READ_NS: Final = 500
-ROOM: Final = 0.8  # of the ceiling: a plan above it has no room for a burst
+MIN_PYTHON: Final = (3, 11)
+MIN_LOCUST: Final = (2, 47)
+MIN_CORES: Final = 2  # one for the reader, one for its decoder process
+MIN_FREE_BYTES: Final = 1 << 30
+MAX_CLOCK_READ_NS: Final = 500
+HEADROOM: Final = 0.8  # of the ceiling: more leaves no room for bursts
 
 
 class Level(Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     ok = "ok"
     warn = "warn"
@@ -49,7 +49,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check saw."""
+    """The result of one check."""
 
     level: Level
     what: str
@@ -62,18 +62,18 @@ def _judge(fine: bool, what: str, remedy: str, otherwise: Level = Level.fail) ->
 
 def python() -> Finding:
     """The interpreter is new enough."""
-    new_enough = sys.version_info >= PYTHON
+    new_enough = sys.version_info >= MIN_PYTHON
     return _judge(new_enough, sys.version.split()[0], "install Python 3.11 or newer")
 
 
 def locust() -> Finding:
-    """Locust is there in a version that we know."""
+    """Locust is installed in a supported version."""
     try:
         found = version("locust")
     except PackageNotFoundError:
         return Finding(Level.fail, "not installed", "make setup")
     numbers = tuple(int(part) for part in found.split(".")[:2])
-    return _judge(numbers >= LOCUST, found, "make setup")
+    return _judge(numbers >= MIN_LOCUST, found, "make setup")
 
 
 def open_files() -> Finding:
@@ -90,30 +90,30 @@ def open_files() -> Finding:
 def cores() -> Finding:
     """The reader and its decoder do not share a core."""
     count = len(os.sched_getaffinity(0))
-    remedy = "two cores keep the decoder off the reader's"
-    return _judge(count >= CORES, str(count), remedy, Level.warn)
+    remedy = "use two cores, so that the decoder does not disturb the reader"
+    return _judge(count >= MIN_CORES, str(count), remedy, Level.warn)
 
 
 def clock() -> Finding:
     """Reading the clock is cheap."""
-    source = CLOCK.read_text().strip() if CLOCK.exists() else "unknown"
+    source = CLOCK_SOURCE.read_text().strip() if CLOCK_SOURCE.exists() else "unknown"
     start = time.perf_counter_ns()
     for _ in range(1_000):
         time.clock_gettime_ns(time.CLOCK_REALTIME)
     each_ns = (time.perf_counter_ns() - start) // 1_000
-    fast = source in FAST_CLOCKS or each_ns < CLOCK_READ_NS
+    fast = source in FAST_CLOCKS or each_ns < MAX_CLOCK_READ_NS
     remedy = "boot with clocksource=tsc where the machine allows"
-    return _judge(fast, f"{source}, {each_ns} ns a reading", remedy, Level.warn)
+    return _judge(fast, f"{source}, {each_ns} ns per reading", remedy, Level.warn)
 
 
 def disk() -> Finding:
     """A run folder of an hour fits."""
     free = shutil.disk_usage(".").free
-    return _judge(free >= DISK_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Level.warn)
+    return _judge(free >= MIN_FREE_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Level.warn)
 
 
 def gpu() -> Finding:
-    """What there is to read beside a server on this machine; none is fine."""
+    """The GPUs of this machine; none is fine."""
     seen = local_gpus()
     if seen.source is None:
         return Finding(Level.ok, f"{seen.why}; everything else works")
@@ -123,23 +123,23 @@ def gpu() -> Finding:
 
 
 def kernel_stamps() -> Finding:
-    """The kernel stamps what arrives: times do not depend on when we get round to reading."""
+    """The kernel timestamps arriving data, so times do not depend on when it is read."""
     from harness.drive.stamping import Stamping  # noqa: PLC0415 - drive/ is for Linux with gevent
 
     with closing(Stamping()) as stamping:
         source = stamping.source
     seen = source == "kernel"
-    what = "seen on loopback" if seen else "none seen; the read's time is used"
+    what = "seen on loopback" if seen else "none seen; the time of the read is used"
     return _judge(seen, what, "measure from Linux", Level.warn)
 
 
 def reader() -> Finding:
-    """The reader's inner loop was compiled: each token costs a fraction of the CPU time."""
+    """The C reader was compiled; it needs a fraction of the CPU time per token."""
     return _compiled("reader")
 
 
 def codec() -> Finding:
-    """So was the packing of records."""
+    """The C code that packs records was compiled."""
     return _compiled("codec")
 
 
@@ -171,21 +171,21 @@ CHECKS: Final[dict[str, Callable[[], Finding]]] = {
 
 
 def timing(found: Ceiling) -> Finding:
-    """This machine's ceiling: `512 streams, 25,600 tokens/s a load process within 1 % of ...`."""
+    """This machine's ceiling: `512 streams, 25,600 tokens/s per load process within 1% of ...`."""
     best = found.best
     if best is None:
         lowest = found.rungs[0].streams if found.rungs else 0
         return Finding(
             Level.warn,
-            f"not even {lowest} streams are timed within 1 % of what was sent",
-            "free the machine of other work, or measure from another",
+            f"not even {lowest} streams are timed within 1% of what was sent",
+            "stop other work on this machine, or measure from another one",
         )
     what = (
-        f"{best.streams} streams, {best.tokens_per_s:,.0f} tokens/s a load process within 1 % of "
-        f"what was sent, {best.cpu_us_per_token:.0f} us of CPU a token"
+        f"{best.streams} streams, {best.tokens_per_s:,.0f} tokens/s per load process within 1% of "
+        f"what was sent, {best.cpu_us_per_token:.0f} us of CPU per token"
     )
     if found.more:
-        what += "; the engine that it was tried on sends no more"
+        what += "; the test server sends no more"
     return Finding(Level.ok, what)
 
 
@@ -193,14 +193,15 @@ def plan(found: Ceiling, users: int, itl_ns: int) -> Finding:
     """Whether `users` streams with a token each `itl_ns` fit, and how many processes they need."""
     best = found.best
     rate = users * SECOND / itl_ns
-    what = f"{users} users at {itl_ns / MS:g} ms a token: {rate:,.0f} tokens/s"
+    what = f"{users} users at {itl_ns / MS:g} ms per token: {rate:,.0f} tokens/s"
     if best is None:
         return Finding(Level.warn, what, "see the line above")
-    need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / ROOM)
+    # Both tokens per second and streams limit one process; the larger need decides.
+    need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / HEADROOM)
     if need <= 1:
         return Finding(Level.ok, f"{what}, fits one load process")
     if found.more:
-        remedy = f"--processes {need} is safe; each step of a run checks itself"
+        remedy = f"--processes {need} is safe; every level is checked during a run"
         return Finding(Level.warn, f"{what}, more than could be tried here", remedy)
-    remedy = f"--processes {need}, with a core for each and one beside"
-    return Finding(Level.warn, f"{what}, more than one load process times right", remedy)
+    remedy = f"--processes {need}, with one core for each and one more"
+    return Finding(Level.warn, f"{what}, more than one load process measures accurately", remedy)

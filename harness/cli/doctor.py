@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.cli.checks import Finding
     from harness.cli.parsing import Subparsers
 
-EXIT_SOMETHING_WRONG: Final = 1
+EXIT_CHECK_FAILED: Final = 1
 
 
 def add(commands: Subparsers) -> None:
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     for name, check in CHECKS.items():
         found = check()
         _say(name, found)
-        worst = max(worst, EXIT_SOMETHING_WRONG if found.level is Level.fail else 0)
+        worst = max(worst, EXIT_CHECK_FAILED if found.level is Level.fail else 0)
     if not args.quick and not worst:
         from harness.study.ceiling import measure_ceiling  # noqa: PLC0415 - imports Locust
 

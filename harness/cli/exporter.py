@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from harness.cli.parsing import Subparsers
 
-ANSWER_S = 5
+TARGET_TIMEOUT_S = 5
 
 
 def add(commands: Subparsers) -> None:
@@ -58,8 +58,8 @@ def execute(args: argparse.Namespace) -> int:
         source,
         args.ca_file,
         args.insecure,
-        connect_ns=ANSWER_S * SECOND,
-        answer_ns=ANSWER_S * SECOND,
+        connect_ns=TARGET_TIMEOUT_S * SECOND,
+        answer_ns=TARGET_TIMEOUT_S * SECOND,
     )
     flags = dict(args.server_flag)
     options = ExporterOptions(access, args.host, args.port, args.gpu_metrics, flags)

@@ -1,4 +1,4 @@
-"""What people see of a study: a live view while it runs, reports and the answer at its end."""
+"""The terminal of a study: a live view while it runs, reports and the answer at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.measure.metrics import HEADLINES
 from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.summary import Tokens
 from harness.report.junit import junit
-from harness.report.live import PURPOSES, SO_FAR, Live, LiveView, Row
+from harness.report.live import PURPOSES, SO_FAR, LiveTerminal, LiveView, Row
 from harness.report.say import Figure, count, say
 from harness.report.write import write_reports
 from harness.study.outcome import bracket_users
@@ -28,21 +28,24 @@ if TYPE_CHECKING:
     from harness.study.experiment import Experiment, Viewer, Wanted
     from harness.study.steps import Now, Step
 
-RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
-LEAST_NS = 5 * SECOND  # less where so much has more events than
-MOST_EVENTS = 100_000  # these: the view must not cost what the measurement does
+# The figures of the view cover the latest part of the current level, at most MAX_RECENT_NS. They
+# cover less, down to MIN_RECENT_NS, if that time has more than MAX_EVENTS events: the view must not
+# cost as much CPU as the measurement.
+MAX_RECENT_NS = 30 * SECOND
+MIN_RECENT_NS = 5 * SECOND
+MAX_EVENTS = 100_000
 
 
 class Front:
-    """The terminal's."""
+    """Terminal output and reports for a study."""
 
     @contextmanager
     def watch(self, wanted: Wanted, stream: TextIO) -> Iterator[Viewer]:
         if not wanted.output.live:
-            yield _Nothing()
+            yield _QuietView()
             return
-        with Live(stream) as live:
-            yield _View(live, wanted)
+        with LiveTerminal(stream) as live:
+            yield _TerminalView(live, wanted)
 
     def report(self, run: Run, result: Result, gaps: WindowGaps) -> str:
         return write_reports(run, result, gaps).text
@@ -51,7 +54,7 @@ class Front:
         return junit(result)
 
 
-class _Nothing:
+class _QuietView:
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         """`--quiet`."""
 
@@ -59,17 +62,17 @@ class _Nothing:
         """`--quiet`."""
 
 
-class _View:
+class _TerminalView:
     """Collects what the view shows, once a second."""
 
-    def __init__(self, live: Live, wanted: Wanted) -> None:
+    def __init__(self, live: LiveTerminal, wanted: Wanted) -> None:
         self.live = live
         self.wanted = wanted
         self.view = LiveView(title=f"vllm-harness {wanted.kind}")
-        self._recent_ns = RECENT_NS
+        self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        """Redraw from the controller, the ledger and the latest sample."""
+        """Redraw from the controller, the records and the latest server sample."""
         controller, view = experiment.controller, self.view
         known_ns, now = controller.horizon_ns, controller.now
         ended = 0
@@ -91,12 +94,12 @@ class _View:
         self.live.show(view)
 
     def over(self, experiment: Experiment) -> None:
-        """The row of a level that was cut short, too."""
+        """Show the final rows, including a level that was cut short."""
         self._past(experiment)
         self.live.over(self.view)
 
     def _progress(self, controller: KneeController, now: Now, elapsed_ns: int, ended: int) -> None:
-        """What is left: of the budget, or of the levels that were given."""
+        """The share done and the time left, of the budget or of the given levels."""
         by_time = now.hold.stop == StopRule.time
         each = now.hold.max_ns if by_time else now.hold.max_requests
         settled_ns, levels = now.settled_ns, self.wanted.levels
@@ -110,7 +113,7 @@ class _View:
         self.view.done, self.view.time = done / of, f"{whole(elapsed_ns)} elapsed, {left}"
 
     def _latest(self, seen: Recorded, start: int, end: int) -> int:
-        """The figures of a time; the events that were looked at."""
+        """Show the figures of a time span; returns the number of events in it."""
         view, span = self.view, (start, end)
         tokens = Tokens.of(seen, span)
         for key, p95 in headlines(seen, span, tokens).items():
@@ -124,16 +127,19 @@ class _View:
         view, controller = self.view, experiment.controller
         slos = controller.plan.slos
         limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.statistic == "p95"}
-        for step, seen in zip(controller.steps, levels_ended(experiment), strict=True):
-            if step.window.index < len(view.past):
+        for level, seen in zip(controller.steps, levels_ended(experiment), strict=True):
+            if level.window.index < len(view.past):
                 continue
             ttft, itl = (
                 Figure(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
             )
             rate, ended = Figure(seen.output_tokens_per_s), counts(seen.ended, seen.failed)
-            reason = step.invalid or step.judgement.reason
-            told = ended.replace(" ended", "")
-            view.past.append(Row(step.window.users, ttft, itl, rate, told, result(step), reason))
+            reason = level.invalid or level.judgement.reason
+            requests = ended.replace(" ended", "")
+            view.past.append(
+                Row(level.window.users, ttft, itl, rate, requests, result(level), reason)
+            )
+        # The bracket so far, as `between 16 and 32 so far`.
         low, high = bracket_users(controller.plan, controller.steps)
         ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
         view.bracket = ends and f"{ends} so far"
@@ -148,8 +154,8 @@ class _View:
 
 
 def affordable_ns(span_ns: int, events: int) -> int:
-    """How far the next look goes back, after one of `span_ns` saw so many events."""
-    return min(max(span_ns * MOST_EVENTS // max(events, 1), LEAST_NS), RECENT_NS)
+    """The span of the next update, after one of `span_ns` had so many events."""
+    return min(max(span_ns * MAX_EVENTS // max(events, 1), MIN_RECENT_NS), MAX_RECENT_NS)
 
 
 def counts(ended: int, failed: int) -> str:
@@ -158,18 +164,19 @@ def counts(ended: int, failed: int) -> str:
 
 
 def phase(name: str, running_users: int, users: int) -> str:
-    """As people say it, with the users that are there while others still start."""
+    """The phase in words, with the number of users that have started."""
     if name not in ("ramping", "settling"):
         return name
     started = f", {running_users:,} of them started" if running_users < users else ""
     return f"warming up{started}"
 
 
-def result(step: Step) -> str:
-    """Its decision; on the way up a level need not be decided, only lean to pass."""
-    if step.invalid:
+def result(level: Step) -> str:
+    """The decision; on the way up an undecided level that leans to pass is passing so far."""
+    if level.invalid:
         return Decision.invalid
-    judged, up = step.judgement, step.window.purpose == Purpose.up
+    judged, up = level.judgement, level.window.purpose == Purpose.up
+    # On the way up the search moves on without a decision, so the row must not say "inconclusive".
     so_far = up and judged.decision == Decision.inconclusive and not judged.leans_to_fail
     return SO_FAR if so_far else judged.decision
 

@@ -1,4 +1,4 @@
-"""argparse, made to answer as the rest of the harness does: what was found, expected, to try."""
+"""argparse with error messages like the rest of the harness: found, expected, what to try."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction["Parser"]  # noqa: SLF001 - its only name
     Options = argparse._ActionsContainer  # noqa: SLF001 - a parser or a group
 
-WIDTH: Final = 79  # of a help text
+HELP_WIDTH: Final = 79  # of a help text
 
 
 class Parser(argparse.ArgumentParser):
     """Raises ConfigError instead of printing usage; accepts no abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
-        options["description"] = fill(options.get("description", ""), WIDTH)
+        options["description"] = fill(options.get("description", ""), HELP_WIDTH)
         raw = argparse.RawDescriptionHelpFormatter  # keeps the epilog's lines as they are
         super().__init__(allow_abbrev=False, formatter_class=raw, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse what is not known here: the top parser knows neither options nor help page."""
+        """Reject unknown options early, so that the message names the subcommand's help."""
         words = sys.argv[1:] if args is None else args
         top = self._subparsers is not None
         for word in takewhile(lambda word: word.startswith("-") if top else word != "--", words):
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         return found, extra
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """As argparse does, with a sentence like ours."""
+        """As argparse, with our error message."""
         if action.choices is not None and value not in action.choices:
             what, known = "/".join(action.option_strings), list(action.choices)
             meant = closest(str(value), known, known[0])
@@ -51,10 +51,10 @@ class Parser(argparse.ArgumentParser):
             )
 
     def error(self, message: str) -> NoReturn:
-        """Turn argparse's complaint into ours (exit code 2 either way)."""
+        """Raise ConfigError instead of exiting (exit code 2 either way)."""
         raise ConfigError(f"{message}; try `{self.prog} --help`.")
 
 
 def paste(*lines: str) -> str:
-    """The end of a help text: three lines to paste into a shell."""
+    """The end of a help text: example command lines."""
     return "\n".join(("Examples:", *(f"  {line}" for line in lines)))

@@ -1,6 +1,6 @@
-"""Options that several subcommands share, and from parsed arguments to a study's frozen options.
+"""Option groups shared by subcommands, and the conversion of parsed arguments to study options.
 
-Raises ConfigError where arguments contradict each other.
+Raises ConfigError if arguments contradict each other.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ def target(parser: argparse.ArgumentParser) -> None:
 
 
 def with_workloads(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """A group of options that is headed by the workloads and their lengths."""
+    """An option group whose description lists the workloads and their lengths."""
     rows = "\n".join(
         f"  {w.name:<12}{w.prompt.mean + w.system_tokens:>6} {w.output.mean:>6}  {w.title}"
         for w in WORKLOADS.values()
     )
-    means = "mean tokens of a prompt, of an answer"
+    means = "mean prompt tokens, mean output tokens"
     return parser.add_argument_group(title, f"Workloads ({means}):\n{rows}")
 
 
 def load_and_objectives(parser: argparse.ArgumentParser) -> None:
-    """What is sent by how many processes, and what users were promised."""
+    """The workload, the load processes, and the SLOs."""
     table.declare(with_workloads(parser, "load"), table.LOAD)
     table.declare(parser.add_argument_group("objectives"), table.OBJECTIVES)
 
 
 def output(parser: argparse.ArgumentParser) -> None:
-    """Where results go; the embedded server's flags come last."""
+    """Output options, then the flags of the embedded server."""
     table.declare(parser.add_argument_group("output"), table.OUTPUT)
     engine_flags.declare(parser, "embedded server (with --embedded), with vLLM's option names")
 
 
 def listen(group: argparse._ActionsContainer, port: int) -> None:
-    """Where a server of ours listens."""
+    """The address of a server that we run."""
     table.Option("--host", "", str, "ADDRESS", "127.0.0.1").declare(group)
-    table.number("--port", "0: any free port", port, least=0, example=port).declare(group)
+    table.number("--port", "0: any free port", port, min_value=0, example=port).declare(group)
 
 
 def target_options(args: argparse.Namespace) -> TargetOptions:
-    """Raises ConfigError unless either a URL or --embedded was given, and what belongs to it."""
+    """The target. Raises ConfigError unless exactly one of URL and --embedded was given."""
     flag = next(iter(engine_flags.given(args).values()), "")
     if not args.embedded and not (args.url or "").strip():
         found = "no URL was given" if args.url is None else "the URL is empty"
@@ -82,7 +82,7 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
     elif args.server_flag:
         name = args.server_flag[0][0].replace("_", "-")
         raise ConfigError(
-            f"--server-flag {name} tells how the server at a URL was started, and no URL was "
+            f"--server-flag {name} describes the server at a URL, and no URL was "
             f"given: expected one; the embedded server has flags of its own, try --{name}."
         )
     key, source = api_key()

@@ -20,7 +20,7 @@ def add(commands: Subparsers) -> None:
         "report",
         help="recompute a run folder's results and reports, without a server",
         description="Replays the run's search on its records and writes result.json, "
-        "requests.parquet, steps.csv, report.html and report.md again. A folder that an interrupt "
+        "requests.parquet, levels.csv, report.html and report.md again. A folder that an interrupt "
         "left behind is fine: what was measured is reported.",
         epilog=paste(
             "vllm-harness report reports/knee-20261121-093000",

@@ -45,8 +45,8 @@ def add_sweep(commands: Subparsers) -> None:
         levels("--users"),
         "N,N,...",
         usage="%(prog)s (URL | --embedded) --users N,N,... [OPTION ...]",
-        help="hold several numbers of users in turn: one steps.csv",
-        description="Holds each level as `run` does, in the order given, and writes one steps.csv. "
+        help="hold several numbers of users in turn and write one levels.csv",
+        description="Holds each level as `run` does, in the given order, and writes levels.csv. "
         "--embedded measures a simulated vLLM in place of a server.",
         epilog=paste(
             "vllm-harness sweep --embedded --users 1,2,4,8,16 --duration 10s",

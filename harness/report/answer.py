@@ -1,6 +1,7 @@
-"""The answer in plain words: one headline, then the bottleneck, the figures there, the capacity.
+"""The answer in plain words: a headline, then the bottleneck, its figures and the capacity.
 
-What is promised was shown: a knee's headline names the level that passed, not the best estimate.
+Only what was measured is promised: the headline of a knee names the level that passed, not the
+best estimate.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from harness.measure.routing import SIGNS, Q, Sign, limits_ns, route
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.facts import knee_figures
-from harness.report.say import Figure, bound, count, limit, sentence, slo_name
+from harness.report.say import Figure, bound, count, sentence, slo_limit, slo_name
 from harness.report.tables import beside, tools_as_text
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ REQUESTS: Final = "concurrent request"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`tone`: good, bad or unsure; colors and badges follow it, never replace the words."""
+    """`tone`: good, bad or unsure; it sets the color of the badge."""
 
     badge: str
     tone: str
     headline: str
     sentences: list[str] = field(default_factory=list)
-    tables: list[str] = field(default_factory=list)  # lines, for a terminal only
+    tables: list[str] = field(default_factory=list)  # lines for the terminal only
     simulated: str = ""  # what was simulated; "": a real server was measured
 
     @property
@@ -44,16 +45,16 @@ class Answer:
 
 
 def answer(facts: Facts) -> Answer:
-    """What the run found, whatever its status."""
-    told = STATUSES[facts.status](facts)
+    """The answer for any status."""
+    found = STATUSES[facts.status](facts)
     target = facts.result.target
     simulated = f"{target.label.removeprefix('simulated ')}, no real server" if target.label else ""
-    told = replace(
-        told, sentences=[*(gate.sentence for gate in facts.result.gates), *told.sentences]
+    found = replace(
+        found, sentences=[*(gate.sentence for gate in facts.result.gates), *found.sentences]
     )
     if simulated:
-        told = replace(told, badge=f"{told.badge} (simulated)")
-    return replace(told, tables=tools_as_text(beside(facts)), simulated=simulated)
+        found = replace(found, badge=f"{found.badge} (simulated)")
+    return replace(found, tables=tools_as_text(beside(facts)), simulated=simulated)
 
 
 def _found(facts: Facts) -> Answer:
@@ -62,8 +63,8 @@ def _found(facts: Facts) -> Answer:
     interval = f"95% interval {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
     if not facts.slos:
         headline = (
-            f"Throughput per waiting time peaks at {count(knee.estimate or 0, REQUESTS)} "
-            f"({interval}): beyond, each one more costs more latency than it brings throughput."
+            f"Throughput divided by latency peaks at {count(knee.estimate or 0, REQUESTS)} "
+            f"({interval}): beyond that, each additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explained(facts))
     headline = (
@@ -74,7 +75,7 @@ def _found(facts: Facts) -> Answer:
 
 
 def _kept(facts: Facts) -> str:
-    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, of all holds of the level that holds."""
+    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, over all holds of the level that passed."""
     level, pooled = facts.result.at_knee, knee_figures(facts)
     parts = []
     for slo in facts.slos:
@@ -94,24 +95,26 @@ def _observed(level: Level | None, slo: Slo) -> str:
 def _slo_failed_at_min(facts: Facts) -> Answer:
     first = min(facts.used, key=lambda level: level.users, default=None)
     if first is None or not facts.slos:
-        return Answer("SLO missed at the lowest level", "bad", "The lowest level is too much.")
-    over = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[:1]
-    told = " and ".join(
+        return Answer("SLO missed at the lowest level", "bad", "The lowest level already fails.")
+    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[
+        :1
+    ]
+    failures = " and ".join(
         f"{slo_name(slo)} is {_observed(first, slo)} at {count(first.users, REQUESTS)}, "
-        f"{slo.beyond} the {limit(slo)} limit"
-        for slo in over
+        f"{slo.beyond} the {slo_limit(slo)} limit"
+        for slo in missed
     )
-    headline = f"No level holds: {told}."
+    headline = f"No level passes: {failures}."
     return Answer("SLO missed at the lowest level", "bad", headline, explained(facts))
 
 
 def _not_reached(facts: Facts) -> Answer:
-    most = facts.knee.holds or max((step.users for step in facts.used), default=0)
+    highest = facts.knee.holds or max((level.users for level in facts.used), default=0)
     headline = (
-        f"Holds at least {count(most, REQUESTS)}, the most that was tried: {_kept(facts)}."
+        f"Holds at least {count(highest, REQUESTS)}, the highest level tried: {_kept(facts)}."
         if facts.slos
-        else f"Throughput per waiting time still grows at {count(most, REQUESTS)}, the most that "
-        "was tried."
+        else f"Throughput divided by latency still rises at {count(highest, REQUESTS)}, the "
+        "highest level tried."
     )
     next_step = "Raise --max-users to find the knee."
     return Answer("knee not reached", "good", headline, [*explained(facts), next_step])
@@ -121,73 +124,74 @@ def _inconclusive(facts: Facts) -> Answer:
     if not facts.searched:
         return _held(facts)
     knee = facts.knee
-    told = f"Inconclusive: the measurements do not settle the knee{_bracket(facts)}."
+    headline = f"Inconclusive: the measurements do not determine the knee{_bracket(facts)}."
     if knee.estimate is not None and facts.slos:
-        told += (
+        headline += (
             f" Best estimate {knee.estimate:,} (95% interval {knee.ci95[0]:,} to {knee.ci95[1]:,})."
         )
     lacking = []
     if not knee.holds:
-        lacking.append("a level that is shown to pass")
+        lacking.append("a level that clearly passes")
     elif knee.ci95[1] is not None:
-        lacking.append("a level nearer to the knee that is shown to pass")
+        lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
-        lacking.append("a level that is shown to fail (--max-users)")
-    next_step = f"What would settle it: {' and '.join(lacking)}; try a longer --budget."
-    return Answer("inconclusive", "unsure", told, [*explained(facts), next_step])
+        lacking.append("a level that clearly fails (raise --max-users)")
+    next_step = f"Still needed: {' and '.join(lacking)}. Try a longer --budget."
+    return Answer("inconclusive", "unsure", headline, [*explained(facts), next_step])
 
 
 def _target_failed(facts: Facts) -> Answer:
     why = sentence(facts.result.invalid_reason)
     *before, last = [s.users for s in facts.used if s.decision == Decision.failed] or [0]
-    then = f", and then at {last:,} too" if before else ""
+    then = f", and again at {last:,}" if before else ""
     where = f" at {count([*before, last][-2:][0], REQUESTS)}" if last else ""
     headline = f"The server failed under load{where}{then}."
     return Answer("server failed", "bad", headline, [why, *explained(facts, capacity=False)])
 
 
 def _invalid(facts: Facts) -> Answer:
-    reasons = {level.reason for level in facts.steps if not level.usable}
+    reasons = {level.reason for level in facts.levels if not level.usable}
     given = facts.result.invalid_reason
     why = [given] if given else sorted(reasons - {""})
-    headline = "Result invalid: the figures must not be used."
+    headline = "Result invalid: do not use these figures."
     return Answer("invalid", "bad", headline, [sentence(text) for text in why])
 
 
 def _interrupted(facts: Facts) -> Answer:
-    if not facts.steps and not len(facts.run.table):
+    if not facts.levels and not len(facts.run.table):
         return Answer("interrupted", "unsure", "Interrupted before anything was measured.")
-    seen, levels = count(len(facts.run.table), "request"), count(len(facts.steps), "level")
+    seen, levels = count(len(facts.run.table), "request"), count(len(facts.levels), "level")
     headline = f"Interrupted: {seen} and {levels} were measured{_bracket(facts)}."
     return Answer("interrupted", "unsure", headline, explained(facts, capacity=False))
 
 
 def _held(facts: Facts) -> Answer:
-    """Levels that were given: each SLO with its verdict, then the figures."""
+    """Given levels: each SLO with its verdict, then the figures."""
     words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad")}
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
         badge, tone = "measured", "good"
-    said = facts.result.commonest_error
+    error = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
-    judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))  # the headline is what decided
-    verdicts = [verdict(one, said) for one in judged]
-    figures = [_figures(facts, step) for step in facts.used]
+    # The headline is the verdict that decided.
+    judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))
+    verdicts = [verdict(one, error) for one in judged]
+    figures = [_figures(facts, level) for level in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
     return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *routed(facts)])
 
 
-def _figures(facts: Facts, step: Level) -> str:
+def _figures(facts: Facts, level: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
     shown = [
-        f"p95 {name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
+        f"p95 {name} {Figure.of(level.latency(key), 'p95', facts.limit_ms(key))}"
         for key, name in HEADLINES.items()
     ]
     speeds = [slo for slo in facts.slos if slo.speed]
-    shown += [f"{slo_name(slo)} {_observed(step, slo)}" for slo in speeds]
-    tokens = Figure(step.output_tokens_per_s, unit="output tokens/s")
-    return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
+    shown += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in speeds]
+    tokens = Figure(level.output_tokens_per_s, unit="output tokens/s")
+    return f"{count(level.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
 
 def verdict(one: SloResult, commonest_error: str = "") -> str:
@@ -198,17 +202,17 @@ def verdict(one: SloResult, commonest_error: str = "") -> str:
     at = f" at {count(one.users, REQUESTS)}" if one.users else ""
     share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
     shares = f"({share:.1%}; {one.allowed:.1%} allowed)"
-    told = f"nothing was observed that {one.slo} is about"
+    detail = f"no observations for {one.slo}"
     if one.slo.startswith("max_errors"):
         mostly = f", most often with {commonest_error!r}" if commonest_error else ""
         return f"SLO missed: {one.n_over:,.0f} of {one.n:,} requests failed{at} {shares}{mostly}."
     if one.n:
         beyond = Slo.parse(one.slo).beyond
-        told = f"{one.n_over:,.0f} of {one.n:,} {beyond} {one.slo} {shares}"
-    elif not isnan(one.observed):  # of a search: by its sequential test
+        detail = f"{one.n_over:,.0f} of {one.n:,} {beyond} {one.slo} {shares}"
+    elif not isnan(one.observed):  # a search decides by its sequential test
         slo = Slo.parse(one.slo)
-        told = str(Figure(one.observed, unit=slo.unit, limit=slo.limit))
-    line = f"{one.slo} {one.verdict}{at}: {told}"
+        detail = str(Figure(one.observed, unit=slo.unit, limit=slo.limit))
+    line = f"{one.slo} {one.verdict}{at}: {detail}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
         line += f"; about {count(one.needs_more, 'more request')} would decide it"
     elif one.verdict == Verdict.inconclusive and not isnan(one.observed) and not one.n:
@@ -217,16 +221,16 @@ def verdict(one: SloResult, commonest_error: str = "") -> str:
 
 
 def _bracket(facts: Facts) -> str:
-    """`; passed at 48, failed at 56`, as far as levels were decided."""
+    """`: passed at 48, failed at 56`, as far as levels were decided."""
     passed = max((s.users for s in facts.used if s.decision == Decision.passed), default=0)
     above = [s.users for s in facts.used if s.decision == Decision.failed]
     failed = min(above, default=0)
-    told = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
-    return f": {', '.join(told)}" if told else ""
+    parts = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
-    """The bottleneck, the figures there, and how many replicas that makes."""
+    """The bottleneck, the figures at the knee, and the number of replicas."""
     lines = []
     if (found := facts.result.bottleneck) is not None and found.sentence:
         sure = f" (confidence {found.confidence:.2g})" if found.confidence > 0 else ""
@@ -245,12 +249,12 @@ def at_knee(facts: Facts) -> list[str]:
     figures = [figure for figure in knee_figures(facts).items() if figure[1].known]
     if not figures:
         return []
-    told = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
-    return [f"At {facts.measured_at:,}: {', '.join(told)}."]
+    parts = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
+    return [f"At {facts.measured_at:,}: {', '.join(parts)}."]
 
 
 def _replicas(facts: Facts) -> list[str]:
-    """Each replica holds the interval's lower end; U users need that many, rounded up."""
+    """The replicas for U users: U over the lower end of the interval, rounded up."""
     promised = facts.status in (Status.found, Status.not_reached)
     each = facts.knee.holds or facts.knee.ci95[0] or 0
     if not promised or each < 1:
@@ -263,36 +267,36 @@ def _replicas(facts: Facts) -> list[str]:
     need = -(-int(planned) // each)
     users = count(int(planned), "user")
     division = f"R = ceil({int(planned):,} / {each:,}) = {count(need, 'replica')}"
-    if facts.status != Status.found:  # a bound: the knee lies higher
+    if facts.status != Status.found:  # an upper bound: the knee may be higher
         return [f"Each replica holds at least {each:,}, so {users} need at most {division}."]
     return [f"Each replica holds {each:,}, so {users} need {division}."]
 
 
 def routed(facts: Facts) -> list[str]:
-    """One sentence, of the lowest level (above the knee, where one was found) that is over."""
+    """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
     ttft_ns, itl_ns = limits_ns(facts.slos)
     knee = facts.knee.estimate or 0
-    for steps in facts.levels:
-        step = max(steps, key=lambda one: one.seconds)
-        if step.users <= knee or not _shown_over(step):
+    for levels in facts.by_users:
+        level = max(levels, key=lambda one: one.seconds)
+        if level.users <= knee or not _shown_over(level):
             continue
-        ttft, itl = (_sign_ns(step, sign) for sign in SIGNS)
+        ttft, itl = (_sign_ns(level, sign) for sign in SIGNS)
         found = route(ttft, itl, ttft_ns, itl_ns)
         if found.over:
-            return [f"At {count(step.users, 'concurrent request')} {found.sentence}."]
+            return [f"At {count(level.users, 'concurrent request')} {found.sentence}."]
     return []
 
 
-def _shown_over(step: Level) -> bool:
-    """Whether a limit was shown to be broken: a level that was not decided is never called over."""
-    missed = any(one.verdict == Verdict.missed for one in step.slos)
-    by_failures = step.n_failed > (1 - Q) * step.ttft_ms.n  # no queue and no batch is the cause
-    return (missed or step.decision == Decision.failed) and not by_failures
+def _shown_over(level: Level) -> bool:
+    """Whether the level was decided to break a limit; an undecided one is never reported."""
+    missed = any(one.verdict == Verdict.missed for one in level.slos)
+    by_failures = level.n_failed > (1 - Q) * level.ttft_ms.n  # neither queue nor batch is the cause
+    return (missed or level.decision == Decision.failed) and not by_failures
 
 
-def _sign_ns(step: Level, sign: Sign) -> float:
-    """By the share over the limit: where requests failed that is what was judged."""
-    over = step.over_share.get(f"{sign.metric}_p95", nan)
+def _sign_ns(level: Level, sign: Sign) -> float:
+    """Infinite if the share over the limit is too large: failed requests have no latency."""
+    over = level.over_share.get(f"{sign.metric}_p95", nan)
     return nan if isnan(over) else inf if over > 1 - Q else 0.0
 
 

@@ -1,4 +1,4 @@
-"""A comparison in words: for a terminal, for a pull request's comment, and as a page."""
+"""A comparison as text for the terminal, Markdown for a pull request, and an HTML page."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from harness.report.tables import aligned
 if TYPE_CHECKING:
     from harness.measure.compare import Comparison, Difference
 
-COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
-MOST_ROWS: Final = 12  # in sight; the whole table is folded below
-USUAL: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")  # in sight though nothing changed
-NAMES: Final = {KNEE: "knee (users)", ERRORS: "failed requests", "requests_per_s": "requests/s",
-                "output_tokens_per_s": "output tokens/s"}  # fmt: skip
-TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
+TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
+MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
+# Shown in the summary when nothing changed.
+DEFAULT_METRICS: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")
+METRIC_NAMES: Final = {
+    KNEE: "knee (users)", ERRORS: "failed requests",
+    "requests_per_s": "requests/s", "output_tokens_per_s": "output tokens/s",
+}  # fmt: skip
+BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
 
 
 def row(one: Difference) -> dict[str, str]:
-    """What a table says of it."""
+    """The cells of a table row."""
     metric, _, quantile = one.metric.rpartition("_")
-    name = NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
+    name = METRIC_NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
     name += f" at {count(one.users, 'user')}" if one.users else ""
 
     def value(x: float) -> str:
@@ -47,75 +50,86 @@ def row(one: Difference) -> dict[str, str]:
     if one.needs_times is not None:
         verdict += f"; about {one.needs_times:.2g} times the requests may decide"
     cells = (name, value(one.a), value(one.b), change(one.change), interval, verdict)
-    return dict(zip(COLUMNS, cells, strict=True))
+    return dict(zip(TABLE_COLUMNS, cells, strict=True))
 
 
 def warning(c: Comparison) -> str:
-    """What else the runs differ in, to be read first; "" where nothing."""
-    told = [f"{name} ({a} in A, {b} in B)" for name, (a, b) in c.unlike.items()]
-    return f"CAUTION: A and B were not measured alike: {', '.join(told)}." if told else ""
+    """How the settings of the runs differ; "" if they do not."""
+    differences = [f"{name} ({a} in A, {b} in B)" for name, (a, b) in c.unlike.items()]
+    return (
+        f"CAUTION: A and B were measured differently: {', '.join(differences)}."
+        if differences
+        else ""
+    )
 
 
 def headline(c: Comparison) -> str:
     """The answer."""
-    limit, said = f"more than {100 * c.tolerance:g}%", "No difference between A and B is shown."
+    limit, sentence = (
+        f"more than {100 * c.tolerance:g}%",
+        "No significant difference between A and B was found.",
+    )
     if c.exit_code == EXIT_INCONCLUSIVE:
-        said = "Too little was measured to tell A from B: no figure has an interval."
-    for some, so in (
+        sentence = "Too little was measured to tell A from B: no figure has an interval."
+    for differences, claim in (
         (_called(c, Change.better), "B is better than A"),
-        (_called(c, Change.worse), f"B is worse than A, but it is not shown to be so by {limit}"),
+        (_called(c, Change.worse), f"B is worse than A, but not shown to be by {limit}"),
         ([d for d in c.differences if d.beyond], f"B is worse than A by {limit}"),
     ):
-        if some:
-            name, a, b, change, interval, _ = row(some[0]).values()
-            more = f", and {count(len(some) - 1, 'other figure')}" if some[1:] else ""
-            said = f"{so}: {name} {b}, not {a}: {change} ({interval}){more}."
-    return said
+        if differences:
+            name, a, b, change, interval, _ = row(differences[0]).values()
+            more = f", and {count(len(differences) - 1, 'other figure')}" if differences[1:] else ""
+            sentence = f"{claim}: {name} {b}, not {a}: {change} ({interval}){more}."
+    return sentence
 
 
 def summary(c: Comparison) -> str:
-    """How many of each verdict, of what."""
+    """The number of figures per verdict, the folders and the tolerance."""
     each = ", ".join(f"{len(_called(c, v))} {v.replace('_', ' ')}" for v in Change)
     of = f"A is {c.a}, B is {c.b}, the tolerance {100 * c.tolerance:g}%."
     return f"Of {count(len(c.differences), 'figure')}: {each}. {of}"
 
 
-def in_sight(c: Comparison) -> list[dict[str, str]]:
-    """The knees and what changed, or else what one looks at first."""
+def summary_rows(c: Comparison) -> list[dict[str, str]]:
+    """The knees and the figures that changed, or the default metrics if nothing changed."""
     top = max(d.users for d in c.differences)
-    usual = [d for d in c.differences if d.users == top and d.metric in USUAL]
-    some = _called(c, Change.worse) + _called(c, Change.better) or usual
-    some.sort(key=lambda d: (d.metric != KNEE, not d.beyond))
-    knee = [d for d in c.differences if d.metric == KNEE and d not in some]
-    return [row(d) for d in [*knee, *some][:MOST_ROWS]]
+    usual = [d for d in c.differences if d.users == top and d.metric in DEFAULT_METRICS]
+    shown = _called(c, Change.worse) + _called(c, Change.better) or usual
+    shown.sort(key=lambda d: (d.metric != KNEE, not d.beyond))
+    knee = [d for d in c.differences if d.metric == KNEE and d not in shown]
+    return [row(d) for d in [*knee, *shown][:MAX_SUMMARY_ROWS]]
 
 
 def text(c: Comparison) -> str:
     """For a terminal."""
-    told = [*map(one_line, (warning(c), headline(c), summary(c))), *aligned(in_sight(c), one_line)]
-    return "\n".join([*told, ""]).lstrip()
+    lines = [
+        *map(one_line, (warning(c), headline(c), summary(c))),
+        *aligned(summary_rows(c), one_line),
+    ]
+    return "\n".join([*lines, ""]).lstrip()
 
 
 def markdown(c: Comparison) -> str:
-    """For a comment on a pull request: the answer, what matters, and the rest folded."""
-    told = [f"> **{in_markdown(warning(c))}**", ""] if c.unlike else []
-    told += [f"**{in_markdown(headline(c))}**", "", *aligned(in_sight(c)), ""]
-    told += [in_markdown(summary(c)), "", "<details><summary>All figures</summary>", ""]
-    return "\n".join([*told, *aligned([row(d) for d in c.differences]), "", "</details>", ""])
+    """For a pull request comment: the answer, the summary, and all figures folded."""
+    lines = [f"> **{in_markdown(warning(c))}**", ""] if c.unlike else []
+    lines += [f"**{in_markdown(headline(c))}**", "", *aligned(summary_rows(c)), ""]
+    lines += [in_markdown(summary(c)), "", "<details><summary>All figures</summary>", ""]
+    return "\n".join([*lines, *aligned([row(d) for d in c.differences]), "", "</details>", ""])
 
 
 def html(c: Comparison) -> str:
-    """The page, in the report's style."""
+    """A page in the style of the report."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
 
     loader = PackageLoader("harness.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    # The page reuses the style sheet of the report.
     report, _, _ = loader.get_source(environment, "report.html.j2")
     return environment.get_template("compare.html.j2").render(
         style=report.partition("<style>")[2].partition("</style>")[0],
-        badge=(TONES[c.exit_code], f"exit code {c.exit_code}"),
-        told=(warning(c), headline(c), summary(c)),
-        tables={"In short": in_sight(c), "All figures": [row(d) for d in c.differences]},
+        badge=(BADGE_TONES[c.exit_code], f"exit code {c.exit_code}"),
+        lines=(warning(c), headline(c), summary(c)),
+        tables={"Summary": summary_rows(c), "All figures": [row(d) for d in c.differences]},
     )
 
 

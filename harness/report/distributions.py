@@ -1,4 +1,4 @@
-"""How TTFT and ITL are spread below, at and above the knee: shares of requests or gaps."""
+"""The distributions of TTFT and ITL below, at and above the knee."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.measure.gaps import together
 from harness.measure.metrics import ttft
 from harness.measure.states import Decision
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.say import count, limit, metric_name
+from harness.report.say import count, metric_name, slo_limit
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.report.facts import Facts
 
-POINTS: Final = 240  # of a curve; more would not be seen
-BELOW: Final = 20  # a drawing begins at this part of the lowest median
-STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
+MAX_CURVE_POINTS: Final = 240  # more would not be visible
+MIN_MEDIAN_DIVISOR: Final = 20  # a drawing begins at this part of the lowest median
+CURVE_STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
 
 
 def distributions(facts: Facts) -> list[str]:
@@ -32,47 +32,48 @@ def distributions(facts: Facts) -> list[str]:
 
 
 def chosen_levels(facts: Facts) -> dict[str, list[Level]]:
-    """Steps of the level at the knee, of the next bad one above, of one at about half of it."""
+    """The holds of the level at the knee, of the next failing one, and of one near its half."""
     at = facts.result.at_knee
-    levels = facts.levels
+    levels = facts.by_users
     if at is None:
         return {"knee": levels[-1]} if levels else {}
-    chosen = {"knee": next(steps for steps in levels if steps[0].users == at.users)}
-    below = [steps for steps in levels if steps[0].users < at.users]
+    chosen = {"knee": next(holds for holds in levels if holds[0].users == at.users)}
+    below = [holds for holds in levels if holds[0].users < at.users]
     if below:
-        chosen["below"] = min(below, key=lambda steps: abs(steps[0].users - at.users / 2))
+        chosen["below"] = min(below, key=lambda holds: abs(holds[0].users - at.users / 2))
     above = [
         s for s in levels if s[0].users > at.users and any(x.decision == Decision.failed for x in s)
     ]
-    above = above or [steps for steps in levels if steps[0].users > at.users]
+    above = above or [holds for holds in levels if holds[0].users > at.users]
     if above:
         chosen["above"] = above[0]
-    return {name: chosen[name] for name in STYLES if name in chosen}
+    return {name: chosen[name] for name in CURVE_STYLES if name in chosen}
 
 
 Curve = tuple["NDArray[np.float64]", "NDArray[np.float64]"]  # x in ms, share at most x
 
 
-def ttft_curve(facts: Facts, steps: list[Level]) -> Curve:
-    """Of all requests sent in the steps' windows; failures are never reached."""
+def ttft_curve(facts: Facts, levels: list[Level]) -> Curve:
+    """Of all requests sent in the windows; failed requests count as infinite."""
     table = facts.run.table
     seen = ttft(table)
-    windows = [(step.settled_ns, step.end_ns) for step in steps]
+    windows = [(level.settled_ns, level.end_ns) for level in levels]
     parts = [in_window(seen, table, "ttft", start, end).ns for start, end in windows]
     values = np.sort(np.concatenate(parts)) / MS
     n = len(values)
-    rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
+    rank = np.unique(np.linspace(0, n - 1, min(n, MAX_CURVE_POINTS)).round().astype(int))
+    # Infinite values (failed requests) are not drawn but count in n, so the curve ends below 1.
     rank = rank[np.isfinite(values[rank])]
     return values[rank], (rank + 1) / max(n, 1)
 
 
-def itl_curve(facts: Facts, steps: list[Level]) -> Curve:
-    """Of all gaps that ended in the steps' windows; those that never ended are never reached."""
-    windows = [(step.settled_ns, step.end_ns) for step in steps]
+def itl_curve(facts: Facts, levels: list[Level]) -> Curve:
+    """Of all gaps that ended in the windows; gaps that never ended count as infinite."""
+    windows = [(level.settled_ns, level.end_ns) for level in levels]
     gaps = together([facts.gaps[window] for window in windows if window in facts.gaps])
     _, counts, means = gaps.histograms["ns"].totals
     n = gaps.finite
-    rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
+    rank = np.unique(np.linspace(0, n - 1, min(n, MAX_CURVE_POINTS)).round().astype(int))
     x = means[np.searchsorted(np.cumsum(counts), rank, "right")] / MS
     return x, (rank + 1) / max(gaps.n, 1)
 
@@ -81,7 +82,7 @@ def curves(facts: Facts, metric: str) -> dict[str, tuple[int, Curve]]:
     """(users, curve) of each chosen level that has observations."""
     curve = {"ttft": ttft_curve, "itl": itl_curve}[metric]
     levels = chosen_levels(facts)
-    found = {name: (steps[0].users, curve(facts, steps)) for name, steps in levels.items()}
+    found = {name: (holds[0].users, curve(facts, holds)) for name, holds in levels.items()}
     return {name: (users, c) for name, (users, c) in found.items() if len(c[0])}
 
 
@@ -90,7 +91,7 @@ def distribution(facts: Facts, metric: str) -> str:
     samples = curves(facts, metric)
     if not samples:
         return ""
-    failed = {step.users for step in facts.used if step.decision == Decision.failed}
+    failed = {level.users for level in facts.used if level.decision == Decision.failed}
     what = "requests" if metric == "ttft" else "gaps"
     title = f"{metric_name(metric)}: share of {what} up to x ms"
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
@@ -101,7 +102,7 @@ def distribution(facts: Facts, metric: str) -> str:
         axes.annotate("p95", (1.01, 0.95), xycoords=("axes fraction", "data"), ha="left",
                       va="center", fontsize=11, color=MUTED)  # fmt: skip
         for name, (users, (x, y)) in samples.items():
-            color, dash = STYLES[name]
+            color, dash = CURVE_STYLES[name]
             if name == "above" and users not in failed:
                 color = GOLD
             label = f"{count(users, 'user')}" + (" (holds)" if users == facts.knee.holds else "")
@@ -109,13 +110,14 @@ def distribution(facts: Facts, metric: str) -> str:
         for slo in facts.slos:
             if slo.metric == metric:
                 axes.axvline(slo.limit_ns / MS, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-                axes.annotate(f"SLO {limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
+                axes.annotate(f"SLO {slo_limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
                               va="bottom", ha="center", fontsize=11,
                               bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
         # not down to the gaps of nearly nothing between tokens that came in one read
         middles = [float(x[np.argmax(y >= 0.5)]) for _, (x, y) in samples.values()]  # noqa: PLR2004
         lows = [float(x[0]) for _, (x, _) in samples.values()]
-        axes.set_xlim(left=max(min(middles) / BELOW, 0.8 * min(lows)))
+        axes.set_xlim(left=max(min(middles) / MIN_MEDIAN_DIVISOR, 0.8 * min(lows)))
         log_ticks(axes.xaxis)
-        axes.legend(loc="best", handlelength=2.4)
+        # A frame in the color of the page keeps the p95 line from striking through the names.
+        axes.legend(loc="best", handlelength=2.4, frameon=True, facecolor=PAPER, edgecolor="none")
         return to_svg(figure, f"spread-{metric}", title, right=2 * LINE)

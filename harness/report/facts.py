@@ -1,4 +1,4 @@
-"""A run and its result as a report sees them; nothing is worded yet."""
+"""A run and its result as the report uses them, before any wording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that reports are made from."""
+    """The input of all reports."""
 
     run: Run
     result: Result
@@ -37,11 +37,11 @@ class Facts:
 
     @property
     def knee(self) -> Knee:
-        """The knee; one without any figure where none was looked for."""
+        """The knee; an empty one if none was searched."""
         return self.result.knee or Knee()
 
     @property
-    def steps(self) -> tuple[Level, ...]:
+    def levels(self) -> tuple[Level, ...]:
         """Every hold of a level, in the order of the run."""
         return self.result.levels
 
@@ -60,21 +60,21 @@ class Facts:
 
     @property
     def server(self) -> dict[str, Any]:
-        """What run.json says of the target."""
+        """The target in run.json."""
         return mapping(self.run.info.get("server"))
 
     @cached_property
-    def levels(self) -> list[list[Level]]:
+    def by_users(self) -> list[list[Level]]:
         """Holds whose figures may be used, grouped by users, ascending."""
-        by_users: dict[int, list[Level]] = {}
-        for step in self.used:
-            by_users.setdefault(step.users, []).append(step)
-        return [by_users[users] for users in sorted(by_users)]
+        groups: dict[int, list[Level]] = {}
+        for level in self.used:
+            groups.setdefault(level.users, []).append(level)
+        return [groups[users] for users in sorted(groups)]
 
     @property
     def split(self) -> list[Level]:
-        """Those whose mean TTFT is split."""
-        return [step for step in self.used if not isnan(step.ttft_split.rest_ms)]
+        """The levels whose mean TTFT has a breakdown."""
+        return [level for level in self.used if not isnan(level.ttft_split.rest_ms)]
 
     def limit_ms(self, metric: str) -> float:
         """The limit on the p95 of a latency; NaN without one."""
@@ -83,9 +83,9 @@ class Facts:
 
     @property
     def measured_at(self) -> int:
-        """The level whose figures stand for the knee; 0 when there is none."""
-        step = self.result.at_knee
-        return step.users if step else 0
+        """The level whose figures represent the knee; 0 if there is none."""
+        level = self.result.at_knee
+        return level.users if level else 0
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def knee_figures(facts: Facts) -> dict[str, Figure]:
-    """p95 TTFT and ITL and the throughput of the level that stands for the knee."""
+    """p95 TTFT, p95 ITL and throughput of the level that represents the knee."""
     knee = facts.knee
     return {
         "p95 TTFT": Figure(knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms", facts.limit_ms("ttft")),

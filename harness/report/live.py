@@ -1,7 +1,7 @@
-"""The terminal during a run: a row for each level that ended, and a panel of the one under way.
+"""The terminal during a run: a row for each level that ended, and a panel for the current one.
 
-The rows stay and are the final table; the panel is redrawn below them and goes at the end. Without
-a terminal the same rows come as lines with a time stamp, and every ten seconds one of the progress.
+The rows stay and form the final table; the panel below them is redrawn and disappears at the end.
+Without a terminal the rows are lines with a timestamp, with a progress line every ten seconds.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-LINE_EVERY_S: Final = 10.0
-BAR: Final = 32  # characters
-COLORS: Final[dict[str, str]] = {
+PLAIN_LINE_INTERVAL_S: Final = 10.0
+PROGRESS_BAR_WIDTH: Final = 32  # characters
+DECISION_COLORS: Final[dict[str, str]] = {
     Decision.passed: "green",
     Decision.failed: "red",
     Decision.invalid: "dim",
@@ -33,9 +33,9 @@ PURPOSES: Final = {
 }  # fmt: skip
 SO_FAR: Final = "passing so far"
 COLUMNS: Final = ("users", "p95 TTFT, ms", "p95 ITL, ms", "tokens/s", "requests")
-WIDTHS: Final = (6, 22, 22, 9, 9)
-NARROW_WIDTHS: Final = (6, 22, 11, 9, 9)  # without the ITL's interval
-NARROW: Final = 96  # columns of a terminal
+COLUMN_WIDTHS: Final = (6, 22, 22, 9, 9)
+NARROW_COLUMN_WIDTHS: Final = (6, 22, 11, 9, 9)  # without the interval of ITL
+NARROW_TERMINAL_COLUMNS: Final = 96  # below this width
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Row:
     reason: str = ""
 
     def text(self, *, narrow: bool = False) -> str:
-        """Under the heads of COLUMNS; then the result and why."""
+        """The cells under COLUMNS, then the result and the reason."""
         cells = (
             f"{self.users:,}",
             self.ttft.cell,
@@ -66,22 +66,22 @@ class Row:
 
 
 def in_columns(cells: Sequence[str], last: str, *, narrow: bool) -> str:
-    """Right-aligned cells, and a last one that may be of any length."""
-    widths = NARROW_WIDTHS if narrow else WIDTHS
-    told = " ".join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True))
-    return f"{told}  {one_line(last)}"
+    """Right-aligned cells, then one of any length."""
+    widths = NARROW_COLUMN_WIDTHS if narrow else COLUMN_WIDTHS
+    row = " ".join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True))
+    return f"{row}  {one_line(last)}"
 
 
 @dataclass(slots=True)
 class LiveView:
-    """What the view shows now. Figures are words already ("412 ms (398 to 432)")."""
+    """The content of the view. Figures are formatted already ("412 ms (398 to 432)")."""
 
     title: str = ""
     level: int = 0
     users: int = 0
     purpose: str = ""
     phase: str = ""
-    done: float = 0.0  # share of the budget, or of what was asked for
+    done: float = 0.0  # share of the budget or of the given load
     time: str = ""  # elapsed and left
     latencies: dict[str, str] = field(default_factory=dict)
     tokens_per_s: str = ""
@@ -91,7 +91,7 @@ class LiveView:
     past: list[Row] = field(default_factory=list)
 
 
-class Live:
+class LiveTerminal:
     """A context manager; `show` may be called at any rate."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -113,7 +113,7 @@ class Live:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The panel goes, the rows stay, the answer comes."""
+        """Remove the panel; the rows stay."""
         if self._live is not None:
             self._live.stop()
 
@@ -121,25 +121,26 @@ class Live:
         self._rows(view)
         if self._live is not None:
             self._live.update(panel(view), refresh=True)
-        elif time.monotonic() - self._line_at >= LINE_EVERY_S:
+        elif time.monotonic() - self._line_at >= PLAIN_LINE_INTERVAL_S:
             self._print(line(view))
 
     def due(self) -> bool:
-        """Whether the next `show` may show the level's figures: always, but in plain lines."""
-        early_s = 1.0  # than the line itself, so that no line goes out with older figures
-        return not self.plain or time.monotonic() - self._line_at >= LINE_EVERY_S - early_s
+        """Whether the next `show` needs new figures: always, except between two plain lines."""
+        # One second earlier than the line is due, so that no line shows old figures.
+        early_s = 1.0
+        return not self.plain or time.monotonic() - self._line_at >= PLAIN_LINE_INTERVAL_S - early_s
 
     def over(self, view: LiveView) -> None:
-        """The load has ended: its last rows, and what takes time now."""
+        """The load has ended: print the last rows, and that results are computed."""
         self._rows(view)
         self._print("Computing the results.", "dim")
 
     def _rows(self, view: LiveView) -> None:
-        narrow = self._live is not None and self._live.console.width < NARROW
+        narrow = self._live is not None and self._live.console.width < NARROW_TERMINAL_COLUMNS
         if view.past and not self._told:
             self._print(in_columns(COLUMNS, "result", narrow=narrow), "dim")
         for row in view.past[self._told :]:
-            self._print(row.text(narrow=narrow), COLORS.get(row.result, ""))
+            self._print(row.text(narrow=narrow), DECISION_COLORS.get(row.result, ""))
         self._told = len(view.past)
 
     def _print(self, text: str, style: str = "") -> None:
@@ -152,16 +153,16 @@ class Live:
 
 
 def line(view: LiveView) -> str:
-    """The level under way in one line."""
+    """The current level in one line."""
     if not view.level:
         return "waiting for the first level"
     known = [f"p95 {name} {value}" for name, value in view.latencies.items() if value]
-    told = ", ".join(filter(None, [*known, view.counts, view.time]))
-    return one_line(f"level {view.level}, {count(view.users, 'user')}, {view.phase}: {told}")
+    details = ", ".join(filter(None, [*known, view.counts, view.time]))
+    return one_line(f"level {view.level}, {count(view.users, 'user')}, {view.phase}: {details}")
 
 
 def panel(view: LiveView) -> RenderableType:
-    """The level under way, for a terminal of 60 columns or more."""
+    """The current level as a panel for at least 60 columns."""
     from rich.panel import Panel  # noqa: PLC0415 - as above
     from rich.progress_bar import ProgressBar  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -184,13 +185,13 @@ def panel(view: LiveView) -> RenderableType:
         if name and value:
             now.add_row(_plain(name), _plain(value))
     bar = Table.grid(padding=(0, 2))
-    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=BAR), _plain(view.time))
+    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=PROGRESS_BAR_WIDTH), _plain(view.time))
     now.add_row(_plain("progress"), bar)
     return Panel(now, title=_plain(view.title), title_align="left")
 
 
 def _plain(text: str, style: str = "") -> Text:
-    """Text in which a `[` is no markup."""
+    """Text without markup: a `[` stays a `[`."""
     from rich.text import Text  # noqa: PLC0415 - as above
 
     return Text("".join(c if c.isprintable() else " " for c in text), style)

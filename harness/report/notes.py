@@ -1,4 +1,4 @@
-"""The report's small print: how well it was measured, with what, and what is not known."""
+"""The end of the report: measurement quality, limitations and configuration."""
 
 from __future__ import annotations
 
@@ -14,71 +14,75 @@ from harness.units import say_ns
 if TYPE_CHECKING:
     from harness.report.facts import Facts
 
-SPELLED: Final = {"kernel": "the kernel's (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
-# of the embedded server's flags: how it simulates, which no vLLM has
-SIMULATOR: Final = re.compile(r".*_ns|.*_scale|engine_.*|front_.*|jitter|prompts_elsewhere|seed")
+SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
+# Flags of the embedded server that control the simulation; vLLM has none of them.
+SIMULATOR_FLAG: Final = re.compile(
+    r".*_ns|.*_scale|engine_.*|front_.*|jitter|prompts_elsewhere|seed"
+)
 
 
 def instrument(facts: Facts) -> list[tuple[str, str]]:
-    """What the client says of its own measuring."""
+    """The quality of the measurement, from the client."""
     client, rows = facts.result.client, []
     names = {
-        "stamp_source": "Time stamps",
-        "reader": "Reader's inner loop",
-        "addresses": "Server's addresses",
-        "exact_share": "Events with an exact stamp",
-        "loop_lag_p99_ms": "Reader's loop lag, p99 in ms",
-        "clock_steps": "Steps of the machine's clock",
-        "cpu_s": "CPU of the load processes, s",
-        "decoder_cpu_s": "of that, decoding, s",
+        "stamp_source": "Timestamps",
+        "reader": "Reader implementation",
+        "addresses": "Server addresses",
+        "exact_share": "Events with an exact timestamp",
+        "loop_lag_p99_ms": "Reader loop lag (p99, ms)",
+        "clock_steps": "System clock steps",
+        "cpu_s": "CPU time of the load processes (s)",
+        "decoder_cpu_s": "CPU time of decoding (s)",
         "processes": "Load processes",
         "missing": "Missing records",
     }
     for key, name in names.items():
         if client.get(key) not in (None, "", []):
             value = client[key]
-            told = f"{value:.2%}" if key == "exact_share" else str(value)
-            told = ", ".join(value) if key == "addresses" else told
-            rows.append((name, SPELLED.get(told, told)))
-    rows.append(("Accuracy", "against the arrival of segments at this host"))
+            text = f"{value:.2%}" if key == "exact_share" else str(value)
+            text = ", ".join(value) if key == "addresses" else text
+            rows.append((name, SPELLED_OUT.get(text, text)))
+    rows.append(("Accuracy", "relative to the arrival of TCP segments at this host"))
     return rows
 
 
 def unknown(facts: Facts) -> list[str]:
-    """What is lost, what was not measured, and what a reader should not take for granted."""
+    """What was lost or not measured, and how far the figures apply."""
     result = facts.result
     out = list(result.damage)
     out += [result.invalid_reason] if result.invalid_reason else []
     out += [f"the replay differs: {text}" for text in result.replay_differences]
-    thrown = sum(not step.usable for step in facts.steps)
-    out += [f"{count(thrown, 'level')} thrown out, for the reason in the table"] * bool(thrown)
-    out += _silent(facts)
+    excluded = sum(not level.usable for level in facts.levels)
+    out += [f"{count(excluded, 'level')} excluded; the table gives the reason"] * bool(excluded)
+    out += _missing_sources(facts)
     if facts.status == Status.found:
         out.append(
-            "the knee is one of concurrent requests: each user sends its next request when the "
-            "last one has ended; a rate of independent arrivals holds less before it queues"
+            "the knee is a number of concurrent requests: each user sends its next request when "
+            "the previous one has ended; independent arrivals queue at a lower load"
         )
-    if facts.steps:
-        out.append("other prompts, lengths, flags or hardware move these figures; this is one run")
+    if facts.levels:
+        out.append(
+            "these figures come from one run; other prompts, lengths, flags or hardware change them"
+        )
     return [sentence(text) for text in out]
 
 
-def _silent(facts: Facts) -> list[str]:
-    """Sources that said nothing."""
+def _missing_sources(facts: Facts) -> list[str]:
+    """Sources without data."""
     out = []
     if not facts.run.server:
-        out.append("the server showed no metrics: its side of the figures is missing")
+        out.append("the server exposed no metrics, so all server-side figures are missing")
     elif facts.result.lacking:
         out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
     if not facts.run.gpu:
         why = str(mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
-        out.append(f"{why}: clocks, power and utilization are not known")
+        out.append(f"{why}: clocks, power and utilization are unknown")
     short = [name for name, figure in knee_figures(facts).items() if not figure.known]
-    if short and facts.steps:
-        told = " and ".join(short)
-        out.append(f"{told}: nothing was observed at {count(facts.measured_at, 'user')}")
+    if short and facts.levels:
+        missing = " and ".join(short)
+        out.append(f"{missing}: no observations at {count(facts.measured_at, 'user')}")
     if facts.result.client.get("stamp_source") not in (None, "", "kernel"):
-        out.append("no kernel stamps here: the client's own delay is part of each latency")
+        out.append("no kernel timestamps: each latency includes the client's own delay")
     return out
 
 
@@ -100,52 +104,52 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
             f"{server.get('url', '')} {'(embedded engine)' if server.get('embedded') else ''}",
         ),
         ("Model", str(server.get("model", ""))),
-        ("Server's version", str(server.get("version") or "")),
+        ("Server version", str(server.get("version") or "")),
         ("Flags", _pairs(_flags(server))),
-        ("max_num_seqs", _slots(facts)),
+        ("max_num_seqs", _max_num_seqs(facts)),
         ("KV cache", _kv_cache(server)),
         ("GPUs", _gpus(facts)),
         ("SLOs", ", ".join(f"{slo_name(slo)} {bound(slo)}" for slo in facts.slos)),
-        ("Requests", _sent(facts)),
+        ("Requests", _requests_sent(facts)),
         ("Workload", _lengths(config)),
         ("Seeds", _pairs(info.get("seeds"))),
         ("Versions", _pairs(info.get("versions"))),
-        ("Client's machine", _pairs(info.get("hardware"))),
+        ("Client machine", _pairs(info.get("hardware"))),
         ("Started", str(mapping(info.get("clock")).get("started", ""))),
     ]
     return [(name, value) for name, value in rows if value.strip(" :")]
 
 
 def _flags(server: dict[str, Any]) -> dict[str, Any]:
-    """Those that vLLM has too."""
+    """The flags that vLLM has too."""
     flags = mapping(server.get("flags"))
     own = server.get("embedded")
-    return {k: v for k, v in flags.items() if not (own and SIMULATOR.fullmatch(k))}
+    return {k: v for k, v in flags.items() if not (own and SIMULATOR_FLAG.fullmatch(k))}
 
 
-def _sent(facts: Facts) -> str:
-    """`2,345 sent, 12 of them failed, in 1 min 30 s`, warm-up and drain included."""
+def _requests_sent(facts: Facts) -> str:
+    """`2,345 sent, 12 failed, in 1 min 30 s`, warm-up and drain included."""
     table = facts.run.table
     if not len(table):
         return ""
     bad, took_ns = int(failed(table).sum()), int(table.done_ns.max() - table.sent_ns.min())
-    lost = f", {bad:,} of them failed" if bad else ""
+    lost = f", {bad:,} failed" if bad else ""
     return f"{len(table):,} sent{lost}, in {say_ns(took_ns)}"
 
 
-def _slots(facts: Facts) -> str:
-    """`256 (given)`; "" where nobody knows."""
+def _max_num_seqs(facts: Facts) -> str:
+    """`256 (given)`; "" if unknown."""
     known = facts.result.target.max_num_seqs
     return f"{known.slots:,.0f} ({known.source})" if known.value else ""
 
 
 def _kv_cache(server: dict[str, Any]) -> str:
-    """`2 engines, 1,900 blocks of 16 tokens, 30,400 tokens in all`."""
+    """`2 engines, 1,900 blocks of 16 tokens, 30,400 tokens in total`."""
     blocks, size, engines = (as_int(server.get(k)) for k in ("kv_blocks", "block_size", "engines"))
     if not blocks or not size:
         return ""
-    told = f"{blocks:,} blocks of {count(size, 'token')}, {blocks * size:,} tokens in all"
-    return f"{count(engines, 'engine')}, {told}" if engines > 1 else told
+    size_text = f"{blocks:,} blocks of {count(size, 'token')}, {blocks * size:,} tokens in total"
+    return f"{count(engines, 'engine')}, {size_text}" if engines > 1 else size_text
 
 
 def _gpus(facts: Facts) -> str:
@@ -159,20 +163,20 @@ def _gpus(facts: Facts) -> str:
 
 
 def _lengths(config: dict[str, Any]) -> str:
-    """`chat: prompt 256 tokens (lognormal; 7 the chat template's), output 128 tokens (fixed)`."""
+    """`chat: prompt 256 tokens (lognormal; 7 of the chat template), output 128 tokens (fixed)`."""
     drive = mapping(config.get("drive"))
     work, clipped = mapping(drive.get("workload")), as_int(config.get("clipped_of_1000"))
     shared = as_int(work.get("system_tokens"))
     template = as_int(mapping(drive.get("calibration")).get("overhead"))
     prompt, output = (mapping(work.get(kind)) for kind in ("prompt", "output"))
-    of_it = [str(prompt.get("shape"))]
-    of_it += [f"{shared:,} a system message that all share"] * bool(shared)
-    of_it += [f"{template:,} the chat template's"] * bool(template)
-    told = [f"prompt {as_int(prompt.get('mean')) + shared:,} tokens ({'; '.join(of_it)})"]
-    told += [f"output {as_int(output.get('mean')):,} tokens ({output.get('shape')})"]
+    prompt_parts = [str(prompt.get("shape"))]
+    prompt_parts += [f"{shared:,} of a shared system message"] * bool(shared)
+    prompt_parts += [f"{template:,} of the chat template"] * bool(template)
+    parts = [f"prompt {as_int(prompt.get('mean')) + shared:,} tokens ({'; '.join(prompt_parts)})"]
+    parts += [f"output {as_int(output.get('mean')):,} tokens ({output.get('shape')})"]
     context = as_int(work.get("max_model_len"))
-    told += [f"{clipped} of 1,000 requests clipped to {context:,} tokens"] * bool(clipped)
-    return f"{work.get('name')}: {', '.join(told)}" if prompt and output else ""
+    parts += [f"{clipped} of 1,000 requests clipped to {context:,} tokens"] * bool(clipped)
+    return f"{work.get('name')}: {', '.join(parts)}" if prompt and output else ""
 
 
 def _pairs(values: Any) -> str:

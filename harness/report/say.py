@@ -1,10 +1,11 @@
-"""Numbers to the precision they have, and SLOs and sentences in words.
+"""Formatting of numbers to their precision, and of SLOs and sentences.
 
-The interval of a number decides its digits.
+The interval of a number determines its digits.
 
-The last digit printed is the place of the half-width's first digit (one more when that digit is 1),
-of two to four: 412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. Without an interval:
-three. A figure that has a limit gets as many as it takes to show on which side of it it lies.
+The last digit printed has the place of the first digit of the half-width (one more if that digit is
+1), with two to four digits in all: 412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. A
+number without an interval gets three digits. A number with a limit gets as many as it needs to show
+on which side of the limit it is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import one_line
-from harness.measure.metrics import PROMISED
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -24,39 +24,42 @@ if TYPE_CHECKING:
 
 NAN: Final = math.nan
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
-FEWEST_DIGITS, PLAIN_DIGITS, MOST_DIGITS = 2, 3, 4
-WHOLE_DIGITS: Final = 6  # before the point there may be so many
-MOST_DECIMALS: Final = 3  # to show that a figure is not its limit
-# An underscore inside a word is none to Markdown: `ttft_p95` stays as it is.
+MIN_DIGITS, DIGITS_WITHOUT_INTERVAL, MAX_DIGITS = 2, 3, 4
+MAX_INTEGER_DIGITS: Final = 6  # before the decimal point
+MAX_DECIMALS: Final = 3  # to show that a figure is not its limit
+# Markdown ignores an underscore inside a word, so `ttft_p95` needs no escape.
 _MARKDOWN: Final = re.compile(
     r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#=]|^[+-](?!\d)"
 )
-SMALL_LEAD: Final = 2  # below this a single digit would round by up to a half of the half-width
+SMALL_LEADING_DIGIT: Final = (
+    2  # below this a single digit would round by up to a half of the half-width
+)
 
 
 def places(value: float, lo: float = NAN, hi: float = NAN) -> int:
     """Decimal places to print; negative: round to tens, hundreds, ..."""
+    # The first finite value other than 0 sets the scale of the number.
     scale = next((abs(v) for v in (value, lo, hi) if v and math.isfinite(v)), 1.0)
     size = math.floor(math.log10(scale))
     half = (hi - lo) / 2
     if not math.isfinite(half) or half <= 0:
-        return max(PLAIN_DIGITS - 1 - size, 0)
+        return max(DIGITS_WITHOUT_INTERVAL - 1 - size, 0)
     lead = math.floor(math.log10(half))
-    if half / 10**lead < SMALL_LEAD:
+    if half / 10**lead < SMALL_LEADING_DIGIT:
         lead -= 1
-    most = min(max(MOST_DIGITS - 1 - size, 0), WHOLE_DIGITS - 1 - size)
+    max_places = min(max(MAX_DIGITS - 1 - size, 0), MAX_INTEGER_DIGITS - 1 - size)
     large = max(half, abs(value) if math.isfinite(value) else 0.0)
-    fewest = FEWEST_DIGITS - 1 - math.floor(math.log10(large))
-    return max(min(-lead, most), fewest)
+    min_places = MIN_DIGITS - 1 - math.floor(math.log10(large))
+    return max(min(-lead, max_places), min_places)
 
 
 def say(value: float, lo: float = NAN, hi: float = NAN) -> str:
-    """One number with the digits that [lo, hi] leaves it; `1,910`, `12.4`, `inf`."""
+    """A number with the digits that [lo, hi] justifies: `1,910`, `12.4`, `inf`."""
     return rounded(value, places(value, lo, hi))
 
 
 def rounded(value: float, decimals: int) -> str:
-    """So many decimals (below 0: tens, hundreds), `–` for NaN."""  # noqa: RUF002 - as UNKNOWN
+    """Rounded to `decimals` (negative: tens, hundreds), `–` for NaN."""  # noqa: RUF002 - as UNKNOWN
     if math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
@@ -70,13 +73,13 @@ class Figure:
 
     value: float = NAN
     lo: float = NAN
-    hi: float = NAN  # NaN beside a lower end: there is no upper one
+    hi: float = NAN  # NaN with a finite `lo`: no upper end
     unit: str = ""
-    limit: float = NAN  # that it is held against
+    limit: float = NAN  # of the SLO on it
 
     @classmethod
     def of(cls, latency: Latency, statistic: str = "p95", limit: float = NAN) -> Figure:
-        """A statistic of a latency with its 95% interval; NaN for one that it does not have."""
+        """A statistic of a latency with its 95% interval; NaN if it does not exist."""
         return cls(*latency.at(statistic), unit="ms", limit=limit)
 
     @property
@@ -85,7 +88,7 @@ class Figure:
 
     @property
     def weak(self) -> bool:
-        """Whether its interval is one-sided, or wider than half of it."""
+        """Whether the interval is one-sided, or wider than half of the value."""
         return not (self.hi - self.lo <= self.value / 2) and not math.isnan(self.lo)
 
     @property
@@ -93,7 +96,9 @@ class Figure:
         """The number alone, rounded to the side of its limit that it is on."""
         decimals = places(self.value, self.lo, self.hi)
         if math.isfinite(self.value):
-            while decimals < MOST_DECIMALS and _side(self.value, self.limit) != _side(
+            # Add decimals until the rounded number is on the same side of the limit as the exact
+            # one.
+            while decimals < MAX_DECIMALS and _side(self.value, self.limit) != _side(
                 round(self.value, decimals), self.limit
             ):
                 decimals += 1
@@ -156,16 +161,18 @@ def slo_name(slo: Slo) -> str:
 
 def metric_name(metric: str) -> str:
     """`TTFT`; e2e stays as it is."""
+    from harness.measure.metrics import PROMISED  # noqa: PLC0415 - numpy, and not for a refusal
+
     return PROMISED[metric].name
 
 
 def bound(slo: Slo) -> str:
     """`under 500 ms`, `at least 30 tokens/s`."""
-    return f"{'at least' if slo.speed else 'under'} {limit(slo)}"
+    return f"{'at least' if slo.speed else 'under'} {slo_limit(slo)}"
 
 
-def limit(slo: Slo) -> str:
-    """`500 ms`, `1.5 s`, `30 tokens/s`: as a person would write it."""
+def slo_limit(slo: Slo) -> str:
+    """`500 ms`, `1.5 s`, `30 tokens/s`."""
     if slo.speed:
         return f"{slo.limit:g} {slo.unit}"
     unit, size = ("s", SECOND) if slo.limit_ns >= SECOND else ("ms", MS)
@@ -173,12 +180,12 @@ def limit(slo: Slo) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital, unless it begins with a name like `p95`, and a full stop."""
+    """Add a capital, unless the text begins with a name like `p95`, and a period."""
     text = text.strip()
     capital = text[:1] if text[1:2].isdigit() else text[:1].upper()
     return capital + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def in_markdown(text: str) -> str:
-    """One line that Markdown shows as it is: no tags, no emphasis, no cell of a table ends."""
+    """One line with all Markdown escaped: no tags, no emphasis, no end of a table cell."""
     return _MARKDOWN.sub(r"\\\g<0>", one_line(text))

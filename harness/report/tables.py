@@ -52,9 +52,9 @@ def markdown(rows: Sequence[Row], *texts: str) -> list[str]:
     return lines + [f"| {' | '.join(map(in_markdown, row.values()))} |" for row in rows]
 
 
-def aligned(rows: Sequence[Row], said: Callable[[str], str] = in_markdown) -> list[str]:
+def aligned(rows: Sequence[Row], escape: Callable[[str], str] = in_markdown) -> list[str]:
     """Lines of a table that reads well as it is and is Markdown too."""
-    lines = [list(rows[0]), *([said(cell) for cell in row.values()] for row in rows)]
+    lines = [list(rows[0]), *([escape(cell) for cell in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     padded = ([x.ljust(n) for x, n in zip(line, widths, strict=True)] for line in lines)
@@ -62,21 +62,21 @@ def aligned(rows: Sequence[Row], said: Callable[[str], str] = in_markdown) -> li
 
 
 def cards(facts: Facts) -> list[dict[str, str]]:
-    """The few numbers that people look for first."""
+    """The tiles below the headline."""
     out = []
     knee = facts.knee
     if knee.holds:
-        fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the most that was tried"
+        fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
         out.append({"name": "Holds", "value": count(knee.holds, "user"), "note": fails})
     if knee.estimate is not None:
         lo, hi = knee.ci95
-        note = f"95%: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
+        note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
         out.append({"name": "Best estimate", "value": count(knee.estimate, "user"), "note": note})
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
             note = (
-                f"95%: {figure.interval}"
+                f"95% CI: {figure.interval}"
                 if figure.interval
                 else f"at {count(facts.measured_at, 'user')}"
             )
@@ -94,51 +94,51 @@ def cards(facts: Facts) -> list[dict[str, str]]:
 
 def levels(facts: Facts) -> list[Row]:
     """Every level held, in the order of the run."""
-    return [_level(facts, step) for step in facts.steps]
+    return [_level(facts, level) for level in facts.levels]
 
 
-def _level(facts: Facts, step: Level) -> Row:
-    return _first_columns(step) | {
-        "Result": step.result,
+def _level(facts: Facts, level: Level) -> Row:
+    return _first_columns(level) | {
+        "Result": level.result,
         **{
-            f"p95 {name}, ms": Figure.of(step.latency(key), "p95", facts.limit_ms(key)).cell
+            f"p95 {name}, ms": Figure.of(level.latency(key), "p95", facts.limit_ms(key)).cell
             for key, name in HEADLINES.items()
         },
-        "Tokens/s": say(step.output_tokens_per_s),
-        "Good req/s": say(step.goodput_per_s),
-        "n": f"{step.ttft_ms.n:,}",
-        "Failed": f"{step.n_failed:,}",
-        "Running": say(step.server.running_mean),
-        "Waiting": say(step.server.waiting_mean),
-        **_speculation(facts, step),
-        "Seconds": f"{step.seconds:.0f}",
-        "Purpose": step.purpose,
-        "Why": step.reason,
+        "Tokens/s": say(level.output_tokens_per_s),
+        "Goodput, req/s": say(level.goodput_per_s),
+        "n": f"{level.ttft_ms.n:,}",
+        "Failed": f"{level.n_failed:,}",
+        "Running": say(level.server.running_mean),
+        "Waiting": say(level.server.waiting_mean),
+        **_speculation(facts, level),
+        "Seconds": f"{level.seconds:.0f}",
+        "Purpose": level.purpose,
+        "Why": level.reason,
     }
 
 
-def _speculation(facts: Facts, step: Level) -> Row:
-    """Where the server speculates: the share of its drafts' tokens accepted, tokens per draft."""
-    if all(math.isnan(one.server.spec_acceptance) for one in facts.steps):
+def _speculation(facts: Facts, level: Level) -> Row:
+    """With speculative decoding: the share of draft tokens accepted, and tokens per draft."""
+    if all(math.isnan(one.server.spec_acceptance) for one in facts.levels):
         return {}
     return {
-        "Drafts accepted": _share(step.server.spec_acceptance),
-        "Tokens per draft": say(step.server.spec_accepted_length),
+        "Drafts accepted": _share(level.server.spec_acceptance),
+        "Tokens per draft": say(level.server.spec_accepted_length),
     }
 
 
-def _first_columns(step: Level) -> Row:
-    return {"#": str(step.index + 1), "Users": f"{step.users:,}"}
+def _first_columns(level: Level) -> Row:
+    return {"#": str(level.index + 1), "Users": f"{level.users:,}"}
 
 
 def quantiles(facts: Facts) -> list[dict[str, str]]:
-    """At the knee: each quantile with its sampling interval and the instrument's, in ms."""
-    step = facts.result.at_knee
-    if step is None:
+    """Each quantile at the knee with its sampling and instrument intervals, in ms."""
+    level = facts.result.at_knee
+    if level is None:
         return []
     rows = []
     for key, metric in LATENCIES.items():
-        latency = step.latency(key)
+        latency = level.latency(key)
         for name in STATISTICS:
             figure = Figure.of(latency, name)
             if figure.known:
@@ -146,36 +146,38 @@ def quantiles(facts: Facts) -> list[dict[str, str]]:
                     {
                         "Quantile": f"{metric.name} {name}",
                         "ms": figure.digits,
-                        "95% interval (sampling)": figure.interval or UNKNOWN,
-                        "instrument": _sharp(getattr(latency, f"{name}_instrument")),
+                        "Sampling interval (95%)": figure.interval or UNKNOWN,
+                        "Instrument interval": _sharp(getattr(latency, f"{name}_instrument")),
                     }
                 )
     return rows
 
 
 def _sharp(pair: tuple[float, float]) -> str:
-    """To the microsecond: the instrument's bounds lie close together."""
+    """With microseconds, because the bounds of the instrument are close together."""
     lo, hi = pair
     return UNKNOWN if lo != lo else f"{lo:,.3f} to {hi:,.3f}"  # noqa: PLR0124 - NaN
 
 
 def clients(facts: Facts) -> list[dict[str, str]]:
-    """Per step, what the load generator shows of itself."""
+    """The quality of the load generator at each level."""
     return [
-        _client(step) for step in facts.steps if step.client.cpu or step.client.instrument_share
+        _client(level)
+        for level in facts.levels
+        if level.client.cpu or level.client.instrument_share
     ]
 
 
-def _client(step: Level) -> dict[str, str]:
-    client = step.client
-    return _first_columns(step) | {
-        "Instrument's share": _share(max(client.instrument_share.values(), default=0)),
-        "Exact stamps": _share(step.exact_share),
-        "Tokens per event": say(step.tokens_per_event),
+def _client(level: Level) -> dict[str, str]:
+    client = level.client
+    return _first_columns(level) | {
+        "Instrument share": _share(max(client.instrument_share.values(), default=0)),
+        "Exact timestamps": _share(level.exact_share),
+        "Tokens per event": say(level.tokens_per_event),
         "Stamped reads": _share(client.stamp_coverage),
-        "Next request after, ms": say(client.turnaround_ms.mean),
+        "Turnaround, ms": say(client.turnaround_ms.mean),
         "p99": say(client.turnaround_ms.p99),
-        "Worst loop lag, ms": say(client.loop_lag_max_ms),
+        "Max loop lag, ms": say(client.loop_lag_max_ms),
         "Clock steps": str(client.clock_steps),
         **{f"CPU {name}": _share(cores) for name, cores in client.cpu.items()},
     }
@@ -186,38 +188,38 @@ def _share(value: Any) -> str:
     return UNKNOWN if number != number else f"{number:.1%}"  # noqa: PLR0124 - NaN
 
 
-def mean_part(step: Level, key: str) -> tuple[float, float, float]:
-    """The mean of one part in ms, and the bounds that it lies in."""
-    split = step.ttft_split
+def mean_part(level: Level, key: str) -> tuple[float, float, float]:
+    """(mean, lower bound, upper bound) of one part, in ms."""
+    split = level.ttft_split
     return (getattr(split, f"{key}_ms"), *bounds(getattr(split, f"{key}_ms_bound")))
 
 
 def ttft_split(facts: Facts) -> list[dict[str, str]]:
-    """The figures of the bars, ms; where one is not exact its bounds are in parentheses."""
+    """The breakdown in ms, with bounds in parentheses where a value is not exact."""
     rows = []
-    for step in facts.split:
-        split = step.ttft_split
-        decimals = max(places(mean_part(step, "client")[0]), 0)  # one for all: they add up
-        row = _first_columns(step) | {"n": f"{split.n:,}"}
+    for level in facts.split:
+        split = level.ttft_split
+        decimals = max(places(mean_part(level, "client")[0]), 0)  # one for all: they add up
+        row = _first_columns(level) | {"n": f"{split.n:,}"}
         for key, name in PARTS.items():
-            mean, lo, hi = (rounded(x, decimals) for x in mean_part(step, key))
+            mean, lo, hi = (rounded(x, decimals) for x in mean_part(level, key))
             row[name] = mean if lo == hi else f"{mean} ({lo} to {hi})"
         rows.append(row | {"Exact": "yes" if split.exact else "no"})
     return rows
 
 
 def ttft_buckets(facts: Facts) -> list[dict[str, str]]:
-    """Quantiles beside each other, each as the bucket in ms that holds it."""
+    """Quantiles of the parts, each as the histogram bucket in ms that contains it."""
     rows = []
-    for step in facts.split:
-        split = step.ttft_split
+    for level in facts.split:
+        split = level.ttft_split
         held = {
             f"{name} {q}": _bucket(getattr(split, f"{key}_{q}_ms_bucket"))
             for q in ("p50", "p95")
             for key, name in OBSERVED.items()
         }
         if any(value != UNKNOWN for value in held.values()):
-            rows.append(_first_columns(step) | held)
+            rows.append(_first_columns(level) | held)
     return rows
 
 
@@ -229,41 +231,41 @@ def _bucket(pair: Any) -> str:
 
 
 def ttft_traced(facts: Facts) -> list[dict[str, str]]:
-    """Median and p95 in ms of the requests that have a trace; [] where none has."""
+    """Median and p95 in ms of the requests that have a trace; [] without traces."""
     rows = []
-    for step in facts.used:
-        told = step.ttft_traced
-        if told is None:
+    for level in facts.used:
+        traced = level.ttft_traced
+        if traced is None:
             continue
-        row = _first_columns(step) | {"Traced": f"{told.n:,} of {told.sent:,}"}
+        row = _first_columns(level) | {"Traced": f"{traced.n:,} of {traced.sent:,}"}
         for key, name in PARTS.items():
-            middle, high = (say(getattr(told, f"{key}_{q}_ms")) for q in ("p50", "p95"))
+            middle, high = (say(getattr(traced, f"{key}_{q}_ms")) for q in ("p50", "p95"))
             row[name] = f"{middle} / {high}"
         rows.append(row)
     return rows
 
 
 def split_in_words(facts: Facts) -> str:
-    """How the table is to be read."""
-    exact = [step for step in facts.split if step.ttft_split.exact]
-    told = (
-        "Server and client: the mean TTFT as each of them sees it. Means add up over the same "
-        "requests: those sent between two scrapes of the server. Queue "
-        "and prefill are the server's own, rest is what its TTFT has beyond them (tokenizing, to "
-        "the engine and back), the residual what ours has beyond its (network, HTTP, reading the "
-        "request)."
+    """How to read the breakdown of the mean TTFT."""
+    exact = [level for level in facts.split if level.ttft_split.exact]
+    text = (
+        "Server and client are the mean TTFT as each of them measures it, over the requests sent "
+        "between two scrapes of the server. The parts add up. Queue and prefill come from the "
+        "server. Rest is the remainder of its TTFT: tokenizing, and the way to the engine and "
+        "back. Residual is what the client measures beyond it: network, HTTP, and reading the "
+        "request."
     )
     if len(exact) < len(facts.split):
-        told += (
-            " Where requests were in flight at a scrape the server counts others than we do: the "
-            "true mean lies within the bounds (whiskers); a level that began and ended empty has "
-            "none."
+        text += (
+            " If requests were in flight at a scrape, server and client count different requests, "
+            "and the true mean lies within the bounds (whiskers). A level that began and ended "
+            "with an empty server has no bounds."
         )
-    return told
+    return text
 
 
 class Beside(NamedTuple):
-    """One tool at one level."""
+    """Our figures and those of another tool at one level."""
 
     title: str
     remarks: list[str]
@@ -271,7 +273,7 @@ class Beside(NamedTuple):
 
 
 def beside(facts: Facts) -> list[Beside]:
-    """Of each level held; of a search, of the level that stands for the knee."""
+    """One table per level; for a search, only that of the level that represents the knee."""
     found = []
     for tool in (facts.result.compat or {}).values():
         levels = [mapping(level) for level in mapping(tool).get("levels") or []]
@@ -289,7 +291,7 @@ def _beside(tool: dict[str, Any], level: dict[str, Any]) -> Beside:
         remarks.insert(
             0,
             f"{count(left, 'request')} sent before the level had settled are in neither column; "
-            "the tool would count them.",
+            "the tool counts them.",
         )
     if level.get("approximate"):
         remarks.append(f"Approximate: {level['approximate']}.")
@@ -303,11 +305,11 @@ def _beside(tool: dict[str, Any], level: dict[str, Any]) -> Beside:
 
 def _row(row: dict[str, Any]) -> Row:
     what = " ".join(filter(None, [str(row.get("name")), str(row.get("statistic") or "")]))
-    ours, theirs = (digits(as_float(row.get(key))) for key in ("ours", "theirs"))
+    our_value, their_value = (digits(as_float(row.get(key))) for key in ("ours", "theirs"))
     return {
         "In its words": f"{what}, {row.get('unit')}",
-        "Ours": ours,
-        "Theirs": theirs,
+        "Ours": our_value,
+        "Theirs": their_value,
         "Why they differ": str(row.get("why") or "no difference"),
     }
 

@@ -1,4 +1,4 @@
-"""Where the mean TTFT goes, step by step: queue, prefill, rest, and the client's residual.
+"""The breakdown of the mean TTFT of each level: queue, prefill, rest, and the client's residual.
 
 Stacked bars; tables.py has the same figures as a table.
 """
@@ -16,32 +16,33 @@ if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.report.facts import Facts
 
-WIDTH: Final = 400
-ROW, FRAME = 22, 92  # height in px of a bar with its gap, and of what is around them
-MOST_BARS: Final = 40
+WIDTH: Final = 560
+BAR_HEIGHT, FRAME_HEIGHT = 22, 92  # height in px of a bar with its gap, and of what is around them
+MAX_BARS: Final = 40
 PARTS: Final = {"queue": GOLD, "prefill": BLUE, "rest": GREEN, "residual": RED}
-WHISKERS: Final = {"queue": -0.24, "prefill": 0.0, "ttft": 0.24}  # where in the bar's height
+WHISKER_OFFSETS: Final = {"queue": -0.24, "prefill": 0.0, "ttft": 0.24}  # where in the bar's height
 
 
 def waterfall(facts: Facts) -> str:
-    """One bar per step, in the order of the run; "" where no split is known."""
-    steps = facts.split[-MOST_BARS:]
-    if not steps:
+    """One bar per level, in the order of the run; "" without any breakdown."""
+    levels = facts.split[-MAX_BARS:]
+    if not levels:
         return ""
-    with drawing(WIDTH, FRAME + ROW * max(len(steps), 3)) as (figure, (axes,)):
+    with drawing(WIDTH, FRAME_HEIGHT + BAR_HEIGHT * max(len(levels), 3)) as (figure, (axes,)):
         axes.set_title("Mean TTFT by where it is spent, ms", pad=22)
-        places = list(range(len(steps)))
-        spent = [[mean_part(step, key)[0] for step in steps] for key in PARTS]
+        places = list(range(len(levels)))
+        spent = [[mean_part(level, key)[0] for level in levels] for key in PARTS]
         lefts = _lefts(spent)
         for (name, color), widths, left in zip(PARTS.items(), spent, lefts, strict=True):
             axes.barh(places, widths, 0.78, left=left, color=color, label=name)
-        for place, step in enumerate(steps):
-            _whiskers(axes, place, step)
+        for place, level in enumerate(levels):
+            _whiskers(axes, place, level)
         axes.axvline(0, color=INK, linewidth=1)
-        axes.set_yticks(places, [f"#{step.index + 1}: {step.users:,}" for step in steps])
-        axes.set_ylim(len(steps) - 0.4, -0.6)
+        axes.set_yticks(places, [f"#{level.index + 1}: {level.users:,}" for level in levels])
+        axes.set_ylim(len(levels) - 0.4, -0.6)
         axes.set_xlim(min(0.0, *(min(left) for left in lefts)), None)
         axes.set_xmargin(0.02)
+        axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
         axes.set_ylabel("level: concurrent requests")
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, borderpad=0,
@@ -51,7 +52,7 @@ def waterfall(facts: Facts) -> str:
 
 
 def _lefts(spent: list[list[float]]) -> list[list[float]]:
-    """Where each part's bars begin: side by side, what is below 0 to the left of 0."""
+    """Where each bar begins: positive parts stack to the right of 0, negative ones to the left."""
     lefts: list[list[float]] = []
     right, wrong = [0.0] * len(spent[0]), [0.0] * len(spent[0])
     for widths in spent:
@@ -61,11 +62,11 @@ def _lefts(spent: list[list[float]]) -> list[list[float]]:
     return lefts
 
 
-def _whiskers(axes: Axes, place: int, step: Level) -> None:
-    """Where queue, prefill and the server's TTFT may end instead; what is exact has none."""
-    begins = {"prefill": mean_part(step, "queue")[0]}
-    for key, height in WHISKERS.items():
-        _, lo, hi = mean_part(step, key)
+def _whiskers(axes: Axes, place: int, level: Level) -> None:
+    """Draw the bounds of queue, prefill and the server's TTFT; exact values have none."""
+    begins = {"prefill": mean_part(level, "queue")[0]}
+    for key, height in WHISKER_OFFSETS.items():
+        _, lo, hi = mean_part(level, key)
         begin = begins.get(key, 0.0)
         if hi > lo:
             axes.plot([begin + lo, begin + hi], [place + height] * 2, color=INK, linewidth=1)

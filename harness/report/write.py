@@ -1,4 +1,4 @@
-"""REPORTERS: the formats that a run folder is reported in; each is one function of the facts."""
+"""REPORTERS: the report formats of a run folder; each is a function of the report data."""
 
 from __future__ import annotations
 
@@ -31,19 +31,41 @@ if TYPE_CHECKING:
     from harness.report.answer import Answer
     from harness.runfolder.reader import Run
 
-MD_COLUMNS: Final = ("Users", "Result", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting")
-FIRST: Final = ("concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes")
-SAID: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")  # in FIRST
+MARKDOWN_COLUMNS: Final = (
+    "Users",
+    "Result",
+    "n",
+    "p95 TTFT, ms",
+    "p95 ITL, ms",
+    "Tokens/s",
+    "Waiting",
+)
+FIRST_COLUMNS: Final = (
+    "concurrency",
+    "mean_e2e_s",
+    "p95_e2e_s",
+    "qps",
+    "tok_s",
+    "gpu_util_pct",
+    "notes",
+)
+REPEATED_FIELDS: Final = (
+    "users",
+    "reason",
+    "slos",
+    "output_tokens_per_s",
+    "requests_per_s",
+)  # in FIRST
 
 
-def markdown(facts: Facts, told: Answer) -> str:
-    """Short enough for a comment on a pull request; what the folder lost is said there too."""
-    rows = [{name: row[name] for name in MD_COLUMNS} for row in tables.levels(facts)]
+def markdown(facts: Facts, found: Answer) -> str:
+    """Short enough for a pull request comment; it includes any damage of the folder."""
+    rows = [{name: row[name] for name in MARKDOWN_COLUMNS} for row in tables.levels(facts)]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
-    lines = [f"Simulated: {in_markdown(told.simulated)}.", ""] if told.simulated else []
-    lines += [f"**{in_markdown(told.headline)}**"]
-    if told.sentences or lost:
-        lines += ["", *map(in_markdown, [*told.sentences, *lost])]
+    lines = [f"Simulated: {in_markdown(found.simulated)}.", ""] if found.simulated else []
+    lines += [f"**{in_markdown(found.headline)}**"]
+    if found.sentences or lost:
+        lines += ["", *map(in_markdown, [*found.sentences, *lost])]
     if rows:
         lines += ["", *tables.markdown(rows, "Result")]
     if split := tables.ttft_split(facts):
@@ -54,10 +76,10 @@ def markdown(facts: Facts, told: Answer) -> str:
     return "\n".join([*lines, ""])
 
 
-def steps_csv(facts: Facts, told: Answer) -> str:  # noqa: ARG001 - one signature for all
-    """One line per step: the columns of FIRST, then every other figure of the step."""
-    rows = [csv_row(step) for step in facts.steps]
-    columns = list(dict.fromkeys([*FIRST, *(key for row in rows for key in row)]))
+def steps_csv(facts: Facts, found: Answer) -> str:  # noqa: ARG001 - one signature for all
+    """One line per level: FIRST_COLUMNS, then every other figure of the level."""
+    rows = [csv_row(level) for level in facts.levels]
+    columns = list(dict.fromkeys([*FIRST_COLUMNS, *(key for row in rows for key in row)]))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -65,20 +87,20 @@ def steps_csv(facts: Facts, told: Answer) -> str:  # noqa: ARG001 - one signatur
     return out.getvalue()
 
 
-def csv_row(step: Level) -> dict[str, object]:
-    """FIRST, then what they do not say, flat: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
-    data: dict[str, Any] = to_json(step)
-    e2e = step.e2e_ms
+def csv_row(level: Level) -> dict[str, object]:
+    """FIRST_COLUMNS, then the rest: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
+    data: dict[str, Any] = to_json(level)
+    e2e = level.e2e_ms
     row: dict[str, object] = {
-        "concurrency": step.users,
+        "concurrency": level.users,
         "mean_e2e_s": _seconds(e2e.mean),
         "p95_e2e_s": _seconds(e2e.p95),
         "qps": data.get("requests_per_s"),
         "tok_s": data.get("output_tokens_per_s"),
-        "gpu_util_pct": step.gpu.util_pct_mean,
-        "notes": one_line(f"{step.decision}: {data.get('reason') or ''}").rstrip(": "),
+        "gpu_util_pct": level.gpu.util_pct_mean,
+        "notes": one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": "),
     }
-    rest = {key: value for key, value in data.items() if key not in SAID}
+    rest = {key: value for key, value in data.items() if key not in REPEATED_FIELDS}
     for key, value in flat(rest).items():
         row[key] = one_line(value) if isinstance(value, str) else value
     return row
@@ -89,7 +111,7 @@ def _seconds(ms: float) -> object:
 
 
 def html(facts: Facts, answer: Answer) -> str:
-    """One self-contained page, the answer first."""
+    """A self-contained page with the answer first."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
 
     environment = Environment(
@@ -138,8 +160,8 @@ REPORTERS: Final[dict[str, Callable[[Facts, Answer], str]]] = {
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
     facts = Facts(run, result, gaps)
-    told = answer(facts)
+    found = answer(facts)
     folder = RunFolder(run.path)
     for name, reporter in REPORTERS.items():
-        folder.write(name, reporter(facts, told))
-    return told
+        folder.write(name, reporter(facts, found))
+    return found

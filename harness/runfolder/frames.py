@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 COUNTS: Final = ("planned_tokens", "prompt_tokens", "output_tokens", "cached_tokens")
-LEVELS: Final = {  # the first columns of `levels`, and what steps.jsonl calls them
+LEVELS: Final = {  # the first columns of `levels`, and what levels.jsonl calls them
     "level": "index", "users": "users", "purpose": "purpose",
     "started_at": "chosen_ns", "settled_at": "settled_ns", "ended_at": "end_ns",
 }  # fmt: skip

@@ -2,9 +2,9 @@
 
 run.json                  written first: configuration, versions, server, hardware, clock, seeds
 records.<worker>.msgpack  append-only, one frame per ended request
-steps.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
+levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended and what the client says of itself
-requests.parquet result.json steps.csv report.html report.md   written at the end
+requests.parquet result.json levels.csv report.html report.md   written at the end
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN: Final = "run.json"
-STEPS: Final = "steps.jsonl"
+STEPS: Final = "levels.jsonl"
 SERVER: Final = "server.jsonl"
 CLIENT: Final = "client.jsonl"
 GPU: Final = "gpu.jsonl"
@@ -24,16 +24,24 @@ TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"
 RESULT: Final = "result.json"
 PARQUET: Final = "requests.parquet"
-STEPS_CSV: Final = "steps.csv"
+STEPS_CSV: Final = "levels.csv"
 REPORT_HTML: Final = "report.html"
 REPORT_MD: Final = "report.md"
 
+# What levels.jsonl was called up to version 0.1: folders of that time are still read.
+_OLD_LEVELS: Final = "steps.jsonl"
 _RECORDS = re.compile(r"records\.(\d+)\.msgpack")
 
 
 def records(worker: int) -> str:
     """File of one worker's records."""
     return f"records.{worker}.msgpack"
+
+
+def levels_file(folder: Path) -> str:
+    """The name of the file of levels, under which an older version may have written it."""
+    old = (folder / _OLD_LEVELS).exists() and not (folder / STEPS).exists()
+    return _OLD_LEVELS if old else STEPS
 
 
 def record_files(folder: Path) -> list[Path]:

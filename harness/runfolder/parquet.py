@@ -37,7 +37,7 @@ class Levels:
     """When which level was held in a run folder, and in which phase it was."""
 
     def __init__(self, path: Path) -> None:
-        """As steps.jsonl says."""
+        """As levels.jsonl says."""
         spans = [(-1, -1, -1, "")]
         last_ns = -1
         for step in held(path):
@@ -58,8 +58,8 @@ class Levels:
 
 
 def held(path: Path) -> list[dict[str, Any]]:
-    """The lines of steps.jsonl that name their window."""
-    return [row for row in read_lines(path / names.STEPS)[0] if {*WINDOW} <= row.keys()]
+    """The lines of levels.jsonl that name their window."""
+    return [row for row in read_lines(path / names.levels_file(path))[0] if {*WINDOW} <= row.keys()]
 
 
 @contextmanager

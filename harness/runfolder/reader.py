@@ -56,7 +56,7 @@ class Run:
 
 def check_folder(path: Path) -> None:
     """Raises RunFolderError where it is no run folder at all."""
-    known = (names.RUN, names.STEPS, names.SERVER, names.RESULT)
+    known = (names.RUN, names.levels_file(path), names.SERVER, names.RESULT)
     if not path.is_dir() or not (
         names.record_files(path) or any((path / name).exists() for name in known)
     ):
@@ -83,7 +83,7 @@ def read_run(path: Path | str, also: Callable[[Piece], None] | None = None) -> R
         info=info or {},
         table=table,
         errors=errors,
-        steps=_lines(path, names.STEPS, damage),
+        steps=_lines(path, names.levels_file(path), damage),
         server=read_server(path, damage),
         client=read_client(path, damage),
         gpu=read_gpu(path, damage),

@@ -1,4 +1,4 @@
-"""Two run folders beside each other, from their records alone; both are judged by A's SLOs."""
+"""Comparison of two run folders from their records; both are judged by the SLOs of A."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OF_REQUESTS: Final = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
 
 
 class ByBlock:
-    """All holds of one level: their gaps, and their tokens, by blocks of a lifetime at least."""
+    """All holds of one level: gaps and tokens, in blocks of at least one request lifetime."""
 
     def __init__(self, recorded: Recorded, windows: Sequence[Window]) -> None:
         holds = [(overlapping(recorded.table, w), w.settled_ns, w.end_ns) for w in windows]
@@ -58,7 +58,7 @@ class ByBlock:
         self.tokens = np.zeros(len(self.seconds))
 
     def place(self, at_ns: Numbers) -> Numbers:
-        """The block of each instant; -1: in no hold."""
+        """The block of each instant; -1 outside all holds."""
         out = np.full(len(at_ns), -1)
         first = 0
         for span in self.spans:
@@ -68,7 +68,7 @@ class ByBlock:
         return out
 
     def count(self, at_ns: Numbers, each: Numbers | int = 1) -> Numbers:
-        """How much came in each block."""
+        """The total of `each` per block."""
         place = self.place(at_ns) + 1
         return np.bincount(place, np.broadcast_to(each, len(place)), len(self.seconds) + 1)[1:]
 
@@ -82,6 +82,7 @@ class ByBlock:
         gaps = together(self.gaps)
         blocks, bins, counts = gaps.histograms["ns"].cells
         lost = np.arange(len(gaps.lost))  # infinite gaps, one value for each block
+        # One value per histogram bin and block, plus one infinite value per block for lost gaps.
         values = np.append(gaps.histograms["ns"].totals[2][bins], np.full(len(lost), np.inf))
         by_block = np.append(blocks, lost), np.append(counts, gaps.lost).astype(np.float64)
         for name, q in QUANTILES.items():
@@ -102,7 +103,7 @@ class ByBlock:
 
 
 def _block_ns(table: RecordTable, length_ns: int) -> int:
-    """A lifetime at least: longer blocks would be too few for the small errors that Holm needs."""
+    """At least one lifetime; longer ones would be too few for Holm's small p-values."""
     lifetimes = max(length_ns, 1) / max(lifetime_ns(table), 1)
     return -(-max(length_ns, 1) // int(np.clip(lifetimes, FEWEST_BLOCKS, MOST_BLOCKS))) + 1
 
@@ -110,7 +111,8 @@ def _block_ns(table: RecordTable, length_ns: int) -> int:
 def sides_of(
     recorded: Recorded, windows: Sequence[Window], plan: SearchPlan, *, searched: bool
 ) -> Sides:
-    """Every level of these windows, all its holds together; the knee, where one was looked for."""
+    """The figures of each level, pooled over its holds, and the knee if one was searched."""
+    # groupby needs the windows of a level next to each other.
     ordered = sorted(windows, key=lambda w: (w.users, w.settled_ns))
     seen = {n: ByBlock(recorded, list(of)) for n, of in groupby(ordered, lambda w: w.users)}
     known = {w: Known(recorded, w.settled_ns, w.end_ns) for w in windows if searched}
@@ -126,53 +128,56 @@ def sides_of(
 
 
 def pairs_of(a: Sides, b: Sides) -> list[Pair]:
-    """What both have: the knee first, then level by level."""
+    """The figures that both runs have: the knee first, then level by level."""
     common = sorted(a.keys() & b.keys())
     return [Pair(m, n, side, b[n][m]) for n in common for m, side in a[n].items() if m in b[n]]
 
 
 def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
-    """B beside A, the baseline. Raises RunFolderError; ConfigError where nothing is common."""
+    """Compare B with A, the baseline. Raises RunFolderError; ConfigError if no level is common."""
     runs = read_run(a), read_run(b)
     plans = [plan_of(run) for run in runs]
-    ours, theirs = (_read(run, plans[0]) for run in runs)
-    pairs = pairs_of(ours, theirs)
+    sides_a, sides_b = (_read(run, plans[0]) for run in runs)
+    pairs = pairs_of(sides_a, sides_b)
     if not pairs:
-        held = [sorted(n for n in found if n) for found in (ours, theirs)]
+        levels_held = [sorted(n for n in found if n) for found in (sides_a, sides_b)]
         raise ConfigError(
-            f"{a} and {b} have no level in common: found usable ones of {held[0]} and {held[1]} "
-            "users, expected one that both held, or two knees; try `vllm-harness run` with one."
+            f"{a} and {b} have no level in common: found valid levels of "
+            f"{levels_held[0]} and {levels_held[1]} users, expected one that both held, or two "
+            "knees; try `vllm-harness run` with one of them."
         )
-    one, other = (_settings(run) for run in runs)
-    differing = [name for name in one | other if one.get(name) != other.get(name)]
-    unlike = {name: (one.get(name, "?"), other.get(name, "?")) for name in differing}
+    settings_a, settings_b = (_settings(run) for run in runs)
+    differing = [
+        name for name in settings_a | settings_b if settings_a.get(name) != settings_b.get(name)
+    ]
+    unlike = {name: (settings_a.get(name, "?"), settings_b.get(name, "?")) for name in differing}
     found = compare.compare(pairs, tolerance, plans[0].max_errors)
     return Comparison(str(a), str(b), tolerance, unlike, found)
 
 
 def _read(run: Run, plan: SearchPlan) -> Sides:
-    """A run folder without the steps that cannot be used."""
+    """The figures of a run folder, without its invalid levels."""
     config, logged = run.info["config"], logged_steps(run)
     why = {entry.window: entry.invalid for entry in logged}
     if left := [entry.window for entry in logged if not entry.audited]:
         shared = shared_tokens(config.get("drive") or {})
-        for w, step in Counted(run, left, plan.slos, run.server).steps.items():
-            known = step.known
-            why[w] = unusable(w, known, run.server, plan.slos, shared=shared, counted=step)
+        for w, level in Counted(run, left, plan.slos, run.server).steps.items():
+            known = level.known
+            why[w] = unusable(w, known, run.server, plan.slos, shared=shared, counted=level)
     windows = [window for window, reason in why.items() if not reason]
     return sides_of(run, windows, plan, searched=config.get("kind") == "knee")
 
 
 def _settings(run: Run) -> dict[str, str]:
-    """What must be alike for the runs to differ in their servers' speed alone."""
+    """The settings that must be equal for a difference to be due to the server alone."""
     config, server = run.info["config"], run.info.get("server") or {}
     client, gpus = run.info.get("hardware") or {}, (run.info.get("gpu") or {}).get("gpus") or []
     names = ("model", "version", "embedded", "api", "flags")
-    told: dict[str, Any] = {name: server.get(name) for name in names} | {
+    settings: dict[str, Any] = {name: server.get(name) for name in names} | {
         "GPUs": [gpu.get("name") for gpu in gpus],
         "workload": (config.get("drive") or {}).get("workload"),
         "SLOs": config.get("slos"),
         "client": {name: client.get(name) for name in ("cpu", "usable_cores")},
     }
-    flat = ((n, v if isinstance(v, dict) else {"": v}) for n, v in told.items())
+    flat = ((n, v if isinstance(v, dict) else {"": v}) for n, v in settings.items())
     return {f"{name} {part}".strip(): str(v) for name, parts in flat for part, v in parts.items()}

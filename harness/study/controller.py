@@ -1,17 +1,17 @@
 """Holds one level after another: ticked once a second, in real or simulated time alike.
 
-A step has three phases. *ramp*: until the level's users are all there and busy. *settle*: until
-two requests per user have ended since (the old load and the burst of the ramp are gone; one is
-enough where the load has hardly changed and where the look only says whether to climb on), or three
-lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
-decides, or the step's time is up. A judgement sees only what happened up to a horizon a little
-before now, by when every record has arrived, so that it can be repeated from the run folder.
+A level has three phases. *Ramp* lasts until all users of the level have started and are busy.
+*Settle* lasts until two requests per user have ended since, so that the old load and the burst of
+the ramp are gone. One request is enough if the load has hardly changed or if the level is only a
+quick check on the way up; three request lifetimes end the phase where a long queue slows turnover.
+*Measure* lasts until the sequential test decides or the time of the level is up. A decision uses
+only what happened before a horizon a little earlier than now, by which every record has arrived.
+That makes it repeatable from the run folder.
 
-Around a level's first repeat the load drains to nothing. vLLM observes TTFT at the first token and
-its parts when a request ends: only between two instants at which nothing is under way are they of
-the same requests (measure/cohort.py). More drains would take time from the search: of 200 simulated
-knees it found 2% fewer with every repeat drained, 1% fewer with the first of each level drained up
-to lifetimes of a third of its time.
+The load drains to zero before and after the first repeat of a level. vLLM records TTFT at the
+first token and its parts at the end of a request, so both describe the same requests only between
+two instants without any request in flight (measure/cohort.py). More drains would take time from the
+search: of 200 simulated knees it found 2% fewer when it drained for every repeat.
 """
 
 from __future__ import annotations
@@ -36,40 +36,43 @@ if TYPE_CHECKING:
     from harness.measure.table import RecordTable
     from harness.study.steps import Choice, Records
 
-LAG_NS: Final = 2 * SECOND  # simulated: as long as a record and its parts take in real time
-MOST_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
-# A level is there when this share of its users has a request under way, and settled when so many
-# requests per user have ended since.
+LAG_NS: Final = 2 * SECOND  # the delay of records in real time; simulated runs use it too
+MAX_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
+# The ramp is over when this share of the users has a request in flight; the level has settled when
+# this many requests per user have ended since.
 BUSY_SHARE: Final = 0.9
 TURNOVERS: Final = 2
-TURNOVERS_LEAN: Final = 1  # on the way up, or where users change by at most NEARBY
-NEARBY: Final = 0.1
-# How many request lifetimes a level is measured for.
-SHORTEST: Final = 2  # before any look
-SHORTEST_LEAN: Final = 1  # before a look that only says whether to climb on
-GOOD_LIFETIMES: Final = 8  # before a level near the knee passes: queues and full caches grow
-STEADY_LIFETIMES: Final = 6  # for a throughput: as many as it has blocks
-# A quick look on the way up suffices when the worst SLO is far from its limit, by a factor of two
-# (in log-odds), or when it is merely met but seen often. Observations that each case needs:
-FAR: Final = float(np.log(2))
-CLEARLY_GOOD_N: Final = 3
-CLEARLY_BAD_N: Final = 10
-MET_N: Final = 40
-# A step ends at once when so many requests of the last ten seconds failed. Where answers take
-# seconds one failure may be all that ended, so it takes three.
+TURNOVERS_LEAN: Final = 1  # on the way up, or if users change by at most MAX_RELATIVE_CHANGE
+MAX_RELATIVE_CHANGE: Final = 0.1
+# The length of the measurement, in request lifetimes.
+MIN_LIFETIMES: Final = 2  # before any decision
+MIN_LIFETIMES_LEAN: Final = 1  # before a quick check on the way up
+GOOD_LIFETIMES: Final = 8  # before a level near the knee may pass: queues and caches fill slowly
+STEADY_LIFETIMES: Final = 6  # for throughput: one per block of its block bootstrap
+# On the way up a quick check is enough if the worst SLO is far from its limit, that is, if the odds
+# differ by a factor of two, or if it is met with many observations. The minimum of each case:
+FAR_LOG_ODDS: Final = float(np.log(2))
+CLEARLY_GOOD_MIN_N: Final = 3
+CLEARLY_BAD_MIN_N: Final = 10
+MET_MIN_N: Final = 40
+# A level ends at once when this share of the requests of the last ten seconds failed. Where answers
+# take seconds, a single failure may be all that ended, so at least three are required.
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
-HARD_FAIL_LEAST: Final = 3
+HARD_FAIL_MIN_FAILURES: Final = 3
 HARD_FAILED: Final = "more than half of the requests failed"
-GIVEN: Final = (StopRule.time, StopRule.requests)  # ends that nothing about latencies can change
+FIXED_LENGTH: Final = (
+    StopRule.time,
+    StopRule.requests,
+)  # ends that nothing about latencies can change
 
 
-def _shortest(hold: Hold) -> int:
-    return SHORTEST_LEAN if hold.stop == StopRule.lean else SHORTEST
+def _min_lifetimes(hold: Hold) -> int:
+    return MIN_LIFETIMES_LEAN if hold.stop == StopRule.lean else MIN_LIFETIMES
 
 
 class KneeController:
-    """Runs `next_action` against the world. `steps` and `result` are what it found."""
+    """Runs the search tick by tick; `steps` and `result` are what it found."""
 
     def __init__(
         self,
@@ -80,10 +83,10 @@ class KneeController:
         audit: Callable[[Window, Recorded], str] | None = None,
         on_step: Callable[[Step], None] | None = None,
     ) -> None:
-        """`choose` says what to hold next (default: the search for a knee).
+        """`choose` returns what to hold next (default: the search for a knee).
 
-        `audit` says why a step must not be used ('' if it may be; None: each may); `on_step` is
-        given each step.
+        `audit` returns why a level is invalid ('' if it is valid; None: all are valid); `on_step`
+        is called with each level that ended.
         """
         self.plan = plan
         self.records = records
@@ -95,11 +98,11 @@ class KneeController:
         self.server: ServerSample | None = None
         self.began_ns = self.horizon_ns = -1
         self.now: Now | None = None
-        self.peek: Evidence | None = None  # the latest look at the step under way
+        self.peek: Evidence | None = None  # the latest figures of the current level
         self._life_ns = 0.0
         self._recovering = False
-        self._emptied: dict[int, int] = {}  # levels held from empty to empty, and in which step
-        self._drains = True  # until one takes too long: then somebody else keeps the server busy
+        self._emptied: dict[int, int] = {}  # users of a drained level -> its index
+        self._drains = True  # False once a drain takes too long: other clients use the server
 
     def tick(
         self,
@@ -108,15 +111,16 @@ class KneeController:
         server: ServerSample | None = None,
         known_ns: int | None = None,
     ) -> Target:
-        """Called about once a second; says what the load should be.
+        """Advance the search; call it about once a second. Returns the load to apply now.
 
-        All that happened before `known_ns` is in the records (None: before LAG_NS ago).
+        The records are complete up to `known_ns` (None: up to LAG_NS ago).
         """
         self.server = server
         if self.began_ns < 0:
             self.began_ns = now_ns
+        # The horizon never moves back, and records that are far too late do not hold it up.
         known_ns = now_ns - LAG_NS if known_ns is None else known_ns
-        self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MOST_LAG_NS)
+        self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MAX_LAG_NS)
         if self.result is None and self.now is None:
             self._advance(now_ns)
         if self.now is not None and self.now.drain is not None:
@@ -135,6 +139,8 @@ class KneeController:
             return
         self.now = Now(action, now_ns, now_ns)
         last = self.steps[-1].window.users if self.steps else 0
+        # A drained level is drained at both ends: `opens` before its first repeat, `closes` when
+        # the next level begins.
         closes = self._emptied.get(last) == len(self.steps) - 1
         opens = action.users not in self._emptied and worth_it(action, self._life_ns, self.server)
         if self._drains and (opens or closes):
@@ -143,20 +149,24 @@ class KneeController:
 
     def _drain(self, now: Now, drain: Drain, now_ns: int, running_users: int) -> None:
         empty = drain.over(now_ns, running_users, self.server)
+        # A server that never becomes empty has other clients, so later levels do not try again.
         self._drains = empty or not drain.late(now_ns)
         if empty or not self._drains:
             now.drain, now.loaded_ns = None, now_ns
 
     def _observe(self, now: Now, now_ns: int, running_users: int) -> None:
         horizon = self.horizon_ns
+        # Before the level has settled only the last ten seconds matter, for the hard-failure check.
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
         failing = self._hard_fail(now, since, horizon)
-        if now.settled_ns >= 0 and not failing and now.hold.stop in GIVEN:
+        if now.settled_ns >= 0 and not failing and now.hold.stop in FIXED_LENGTH:
             self._hold(now, now_ns, horizon)
             return
+        # Evaluating a level reads all of its tokens, which costs more the longer it lasts, so the
+        # evaluations of a settled level are spaced out.
         looks = now.settled_ns < 0 or horizon >= now.look_ns or self._spent(now, now_ns, horizon)
         if not (failing or looks):
-            return  # to go through all tokens of the step, each second, would cost more the longer
+            return
         if failing:
             self._hard_failed(now, now_ns, horizon)
             return
@@ -170,12 +180,14 @@ class KneeController:
     def _ramp(self, now: Now, table: RecordTable, horizon: int, running_users: int) -> None:
         busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         waited = horizon - now.loaded_ns
+        # A long queue at the server can keep users from being busy, so waiting long enough is
+        # enough.
         there = running_users == now.hold.users
         if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
             now.ramped_ns = horizon
 
     def _slow(self) -> float:
-        """How long a phase may wait for the load itself: three lifetimes as last measured."""
+        """Longest wait for the load to build up: three request lifetimes, as last measured."""
         return 3 * self._life_ns if self._life_ns else 30.0 * SECOND
 
     def _settle(self, now: Now, horizon: int) -> None:
@@ -188,7 +200,9 @@ class KneeController:
         hold = now.hold
         before = self.steps[-1].window.users if self.steps else 0
         drained = now.loaded_ns > now.began_ns
-        nearby = not drained and abs(before - hold.users) <= NEARBY * hold.users
+        # After a drain the server starts empty, so the load has changed a lot even at similar
+        # users.
+        nearby = not drained and abs(before - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
         return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
 
     def _window(self, now: Now, horizon: int, now_ns: int) -> Window:
@@ -206,6 +220,8 @@ class KneeController:
 
     def _measure(self, now: Now, seen: Recorded, now_ns: int, horizon: int) -> None:
         capped = self._spent(now, now_ns, horizon)
+        # Evaluate again after a tenth of the time so far, at least a second: the total cost of all
+        # evaluations then stays proportional to the length of the level.
         now.look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
         window = self._window(now, horizon, now_ns)
         evidence = self.peek = gather(seen, window, self.plan.slos)
@@ -222,9 +238,10 @@ class KneeController:
             self._advance(now_ns)
 
     def _hold(self, now: Now, now_ns: int, horizon: int) -> None:
-        """A level that was given: it ends when that was said, and no token is looked at."""
+        """Hold a given level: its length is fixed, so no token is read while it lasts."""
         hold, length = now.hold, horizon - now.settled_ns
         ended, bad = self.records.ended(now.settled_ns, horizon)
+        # Little's law: users = throughput * lifetime.
         self._life_ns = hold.users * length / ended if ended else length  # Little's law
         too_many = judge_share(ended, bad, self.plan.max_errors, self.plan.level_alpha)
         if bad > self._hard_share * ended and too_many == Decision.failed:
@@ -234,45 +251,52 @@ class KneeController:
         if hold.stop == StopRule.time and length >= hold.max_ns:
             end_ns = horizon
         elif hold.stop == StopRule.requests and ended >= hold.max_requests:
+            # The window ends when the last of the counted requests was sent; all of them are
+            # followed to their ends when the records are complete.
             sent = np.sort(self.records.table(now.settled_ns, horizon).table.sent_ns)
             sent = sent[sent >= now.settled_ns][: hold.max_requests]
-            if len(sent) == hold.max_requests:  # exactly so many requests, not one more
+            if len(sent) == hold.max_requests:  # exactly that many requests
                 end_ns = int(sent[-1])
         if end_ns >= 0:
             self._put_off(self._window(now, end_ns, now_ns))
             self._advance(now_ns)
 
     def _put_off(self, window: Window) -> None:
-        """Keep a given level: it is judged and audited when the run is over."""
+        """Keep a given level; it is judged and audited after the run."""
         ended, bad = self.records.ended(window.settled_ns, window.end_ns)
         seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
         counts = (np.array([float(n)]) for n in (ended, bad, 0))
-        unseen = Evidence(window, self._life_ns, seconds, (), *counts)
-        told = Judgement(Decision.held, "judged from the records at the end", leans_to_fail=False)
-        self._keep(Step(window, unseen, told, audited=self.audit is None))
+        empty = Evidence(window, self._life_ns, seconds, (), *counts)
+        judgement = Judgement(
+            Decision.held, "judged from the records at the end", leans_to_fail=False
+        )
+        self._keep(Step(window, empty, judgement, audited=self.audit is None))
 
     def _spent(self, now: Now, now_ns: int, horizon: int) -> bool:
-        """Whether the step's time is up: its cap and enough requests, twice the cap, the budget."""
+        """Whether the time is up: the cap with enough requests, twice the cap, or the budget."""
         length = horizon - now.settled_ns
-        few = self.peek is None or self.peek.window.index != len(self.steps)
-        if not few and self.peek is not None:
-            short = length < _shortest(now.hold) * self.peek.lifetime_ns
-            few = short or self._least(self.peek) < CLEARLY_BAD_N
+        too_few = self.peek is None or self.peek.window.index != len(self.steps)
+        if not too_few and self.peek is not None:
+            short = length < _min_lifetimes(now.hold) * self.peek.lifetime_ns
+            too_few = short or self._least(self.peek) < CLEARLY_BAD_MIN_N
+        # Without enough observations the level may take twice its cap, but never more than the
+        # budget.
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
-        return over_budget or length >= now.hold.max_ns * (2 if few else 1)
+        return over_budget or length >= now.hold.max_ns * (2 if too_few else 1)
 
     def _enough(self, now: Now, evidence: Evidence, held: Evidence) -> bool:
-        """Whether the step may end before its cap."""
+        """Whether the level may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
         if now.hold.stop == StopRule.steady:
             return (
                 length >= STEADY_LIFETIMES * evidence.lifetime_ns
-                and evidence.ended.sum() >= CLEARLY_BAD_N
+                and evidence.ended.sum() >= CLEARLY_BAD_MIN_N
             )
         lifetimes = length / max(evidence.lifetime_ns, 1)
-        if lifetimes < _shortest(now.hold):
+        if lifetimes < _min_lifetimes(now.hold):
             return False
         decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
+        # A pass near the knee needs more lifetimes than a failure, because queues grow slowly.
         outlasted = lean or lifetimes >= GOOD_LIFETIMES
         decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if now.hold.purpose == Purpose.repeat:
@@ -280,18 +304,18 @@ class KneeController:
         return decided or (lean and self._far(evidence))
 
     def _far(self, evidence: Evidence) -> bool:
-        if not self.plan.slos:  # nothing to be far from
-            return self._least(evidence) >= MET_N
+        if not self.plan.slos:  # no limit to compare with
+            return self._least(evidence) >= MET_MIN_N
         z = float(worst_ratio(evidence, self.plan.slos)[0])
         n = self._least(evidence)
         return bool(
-            (z < -FAR and n >= CLEARLY_GOOD_N)
-            or (z > FAR and n >= CLEARLY_BAD_N)
-            or (z < 0 and n >= MET_N)
+            (z < -FAR_LOG_ODDS and n >= CLEARLY_GOOD_MIN_N)
+            or (z > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N)
+            or (z < 0 and n >= MET_MIN_N)
         )
 
     def _least(self, evidence: Evidence) -> float:
-        """Observations of the scarcest SLO."""
+        """The number of observations of the SLO that has the fewest."""
         seen = [float(evidence.over(i)[0].sum()) for i in range(len(self.plan.slos))]
         return min(seen, default=float(evidence.ended.sum()))
 
@@ -299,22 +323,22 @@ class KneeController:
         self, window: Window, seen: Recorded, evidence: Evidence, judgement: Judgement
     ) -> None:
         why = self.audit(window, seen) if self.audit else ""
-        self._recovering = False  # it answers again: only the level above was too much for it
+        self._recovering = False  # the server answers again
         self._keep(Step(window, evidence, judgement, why))
 
-    def _keep(self, step: Step) -> None:
-        self.steps.append(step)
+    def _keep(self, level: Step) -> None:
+        self.steps.append(level)
         self.now, self.peek = None, None
-        self.on_step(step)
+        self.on_step(level)
 
     def close(self, now_ns: int) -> None:
-        """The run ends here: a step that was being measured is kept as far as it got."""
+        """End the run; a level that was being measured is kept as it is."""
         now, self.now = self.now, None
         if now is None or self.result is not None:
             return
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)
-            if now.hold.stop in GIVEN:
+            if now.hold.stop in FIXED_LENGTH:
                 self._put_off(window)
                 return
             seen = self.records.table(now.settled_ns, now_ns)
@@ -323,7 +347,7 @@ class KneeController:
 
     @property
     def _hard_share(self) -> float:
-        """Failures that end a step at once: above a half, and above what may fail."""
+        """The share of failures that ends a level: half, or --max-errors if that is larger."""
         return max(HARD_FAIL_SHARE, self.plan.max_errors)
 
     def _hard_fail(self, now: Now, since: int, horizon: int) -> bool:
@@ -331,23 +355,24 @@ class KneeController:
             return False
         after = max(now.began_ns, horizon - HARD_FAIL_NS)
         ended, bad = self.records.ended(max(after + 1, since), horizon)
-        return bad >= HARD_FAIL_LEAST and bad > self._hard_share * ended
+        return bad >= HARD_FAIL_MIN_FAILURES and bad > self._hard_share * ended
 
     def _hard_failed(self, now: Now, now_ns: int, horizon: int) -> None:
-        """End the step as failed and go down to the last level that passed; there again: the end.
+        """End the level as failed and return to the last level that passed.
 
-        Where levels are given there is nothing to go down for: the run ends.
+        A second hard failure there ends the run, and so does the first one of given levels.
         """
         now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
         window = self._window(now, horizon, now_ns)
         judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
-        # not audited: where requests fail at once, users are seldom busy and nothing adds up
+        # Not audited: when requests fail at once, users are rarely busy and no count adds up.
         seen = self.records.table(now.settled_ns, horizon)
         self._keep(Step(window, gather(seen, window, self.plan.slos), judgement))
+        # Go back to the highest level that passed below this one, or to the lowest level of all.
         good = [s.window.users for s in self.steps if s.judgement.decision == Decision.passed]
         lower = [g for g in good if g < window.users]
         nowhere = not lower and window.users <= self.plan.min_users
-        if self._recovering or nowhere or now.hold.stop in GIVEN:
+        if self._recovering or nowhere or now.hold.stop in FIXED_LENGTH:
             self.result = Done(Status.target_failed, None)
             return
         self._recovering = True

@@ -1,4 +1,4 @@
-"""Everything that results need of single tokens, counted in one way through the record files."""
+"""All statistics of single tokens that results need, from one pass over the record files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CountedStep:
-    """One step: its requests, and what was counted of its tokens."""
+    """The requests of one level and the statistics of their tokens."""
 
     def __init__(
         self,
@@ -38,16 +38,16 @@ class CountedStep:
         samples: Sequence[ServerSample],
         until_ns: int,
     ) -> None:
-        """Nothing counted yet; `until_ns`: the next level begins, or the last request has ended."""
+        """`until_ns`: when the next level begins, or the last request has ended."""
         settled = (window.settled_ns, window.end_ns)
         self.span = (window.chosen_ns, until_ns)
-        self.known = Known(recorded, *settled)  # what the step is judged by
+        self.known = Known(recorded, *settled)  # the records on which the decision was made
         self.judged = Judged(self.known.table, window, slos)
-        self.table = overlapping(recorded.table, window)  # whose figures are told
+        self.table = overlapping(recorded.table, window)  # the requests whose figures are reported
         self.tokens = Tokens(self.table, settled)
         sent = recorded.table.sent_ns
         self.sent = recorded.table.select((sent >= window.chosen_ns) & (sent < until_ns))
-        # warm-up and drain too
+        # Includes warm-up and drain.
         (span,) = spans_of(self.sent, [self.span])
         self.everything = Gaps(self.sent, span)
         self.scraped = between(window, samples)
@@ -55,13 +55,13 @@ class CountedStep:
 
     @property
     def walkers(self) -> list[Walker]:
-        """All that look at tokens."""
+        """Everything that must see each token."""
         gaps: list[Walker] = [*self.tokens.gaps.values(), self.everything]
         return [*gaps, self.tokens.arrived, self.judged, self.scraped, self.sample]
 
 
 class Counted:
-    """The tokens of each step, and of the holds of a level together."""
+    """Token statistics of each level, and of all holds of a level together."""
 
     def __init__(
         self,
@@ -71,29 +71,31 @@ class Counted:
         samples: Sequence[ServerSample] = (),
         also: Sequence[Walker] = (),
     ) -> None:
-        """Count; `also` sees the tokens too."""
+        """Reads all tokens once; `also` are further visitors of the same pass."""
         self.recorded = recorded
         last_ns = max((w.end_ns for w in windows), default=0)
         over_ns = int(recorded.table.done_ns.max(initial=last_ns)) + 1
+        # Each level owns the requests sent from its choice to that of the next one.
         untils = [*(w.chosen_ns for w in windows[1:]), over_ns]
         self.steps = {
             w: CountedStep(recorded, w, slos, samples, until)
             for w, until in zip(windows, untils, strict=False)
         }
-        walk(recorded, [*(w for step in self.steps.values() for w in step.walkers), *also])
+        # One pass over the record files feeds all visitors of all levels.
+        walk(recorded, [*(w for level in self.steps.values() for w in level.walkers), *also])
         self.gaps: WindowGaps = {
             (w.settled_ns, w.end_ns): s.tokens.gaps["itl"] for w, s in self.steps.items()
         }
 
     def level(self, key: str, windows: Sequence[tuple[int, int]]) -> Figures:
-        """One latency of these windows of a level together."""
+        """One latency over all these windows of a level."""
         if key in GAPS:
             held = set(windows)
-            steps = [s for w, s in self.steps.items() if (w.settled_ns, w.end_ns) in held]
-            return together([step.tokens.gaps[key] for step in steps])
+            levels = [s for w, s in self.steps.items() if (w.settled_ns, w.end_ns) in held]
+            return together([level.tokens.gaps[key] for level in levels])
         return sample_of(self.recorded.table, key, spans_of(self.recorded.table, windows))
 
 
 def overlapping(table: RecordTable, window: Window) -> RecordTable:
-    """Requests that were under way in a window."""
+    """The requests in flight at any time in the window."""
     return table.select((table.done_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))

@@ -1,4 +1,4 @@
-"""Each level of result.json: what its window shows of requests, server, GPUs and the client."""
+"""The levels of result.json: figures of requests, server, GPUs and client in each window."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def step_levels(
-    steps: Sequence[Step],
+    holds: Sequence[Step],
     counted: Counted,
     samples: Sequence[ServerSample],
     plan: SearchPlan,
@@ -37,14 +37,18 @@ def step_levels(
     traces: Sequence[Trace] = (),
     run_id: str = "",
 ) -> list[Level]:
-    """One for each step of a run, from all that its folder holds."""
+    """The result of each level of a run, from everything in its folder."""
     table = counted.recorded.table
-    ends = [-math.inf, *(step.window.end_ns for step in steps)]
-    begins = [*(step.window.settled_ns for step in steps), math.inf][1:]
+    # The scrapes for the TTFT breakdown of a level lie between its neighbors: after the end of the
+    # level before and before the next one has settled.
+    ends = [-math.inf, *(held_level.window.end_ns for held_level in holds)]
+    begins = [*(held_level.window.settled_ns for held_level in holds), math.inf][1:]
     levels = []
-    for step, low, high in zip(steps, ends, begins, strict=False):
-        span = (step.window.settled_ns, step.window.end_ns)
-        level = _level(step, counted.steps[step.window], samples, plan, clients=clients, gpus=gpus)
+    for held_level, low, high in zip(holds, ends, begins, strict=False):
+        span = (held_level.window.settled_ns, held_level.window.end_ns)
+        level = _level(
+            held_level, counted.steps[held_level.window], samples, plan, clients=clients, gpus=gpus
+        )
         split = ttft_split(table, samples, span, (low, high))
         traced = traced_split(table, traces, run_id, span)
         levels.append(replace(level, ttft_split=split, ttft_traced=traced))
@@ -52,7 +56,7 @@ def step_levels(
 
 
 def _level(
-    step: Step,
+    held_level: Step,
     counted: CountedStep,
     samples: Sequence[ServerSample],
     plan: SearchPlan,
@@ -60,24 +64,24 @@ def _level(
     clients: Sequence[ClientSample],
     gpus: Sequence[GpuSample],
 ) -> Level:
-    """Every figure of the window, its requests followed to their ends."""
-    w, table = step.window, counted.table
+    """All figures of the window; its requests are followed to their ends."""
+    w, table = held_level.window, counted.table
     figures = window_summary(table, w.settled_ns, w.end_ns, plan.slos, counted.tokens)
     over = {}
     for i, slo in enumerate(plan.slos):
-        sizes, hits = step.evidence.over(i)
+        sizes, hits = held_level.evidence.over(i)
         over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
-    told: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
-    told |= {m.field: Speed.of(figures[m.field]) for m in SPEEDS.values()}
+    latency_fields: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
+    latency_fields |= {m.field: Speed.of(figures[m.field]) for m in SPEEDS.values()}
     for key in ("tokens_per_event", "exact_share"):
-        told[key] = math.nan if figures[key] is None else figures[key]
+        latency_fields[key] = math.nan if figures[key] is None else figures[key]
     whole = spans_of(counted.sent, [counted.span])
     level = Level(
         index=w.index,
         users=w.users,
         purpose=w.purpose,
-        decision=Decision.invalid if step.invalid else step.judgement.decision,
-        reason=step.invalid or step.judgement.reason,
+        decision=Decision.invalid if held_level.invalid else held_level.judgement.decision,
+        reason=held_level.invalid or held_level.judgement.reason,
         chosen_ns=w.chosen_ns,
         start_ns=w.start_ns,
         settled_ns=w.settled_ns,
@@ -86,7 +90,7 @@ def _level(
         n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
         n_failed=figures["n_failed"],
         outcomes=figures["outcomes"],
-        **told,
+        **latency_fields,
         output_tokens_per_s=figures["output_tokens_per_s"],
         requests_per_s=figures["requests_per_s"],
         goodput_per_s=figures["goodput_per_s"],

@@ -1,6 +1,6 @@
-"""What a person fills in before a search starts: on our page, Locust's or its command line.
+"""The form that starts a search: on our page, in Locust's web UI or on its command line.
 
-Its fields are those options of `option_table` that have one.
+Its fields come from the options in `option_table` that have a `field`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,21 @@ FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", r
     for option in ASKED_IN_FORM
     if option.field is not None
 }
-ON_THE_LINE: Final = ("min_users", "max_users", "budget")  # chat.py has the others
+LOCUST_OPTIONS: Final = (
+    "min_users",
+    "max_users",
+    "budget",
+)  # locustfiles/chat.py declares the others
 
 
 def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(values by field, by field what is wrong); one of the two is whole."""
+    """(values by field, errors by field); the values are complete if there are no errors."""
     values: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for name, field in FIELDS.items():
         text = form.get(name, field.default)
         if not text.strip() and field.default.isdecimal():
-            text = field.default  # a number that was emptied
+            text = field.default  # a number field that was cleared
         try:
             values[name] = field.read(text)
         except ConfigError as error:
@@ -57,18 +61,18 @@ def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def in_labels(sentence: str) -> str:
-    """A sentence about options as the page says it: it has fields instead."""
+    """An error message with the labels of the form instead of option names."""
     for name, field in FIELDS.items():
         sentence = sentence.replace(f"--{name.replace('_', '-')}", field.label)
     return sentence
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The search's own options on Locust's command line; its form shows their help as it is."""
-    for name in ON_THE_LINE:
+    """Add the options of the search to Locust's command line; its form shows their help texts."""
+    for name in LOCUST_OPTIONS:
         field = FIELDS[name]
         parser.add_argument(f"--{name.replace('_', '-')}", default=field.default, help=field.hint)
-    group = parser.add_argument_group("the search, from the command line only")
+    group = parser.add_argument_group("search (command line only)")
     group.add_argument(
         "--runs", default="reports", help="folder in which each search makes its run folder"
     )
@@ -87,7 +91,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def given(options: Any, host: str) -> dict[str, str]:
-    """The form as the command line, or Locust's own form, has it."""
+    """The form's values from Locust's command line or its web UI."""
     form = {"host": host}
     for name, field in FIELDS.items():
         value = getattr(options, name, None)

@@ -1,4 +1,4 @@
-"""Levels that were given (`run`, `sweep`, `locust`): one planned look at each when all is over."""
+"""Given levels (`run`, `sweep`, `locust`): one planned analysis of each after the run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from harness.measure.table import RecordTable
     from harness.study.counted import Counted
 
-LOCUST: Final = "locust"  # the kind of a run that the `locust` command made
+LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
 
 
 def held_by_locust(table: RecordTable) -> list[Logged]:
-    """The one level of a run that the `locust` command made, as far as its records show it.
+    """The single level of a run by `vllm-harness locust`, inferred from its records.
 
-    The level begins when nearly all users are busy; it has settled when two requests per user have
-    ended since, as under our own controller; it ends when the last request was sent.
+    It begins when nearly all users are busy, has settled when two requests per user have ended
+    since (as in our own controller), and ends when the last request was sent.
     """
     if not len(table):
         return []
     sent, done = np.sort(table.sent_ns), np.sort(table.done_ns)
+    # Requests in flight just after each send: the sends so far minus the ends so far.
     busy = np.arange(1, len(sent) + 1) - np.searchsorted(done, sent, "right")
     users = int(busy.max())
     ramped = int(sent[np.argmax(busy >= BUSY_SHARE * users)])
@@ -46,59 +47,61 @@ def held_by_locust(table: RecordTable) -> list[Logged]:
 
 
 def judged(
-    told: Result, plan: SearchPlan, levels: Sequence[Level], counted: Counted, ended: str
+    base: Result, plan: SearchPlan, levels: Sequence[Level], counted: Counted, ended: str
 ) -> Result:
-    """Each SLO of each level, and the run's word on it: that of the level where it fares worst.
+    """Judge each SLO at each level; the verdict of the run is that of the worst level.
 
-    Without an SLO nothing is judged. `ended`: the status that the live run ended with; where the
-    target failed, that is the finding, whatever else does not add up.
+    Without an SLO nothing is judged. `ended` is the status at the end of the live run: if the
+    target failed, that is the finding, even where an audit failed too.
     """
-    status, gave_up = Status.invalid, ended == Status.target_failed
-    usable = gave_up or (not told.invalid_reason and all(level.usable for level in levels))
+    status, target_failed = Status.invalid, ended == Status.target_failed
+    usable = target_failed or (not base.invalid_reason and all(level.usable for level in levels))
     if not plan.slos:
-        if gave_up:
+        if target_failed:
             status = Status.target_failed
         elif usable:
             status = Status.measured
-        return replace(told, status=status, levels=tuple(levels))
-    steps = list(counted.steps.items())
+        return replace(base, status=status, levels=tuple(levels))
+    holds = list(counted.steps.items())
     decided = decide(
         [
             counts_of(
-                step.table,
+                held_level.table,
                 window,
                 plan.slos,
                 plan.max_errors,
-                judged=step.judged,
-                gaps=step.tokens.gaps,
+                judged=held_level.judged,
+                gaps=held_level.tokens.gaps,
             )
-            for window, step in steps
+            for window, held_level in holds
         ]
     )
-    said, failures = [], []
-    for level, found in zip(levels, decided, strict=True):
+    judged_levels, failures = [], []
+    for level, decision in zip(levels, decided, strict=True):
         slos = [
             _said(one, level, level.observed(slo))
-            for one, slo in zip(found.slos, plan.slos, strict=True)
+            for one, slo in zip(decision.slos, plan.slos, strict=True)
         ]
-        said.append(replace(level, slos=tuple(slos)))
-        failures.append(_said(found.errors, level))
-    by_slo = zip(*(level.slos for level in said), strict=True)
+        judged_levels.append(replace(level, slos=tuple(slos)))
+        failures.append(_said(decision.errors, level))
+    by_slo = zip(*(level.slos for level in judged_levels), strict=True)
     slos = [max(results, key=_how_bad) for results in by_slo]
     if not levels:  # nothing was sent
         slos = [SloResult(str(slo), Verdict.inconclusive, allowed=slo.allowed) for slo in plan.slos]
-    # few failures need not be shown: only too many are a finding
+    # Few failures need no proof: only too many are a finding.
     missed = [one for one in failures if one.verdict == Verdict.missed]
     errors = max(missed, key=_how_bad, default=None)
     verdicts = {one.verdict for one in (*slos, *missed)}
     if usable and Verdict.missed in verdicts:
         status = Status.missed
-    elif gave_up:
+    elif target_failed:
         status = Status.target_failed
     elif usable:
         met = {one.verdict for one in slos} == {Verdict.met}
         status = Status.met if met else Status.inconclusive
-    return replace(told, status=status, slos=tuple(slos), errors=errors, levels=tuple(said))
+    return replace(
+        base, status=status, slos=tuple(slos), errors=errors, levels=tuple(judged_levels)
+    )
 
 
 def _said(found: SloResult, level: Level, observed: float = nan) -> SloResult:

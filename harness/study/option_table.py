@@ -1,8 +1,7 @@
-"""The options of the command line, and which of them the pages' form asks for as well.
+"""The options of the command line, and those that the form of the web pages has too.
 
-A row reads its text or raises ConfigError; `TARGET`, `LOAD` and so on are the groups of `--help`.
-Where files are written, and whose key is sent, are no fields of the form: a browser must not choose
-them.
+An option parses its text or raises ConfigError; `TARGET`, `LOAD` and so on are groups of `--help`.
+Output files and the API key are never fields of the form, because a browser must not choose them.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ if TYPE_CHECKING:
 
     from harness.measure.slo import Slo
 
-MOST_IN_A_FORM: Final = 1_000_000  # of tokens or users: a browser must not ask for more
+MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
 KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
 
 
 class Field(NamedTuple):
-    """What the form asks for. Without a default or a reader of its own it has the option's."""
+    """A field of the form. Its default and parser are those of the option unless it has its own."""
 
     label: str
     hint: str
     default: str = ""
     choices: tuple[str, ...] = ()
-    read: Callable[[str], Any] = str  # the option's own, unless the form's text is another
+    read: Callable[[str], Any] = str  # str: as the option
 
 
 class Option(NamedTuple):
-    """`read` None: a switch. `default` is text as a person would write it, and the help says it."""
+    """`read` None: a switch. `default` is text as a user would write it; the help shows it."""
 
     flag: str
     help: str = ""
@@ -51,7 +50,7 @@ class Option(NamedTuple):
     default: str | None = None
     action: str = "store"  # append, extend: may be repeated
     choices: Sequence[str] | None = None
-    field: Field | None = None  # of the form; its default, where it has none, is the option's
+    field: Field | None = None  # of the form
 
     @property
     def dest(self) -> str:
@@ -63,12 +62,12 @@ class Option(NamedTuple):
         if self.read is None:
             group.add_argument(self.flag, action="store_true", help=self.help)
             return
-        told = [self.help] * bool(self.help)
-        told += [f"default: {self.default}".replace("%", "%%")] * (self.default is not None)
+        help_text = [self.help] * bool(self.help)
+        help_text += [f"default: {self.default}".replace("%", "%%")] * (self.default is not None)
         default: Any = self.default if self.action == "store" else []
         group.add_argument(
             self.flag,
-            help="; ".join(told),
+            help="; ".join(help_text),
             type=self.read,
             metavar=self.metavar,
             default=default,
@@ -84,27 +83,31 @@ def declare(group: _ActionsContainer, options: Iterable[Option]) -> None:
 
 
 def duration(option: str, example: str = "30s") -> Callable[[str], int]:
-    """A reader of `500ms` into ns, above zero, for the option so called."""
+    """A parser of `500ms` into ns, above zero; `option` is named in errors."""
     return lambda text: duration_ns(text, option, example)
 
 
 def share(option: str) -> Callable[[str], float]:
-    """A reader of `1%` into 0.01 for the option so called."""
+    """A parser of `1%` into 0.01; `option` is named in errors."""
     return lambda text: percent(text, option)
 
 
 def count(
-    option: str, least: int = 1, example: int = 1, most: int | None = None
+    option: str, min_value: int = 1, example: int = 1, max_value: int | None = None
 ) -> Callable[[str], int]:
-    """A reader of a whole number from `least` up (to `most`) for the option so called."""
+    """A parser of a whole number from `min_value` up to `max_value`."""
 
     def read(text: str) -> int:
         word = text.strip()
-        known = word.isascii() and word.isdecimal()
-        if not known or int(word) < least or (most is not None and int(word) > most):
-            up = "up" if most is None else f"to {most:,}"
+        is_number = word.isascii() and word.isdecimal()
+        if (
+            not is_number
+            or int(word) < min_value
+            or (max_value is not None and int(word) > max_value)
+        ):
+            up = "up" if max_value is None else f"to {max_value:,}"
             raise ConfigError(
-                f"{option} is {text!r}: expected a whole number from {least} {up}; "
+                f"{option} is {text!r}: expected a whole number from {min_value} {up}; "
                 f"try {option} {example}."
             )
         return int(word)
@@ -113,7 +116,7 @@ def count(
 
 
 def levels(option: str) -> Callable[[str], tuple[int, ...]]:
-    """A reader of `1,2,4` into (1, 2, 4)."""
+    """A parser of `1,2,4` into (1, 2, 4)."""
     one = count(option)
 
     def read(text: str) -> tuple[int, ...]:
@@ -129,7 +132,7 @@ def levels(option: str) -> Callable[[str], tuple[int, ...]]:
 
 
 def _folder(text: str) -> Path:
-    """Raises ConfigError for "", which would be the folder that we are in."""
+    """Raises ConfigError for "", which would mean the current folder."""
     if not text.strip():
         raise ConfigError("--out is empty: expected the name of a new folder; try --out result.")
     return Path(text)
@@ -140,7 +143,7 @@ def _writable(option: str, path: str) -> str:
     where = Path(path)
     try:
         new = path != "-" and not where.exists()
-        if new or where.is_file() or where.is_dir():  # a pipe's reader would see it end
+        if new or where.is_file() or where.is_dir():  # not a pipe: opening it would end its reader
             where.open("xb" if new else "ab").close()
         if new:
             where.unlink()
@@ -171,21 +174,21 @@ def number(
     text: str = "",
     default: int | None = None,
     *,
-    least: int = 1,
+    min_value: int = 1,
     example: int = 1,
     metavar: str = "N",
     field: Field | None = None,
 ) -> Option:
     """An option that takes a whole number."""
     shown = None if default is None else str(default)
-    return Option(flag, text, count(flag, least, example), metavar, shown, field=field)
+    return Option(flag, text, count(flag, min_value, example), metavar, shown, field=field)
 
 
 CERTIFICATE: Final = (
     Option("--ca-file", "certificates to trust (PEM)", Path, "FILE"),
     Option("--insecure", "do not verify the server's certificate", None),
 )
-SERVER: Final = (  # what a server may not say itself
+SERVER: Final = (  # what the server may not report
     Option("--server-flag", "a flag that the server was started with, for example "
            "max-num-seqs=256; may be repeated", flag_given, "NAME=VALUE", action="append"),
     Option("--gpu-metrics", "local, none, or http://HOST:9400 of `vllm-harness exporter` or a "
@@ -212,21 +215,21 @@ TARGET: Final = (
     *TIMEOUTS,
     *SERVER,
 )  # fmt: skip
-OWN_LENGTH: Final = "mean length; default: the workload's own"
+LENGTH_HELP: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (
     Option("--workload", "", workload, "NAME", "chat",
            field=Field("Workload", "what is sent", choices=tuple(WORKLOADS))),
-    number("--prompt-tokens", OWN_LENGTH, example=128,
+    number("--prompt-tokens", LENGTH_HELP, example=128,
            field=Field("Prompt tokens", "mean; 0: the workload's own", "0",
-                       read=count("prompt tokens", 0, most=MOST_IN_A_FORM))),
-    number("--output-tokens", OWN_LENGTH, example=128,
+                       read=count("prompt tokens", 0, max_value=MAX_FORM_NUMBER))),
+    number("--output-tokens", LENGTH_HELP, example=128,
            field=Field("Output tokens", "mean; 0: the workload's own", "0",
-                       read=count("output tokens", 0, most=MOST_IN_A_FORM))),
+                       read=count("output tokens", 0, max_value=MAX_FORM_NUMBER))),
 )  # fmt: skip
 LOAD: Final = (
     *LENGTHS,
     Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
-    number("--seed", "", 1, least=0),
+    number("--seed", "", 1, min_value=0),
     number("--processes", "worker processes that send the load", 1),
 )
 SLO: Final = Option(
@@ -245,7 +248,7 @@ USER_RANGE: Final = (
     number("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
     number("--max-users", "", 512, field=Field(
         "Highest level", "the most users to try",
-        read=count("the highest level", most=MOST_IN_A_FORM),
+        read=count("the highest level", max_value=MAX_FORM_NUMBER),
     )),
 )  # fmt: skip
 TOLERANCE: Final = Option(
@@ -280,7 +283,7 @@ OUTPUT: Final = (
     Option("--ui", "serve Locust's web UI during the run", None),
     number("--ui-port", "default: 8089", example=8089, metavar="PORT"),
     number("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free port",
-           least=0, example=9401, metavar="PORT"),
+           min_value=0, example=9401, metavar="PORT"),
     Option("--metrics-host", "default: 127.0.0.1", str, "ADDRESS"),
     number("--otlp-port", "receive the server's traces (OTLP over HTTP) there: TTFT split request "
            "by request", example=4318, metavar="PORT"),

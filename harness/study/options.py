@@ -1,6 +1,6 @@
-"""What a study is asked to do: frozen plain data, every unit already read, nothing started yet.
+"""The options of a study: frozen plain data with parsed units.
 
-The command line fills these in and tests may too; a study reads nothing but its options.
+The command line or a test creates them; a study reads no other configuration.
 Durations are integer nanoseconds, shares lie in [0, 1].
 """
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from harness.load.workloads import Workload
     from harness.measure.slo import Slo
 
-FIRST_TOKEN_NS: Final = 120 * SECOND
-PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late, but not later than this
+DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
+PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late
 
 
-LONGEST_NS: Final = 24 * NS_PER["h"]
-SHORTEST_NS: Final = 10 * SECOND
+MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
+MIN_BUDGET_NS: Final = 10 * SECOND
 
 
 def budget_ns(text: str, what: str = "the budget") -> int:
-    """How long a search may last. Raises ConfigError where it could find nothing, or never end."""
+    """The time budget of a search. Raises ConfigError if it is too short or too long."""
     value = duration_ns(text, what, "90s")
-    if not SHORTEST_NS <= value <= LONGEST_NS:
+    if not MIN_BUDGET_NS <= value <= MAX_BUDGET_NS:
         raise ConfigError(f"{what} is {text!r}: expected a time from 10s to 24h; try '10m'.")
     return value
 
@@ -41,15 +41,15 @@ class Timeouts:
     """How long each phase of a request may take before it counts as failed."""
 
     connect_ns: int = 10 * SECOND
-    first_token_ns: int = FIRST_TOKEN_NS  # from sent
+    first_token_ns: int = DEFAULT_FIRST_TOKEN_NS  # from sent
     idle_ns: int = 60 * SECOND  # between two reads of a stream
     total_ns: int = 600 * SECOND  # from sent to done
 
     @property
     def answer_ns(self) -> int:
-        """Of the probe's answers: a minute, unless another time to the first token is allowed."""
+        """For answers to the probe: a minute, unless --first-token-timeout was given."""
         first_ns = self.first_token_ns
-        return min(PROBE_NS if first_ns == FIRST_TOKEN_NS else first_ns, self.total_ns)
+        return min(PROBE_NS if first_ns == DEFAULT_FIRST_TOKEN_NS else first_ns, self.total_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,9 @@ class TargetOptions:
     insecure: bool = False  # do not verify the server's certificate
     timeouts: Timeouts = field(default_factory=Timeouts)
     engine: EngineConfig | None = None  # set exactly when `url` is None
-    server_flags: Mapping[str, int | float | str] = field(default_factory=dict)  # as it was started
+    server_flags: Mapping[str, int | float | str] = field(
+        default_factory=dict
+    )  # as the server was started
     gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
 
 
@@ -85,9 +87,9 @@ class OutputOptions:
     json_to: str | None = None
     junit_to: str | None = None
     ui_port: int | None = None  # Locust's web UI; None: off
-    otlp_port: int | None = None  # take the server's traces there; None: none
+    otlp_port: int | None = None  # receives the server's traces; None: off
     live: bool = True  # the terminal view
-    compat: tuple[str, ...] = ()  # of COMPAT: tools whose figures stand beside ours
+    compat: tuple[str, ...] = ()  # other tools to compare figures with
     metrics_port: int | None = None  # of live metrics for Prometheus; 0: any, None: off
     metrics_host: str = "127.0.0.1"
 
@@ -104,10 +106,10 @@ class KneeOptions:
     max_users: int = 512
     budget_ns: int = 600 * SECOND
     max_errors: float = 0.01
-    plan_users: int | None = None  # users to serve in all: how many replicas is that?
+    plan_users: int | None = None  # total users, to compute the number of replicas
     at_least: int | None = None  # users that the knee must hold
-    baseline: Path | None = None  # a run folder: the knee must not be worse than there
-    tolerance: float = 0.0  # by more than this share
+    baseline: Path | None = None  # a run folder: this run must not be worse
+    tolerance: float = 0.0  # share by which it may be worse
     dry_run: bool = False
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""From a search's steps and all records to the knee: the same live and replayed."""
+"""From the levels of a search and all records to the knee, live and replayed alike."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from harness.study.counted import Counted
     from harness.study.steps import Step
 
-WIDEST: Final = 0.2  # of the estimate: a wider interval, of more than one user, is no answer
+MAX_INTERVAL_SHARE: Final = (
+    0.2  # of the estimate; a wider interval (if above one user) is inconclusive
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,17 @@ class Found:
     fails_by: int | None = None  # the lowest level above that failed
 
 
-def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
-    """Status, knee and interval from all valid steps.
+def locate(plan: SearchPlan, held_levels: Sequence[Step], done: Done) -> Found:
+    """Status, knee and interval from all valid levels.
 
-    `found` needs a level that passed at the interval's lower end, one that failed above its upper
-    end, and an interval that is narrow enough: what is promised was shown.
+    `found` requires a level that passed at the lower end of the interval, one that failed above its
+    upper end, and a narrow interval: only what was measured is promised.
     """
     if not plan.slos:
-        return _locate_power(plan, steps, done)
-    levels = levels_of([s.evidence for s in steps if not s.invalid], plan.slos, plan.max_errors)
+        return _locate_power(plan, held_levels, done)
+    levels = levels_of(
+        [s.evidence for s in held_levels if not s.invalid], plan.slos, plan.max_errors
+    )
     passed, failed = decided_levels(plan, levels)
     holds = max(passed, default=0)
     fails_by = min((level for level in failed if level > holds), default=None)
@@ -60,12 +64,14 @@ def locate(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
     cross = crossing(
         levels, plan.slos, plan.max_errors, plan.seed, decided=ends_decided(plan, levels)
     )
+    # The fit gives the estimate and its interval. Measured levels then limit it: the promise is the
+    # highest level that passed, and the upper end lies below the lowest level that failed.
     users, lo, hi = _whole(cross, plan, levels[-1].users)
     holds = max((level for level in passed if level <= users), default=0)
     fails_by = min((level for level in failed if level > users), default=None)
     hi = max(hi if fails_by is None else min(hi, fails_by - 1), users)
     within = users >= plan.min_users and not math.isinf(cross.users)
-    if within and holds and fails_by and hi - holds <= max(1, WIDEST * users):
+    if within and holds and fails_by and hi - holds <= max(1, MAX_INTERVAL_SHARE * users):
         return Found(Status.found, users, holds, hi, holds, fails_by)
     lo = min(max(lo, holds), users)
     return Found(Status.inconclusive, users if within else None, lo, hi, holds, fails_by)
@@ -80,9 +86,9 @@ def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
     )
 
 
-def bracket_users(plan: SearchPlan, steps: Sequence[Step]) -> list[int | None]:
-    """The levels between which the knee lies by these steps; None: none yet."""
-    used = decided(steps)
+def bracket_users(plan: SearchPlan, levels: Sequence[Step]) -> list[int | None]:
+    """The levels between which the knee lies so far; None where there is none yet."""
+    used = decided(levels)
     if not plan.slos or not used:
         return [None, None]
     ends = bracket_of(levels_of(used, plan.slos, plan.max_errors))
@@ -97,7 +103,7 @@ def decided_levels(plan: SearchPlan, levels: Sequence[FitLevel]) -> tuple[list[i
 
 
 def _whole(cross: Crossing, plan: SearchPlan, top: int) -> tuple[int, int, int]:
-    """Whole users that still fit below the crossing, its ends likewise."""
+    """The crossing and the ends of its interval, rounded down to whole users."""
 
     def floor(users: float) -> int:
         return plan.max_users if math.isinf(users) else math.floor(users + 1e-9)
@@ -105,16 +111,17 @@ def _whole(cross: Crossing, plan: SearchPlan, top: int) -> tuple[int, int, int]:
     return floor(min(cross.users, top)), floor(cross.lo), floor(cross.hi)
 
 
-def _locate_power(plan: SearchPlan, steps: Sequence[Step], done: Done) -> Found:
-    knee = power_knee([s.evidence for s in steps if not s.invalid], plan.seed)
+def _locate_power(plan: SearchPlan, levels: Sequence[Step], done: Done) -> Found:
+    knee = power_knee([s.evidence for s in levels if not s.invalid], plan.seed)
     if knee is None or done.status != Status.found:
         return Found(done.status, None, plan.min_users, plan.max_users)
     return Found(Status.found, knee.users, *knee.ci95)
 
 
 def knee_of(plan: SearchPlan, found: Found, levels: Sequence[Level], counted: Counted) -> Knee:
-    """The knee, with the figures of the level that stands for it: all its holds together."""
+    """The knee with the figures of the level that represents it, pooled over all its holds."""
     at = _measured_at(found, levels)
+    # All valid holds of the level that represents the knee are pooled.
     same = [level for level in levels if level.users == at and level.usable]
     windows = [(level.settled_ns, level.end_ns) for level in same]
     ttft, itl = (
@@ -142,14 +149,14 @@ def knee_of(plan: SearchPlan, found: Found, levels: Sequence[Level], counted: Co
 
 
 def _measured_at(found: Found, levels: Sequence[Level]) -> int | None:
-    """The level that holds; without one, the highest at most at the estimate, or the lowest."""
+    """The level that passed, else the highest one up to the estimate, else the lowest."""
     used = [level.users for level in levels if level.usable]
-    most = found.holds or (found.lo if found.users is None else found.users)
-    return max((users for users in used if users <= most), default=min(used, default=None))
+    highest = found.holds or (found.lo if found.users is None else found.users)
+    return max((users for users in used if users <= highest), default=min(used, default=None))
 
 
 def knee_slos(plan: SearchPlan, found: Found, levels: Sequence[Level]) -> list[SloResult]:
-    """What a search says of each SLO, at the level that stands for its knee."""
+    """The verdict of a search on each SLO, at the level that represents the knee."""
     at = _measured_at(found, levels)
     there = [level for level in levels if level.users == at and level.usable]
     longest = max(there, key=lambda level: level.seconds, default=None)

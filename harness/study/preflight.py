@@ -38,11 +38,11 @@ def ready(
     tell: Callable[[str], object] | None = None,
     option: str = "--max-users",
 ) -> Iterator[tuple[str, Capabilities]]:
-    """Everything checked before any load: (url, what the server is). Raises what stops it.
+    """Check everything before any load; yields (url, capabilities). Raises ConfigError and others.
 
-    `option`: what says how many users there are. `tell` gets a line as soon as there is something
-    to wait for; by default it is printed.
-    Nothing here imports Locust or numpy, so that this line and every refusal come at once.
+    `option` is the option that sets the number of users. `tell` receives a line as soon as there is
+    something to wait for; the default prints it.
+    Nothing here imports Locust or numpy, so that this line and every error appear at once.
     """
     check_machine(output, users, option)
     tell = tell or (lambda line: print(line, file=said_to(output), flush=True))
@@ -62,13 +62,13 @@ def simulated(engine: EngineConfig) -> str:
 
 
 def said_to(output: OutputOptions) -> TextIO:
-    """Words go to stdout, unless `--json -` wants it for itself."""
+    """Messages go to stdout, unless `--json -` uses it."""
     return sys.stderr if output.json_to == "-" else sys.stdout
 
 
 @contextlib.contextmanager
 def target_url(target: TargetOptions, tell: Callable[[str], object]) -> Iterator[str]:
-    """The server's address; without one, the embedded engine runs as long as this lasts."""
+    """The URL of the server; without one, the embedded server runs as long as the context."""
     if target.url is not None:
         tell(f"probing {Address.parse(target.url)}")
         yield target.url
@@ -99,7 +99,7 @@ def check_machine(output: OutputOptions, users: int, option: str = "--max-users"
 
 
 def check_folder(folder: Path) -> None:
-    """Nothing lies there that a run could overwrite. Raises RunFolderError."""
+    """The folder is new or empty, so no run is overwritten. Raises RunFolderError."""
     try:
         free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     except OSError:
@@ -112,9 +112,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_port(flag: str, host: str, port: int) -> None:
-    """A server can listen there. Raises ConfigError: else it would be said only amid the load."""
+    """A server can listen there. Raises ConfigError now rather than during the load."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock, socket.socket() as other:
+        # The servers set the same option, so a port in TIME_WAIT counts as free here too.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
         try:
             sock.bind((host, port))
@@ -138,7 +139,7 @@ def raise_file_limit(need: int, option: str = "--max-users") -> int:
         return soft
     if hard != resource.RLIM_INFINITY and hard < need:
         raise ConfigError(
-            f"this process may open {hard} files and the load needs {need}: expected a hard limit "
+            f"this process can open {hard} files and the load needs {need}: expected a hard limit "
             f"(`ulimit -Hn`) of at least that; try {option} {max(hard - FILES_BESIDE_USERS, 1)}."
         )
     wanted = need if hard == resource.RLIM_INFINITY else hard
@@ -169,6 +170,7 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
     if max_model_len is None or prompt + output <= max_model_len:
         return
     own = workload.prompt.mean
+    # Shrink prompt and output by the same factor; the shared system message keeps its length.
     share = max(max_model_len - workload.system_tokens, 0) / (own + output)
     own, fits = max(int(own * share), 1), max(int(output * share), 1)
     raise ConfigError(
@@ -179,7 +181,7 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
 
 
 def clipping(load: LoadOptions, max_model_len: int | None) -> str:
-    """How many planned requests the model's context makes shorter; "" for none."""
+    """How many planned requests are clipped to the model's context; "" for none."""
     workload = replace(load.workload, max_model_len=max_model_len or 0)
     count = clipped(workload, load.seed)
     if not count:

@@ -1,7 +1,7 @@
 """From a run folder to its results: the same code right after the run and a year later.
 
-Nothing here knows a server or a clock. The search is replayed on the records, so what result.json
-says is what the records say.
+Nothing here reads a server or a clock. The search is replayed on the records, so result.json always
+agrees with them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from harness.runfolder.reader import Run
 
 Json = dict[str, Any]
-KNEE: Final = "knee"  # the kind of a run that searched
+KNEE: Final = "knee"  # the kind of a run that searches for the knee
 
 EXIT_OF: Final = {
     Status.found: EXIT_OK,
@@ -73,7 +73,7 @@ EXIT_OF: Final = {
 
 
 class Results(NamedTuple):
-    """A run, what its records say, and what reports need of its tokens."""
+    """A run, its result, and the gaps between tokens that reports draw."""
 
     run: Run
     result: Result
@@ -85,7 +85,7 @@ def plan_of(run: Run) -> SearchPlan:
     stored = (run.info.get("config") or {}).get("plan")
     if not isinstance(stored, dict):
         raise RunFolderError(
-            f"{run.path} says nothing of its plan: expected run.json with `config.plan`, written "
+            f"{run.path} has no plan: expected run.json with `config.plan`, which is written "
             "before the load; without it the records can be read but not judged."
         )
     values = {f.name: stored[f.name] for f in fields(SearchPlan) if f.name in stored}
@@ -94,7 +94,7 @@ def plan_of(run: Run) -> SearchPlan:
 
 
 def logged_steps(run: Run) -> list[Logged]:
-    """Windows of steps.jsonl; a line that says none is counted as damage."""
+    """The windows in levels.jsonl; a line without one is counted as damage."""
     logged = []
     for row in run.steps:
         try:
@@ -110,13 +110,14 @@ def logged_steps(run: Run) -> list[Logged]:
 
 
 def compute(run: Run, compat: Sequence[str] = ()) -> Results:
-    """Everything that the records say, in one more way through them. Raises RunFolderError.
+    """Compute all results in one pass over the tokens. Raises RunFolderError.
 
-    `compat`: tools whose figures the result has too, beside those that the run asked for.
+    `compat`: tools whose figures are added to those that the run asked for.
     """
     plan, config = plan_of(run), run.info["config"]
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
+    # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
     logged = held_by_locust(run.table) if kind == LOCUST else logged_steps(run)
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [entry.window for entry in logged]
@@ -126,10 +127,10 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     shared = shared_tokens(drive)
 
     def audit(window: Window) -> str:
-        step = counted.steps[window]
-        if kind == LOCUST:  # its users may pause, and nobody read the server
-            return instrument_sentence(step.known, window, plan.slos, step.tokens.gaps)
-        return unusable(window, step.known, run.server, plan.slos, shared=shared, counted=step)
+        level = counted.steps[window]
+        if kind == LOCUST:  # its users may pause, and the server was not scraped
+            return instrument_sentence(level.known, window, plan.slos, level.tokens.gaps)
+        return unusable(window, level.known, run.server, plan.slos, shared=shared, counted=level)
 
     replayed = replay(plan, logged, counted, searched=kind == KNEE, audit=audit)
     levels = step_levels(
@@ -146,7 +147,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     windows = windows or [s.window for s in replayed.steps]  # the headline says if none is valid
     gave_up = ended.get("status") == Status.target_failed and replayed.steps
     error = commonest_error(run, replayed.steps[-1].window.chosen_ns if gave_up else 0)
-    told = Result(
+    base = Result(
         command=kind,
         target=target_of(run),
         client=ended.get("figures") or {},
@@ -159,12 +160,13 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
     if kind == KNEE:
-        result = _with_knee(told, plan, replayed, levels, counted, ended=ended)
+        result = _with_knee(base, plan, replayed, levels, counted, ended=ended)
     else:
         status = "" if ended.get("invalid") else str(ended.get("status") or "")
-        result = judged(told, plan, levels, counted, status)
-    status = Status.interrupted if told.interrupted else result.status
+        result = judged(base, plan, levels, counted, status)
+    status = Status.interrupted if base.interrupted else result.status
     gates = gates_of(replace(result, status=status), run.path, config)
+    # Gates decide the exit code only if the search has an answer.
     code = exit_code(status, gates, EXIT_OF[status])
     return Results(
         run, replace(result, status=status, exit_code=code, gates=tuple(gates)), counted.gaps
@@ -179,7 +181,7 @@ def _comparison(run: Run, windows: Sequence[Window]) -> Comparison:
 
 
 def _with_knee(
-    told: Result,
+    base: Result,
     plan: SearchPlan,
     replayed: Replay,
     levels: list[Level],
@@ -187,30 +189,30 @@ def _with_knee(
     *,
     ended: Json,
 ) -> Result:
-    """What a search found. What only the live run knew of its end comes first."""
+    """The result of a search. How the live run ended takes precedence over the replay."""
     done = replayed.done
-    if told.invalid_reason:
+    if base.invalid_reason:
         failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
     found = locate(plan, replayed.steps, done)
     used = [s.evidence for s in replayed.steps if not s.invalid]
     none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
     return replace(
-        told,
+        base,
         status=found.status,
         slos=tuple(knee_slos(plan, found, levels)),
         knee=knee_of(plan, found, levels, counted),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan, replayed.steps, found, levels, told.target.max_num_seqs),
+        else bottleneck(plan, replayed.steps, found, levels, base.target.max_num_seqs),
         power=power_knee(used, plan.seed),
         plateau=plateau_knee(used),
     )
 
 
 def target_of(run: Run) -> Target:
-    """What run.json says of the server, and what its samples add."""
+    """The server, from run.json and its samples."""
     server = run.info.get("server") or {}
     flags = server.get("flags") or {}
     versions = dict(run.info.get("versions") or {})
@@ -230,31 +232,31 @@ def target_of(run: Run) -> Target:
 
 
 def why_failed(ended: Json, replayed: Replay, error: str) -> str:
-    """Why it ended early: no usable level, or the commonest error of what failed hard."""
+    """Why the run ended early: no valid level, or the most common error of the failed requests."""
     if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.steps:
         return ""
     users = replayed.steps[-1].window.users
     if why := replayed.steps[-1].invalid:
-        return f"the level of {users} users, on which the answer hangs, cannot be used: {why}."
-    said = f"most often with {error!r}" if error else "and none ended well"
+        return f"the result depends on the level of {users} users, which is invalid: {why}."
+    error_text = f"most often with {error!r}" if error else "and none ended well"
     return (
-        f"at level {users} more than half of the requests failed, {said}; see whether the server "
-        "still runs and what its log says, then run again; what was measured before is kept."
+        f"more than half of the requests failed at {users} users, {error_text}: expected a server "
+        "that answers; check that it still runs and read its log, then try again."
     )
 
 
 def commonest_error(run: Run, from_ns: int) -> str:
-    """What most of the failed requests ended with that ended since then; "" where none failed."""
-    bad = np.flatnonzero(failed(run.table) & (run.table.done_ns >= from_ns))
-    said = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in bad)
-    return said.most_common(1)[0][0] if said else ""
+    """The most common error of requests that failed since `from_ns`; "" if none failed."""
+    failed_rows = np.flatnonzero(failed(run.table) & (run.table.done_ns >= from_ns))
+    counts = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in failed_rows)
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
     """Compute and write result.json and requests.parquet. Raises RunFolderError.
 
-    The record files are read twice: once for the requests, which go to requests.parquet as they
-    come, and, as it is known then which windows there are, once for the tokens in these.
+    The record files are read twice: first for the requests, which go straight to
+    requests.parquet, then, with the windows known, for the tokens in them.
     """
     check_folder(path)
     folder = RunFolder(path)

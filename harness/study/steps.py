@@ -1,6 +1,6 @@
-"""What a step is, what comes after it, and how the load drains before one.
+"""The state of a level while it is held, the choice of the next one, and the drain before it.
 
-Choosing is a pure function of the steps so far, so that a run is replayed from its folder.
+The choice is a pure function of the levels held so far, so a run can be replayed from its folder.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from harness.measure.recorded import Recorded
     from harness.measure.samples import ServerSample
 
-# A drain costs about four lifetimes: draining before and after, and settling from nothing. It is
-# worth it where a lifetime is at most this part of the time that the level may be held.
+# A drain costs about four request lifetimes: draining before and after, and settling from an empty
+# server. It pays if a lifetime is at most 1/DRAIN_SHARE of the time that the level may be held.
 DRAIN_SHARE: Final = 24
-DRAIN_SLACK_NS: Final = 5 * SECOND  # for two ticks and a scrape, beside the lifetimes
-INVALID_IN_A_ROW: Final = 2  # steps of one level: the next would be invalid too
+DRAIN_SLACK_NS: Final = 5 * SECOND  # two ticks and a scrape, in addition to the lifetimes
+INVALID_IN_A_ROW: Final = 2  # after two invalid holds of a level the next would be invalid too
 
 
 class Records(Protocol):
-    """Where the controller sees what happened: a live ledger or the simulator."""
+    """The records that the controller reads: those of a live run or of the simulator."""
 
     def table(self, from_ns: int, horizon_ns: int) -> Recorded:
         """Requests with any event after `from_ns`, as known at `horizon_ns`."""
 
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
-        """(requests that ended in this time, those of them that failed); no token is looked at."""
+        """(requests that ended in this time, those of them that failed), without reading tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the load should be now."""
+    """The load to apply now."""
 
     users: int
     spawn_per_s: float
@@ -49,45 +49,46 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finished step: its window, what it showed, and the judgement at its end."""
+    """A level that ended: its window, its evidence and the decision at its end."""
 
     window: Window
     evidence: Evidence
     judgement: Judgement
-    invalid: str = ""  # why the search does not use it
-    audited: bool = True  # False: whether it is valid is still to be found out, from the records
+    invalid: str = ""  # why the search ignores it; "": it is used
+    audited: bool = True  # False: the audit runs later, on the records
 
 
-# What to hold next: a pure function of the plan, all steps so far and the time spent (ns).
+# Returns what to hold next: a pure function of the plan, the levels so far and the time spent (ns).
 Choice = Callable[[SearchPlan, Sequence[Step], int], Hold | Done]
 
 
-def search(plan: SearchPlan, steps: Sequence[Step], spent_ns: int) -> Hold | Done:
-    """The next action: by the SLOs, or by power where there are none.
+def search(plan: SearchPlan, levels: Sequence[Step], spent_ns: int) -> Hold | Done:
+    """The next action of the search, by the SLOs or, without any, by power.
 
-    It is `invalid` where the answer hangs on a level whose steps cannot be used: the search asks
-    for a level that was invalid twice running, or ends without an answer right after such a step.
+    The search ends as `invalid` if its answer depends on a level that cannot be used: it asks for a
+    level that was invalid twice in a row, or ends without an answer right after an invalid one.
     """
-    used = [step.evidence for step in steps if not step.invalid]
+    used = [level.evidence for level in levels if not level.invalid]
     action = (next_action if plan.slos else next_power_action)(plan, used, spent_ns)
-    last = steps[-INVALID_IN_A_ROW:]
+    last = levels[-INVALID_IN_A_ROW:]
     if isinstance(action, Done):
+        # The search ended without an answer right after a level that could not be used.
         lacking = action.status == Status.inconclusive and bool(last) and bool(last[-1].invalid)
         return Done(Status.invalid, None) if lacking else action
     hopeless = len(last) == INVALID_IN_A_ROW and all(
-        step.invalid and step.window.users == action.users for step in last
+        level.invalid and level.window.users == action.users for level in last
     )
     return Done(Status.invalid, None) if hopeless else action
 
 
-def decided(steps: Sequence[Step]) -> list[Evidence]:
-    """What the steps showed that the search uses, without those that are judged later."""
-    used = [step for step in steps if not step.invalid]
-    return [step.evidence for step in used if step.judgement.decision != Decision.held]
+def decided(levels: Sequence[Step]) -> list[Evidence]:
+    """The evidence of the valid levels, without those that are judged after the run."""
+    used = [level for level in levels if not level.invalid]
+    return [level.evidence for level in used if level.judgement.decision != Decision.held]
 
 
 def worth_it(hold: Hold, life_ns: float, server: ServerSample | None) -> bool:
-    """Whether to drain around a level: a repeated one, of a server that says how much runs."""
+    """Whether to drain around a level: only a repeated one, if the server reports what runs."""
     if hold.purpose != Purpose.repeat or server is None or not server.running >= 0:
         return False
     return 0 < life_ns <= hold.max_ns / DRAIN_SHARE
@@ -95,14 +96,14 @@ def worth_it(hold: Hold, life_ns: float, server: ServerSample | None) -> bool:
 
 @dataclass(slots=True)
 class Drain:
-    """A drain under way."""
+    """A drain in progress."""
 
     began_ns: int
     limit_ns: float
-    gone_ns: int = -1  # when there was no user left
+    gone_ns: int = -1  # when the last user had stopped
 
     def over(self, now_ns: int, running_users: int, server: ServerSample | None) -> bool:
-        """Nobody is there, so no request is open; and a later scrape of the server shows none."""
+        """Whether no user is left and a later scrape of the server shows no request either."""
         if running_users:
             self.gone_ns = -1
             return False
@@ -110,6 +111,8 @@ class Drain:
             self.gone_ns = now_ns
         if server is None or server.running > 0 or server.waiting > 0:
             return False
+        # The scrape must have begun after the last user stopped, or it may describe an earlier
+        # state.
         return read_between(server)[0] >= self.gone_ns + LATE_NS
 
     def late(self, now_ns: int) -> bool:
@@ -118,18 +121,18 @@ class Drain:
 
 @dataclass(slots=True)
 class Now:
-    """The step under way."""
+    """The level in progress."""
 
     hold: Hold
     began_ns: int
-    loaded_ns: int  # its users were asked for
-    drain: Drain | None = None  # until then
+    loaded_ns: int  # when its users were requested
+    drain: Drain | None = None  # set until then
     ramped_ns: int = -1
     settled_ns: int = -1
-    look_ns: int = 0  # horizon of the next look: a tenth longer each time, a second at least
+    look_ns: int = 0  # horizon of the next evaluation
 
     @property
     def phase(self) -> str:
         """Of `export.live.PHASES`."""
-        step = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
-        return "draining" if self.drain is not None else step or "measuring"
+        level = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
+        return "draining" if self.drain is not None else level or "measuring"

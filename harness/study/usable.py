@@ -1,4 +1,4 @@
-"""May a step be used? The same checks while the run lasts and from its records."""
+"""The validity checks of a level, the same during the run and from its records."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def unusable(
     shared: int,
     counted: CountedStep | None = None,
 ) -> str:
-    """Why the step must not be used, or "". `counted`: its tokens, where they were counted already.
+    """Why the level is invalid, or "". `counted`: its token statistics, if they exist already.
 
-    `shared`: tokens that every prompt begins with.
+    `shared`: the number of tokens that all prompts begin with.
     """
     arrived, gaps = (counted.scraped, counted.tokens.gaps) if counted else (None, None)
     return (
@@ -40,9 +40,9 @@ def unusable(
 
 
 def shared_tokens(drive: Mapping[str, Any]) -> int:
-    """What every prompt begins with: the chat template and the workload's system message.
+    """The tokens shared by all prompts: the chat template and the system message of the workload.
 
-    `drive`: the options as run.json has them; 0 where they do not say.
+    `drive`: the options in run.json; 0 where they are missing.
     """
     calibration, workload = drive.get("calibration") or {}, drive.get("workload") or {}
     return int(calibration.get("overhead") or 0) + int(workload.get("system_tokens") or 0)

@@ -1,7 +1,7 @@
-"""What a live page is told of a study, once a second: points, the step under way, the steps so far.
+"""What a live page shows of a study, once a second: points, the current level, the levels so far.
 
-Nothing is computed that the run does not have: users and the server's figures from the controller,
-tokens and latencies from RunCounts. Only when a step has ended, its own p95s are looked up once.
+Almost nothing is computed here: users and server figures come from the controller, tokens and
+latencies from RunCounts. The p95 values of a level are computed once, when it has ended.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from harness.study.steps import Step
 
 P95: Final = 0.95
-LATEST_NS: Final = 30 * SECOND  # of a longer level that was given: its older tokens were let go
+MAX_WINDOW_NS: Final = (
+    30 * SECOND
+)  # tokens of a given level older than this are no longer in memory
 Quantile = tuple[float, float, float]  # (value, lo, hi) in ms; NaN: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A level that ended, by what is in memory right then; the results are made of all records."""
+    """A level that ended, from the records in memory at that time; results use all records."""
 
     p95_ms: dict[str, Quantile]  # of HEADLINES
     output_tokens_per_s: float
@@ -46,16 +48,17 @@ class Ended:
 
 
 def levels_ended(experiment: Experiment) -> list[Ended]:
-    """Of each level so far; each is looked up once."""
-    seen, steps = experiment.ended, experiment.controller.steps
-    seen += [_ended(experiment, step.window) for step in steps[len(seen) :]]
+    """The levels so far; each is computed once."""
+    seen, levels = experiment.ended, experiment.controller.steps
+    seen += [_ended(experiment, level.window) for level in levels[len(seen) :]]
     return seen
 
 
 def _ended(experiment: Experiment, window: Window) -> Ended:
     ledger, start, end = experiment.ledger, window.settled_ns, window.end_ns
     look = ledger.look(start, end)
-    latest = start if experiment.wanted.kind == "knee" else max(start, end - LATEST_NS)
+    # A search keeps all tokens of its levels; other runs forget old ones.
+    latest = start if experiment.wanted.kind == "knee" else max(start, end - MAX_WINDOW_NS)
     tokens = Tokens.of(look, (latest, end))
     return Ended(
         headlines(look, (start, end), tokens),
@@ -75,7 +78,7 @@ def headlines(recorded: Recorded, window: tuple[int, int], tokens: Tokens) -> di
 
 
 def p95_ms(seen: Figures) -> Quantile:
-    """The p95 with its interval; without an upper end where there are too few for one."""
+    """The p95 with its interval, which has no upper end if there are too few observations."""
     interval = seen.interval(P95) if seen.n else None
     ends = (interval.lo, interval.hi) if interval is not None else (None, None)
     value, lo, hi = (math.nan if ns is None else ns / MS for ns in (seen.quantile(P95), *ends))
@@ -83,42 +86,45 @@ def p95_ms(seen: Figures) -> Quantile:
 
 
 class PageView:
-    """A viewer that tells `state`, and then another viewer."""
+    """Updates the state of a live page, then calls the next viewer."""
 
     def __init__(
         self, state: LiveState, counts: RunCounts, recent: Recent, beside: Viewer | None = None
     ) -> None:
-        """`counts` and `recent` are fed by the run's records."""
+        """`counts` and `recent` receive the records of the run."""
         self.state = state
         self._counts, self._recent, self._beside = counts, recent, beside
-        self._steps: list[dict[str, Any]] = []
+        self._levels: list[dict[str, Any]] = []
         self._tokens = 0
         self._at_ns = -1
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
         controller = experiment.controller
         counts, server = self._counts, controller.server
+        # Tokens per second since the previous call; 0 on the first one.
         seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else math.inf
         rate = round((counts.output_tokens - self._tokens) / seconds, 1)
         self._at_ns, self._tokens = now_ns, counts.output_tokens
-        told = (server.running, server.waiting) if server is not None else (math.nan, math.nan)
+        server_counts = (
+            (server.running, server.waiting) if server is not None else (math.nan, math.nan)
+        )
         point = [
             round((now_ns - controller.began_ns) / SECOND, 1),
             running_users,
             rate,
-            *(None if math.isnan(figure) else int(figure) for figure in told),
+            *(None if math.isnan(figure) else int(figure) for figure in server_counts),
             *self._recent.look(),
         ]
         self.state.add(point, **self._ended(), **self._now(controller, now_ns))
-        if len(controller.steps) != len(self._steps):
-            self.steps(experiment)
+        if len(controller.steps) != len(self._levels):
+            self._tell_levels(experiment)
         elif self.state.facts["state"] == "starting":
             self.state.tell(**facts_of("running", experiment.url))
         if self._beside is not None:
             self._beside.show(experiment, now_ns, running_users)
 
     def _now(self, controller: KneeController, now_ns: int) -> dict[str, Any]:
-        """The step under way."""
+        """The level in progress."""
         left = controller.plan.budget_ns - (now_ns - controller.began_ns)
         now = controller.now
         if now is None:
@@ -132,7 +138,7 @@ class PageView:
         }
 
     def over(self, experiment: Experiment) -> None:
-        self.steps(experiment)
+        self._tell_levels(experiment)
         self.state.now = self._ended()
         if self._beside is not None:
             self._beside.over(experiment)
@@ -141,24 +147,26 @@ class PageView:
         ended = sum(self._counts.outcomes.values())
         return {"ended": ended, "failed": ended - self._counts.outcomes[Outcome.ok]}
 
-    def steps(self, experiment: Experiment) -> None:
-        """Tell of the steps that ended, and of the bracket that they leave."""
+    def _tell_levels(self, experiment: Experiment) -> None:
+        """Publish the levels that ended since the last call, and the bracket after each."""
         controller = experiment.controller
-        for number in range(len(self._steps), len(controller.steps)):
+        for number in range(len(self._levels), len(controller.steps)):
             bracket = bracket_users(controller.plan, controller.steps[: number + 1])
-            self._steps.append(
+            self._levels.append(
                 self._row(experiment, controller.steps[number]) | {"bracket": bracket}
             )
-            self.state.tell(steps=list(self._steps), bracket=bracket)
+            # The page's script knows the levels by this name.
+            facts = {"steps": list(self._levels), "bracket": bracket}
+            self.state.tell(**facts)
 
-    def _row(self, experiment: Experiment, step: Step) -> dict[str, Any]:
-        window, began_ns = step.window, experiment.controller.began_ns
+    def _row(self, experiment: Experiment, level: Step) -> dict[str, Any]:
+        window, began_ns = level.window, experiment.controller.began_ns
         seen = levels_ended(experiment)[window.index]
         return {
             "users": window.users,
             "purpose": window.purpose,
-            "decision": Decision.invalid if step.invalid else step.judgement.decision,
-            "why": step.invalid or step.judgement.reason,
+            "decision": Decision.invalid if level.invalid else level.judgement.decision,
+            "why": level.invalid or level.judgement.reason,
             "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
             "to_s": round((window.end_ns - began_ns) / SECOND, 1),
             **{f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in seen.p95_ms.items()},

@@ -1,4 +1,4 @@
-"""Why the knee is where it is: what each step shows beside its latencies, and the rules over it."""
+"""Why the knee is where it is: observations of each level, and the rules over them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def with_figures(
     gpus: Sequence[GpuSample] = (),
     counted: CountedStep | None = None,
 ) -> Level:
-    """The level, and what server, GPU, client and records show of it.
+    """The level with the observations of server, GPU, client and records.
 
-    `counted`: its tokens, where they were counted already and `table` need not have them.
+    `counted`: its token statistics, if they exist already; `table` then needs no tokens.
     """
     gaps, sample = (counted.tokens.gaps, counted.sample) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
@@ -60,18 +60,19 @@ def with_figures(
 
 def bottleneck(
     plan: SearchPlan,
-    steps: Sequence[Step],
+    holds: Sequence[Step],
     found: Found,
     levels: Sequence[Level],
     max_num_seqs: MaxNumSeqs,
 ) -> Bottleneck:
-    """Rules over the longest hold of the first level above the knee that breaks an SLO.
+    """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
 
-    Without such a level it is the first above the knee, else the highest held. A first look may
-    hold three samples only, one of them taken between two batches.
+    Without such a level, it is the first one above the knee, else the highest one. The longest hold
+    is used because a quick check may have only three samples, one of them between two batches.
     """
     users = found.users if found.users is not None else found.lo
-    both = list(zip(steps, levels, strict=True))
+    both = list(zip(holds, levels, strict=True))
+    # Just above the knee the bottleneck is saturated and nothing else is yet.
     above = [(s, e) for s, e in both if s.window.users > users and not s.invalid]
     broken = {s.window.users for s, _ in above if _worst(plan, s)[0] > 1}
     first = min(broken or {s.window.users for s, _ in above}, default=0)
@@ -83,18 +84,18 @@ def bottleneck(
     pick = pick or max(both, key=lambda x: (x[0].window.users, x[0].evidence.seconds), default=None)
     if pick is None:
         return conclude(Facts())
-    step, level = pick
-    _, i = _worst(plan, step)
-    slo = plan.slos[i] if plan.slos else None  # broken most, or nearest to it
+    held_level, level = pick
+    _, i = _worst(plan, held_level)
+    slo = plan.slos[i] if plan.slos else None  # the SLO broken most, or closest to it
     limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
     used = [e for s, e in both if not s.invalid] or levels
     return conclude(Facts.of(level, used, *limit, max_num_seqs))
 
 
-def _worst(plan: SearchPlan, step: Step) -> tuple[float, int]:
-    """(share over the limit against the share allowed, which SLO) of the SLO broken most."""
+def _worst(plan: SearchPlan, level: Step) -> tuple[float, int]:
+    """(share over the limit / allowed share, index) of the SLO that is broken most."""
     shares = []
     for i, slo in enumerate(plan.slos):
-        sizes, hits = step.evidence.over(i)
+        sizes, hits = level.evidence.over(i)
         shares.append((float(hits.sum() / max(sizes.sum(), 1)) / slo.allowed, i))
     return max(shares, default=(0.0, 0))
