@@ -1,4 +1,4 @@
-"""Chat users. docs/locust.md has the command and its options."""
+"""Users that chat. docs/locust.md describes the command and its options."""
 
 from locust import task
 
@@ -7,9 +7,9 @@ from harness.drive.users import ChatUser
 
 
 class Chat(ChatUser):
-    """Asks, reads the streamed answer to its end, asks again."""
+    """Sends a chat completion, reads the stream to its end, sends the next."""
 
     @task
     def ask(self) -> None:
-        """Send what the workload plans next."""
+        """Send the next request that the workload plans."""
         self.send()

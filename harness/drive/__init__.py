@@ -1,1 +1,1 @@
-"""Layer 5: Locust. The only folder that imports locust or gevent."""
+"""Layer 5: Locust. One runner serves the `vllm-harness` and `locust` commands alike."""

@@ -1,1 +1,1 @@
-"""Layer 3: what a target is, how it is asked, and what runs it."""
+"""Layer 3: what a target is: probe, flags, scrapes of /metrics, its processes and GPUs."""

@@ -1,1 +1,1 @@
-"""Layer 6: whole experiments made of runs."""
+"""Layer 6: whole experiments: options, checks before the load, levels, results."""
