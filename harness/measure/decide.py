@@ -54,10 +54,12 @@ if TYPE_CHECKING:
 ALPHA: Final = 0.05
 ERRORS: Final = "errors"  # stands where an SLO's name does
 ERRORS_WEIGHT: Final = 0.1  # of failures in Holm's procedure; an SLO has 1
-BURST: Final = 0.1  # the part of alpha that goes to whole units
-GUESSED: Final = 0.7  # and the one that a design effect may spend that was estimated, for *met*
+BURST_ALPHA_SHARE: Final = 0.1  # the part of alpha that goes to whole units
+EFFECT_ALPHA_SHARE: Final = (
+    0.7  # and the one that a design effect may spend that was estimated, for *met*
+)
 TOGETHER: Final = 8  # requests sent within this part of a lifetime count as one, and gaps
-MOST_TIMES: Final = 1e4  # as long: more of the same is not thought to decide
+MAX_FACTOR: Final = 1e4  # as long: more of the same is not thought to decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,8 @@ def missed(c: Counts) -> Floats:
     if not 0 < c.allowed < 1:
         return np.where((c.k > 0) & (c.allowed <= 0), 0.0, 1.0)
     by_block = at_least(c.k / c.effect, c.n / c.effect, c.allowed)
-    by_block = student(by_block, block_count(c.lifetimes) - 1) / (1 - BURST)
-    return np.minimum(by_block, at_least(c.shares, c.units, c.allowed) / BURST)
+    by_block = student(by_block, block_count(c.lifetimes) - 1) / (1 - BURST_ALPHA_SHARE)
+    return np.minimum(by_block, at_least(c.shares, c.units, c.allowed) / BURST_ALPHA_SHARE)
 
 
 def met(c: Counts) -> Floats:
@@ -126,7 +128,7 @@ def met(c: Counts) -> Floats:
     clean, effect = c.n - c.k, np.maximum(c.effect, c.above)
     sure = at_least(clean / c.together, c.n / c.together, 1 - c.allowed)
     guess = at_least(clean / effect, c.n / effect, 1 - c.allowed)
-    return np.maximum(sure, student(guess, block_count(c.lifetimes) - 1) / GUESSED)
+    return np.maximum(sure, student(guess, block_count(c.lifetimes) - 1) / EFFECT_ALPHA_SHARE)
 
 
 def holm(p: Floats, weights: Floats, alpha: float = ALPHA) -> tuple[NDArray[np.bool_], Floats]:
@@ -144,7 +146,7 @@ def holm(p: Floats, weights: Floats, alpha: float = ALPHA) -> tuple[NDArray[np.b
 def _needs_more(c: Counts, alpha_missed: float) -> int | None:
     """How many more requests like those seen would decide."""
     test, alpha = (met, ALPHA) if c.k < c.allowed * c.n else (missed, alpha_missed)
-    low, high = 1.0, MOST_TIMES
+    low, high = 1.0, MAX_FACTOR
     for _ in range(2):
         times = np.geomspace(low, high, 256)
         decides = test(c.times(times)) <= alpha
@@ -177,8 +179,10 @@ def decide(levels: Sequence[Sequence[Counts]]) -> list[LevelResult]:
     found, alphas = p <= 0, np.zeros(len(p))
     found[tested], alphas[tested] = holm(p[tested], weights[tested])
     each = zip(every, found, alphas, strict=True)
-    told = (_result(c, float(alpha), is_missed=bool(is_missed)) for c, is_missed, alpha in each)
-    by_level = [[next(told) for _ in level] for level in levels]
+    results_in_order = (
+        _result(c, float(alpha), is_missed=bool(is_missed)) for c, is_missed, alpha in each
+    )
+    by_level = [[next(results_in_order) for _ in level] for level in levels]
     return [LevelResult(tuple(results[:-1]), results[-1]) for results in by_level]
 
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from harness.measure.table import RecordTable
 
 LATE_NS: Final = 100 * MS  # vLLM counts a step's tokens after it has handed them to its streams
-TOOK_NS: Final = 500 * MS  # a scrape that does not say how long it took
-PAIR: Final = 2  # scrapes that a difference needs
+DEFAULT_SCRAPE_NS: Final = 500 * MS  # a scrape that does not say how long it took
+MIN_SCRAPES: Final = 2  # scrapes that a difference needs
 
 
 def read_between(sample: ServerSample) -> tuple[int, int]:
     """The instants between which the server put this scrape together."""
-    half = round((TOOK_NS if isnan(sample.took_ns) else sample.took_ns) / 2)
+    half = round((DEFAULT_SCRAPE_NS if isnan(sample.took_ns) else sample.took_ns) / 2)
     return sample.at_ns - half, sample.at_ns + half
 
 
@@ -47,7 +47,7 @@ def edges_of(
     if first is not None and last is not None and first.at_ns < last.at_ns:
         return first, last
     inside = within(samples, start, end)
-    return (inside[0], inside[-1]) if len(inside) >= PAIR else None
+    return (inside[0], inside[-1]) if len(inside) >= MIN_SCRAPES else None
 
 
 def _empty(table: RecordTable, sample: ServerSample) -> bool:

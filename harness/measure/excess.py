@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-PRIOR: Final = 1.0  # observations at the allowed share added, so that a clean level has log-odds
-SURE: Final = 0.05 / 8  # error rate at which failures are too many: the default plan's for a level
-NONE_ALLOWED: Final = 1e-6  # stands for `--max-errors 0%`, whose log-odds are not finite
+PRIOR_OBSERVATIONS: Final = (
+    1.0  # observations at the allowed share added, so that a clean level has log-odds
+)
+ERROR_ALPHA: Final = (
+    0.05 / 8
+)  # error rate at which failures are too many: the default plan's for a level
+MIN_ALLOWED_SHARE: Final = 1e-6  # stands for `--max-errors 0%`, whose log-odds are not finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Criterion:
         """
         effect = design_effect(self.sizes, self.hits)
         n, k = weights @ self.sizes / effect, weights @ self.hits / effect
-        share = (k + PRIOR * self.allowed) / (n + PRIOR)
+        share = (k + PRIOR_OBSERVATIONS * self.allowed) / (n + PRIOR_OBSERVATIONS)
         value = np.where(n > 0, log_odds(share) - log_odds(self.allowed), np.nan)
         return value, float(n[0] * share[0] * (1 - share[0]))
 
@@ -59,8 +63,8 @@ def criteria(evidence: Evidence, slos: Sequence[Slo], max_errors: float) -> list
     300 failing), and a level without any would hide what its many gaps show.
     """
     found = [Criterion(*evidence.over(i), slo.allowed) for i, slo in enumerate(slos)]
-    if too_many_errors(evidence, max_errors, SURE):
-        allowed = max(max_errors, NONE_ALLOWED)
+    if too_many_errors(evidence, max_errors, ERROR_ALPHA):
+        allowed = max(max_errors, MIN_ALLOWED_SHARE)
         found.append(Criterion(evidence.ended, evidence.errors, allowed))
     return [one for one in found if one.sizes.any()]
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 # what joins a smooth fit: levels so near the crossing (log of users) and the limit (log-odds)
-NEAR_USERS: Final = 0.5
-NEAR_EXCESS: Final = 1.5
+NEAR_LOG_USERS: Final = 0.5
+NEAR_MARGIN: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def smooth(users: Floats, values: Floats, weights: Floats, point: float) -> Floa
     """
     with np.errstate(divide="ignore"):
         x = np.log(users / max(point, 1e-9))
-    near = (np.abs(x) < NEAR_USERS) & (np.abs(values[:, 0]) < NEAR_EXCESS)
+    near = (np.abs(x) < NEAR_LOG_USERS) & (np.abs(values[:, 0]) < NEAR_MARGIN)
     if near.sum() < 4:  # noqa: PLR2004 - two parameters and something left over
         return np.full(values.shape[1], np.nan)
     w, x, y = weights[near] / weights[near].sum(), x[near], values[near]
@@ -155,7 +155,7 @@ def crossing(
     low, high = percentile_levels(max(near[-3:], default=4))
     lo, hi = np.quantile(found[1:], [low, high], method="nearest")
     below, above = users[fitted <= 0], users[fitted > 0]
-    least = below[-1] if len(below) else 0.0
-    first = above[0] if len(above) else float("inf")
-    ends = float(min(lo, point, least)), float(max(hi, point, first - 1))
-    return Crossing(point, *ends, found[1:], (float(least), float(first)))
+    last_pass = below[-1] if len(below) else 0.0
+    first_fail = above[0] if len(above) else float("inf")
+    ends = float(min(lo, point, last_pass)), float(max(hi, point, first_fail - 1))
+    return Crossing(point, *ends, found[1:], (float(last_pass), float(first_fail)))

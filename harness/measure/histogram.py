@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-STEPS: Final = (100, 125, 150, 200, 250, 300, 400, 500, 600, 800)  # hundredths of a decade's start
+DECADE_STEPS: Final = (
+    100,
+    125,
+    150,
+    200,
+    250,
+    300,
+    400,
+    500,
+    600,
+    800,
+)  # hundredths of a decade's start
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +94,14 @@ def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | Non
     return (histogram.bounds[place - 1] if place else 0.0), histogram.bounds[place]
 
 
-def ladder(least_us: int, most_us: int) -> tuple[float, ...]:
-    """Bounds in seconds from `least_us` to `most_us`, both of STEPS times a power of ten, and +Inf.
+def ladder(min_us: int, max_us: int) -> tuple[float, ...]:
+    """Bounds in seconds from `min_us` to `max_us`, both of STEPS times a power of ten, and +Inf.
 
     They are whole microseconds, so that a bound is the same number wherever it is written.
     """
     decades = (10**k for k in range(10))
-    every = sorted(decade * step // 100 for decade in decades for step in STEPS)
-    return (*(us / 1_000_000 for us in dict.fromkeys(every) if least_us <= us <= most_us), inf)
+    every = sorted(decade * step // 100 for decade in decades for step in DECADE_STEPS)
+    return (*(us / 1_000_000 for us in dict.fromkeys(every) if min_us <= us <= max_us), inf)
 
 
 class Counts:

@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-PLACES: Final = 4
-FEWEST: Final = 20  # gaps of a kind that a quantile of them needs
+DECIMALS: Final = 4
+MIN_GAPS: Final = 20  # gaps of a kind that a quantile of them needs
 MAX_GAPS: Final = 100_000  # that are looked at: half as many at least where there are more
-LONGEST: Final = 0.95  # the gaps above this quantile are the longest ones
-SHORT: Final = 0.5  # of the median gap: the event before it was late
-CERTAIN: Final = 0.75  # of a prompt's mean time in the engine: it was surely computed then
-BIN_S: Final = 0.1  # arrivals are counted in bins of this length,
-PER_BIN: Final = 2.0  # longer where so many would not come in one on average
+TAIL_QUANTILE: Final = 0.95  # the gaps above this quantile are the longest ones
+EARLY_EVENT_SHARE: Final = 0.5  # of the median gap: the event before it was late
+CERTAIN_PREFILL_SHARE: Final = (
+    0.75  # of a prompt's mean time in the engine: it was surely computed then
+)
+MIN_BIN_S: Final = 0.1  # arrivals are counted in bins of this length,
+MIN_PER_BIN: Final = 2.0  # longer where so many would not come in one on average
 
 
 class GapSample:
@@ -105,22 +107,22 @@ def gap_figures(
         sample = GapSample(start_ns, end_ns)
         walk(table, [sample])
     ends, lengths, came = sample.columns
-    if len(ends) < FEWEST:
+    if len(ends) < MIN_GAPS:
         return GapFigures()
     gaps = lengths / MS
     beside, tokens = _prompts(table, ends - lengths, ends, 0.0 if isnan(prefill_s) else prefill_s)
-    longest = gaps >= np.quantile(gaps, LONGEST, method="higher")
-    late = (gaps < SHORT * np.median(gaps)) | (came > 1)
+    longest = gaps >= np.quantile(gaps, TAIL_QUANTILE, method="higher")
+    late = (gaps < EARLY_EVENT_SHARE * np.median(gaps)) | (came > 1)
     slope, base, r = _line(tokens, gaps)
     figures = GapFigures(
         n=len(gaps), prompt_share=float(beside.mean()), prompt_tokens_mean=float(tokens.mean()),
         longest_prompt_share=float(beside[longest].mean()), late_share=float(late.mean()),
-        mean_ms=float(gaps.mean()), p50_ms=_quantile(gaps, 0.5), p95_ms=_quantile(gaps, LONGEST),
-        alone_p50_ms=_quantile(gaps[~beside], 0.5), alone_p95_ms=_quantile(gaps[~beside], LONGEST),
+        mean_ms=float(gaps.mean()), p50_ms=_quantile(gaps, 0.5), p95_ms=_quantile(gaps, TAIL_QUANTILE),
+        alone_p50_ms=_quantile(gaps[~beside], 0.5), alone_p95_ms=_quantile(gaps[~beside], TAIL_QUANTILE),
         beside_p50_ms=_quantile(gaps[beside], 0.5), slope_ms=1000 * slope, base_ms=base,
         correlation=r,
     )  # fmt: skip
-    return rounded(figures, PLACES)
+    return rounded(figures, DECIMALS)
 
 
 def _prompts(
@@ -139,7 +141,7 @@ def _prompts(
     slack = (end - begin) // 4
     before = np.searchsorted(at, begin + slack, "right")
     ended = np.maximum(np.searchsorted(at, end + slack, "right"), before)
-    lasts = CERTAIN * prefill_s * SECOND * size / max(float(size.mean()), 1.0)
+    lasts = CERTAIN_PREFILL_SHARE * prefill_s * SECOND * size / max(float(size.mean()), 1.0)
     begun = np.searchsorted(np.sort(at - lasts.astype(np.int64)), end, "left")
     return np.maximum(begun, ended) > before, (total[ended] - total[before]).astype(float)
 
@@ -169,17 +171,17 @@ def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> ArrivalFi
     inside = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     sent = np.sort(table.sent_ns[inside])
     seconds = (end_ns - start_ns) / SECOND
-    if len(sent) < FEWEST or seconds <= 0:
+    if len(sent) < MIN_GAPS or seconds <= 0:
         return ArrivalFigures()
-    bin_s = max(BIN_S, PER_BIN * seconds / len(sent))
+    bin_s = max(MIN_BIN_S, MIN_PER_BIN * seconds / len(sent))
     bins = max(int(seconds / bin_s), 1)
     counts = np.bincount((sent - start_ns) // int(bin_s * SECOND), minlength=bins)[:bins]
-    if bins < FEWEST // 2:
+    if bins < MIN_GAPS // 2:
         return ArrivalFigures()
     dispersion = float(counts.var() / max(counts.mean(), 1e-9))
     scheduled = float((table.scheduled_ns[inside] >= 0).mean())
-    return rounded(ArrivalFigures(len(sent), bin_s, dispersion, scheduled), PLACES)
+    return rounded(ArrivalFigures(len(sent), bin_s, dispersion, scheduled), DECIMALS)
 
 
 def _quantile(values: Floats, q: float) -> float:
-    return quantile(np.sort(values), q) if len(values) >= FEWEST else nan
+    return quantile(np.sort(values), q) if len(values) >= MIN_GAPS else nan

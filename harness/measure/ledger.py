@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 KEEP_NS: Final = 30 * SECOND  # before the instant last asked for
-EVENTS: Final = 1 << 16  # that are packed together, about,
-REQUESTS: Final = 1 << 13  # or requests
+PACK_EVENTS: Final = 1 << 16  # that are packed together, about,
+PACK_REQUESTS: Final = 1 << 13  # or requests
 
 
 class Ledger:
@@ -65,7 +65,7 @@ class Ledger:
             self.total += len(whole)
             self._fresh.append(RecordTable.from_records(whole))
             events = sum(len(table.at_ns) for table in self._fresh)
-            if events >= EVENTS or sum(map(len, self._fresh)) >= REQUESTS:
+            if events >= PACK_EVENTS or sum(map(len, self._fresh)) >= PACK_REQUESTS:
                 self._pack()
 
     def close(self) -> None:
@@ -123,13 +123,13 @@ class _Open:
     """A request under way: its parts as one, and the instants that parts were known until."""
 
     record: RequestRecord
-    told: set[int]
+    known_until: set[int]
 
     def join(self, part: RequestRecord) -> None:
         """Take a part that may be late or come again; the newest one's scalars count."""
-        if part.done_ns in self.told:
+        if part.done_ns in self.known_until:
             return
-        self.told.add(part.done_ns)
+        self.known_until.add(part.done_ns)
         at_ns = self.record.at_ns
         late = part.done_ns < self.record.done_ns
         place = bisect_right(at_ns, part.at_ns[0]) if late and part.at_ns else len(at_ns)
@@ -179,7 +179,7 @@ class Look:
         return table.select(rows).until(self.horizon_ns)
 
     def _open_tables(self) -> Iterator[RecordTable]:
-        return map(RecordTable.from_records, in_pieces(self.open, EVENTS))
+        return map(RecordTable.from_records, in_pieces(self.open, PACK_EVENTS))
 
 
 def in_flight(table: RecordTable, start_ns: int, end_ns: int) -> float:

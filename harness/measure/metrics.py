@@ -179,8 +179,8 @@ class TokenGaps:
     end: Ints  # flat index of the event that ends it
     at_ns: Ints  # when it ended
     ns: Ints  # its length by the stamps
-    least_ns: Ints
-    most_ns: Ints
+    min_ns: Ints
+    max_ns: Ints
 
 
 def event_gaps(events: Events) -> TokenGaps:
@@ -190,8 +190,8 @@ def event_gaps(events: Events) -> TokenGaps:
     inner[offsets[:-1][offsets[1:] > offsets[:-1]]] = False  # the first of a request ends no gap
     end = np.flatnonzero(inner)
     at_ns, before_ns = at[end], at[end - 1]
-    least_ns = (low[end] - before_ns).clip(min=0)
-    return TokenGaps(end, at_ns, at_ns - before_ns, least_ns, at_ns - low[end - 1])
+    min_ns = (low[end] - before_ns).clip(min=0)
+    return TokenGaps(end, at_ns, at_ns - before_ns, min_ns, at_ns - low[end - 1])
 
 
 def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observed:
@@ -205,8 +205,8 @@ def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observed:
     inf = np.full(len(lost), np.inf)
     return Observed(
         ns=np.concatenate([seen.ns, inf]),
-        lo_ns=np.concatenate([seen.least_ns, inf]),
-        hi_ns=np.concatenate([seen.most_ns, inf]),
+        lo_ns=np.concatenate([seen.min_ns, inf]),
+        hi_ns=np.concatenate([seen.max_ns, inf]),
         at_ns=np.concatenate([seen.at_ns, table.done_ns[lost]]),
         row=np.concatenate([table.request_of_event[seen.end], lost]),
     )
@@ -223,8 +223,8 @@ def token_gaps(events: Events) -> TokenGaps:
     tokens = events.tokens[gaps.end].clip(min=1)
     if (tokens == 1).all():
         return gaps
-    least_ns, most_ns = gaps.least_ns // tokens, gaps.most_ns // tokens
-    columns = (gaps.end, gaps.at_ns, gaps.ns // tokens, least_ns, most_ns)
+    min_ns, max_ns = gaps.min_ns // tokens, gaps.max_ns // tokens
+    columns = (gaps.end, gaps.at_ns, gaps.ns // tokens, min_ns, max_ns)
     return TokenGaps(*(np.repeat(column, tokens) for column in columns))
 
 

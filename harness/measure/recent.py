@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 KEYS: Final = tuple(key for key, row in LATENCIES.items() if row.live)
 SHOWN: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 SPAN_S: Final = 10
-MOST: Final = 20_000  # values of each latency: half a millisecond to sort
+MAX_VALUES: Final = 20_000  # values of each latency: half a millisecond to sort
 
 
 class Recent:
     """`take` values as they come; `look` once a second."""
 
-    def __init__(self, span_s: int = SPAN_S, most: int = MOST) -> None:
-        """`span_s`: how many looks a value stays; `most`: values kept of each latency."""
-        self._most = most
+    def __init__(self, span_s: int = SPAN_S, max_values: int = MAX_VALUES) -> None:
+        """`span_s`: how many looks a value stays; `max_values`: values kept of each latency."""
+        self._max_values = max_values
         self._fresh: dict[str, list[Floats | Ints]] = {key: [] for key in KEYS}
         self._seconds: dict[str, deque[Floats]] = {key: deque(maxlen=span_s) for key in KEYS}
 
@@ -54,9 +54,11 @@ class Recent:
 
     def _quantiles(self, key: str) -> list[float | str | None]:
         seconds, fresh = self._seconds[key], self._fresh[key]
-        seconds.append(np.concatenate(fresh)[-self._most :].astype(float) if fresh else np.zeros(0))
+        seconds.append(
+            np.concatenate(fresh)[-self._max_values :].astype(float) if fresh else np.zeros(0)
+        )
         fresh.clear()
-        ordered = np.sort(np.concatenate(seconds)[-self._most :])
+        ordered = np.sort(np.concatenate(seconds)[-self._max_values :])
         return [_shown(ordered, q) for q in SHOWN.values()]
 
 

@@ -102,9 +102,9 @@ def request_id(run_id: str, worker: int, number: int) -> str:
     return f"{run_id}-{worker}-{number}"
 
 
-def key_of(run_id: str, told: str) -> tuple[int, int] | None:
+def key_of(run_id: str, server_id: str) -> tuple[int, int] | None:
     """(worker, number) of a server's id such as `cmpl-RUN-0-17-0`; None: not of this run."""
-    _, ours, rest = told.partition(f"{run_id}-")
+    _, ours, rest = server_id.partition(f"{run_id}-")
     parts = rest.split("-")
     if not ours or not run_id or len(parts) < 2 or not (parts[0] + parts[1]).isdecimal():  # noqa: PLR2004
         return None

@@ -28,9 +28,14 @@ if TYPE_CHECKING:
     from harness.measure.fit import Level
     from harness.measure.slo import Slo
 
-TOO_SHORT: Final = 0.03  # of the budget: what is left below this holds no step worth its warm-up
-LOWER: Final = (0.93, 0.86)  # of an end that stays inconclusive: levels to show that they pass
-CLEARLY_BELOW: Final = -0.7  # log-odds: about half the share allowed, so that holding on decides
+MIN_BUDGET_SHARE: Final = (
+    0.03  # of the budget: what is left below this holds no step worth its warm-up
+)
+LOWER_LEVEL_SHARES: Final = (
+    0.93,
+    0.86,
+)  # of an end that stays inconclusive: levels to show that they pass
+CLEAR_MARGIN: Final = -0.7  # log-odds: about half the share allowed, so that holding on decides
 LEVELS_SHARED: Final = 8  # alpha is split over as many levels as usually need a decision
 
 
@@ -93,10 +98,10 @@ def bracket_of(levels: Sequence[Level]) -> Bracket:
     if not levels:
         return Bracket(None, None)
     fitted = isotonic(np.array([x.excess for x in levels]), np.array([x.weight for x in levels]))
-    good = int((fitted <= 0).sum())  # the fit does not decrease: the good ones come first
+    n_passing = int((fitted <= 0).sum())  # the fit does not decrease: the good ones come first
     return Bracket(
-        levels[good - 1] if good else None,
-        levels[good] if good < len(levels) else None,
+        levels[n_passing - 1] if n_passing else None,
+        levels[n_passing] if n_passing < len(levels) else None,
     )
 
 
@@ -108,7 +113,7 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
         return _confirm(plan, bracket, levels, left)
-    if left <= plan.budget_ns * TOO_SHORT:
+    if left <= plan.budget_ns * MIN_BUDGET_SHARE:
         return _settle(plan, bracket) if levels else ended(evidences)
     if purpose == Purpose.up:
         return Hold(users, purpose, StopRule.lean, int(min(left, plan.budget_ns * 0.04)))
@@ -160,24 +165,28 @@ def _confirm(plan: SearchPlan, bracket: Bracket, levels: Sequence[Level], left: 
         for end in _ends(bracket)
         if end.steps < 2 or plan.judge(end.evidence).decision == Decision.inconclusive  # noqa: PLR2004 - twice
     ]
-    if not open_ends or left <= plan.budget_ns * TOO_SHORT:
+    if not open_ends or left <= plan.budget_ns * MIN_BUDGET_SHARE:
         return _settle(plan, bracket)
-    least = min(open_ends, key=lambda end: (end.steps, end.weight))
-    users = least.users
-    if bracket.low is not None and least.steps >= 2:  # noqa: PLR2004 - as above
+    least_known = min(open_ends, key=lambda end: (end.steps, end.weight))
+    users = least_known.users
+    if bracket.low is not None and least_known.steps >= 2:  # noqa: PLR2004 - as above
         users = _shown_below(plan, bracket.low.users, levels) or users
     return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, plan.budget_ns * 0.06)))
 
 
 def _shown_below(plan: SearchPlan, low: int, levels: Sequence[Level]) -> int | None:
     """The level to hold so that one near the lower end passes; None: one does, or none will."""
-    near = {level.users: level for level in levels if LOWER[-1] * low - 1 < level.users <= low}
+    near = {
+        level.users: level
+        for level in levels
+        if LOWER_LEVEL_SHARES[-1] * low - 1 < level.users <= low
+    }
     if any(plan.judge(x.evidence).decision == Decision.passed for x in near.values()):
         return None
-    for share in LOWER:
+    for share in LOWER_LEVEL_SHARES:
         users = max(int(low * share), plan.min_users)
         level = near.get(users)
-        if users < low and (level is None or level.steps < 2 or level.excess < CLEARLY_BELOW):  # noqa: PLR2004 - as above
+        if users < low and (level is None or level.steps < 2 or level.excess < CLEAR_MARGIN):  # noqa: PLR2004 - as above
             return users
     return None
 

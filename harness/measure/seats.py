@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from harness.measure.samples import ServerSample
 
-ENOUGH: Final = 5  # samples with every seat taken
-FULL: Final = 0.9  # of the KV blocks: then these bind, not the seats
-NEAR: Final = 0.1  # below the most that ran: as near as a scrape between two steps comes
-FLAT: Final = 0.8  # of the samples with waiting requests are that near
+MIN_FULL_SAMPLES: Final = 5  # samples with every seat taken
+KV_FULL_SHARE: Final = 0.9  # of the KV blocks: then these bind, not the seats
+NEAR_MAX_SHARE: Final = 0.1  # below the most that ran: as near as a scrape between two steps comes
+MIN_FLAT_SHARE: Final = 0.8  # of the samples with waiting requests are that near
 
 
 class Source(StrEnum):
@@ -54,14 +54,14 @@ def inferred_seats(samples: Sequence[ServerSample]) -> int | None:
         b.running
         for a, b in pairwise(samples)
         if min(_waiting(a), _waiting(b)) >= 1
-        and not _fullest(b) >= FULL
+        and not _fullest(b) >= KV_FULL_SHARE
         and not b.preemptions_total > a.preemptions_total
     ]
-    most = max(full, default=0.0)
-    flat = [running for running in full if most - running <= max(NEAR * most, 1)]
-    if len(flat) < max(ENOUGH, FLAT * len(full)):
+    highest = max(full, default=0.0)
+    flat = [running for running in full if highest - running <= max(NEAR_MAX_SHARE * highest, 1)]
+    if len(flat) < max(MIN_FULL_SAMPLES, MIN_FLAT_SHARE * len(full)):
         return None
-    return round(most)
+    return round(highest)
 
 
 def flat_share(samples: Sequence[ServerSample]) -> float:
@@ -69,11 +69,13 @@ def flat_share(samples: Sequence[ServerSample]) -> float:
 
     Where every seat is taken it is 1: what runs stands still however many wait.
     """
-    most = max((s.running for s in samples if not isnan(s.running)), default=0.0)
+    highest = max((s.running for s in samples if not isnan(s.running)), default=0.0)
     seen = [s.running for s in samples if _waiting(s) >= 1]
     if not seen:
         return nan
-    return sum(most - running <= max(NEAR * most, 1) for running in seen) / len(seen)
+    return sum(highest - running <= max(NEAR_MAX_SHARE * highest, 1) for running in seen) / len(
+        seen
+    )
 
 
 def _waiting(sample: ServerSample) -> float:

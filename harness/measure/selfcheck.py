@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-SHARE_LIMIT: Final = 0.05  # of the limit (or of the value above it): the bracket's own width
+MAX_INSTRUMENT_SHARE: Final = (
+    0.05  # of the limit (or of the value above it): the bracket's own width
+)
 # without an SLO these are judged, and so much uncertainty is none: what accuracy is claimed to
-WITHOUT_SLO: Final = {"ttft": 0.5 * MS, "itl": 0.1 * MS}
-FEWEST: Final = 20  # observations: fewer cannot have a p95
+DEFAULT_PRECISION_NS: Final = {"ttft": 0.5 * MS, "itl": 0.1 * MS}
+MIN_OBSERVATIONS: Final = 20  # observations: fewer cannot have a p95
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def instruments(
     """
     table, span = recorded.table, (window.settled_ns, window.end_ns)
     wanted = [(s.metric, s.q, float(s.limit_ns)) for s in slos]
-    wanted = wanted or [(key, 0.95, 0.0) for key in WITHOUT_SLO]
+    wanted = wanted or [(key, 0.95, 0.0) for key in DEFAULT_PRECISION_NS]
     if gaps is None and any(key in GAPS for key, _, _ in wanted):
         gaps = Tokens.of(recorded, span).gaps
     found = []
@@ -78,7 +80,7 @@ def instruments(
             seen: Figures = gaps[key]
         else:
             seen = _closed(sample_of(table, key, spans_of(table, [span])))
-        if seen.n >= FEWEST:
+        if seen.n >= MIN_OBSERVATIONS:
             found.append(_bounds(seen, key, q, limit_ns))
     return found
 
@@ -95,7 +97,7 @@ def _bounds(seen: Figures, key: str, q: float, limit_ns: float) -> Instrument:
     value, (low, high) = seen.quantile(q), seen.instrument(q)
     scale = max(limit_ns, value if np.isfinite(value) else 0.0)
     if not limit_ns:
-        scale = max(scale, WITHOUT_SLO[key] / SHARE_LIMIT)
+        scale = max(scale, DEFAULT_PRECISION_NS[key] / MAX_INSTRUMENT_SHARE)
     return Instrument(key, q, value, low, high, scale)
 
 
@@ -105,7 +107,7 @@ def instrument_sentence(
     """Why the step's figures must not be used, with the remedy; '' when they may."""
     found = instruments(recorded, window, slos, gaps)
     worst = max(found, key=lambda x: x.share, default=None)
-    if worst is None or worst.share <= SHARE_LIMIT:
+    if worst is None or worst.share <= MAX_INSTRUMENT_SHARE:
         return ""
     exact = recorded.table.not_before_ns == recorded.table.at_ns
     name = "TPOT" if worst.metric in SPEEDS else PROMISED[worst.metric].name
@@ -117,7 +119,7 @@ def instrument_sentence(
     return (
         f"this client cannot tell p{worst.q * 100:g} {name} better than "
         f"{worst.lo_ns / MS:.4g} to {worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of the scale it "
-        f"is judged on: expected at most {SHARE_LIMIT:.0%} ({why}); try --processes 4, or fewer "
+        f"is judged on: expected at most {MAX_INSTRUMENT_SHARE:.0%} ({why}); try --processes 4, or fewer "
         "users per worker"
     )
 

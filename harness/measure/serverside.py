@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from harness.measure.histogram import Histogram
     from harness.measure.samples import ServerSample
 
-PLACES: Final = 6
-BEYOND: Final = 10  # observations that a quantile needs beyond it
+DECIMALS: Final = 6
+MIN_BEYOND_QUANTILE: Final = 10  # observations that a quantile needs beyond it
 # what a verdict rests on, in words, by the figure that shows whether the server says it
-SAYS: Final = {
+REQUIRED_FIGURES: Final = {
     "running": "running requests",
     "waiting": "waiting requests",
     "kv_usage": "KV cache usage",
@@ -83,14 +83,14 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     step = between(samples, "step_tokens")
     figures = ServerFigures(
         samples=len(samples), running_mean=_mean(samples, "running"),
-        running_max=_most(samples, "running"), running_flat_share=flat_share(samples),
-        waiting_mean=_mean(samples, "waiting"), waiting_max=_most(samples, "waiting"),
+        running_max=_max(samples, "running"), running_flat_share=flat_share(samples),
+        waiting_mean=_mean(samples, "waiting"), waiting_max=_max(samples, "waiting"),
         waiting_capacity_mean=_mean(samples, "waiting_capacity"),
         waiting_deferred_mean=_mean(samples, "waiting_deferred"),
-        kv_usage_mean=_mean(samples, "kv_usage"), kv_usage_max=_most(samples, "kv_usage"),
+        kv_usage_mean=_mean(samples, "kv_usage"), kv_usage_max=_max(samples, "kv_usage"),
         kv_usage_fullest_mean=_mean(samples, "kv_usage_fullest"),
-        kv_usage_fullest_max=_most(samples, "kv_usage_fullest"),
-        awake_min=-_most(samples, "awake", -1), preemptions=grown(samples, "preemptions_total"),
+        kv_usage_fullest_max=_max(samples, "kv_usage_fullest"),
+        awake_min=-_max(samples, "awake", -1), preemptions=grown(samples, "preemptions_total"),
         prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
         spec_acceptance=_share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
         spec_accepted_length=1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total"),
@@ -107,7 +107,7 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         itl_p95_s=bucket(between(samples, "itl"), 0.95),
         step_tokens_mean=step.mean if step else nan, finished=_finished(samples),
     )  # fmt: skip
-    return rounded(figures, PLACES)
+    return rounded(figures, DECIMALS)
 
 
 def grown(samples: Sequence[ServerSample], name: str) -> float:
@@ -134,7 +134,7 @@ def between(samples: Sequence[ServerSample], key: str) -> Histogram | None:
 
 def bucket(histogram: Histogram | None, q: float) -> tuple[float, float] | None:
     """The bucket that holds a quantile; None when too little was observed beyond it."""
-    if histogram is None or histogram.count * (1 - q) < BEYOND:
+    if histogram is None or histogram.count * (1 - q) < MIN_BEYOND_QUANTILE:
         return None
     return quantile_bounds(histogram, q)
 
@@ -152,7 +152,11 @@ def mean_s(samples: Sequence[ServerSample], key: str) -> float:
 
 def lacking(samples: Sequence[ServerSample]) -> list[str]:
     """What the server never said, of what a verdict rests on; without samples it is all of it."""
-    return [words for name, words in SAYS.items() if all(isnan(getattr(s, name)) for s in samples)]
+    return [
+        words
+        for name, words in REQUIRED_FIGURES.items()
+        if all(isnan(getattr(s, name)) for s in samples)
+    ]
 
 
 def _values(samples: Sequence[ServerSample], name: str) -> list[float]:
@@ -165,7 +169,7 @@ def _mean(samples: Sequence[ServerSample], name: str) -> float:
     return fsum(values) / len(values) if values else nan
 
 
-def _most(samples: Sequence[ServerSample], name: str, sign: int = 1) -> float:
+def _max(samples: Sequence[ServerSample], name: str, sign: int = 1) -> float:
     return max((sign * value for value in _values(samples, name)), default=nan)
 
 

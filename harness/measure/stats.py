@@ -30,8 +30,8 @@ QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.
 FEWEST_BEYOND: Final = 10  # values above a quantile that show how such values come
 REPLICATES: Final = 400
 MOST_BLOCKS: Final = 24  # of time
-MOST_TERMS: Final = 2000  # of a continued fraction, until they change so little:
-PRECISE: Final = 1e-10
+MAX_TERMS: Final = 2000  # of a continued fraction, until they change so little:
+CONVERGED: Final = 1e-10
 _NORMAL: Final = NormalDist()
 _log_gamma = np.vectorize(lgamma, otypes=[float])
 
@@ -170,14 +170,14 @@ def beta(a: Floats, b: Floats | float, x: Floats | float) -> Floats:
     c = np.ones(y.shape)
     d = 1 / (1 - (u + v) * y / (u + 1))
     whole = d.copy()
-    for m in range(1, MOST_TERMS):
+    for m in range(1, MAX_TERMS):
         for term in (
             m * (v - m) * y / ((u + 2 * m - 1) * (u + 2 * m)),
             -(u + m) * (u + v + m) * y / ((u + 2 * m) * (u + 2 * m + 1)),
         ):
             d, c = 1 / (1 + term * d), 1 + term / c
             whole *= c * d
-        if (np.abs(c * d - 1) < PRECISE).all():
+        if (np.abs(c * d - 1) < CONVERGED).all():
             break
     size = _log_gamma(u + v) - _log_gamma(u) - _log_gamma(v)
     value = np.exp(size + u * np.log(y) + v * np.log1p(-y)) / u * whole

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from harness.measure.table import RecordTable
 
-PLACES: Final = 6
+DECIMALS: Final = 6
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
 
 
@@ -89,4 +89,4 @@ def traced_split(
         figures[f"{key}_ms"] = float(fine.mean()) if len(fine) else nan
         for name, q in QUANTILES.items():
             figures[f"{key}_{name}_ms"] = quantile(fine, q) if len(fine) else nan
-    return rounded(TracedSplit(len(rows), int(sent_in.sum()), **figures), PLACES)
+    return rounded(TracedSplit(len(rows), int(sent_in.sum()), **figures), DECIMALS)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 Bounds = tuple[float, float] | None
 
-PLACES: Final = 6
-OBSERVED: Final = ("ttft", "queue", "prefill")
+DECIMALS: Final = 6
+OBSERVED_KEYS: Final = ("ttft", "queue", "prefill")
 PARTS: Final = ("queue", "prefill", "rest", "residual")  # what adds up to the client's mean
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
 
@@ -93,22 +93,22 @@ def ttft_split(
     first, last = edges
     cohort = Cohort.between(table, first, last)
     observed = _Observed(cohort, first, last, samples)
-    found = {key: observed.sum_of(key) for key in OBSERVED}
+    found = {key: observed.sum_of(key) for key in OBSERVED_KEYS}
     # queue and prefill at once: together they are not longer than a TTFT either
-    both = observed.sum_of("queue", "prefill")
-    ttft, queue, prefill = (found[key] for key in OBSERVED)
+    queue_and_prefill = observed.sum_of("queue", "prefill")
+    ttft, queue, prefill = (found[key] for key in OBSERVED_KEYS)
     client, rest, residual = _client(cohort), None, None
-    if ttft and queue and prefill and both:
-        ttft, queue, prefill, both = agreed(ttft, queue, prefill, both)
-        rest = ttft.less(both)
+    if ttft and queue and prefill and queue_and_prefill:
+        ttft, queue, prefill, queue_and_prefill = agreed(ttft, queue, prefill, queue_and_prefill)
+        rest = ttft.less(queue_and_prefill)
     if client and ttft:
         residual = client.less(ttft, least=-inf)
     every = {"ttft": ttft, "queue": queue, "prefill": prefill, "rest": rest, "client": client,
              "residual": residual}  # fmt: skip
     figures: dict[str, Any] = {}
     for key, each in every.items():
-        figures |= _told(key, each, len(cohort))
-    for key in OBSERVED:
+        figures |= _mean_fields(key, each, len(cohort))
+    for key in OBSERVED_KEYS:
         figures[f"{key}_n"] = _whole(grown([first, last], f"{key}_count"))
         figures |= _quantiles(key, between([first, last], key))
     exact = all(each is not None and each.exact for each in found.values())
@@ -126,13 +126,13 @@ class _Observed:
 
     def sum_of(self, *keys: str) -> Sum | None:
         """The cohort's sum of these durations together; they are observed at the same instant."""
-        doubt = self.cohort.doubt(at_end=keys[0] != "ttft")
+        uncertainty = self.cohort.uncertainty(at_end=keys[0] != "ttft")
         later = (
-            self._until(self.first, doubt.extra_until_ns, keys),
-            self._until(self.last, doubt.missing_until_ns, keys),
+            self._until(self.first, uncertainty.extra_until_ns, keys),
+            self._until(self.last, uncertainty.missing_until_ns, keys),
         )
         count = grown([self.first, self.last], f"{keys[0]}_count")
-        return doubt.sum_of(count, _grown_ns(self.first, self.last, keys), later)
+        return uncertainty.sum_of(count, _grown_ns(self.first, self.last, keys), later)
 
     def _until(self, scrape: ServerSample, until_ns: int, keys: Sequence[str]) -> float:
         """Observed from a scrape to the next one that is later than that; +inf without one."""
@@ -155,10 +155,10 @@ def _client(cohort: Cohort) -> Sum | None:
     return Sum(total, total, total)
 
 
-def _told(key: str, each: Sum | None, n: int) -> dict[str, Any]:
+def _mean_fields(key: str, each: Sum | None, n: int) -> dict[str, Any]:
     if each is None or not n:
         return {}
-    mean, lo, hi = (round(value / n / MS, PLACES) + 0.0 for value in (each.at, each.lo, each.hi))
+    mean, lo, hi = (round(value / n / MS, DECIMALS) + 0.0 for value in (each.at, each.lo, each.hi))
     return {f"{key}_ms": mean, f"{key}_ms_bound": (lo, hi)}
 
 
@@ -167,7 +167,7 @@ def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, q in QUANTILES.items():
         held = bucket(histogram, q)
-        ms = held and tuple(round(bound_s * SECOND / MS, PLACES) for bound_s in held)
+        ms = held and tuple(round(bound_s * SECOND / MS, DECIMALS) for bound_s in held)
         out[f"{key}_{name}_ms_bucket"] = ms
     return out
 

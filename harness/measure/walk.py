@@ -64,14 +64,14 @@ class Piece:
         return self._gaps.ns
 
     @property
-    def least_ns(self) -> Ints:
+    def min_ns(self) -> Ints:
         """What each gap was at least."""
-        return self._gaps.least_ns
+        return self._gaps.min_ns
 
     @property
-    def most_ns(self) -> Ints:
+    def max_ns(self) -> Ints:
         """What each gap was at most."""
-        return self._gaps.most_ns
+        return self._gaps.max_ns
 
     @cached_property
     def tokens(self) -> Ints:
@@ -81,7 +81,7 @@ class Piece:
     @cached_property
     def columns(self) -> dict[str, tuple[Ints, Ints]]:
         """(gaps, their bins), named as in `Observed`."""
-        gaps = {"ns": self.gap_ns, "lo_ns": self.least_ns, "hi_ns": self.most_ns}
+        gaps = {"ns": self.gap_ns, "lo_ns": self.min_ns, "hi_ns": self.max_ns}
         return {name: (ns, bin_of(ns)) for name, ns in gaps.items()}
 
 

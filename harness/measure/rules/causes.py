@@ -21,21 +21,23 @@ SLOTS_TAKEN: Final = 0.9  # of the known slots run on average: all are taken
 # Where nobody says how many slots there are: share of the readings with waiting requests at which
 # about as many run as ever. Less proof is enough where steps have room for prompts, for then only
 # slots are left to wait for.
-FLAT_SHARE: Final = 0.8
-FLAT_SHARE_WITH_ROOM: Final = 0.65
+MIN_FLAT_SHARE: Final = 0.8
+MIN_FLAT_SHARE_WITH_ROOM: Final = 0.65
 LARGER_PART: Final = 0.5  # of the mean TTFT, of the engine's time, of a gap
 SLOT_SURE: Final = 0.6  # confidence that is enough to say that the wait is for a slot
 SLOT_PROBABLE: Final = 0.7  # where prompts take much of the GPU's time
 GPU_IDLE: Final = 0.6  # of the time at most the GPU works: then it is not the limit
-PROMPTS_LITTLE: Final = 0.15  # of the engine's time goes to prompts: the rest does not wait for it
+MIN_PROMPT_SHARE: Final = (
+    0.15  # of the engine's time goes to prompts: the rest does not wait for it
+)
 # Gaps are longer for prompts when these add more to the p95 than steps vary by themselves, and half
 # of the longest gaps had a prompt beside them; or when they add a little and nearly all of the
 # longest gaps had one, clearly more often than any gap.
-PROMPTS_ADD: Final = 0.07  # of the p95 gap
-LONGEST_BESIDE: Final = 0.5  # of the longest gaps
-PROMPTS_ADD_LITTLE: Final = 0.03
-LONGEST_NEARLY_ALL: Final = 0.9
-LONGEST_OFTENER: Final = 1.3  # times as often as any gap
+MIN_PROMPT_COST: Final = 0.07  # of the p95 gap
+MIN_LONGEST_SHARE: Final = 0.5  # of the longest gaps
+MIN_SMALL_PROMPT_COST: Final = 0.03
+NEARLY_ALL_LONGEST: Final = 0.9
+LONGEST_OVER_ALL: Final = 1.3  # times as often as any gap
 
 
 def waiting_for_capacity(f: Facts) -> float:
@@ -53,8 +55,8 @@ def slot_confidence(f: Facts) -> tuple[float, str]:
     if f.kv_max >= KV_FULL or f.preemptions > 0:
         return 0.0, "the KV cache is full before the slots are"
     known = not isnan(f.slots)
-    least = FLAT_SHARE if f.filled or isnan(f.beside_share) else FLAT_SHARE_WITH_ROOM
-    if not (f.running >= SLOTS_TAKEN * f.slots if known else f.running_flat >= least):
+    min_flat = MIN_FLAT_SHARE if f.filled or isnan(f.beside_share) else MIN_FLAT_SHARE_WITH_ROOM
+    if not (f.running >= SLOTS_TAKEN * f.slots if known else f.running_flat >= min_flat):
         free = "what runs changes while requests wait, so slots are free"
         return 0.0, f"{n(f.running)} of {n(f.slots, '.0f')} slots are taken" if known else free
     confidence = 0.9 if f.reading else SLOT_PROBABLE
@@ -70,7 +72,7 @@ def not_waiting_for_prompts(f: Facts) -> str:
     inside, whole = f.queue_ms + f.prefill_ms, max(f.ttft_ms, f.client_ttft_ms)
     # where slots and blocks are free and still requests wait, only the token budget is left
     unseen = isnan(f.beside_share) and f.waiting >= WAITING_LEAST
-    fills = unseen or f.filled or f.computing or f.prompt_part >= PROMPTS_LITTLE
+    fills = unseen or f.filled or f.computing or f.prompt_part >= MIN_PROMPT_SHARE
     reasons = {
         "first tokens are in time": not f.first,
         "requests wait for KV blocks": f.kv_max >= KV_FULL or f.preemptions > 0,
@@ -90,10 +92,10 @@ def gaps_not_longer_for_prompts(f: Facts) -> str:
         return "no SLO is broken"
     if isnan(f.longest_beside_share) or isnan(f.alone_ms):
         return "too few gaps to compare those with and without prompts"
-    longer = f.prompts_ms >= PROMPTS_ADD * f.gap_p95_ms
-    mostly = f.longest_beside_share >= LONGEST_BESIDE
-    nearly_all = max(LONGEST_NEARLY_ALL, LONGEST_OFTENER * f.beside_share)
-    a_little = f.prompts_ms >= PROMPTS_ADD_LITTLE * f.gap_p95_ms
+    longer = f.prompts_ms >= MIN_PROMPT_COST * f.gap_p95_ms
+    mostly = f.longest_beside_share >= MIN_LONGEST_SHARE
+    nearly_all = max(NEARLY_ALL_LONGEST, LONGEST_OVER_ALL * f.beside_share)
+    a_little = f.prompts_ms >= MIN_SMALL_PROMPT_COST * f.gap_p95_ms
     if not ((longer and mostly) or (a_little and f.longest_beside_share >= nearly_all)):
         return (
             f"gaps with a prompt beside them are hardly longer: {ms(f.gap_p95_ms)} at p95, "

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.measure.seats import MaxNumSeqs
 
-COUNT_THE_WAIT: Final = ("ttft", "ttfot", "e2e")  # latencies in which queue and prompt count
+QUEUEING_LATENCIES: Final = ("ttft", "ttfot", "e2e")  # latencies in which queue and prompt count
 # An API server that is so busy (cores) and sends so many events late (share): it is late itself.
 # Simulated ones are so from a quarter of a core on; four of an H200 at 0.4 each were in time.
 SENT_LATE: Final = (0.5, 0.02)
@@ -25,13 +25,15 @@ NEARLY_ALL_STEPS: Final = 0.9
 P95_LIKE_MEDIAN: Final = 1.25
 LONGER_STEPS: Final = 1.5  # times a gap at the lowest level
 FAR_LONGER_STEPS: Final = 4.0
-QUEUE_FOR_SLOT: Final = 0.05  # of what runs waits all the while
-STANDS_STILL: Final = 0.9  # of the readings with waiting requests are near the most that ran
-NEARLY_P95: Final = 0.03  # of the gaps have a prompt: the next users bring them to the longest 5 %
+MIN_QUEUE_SHARE: Final = 0.05  # of what runs waits all the while
+MIN_FLAT_SHARE: Final = 0.9  # of the readings with waiting requests are near the most that ran
+MIN_BESIDE_SHARE: Final = (
+    0.03  # of the gaps have a prompt: the next users bring them to the longest 5 %
+)
 # Share of the GPU's time at memory that is left of the lowest level's: prompts are not much of the
 # time, or the rest is computing.
-READS_MEMORY: Final = 0.75
-COMPUTES: Final = 0.65
+MEMORY_BOUND_SHARE: Final = 0.75
+COMPUTE_BOUND_SHARE: Final = 0.65
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class Facts:
     @property
     def first(self) -> bool:
         """Whether what breaks counts the wait and the prompt."""
-        return self.broken in COUNT_THE_WAIT
+        return self.broken in QUEUEING_LATENCIES
 
     @property
     def alone_ms(self) -> float:
@@ -139,7 +141,10 @@ class Facts:
     def prompts_ms(self) -> float:
         """What prompts add to the p95 gap; to a gap of their own where these are just rarer."""
         longest = self.gap_p95_ms
-        if self.beside_share >= NEARLY_P95 and self.beside_p50_ms > self.limit_ms > self.alone_ms:
+        if (
+            self.beside_share >= MIN_BESIDE_SHARE
+            and self.beside_p50_ms > self.limit_ms > self.alone_ms
+        ):
             longest = max(longest, self.beside_p50_ms)
         return max(longest - self.alone_ms, 0.0)
 
@@ -157,7 +162,7 @@ class Facts:
         longer = self.gap_p50_ms / self.low_gap_ms if self.low_gap_ms > 0 else nan
         fuller = longer >= LONGER_STEPS or self.computing
         stands_still = (
-            self.running_flat >= STANDS_STILL and self.waiting >= QUEUE_FOR_SLOT * self.running
+            self.running_flat >= MIN_FLAT_SHARE and self.waiting >= MIN_QUEUE_SHARE * self.running
         )
         return (alike and fuller) or (longer >= FAR_LONGER_STEPS and not stands_still)
 
@@ -165,7 +170,7 @@ class Facts:
     def reading(self) -> bool:
         """Whether the step is about what it is at the lowest level: prompts hardly lengthen it."""
         if not isnan(self.memory_kept):
-            return self.memory_kept >= READS_MEMORY
+            return self.memory_kept >= MEMORY_BOUND_SHARE
         return not self.gap_p50_ms > LONGER_STEPS * self.low_gap_ms
 
     @property
@@ -195,7 +200,7 @@ class Facts:
     @property
     def computing(self) -> bool:
         """Whether the GPU computes where it read memory at the lowest level: prompts fill steps."""
-        return self.memory_kept < COMPUTES
+        return self.memory_kept < COMPUTE_BOUND_SHARE
 
     @property
     def prompt_part(self) -> float:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 # Limits of the SLO that a request decodes for: with one or more, prompts share their steps with
 # decoding; so far from one that it is clear.
-STEPS_SHARED: Final = 1.0
-CLEARLY: Final = 0.2
+MIN_DECODE_LIMITS: Final = 1.0
+CLEAR_DISTANCE: Final = 0.2
 # Limits that a step with a prompt lasts: beyond, half the compute for it would be too long still;
 # within the band that is not clear.
-TOO_LONG_HALVED: Final = 1.9
-NOT_CLEAR: Final = (1.75, 2.1)
+MAX_PROMPT_STEP: Final = 1.9
+UNCLEAR_BAND: Final = (1.75, 2.1)
 GPU_BUSY: Final = 0.85  # of the time: nothing holds it up
 
 
@@ -41,18 +41,18 @@ def prefill(f: Facts) -> Finding:
     """First tokens wait for prompts to be processed; or one prompt makes a gap too long."""
     if f.first:
         why = not_waiting_for_prompts(f)
-        if not why and f.stay >= STEPS_SHARED:
+        if not why and f.stay >= MIN_DECODE_LIMITS:
             why = f"requests decode for {n(f.stay)} times the limit: the steps are shared"
-        surely = not f.stay >= STEPS_SHARED - CLEARLY and _at_work(f)
+        surely = not f.stay >= MIN_DECODE_LIMITS - CLEAR_DISTANCE and _prompts_at_work(f)
         what = (
             f"first tokens wait for prompts to be processed: {ms(f.prefill_ms)} each, after "
             f"{ms(f.queue_ms)} in the queue"
         )
     else:
         why = gaps_not_longer_for_prompts(f)
-        if not why and f.prompt_step_ms > TOO_LONG_HALVED * f.limit_ms:
+        if not why and f.prompt_step_ms > MAX_PROMPT_STEP * f.limit_ms:
             why = "half the compute for a prompt would not bring gaps in time"
-        surely = f.own_ms < f.prompts_ms and not f.perhaps_late and _far(f)
+        surely = f.own_ms < f.prompts_ms and not f.perhaps_late and _clear_of_halving(f)
         what = (
             f"steps that compute prompts are longer than a gap may be: {ms(f.prompt_step_ms)} "
             f"against {ms(f.limit_ms)}"
@@ -73,12 +73,12 @@ def prefill(f: Facts) -> Finding:
     )
 
 
-def _far(f: Facts) -> bool:
+def _clear_of_halving(f: Facts) -> bool:
     """Whether it is clear if half the compute for a prompt would do."""
-    return not NOT_CLEAR[0] < f.prompt_step_ms / f.limit_ms < NOT_CLEAR[1]
+    return not UNCLEAR_BAND[0] < f.prompt_step_ms / f.limit_ms < UNCLEAR_BAND[1]
 
 
-def _at_work(f: Facts) -> bool:
+def _prompts_at_work(f: Facts) -> bool:
     """Whether it is clear that the GPU is busy with prompts, and that nobody else is late."""
     return (f.filled or f.computing or f.prompt_part >= LARGER_PART) and not f.perhaps_late
 
@@ -89,17 +89,21 @@ def interference(f: Facts) -> Finding:
         why = not_waiting_for_prompts(f)
         if why:
             return Finding.no(why)
-        if not f.stay >= STEPS_SHARED:
+        if not f.stay >= MIN_DECODE_LIMITS:
             return Finding.no("requests decode for less time than first tokens may take")
-        sure = 0.85 if f.stay >= STEPS_SHARED + CLEARLY and _at_work(f) else 0.6
+        sure = 0.85 if f.stay >= MIN_DECODE_LIMITS + CLEAR_DISTANCE and _prompts_at_work(f) else 0.6
         what = "first tokens wait behind the steps that prompts and decoding share"
     else:
         why = gaps_not_longer_for_prompts(f)
         if why:
             return Finding.no(why)
-        if f.prompt_step_ms <= TOO_LONG_HALVED * f.limit_ms:
+        if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms:
             return Finding.no("half the compute for a prompt would bring gaps in time")
-        sure = 0.85 if f.prompts_ms >= f.own_ms and not f.perhaps_late and _far(f) else 0.65
+        sure = (
+            0.85
+            if f.prompts_ms >= f.own_ms and not f.perhaps_late and _clear_of_halving(f)
+            else 0.65
+        )
         what = "prompts in the same engine step hold up the tokens of the requests that decode"
     return Finding(
         sure,

@@ -17,7 +17,7 @@ from harness.measure.rules.finding import Finding, kv_evidence, n, queue, said, 
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-SOURCES: Final = {"given": "as given", "read": "as the server says", "inferred": "inferred"}
+SOURCE_WORDS: Final = {"given": "as given", "read": "as the server says", "inferred": "inferred"}
 
 
 def slots(f: Facts) -> Finding:
@@ -26,7 +26,7 @@ def slots(f: Facts) -> Finding:
     if against:
         return Finding.no(against)
     taken = f.running_max if isnan(f.slots) else f.slots
-    how = SOURCES.get(f.slots_source, "inferred: what runs stands still while requests wait")
+    how = SOURCE_WORDS.get(f.slots_source, "inferred: what runs stands still while requests wait")
     return Finding(
         confidence,
         f"all {n(taken, '.0f')} batch slots are taken and requests wait for one",
