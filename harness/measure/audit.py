@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
 # Allowed surplus of the server's tokens, besides what may be in flight at the two scrapes.
 TOKEN_TOLERANCE: Final = 0.03
-MAX_PREFIX_HIT_SHARE: Final = (
-    0.02  # of the prompt tokens: more hits than this make a level too fast
-)
+# Share of the prompt tokens, which are all meant to be new: hits make TTFT too short.
+MAX_PREFIX_HIT_SHARE: Final = 0.02
 KV_BLOCK_TOKENS: Final = 16  # vLLM's default tokens in a KV block
 SCRAPE_UNCERTAINTY_NS: Final = 250 * MS  # when a scrape's counters were read, plus or minus
-MAX_LITTLE_ERROR: Final = 0.25  # allowed deviation of the mean requests in flight, share of the users
+MAX_LITTLE_ERROR: Final = 0.25  # allowed deviation of the requests in flight, share of the users
 MIN_LITTLE_REQUESTS: Final = 10  # finished requests; with fewer, the mean is too noisy to judge
 
 
@@ -70,7 +69,7 @@ class Audit:
 def scrapes_inside(
     window: Window, samples: Sequence[ServerSample]
 ) -> tuple[ServerSample, ServerSample] | None:
-    """The first and the last scrape in the window with a token count; None if there are fewer than two."""
+    """The first and the last scrape in the window with a token count; None: fewer than two."""
     inside = [
         s
         for s in within(samples, window.settled_ns, window.end_ns)
@@ -165,7 +164,7 @@ def audit_sentence(
     if not enough or abs(law.error) <= MAX_LITTLE_ERROR or backs_off:
         return ""
     seen = f"{law.n * (1 + law.error):.1f} requests were in flight with {law.n:.0f} users"
-    if law.error > 0:  # a user has one request at a time, so there cannot be more requests than users
+    if law.error > 0:  # a user has one request at a time, so never more than users
         return (
             f"{seen} (Little's law N = X R does not hold): requests of another level were still "
             "running, or the clock was set; measure the level again"

@@ -16,10 +16,10 @@ and never longer than the client's own TTFT of that request. With e extra and m 
     observed count - cohort's count = e - m
 
 The second line is known, so it limits e and m. The e longest that may be extra bound what has to be
-subtracted; the m longest that may be missing bound what has to be added. Later scrapes give a second
+subtracted; the m longest that may be missing bound what has to be added. Later scrapes give another
 bound: the server has observed every extra request by the time the client has seen the last of them
-end, so they are part of what it observed from A until then; the same holds for the missing ones from
-B. The tighter bound is used. If nothing is in flight at A and B, e = m = 0 and the sum is exact.
+end, so they are part of what it observed from A until then; likewise the missing ones from B. The
+tighter bound is used. If nothing is in flight at A and B, e = m = 0 and the sum is exact.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Cohort:
         return first, last
 
     def uncertainty(self, *, at_end: bool) -> SumUncertainty:
-        """Which requests may be extra or missing in a histogram observed at the end, or at first token."""
+        """Which requests may be extra or missing; `at_end`: in a histogram of ended requests."""
         (low, before), (until, high) = self.scrapes
         seen_ns = np.where(at_end, self.done_ns, np.minimum(self.first_ns, self.done_ns)) + LATE_NS
         reported = self.ended_well if at_end else self.first_ns < NEVER_NS

@@ -64,8 +64,8 @@ class Compact:
         offsets, lengths = self.offsets, np.diff(self.offsets)
         some = lengths > 0
         at = np.cumsum(self.gaps_ns, dtype=np.int64)
-        # One running sum over the gaps of all requests (m,). Each request is then shifted so that it
-        # starts at its own first event, which the reduced table keeps.
+        # One running sum over the gaps of all requests (m,). Each request is then shifted to start
+        # at its own first event, which the reduced table keeps.
         begins = at[offsets[:-1][some]]
         firsts = self.table.at_ns[self.table.offsets[:-1][some]]
         at += np.repeat(firsts - begins, lengths[some])
@@ -84,7 +84,7 @@ class Compact:
 
 
 def narrow(values: Ints) -> Packed:
-    """The same integers in the smallest signed type that holds them all: 1, 2, 4 or 8 bytes each."""
+    """The same integers in the smallest signed type that holds them all."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     for kind in (np.int8, np.int16, np.int32):
         if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:

@@ -173,7 +173,7 @@ def knee(cross: Crossing) -> Side:
 
 
 def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple[Difference, ...]:
-    """The difference of each pair. `tolerance` 0.05 allows 5% worse; for failures, `max_errors` caps it.
+    """The difference of each pair. `tolerance` 0.05 allows 5% worse; failures also `max_errors`.
 
     Holm's procedure over all pairs. The knee gets half of alpha: it is what a search is run for.
     """

@@ -1,8 +1,8 @@
 """RunCounts: the counters and histograms of a run, as Prometheus counts; the same live and offline.
 
 RunCounts is a RecordSink. It takes whole records only (from a run folder) or parts followed by the
-whole record (live), and the counters end up equal, because each event is counted once, when its part
-or its record arrives. Each latency is computed by its row of METRICS: from the new events while a
+whole record (live). The counters end up equal, because each event is counted once, when its part or
+its record arrives. Each latency is computed by its row of METRICS: from the new events while a
 request is open, from the whole record when it has ended. No Python object is made per token.
 
 A TTFT is counted when the first token arrives, so that a dashboard shows it at once. A request that

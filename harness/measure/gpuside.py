@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.measure.samples import GpuSample
 
-# NVML's bits, which DCGM repeats; that an idle GPU's clocks are low (bit 1) holds nothing down
+# NVML's bits, which DCGM uses too. Bit 1 is left out: low clocks of an idle GPU are no throttling.
 THROTTLES: Final = {
     0x2: "clocks set by a user",
     0x4: "power cap",
@@ -33,7 +33,7 @@ SLOWING_REASONS: Final = frozenset(THROTTLES.values()) - {
 }  # not chosen
 
 
-# the same as a Prometheus label
+# The same reasons as Prometheus labels.
 REASON_LABELS: Final = {
     words: words.replace(" (", "_").replace(")", "").replace(" ", "_")
     for words in THROTTLES.values()
@@ -41,7 +41,7 @@ REASON_LABELS: Final = {
 
 
 MIB: Final = 1 << 20
-# field of GpuSample -> (the exporter's series without its prefix, what one of ours is in its unit)
+# Field of GpuSample -> (the exporter's series without its prefix, factor to the series' unit).
 GPU_SERIES: Final = {
     "util_pct": ("gpu_utilization_ratio", 0.01),
     "memory_util_pct": ("gpu_memory_utilization_ratio", 0.01),
@@ -114,7 +114,7 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
 
 
 def _power_w(samples: Sequence[GpuSample]) -> float:
-    """Of one GPU: from its energy counter, else the mean of its power readings."""
+    """Mean power of one GPU: from its energy counter, else from its power readings."""
     first, last = samples[0], samples[-1]
     seconds = (last.at_ns - first.at_ns) / SECOND
     joules = last.energy_j - first.energy_j

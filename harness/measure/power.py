@@ -34,7 +34,7 @@ PLATEAU: Final = 0.95  # of the highest throughput seen
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Tokens per second at one level, all its steps pooled."""
+    """Tokens per second at one level, all its holds pooled."""
 
     users: int
     tokens_per_s: float
@@ -47,7 +47,7 @@ class Throughput:
 
 
 def throughputs(evidences: Sequence[Evidence]) -> list[Throughput]:
-    """One entry per level, ascending."""
+    """One entry per level, in ascending order of users."""
     by_users: dict[int, list[Evidence]] = {}
     for evidence in evidences:
         if evidence.seconds > 0:
@@ -63,7 +63,7 @@ def next_power_action(
     levels = throughputs(evidences)
     left = plan.budget_ns - spent_ns
     cap = int(min(left, plan.budget_ns * 0.05))
-    if not levels:  # every step so far was invalid, or there is none yet
+    if not levels:  # every level so far was invalid, or there is none yet
         return (
             ended(evidences)
             if left <= 0
@@ -116,7 +116,7 @@ class PlateauKnee:
 def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> PowerKnee | None:
     """None without a level.
 
-    Levels are compared as measured, so the interval reaches at least to the neighbouring levels.
+    Levels are compared as measured, so the interval reaches at least to the neighboring levels.
     """
     levels = throughputs(evidences)
     if not levels:

@@ -1,7 +1,7 @@
 """The newest latencies of a run, for a live view: quantiles of the last seconds, in ms.
 
-Fed by RunCounts, which computes each value anyway; here they only wait, ten seconds at most and no
-more than MOST of each, so that a look costs one small sort.
+RunCounts feeds it, as it computes each value anyway. Values are kept for ten seconds and at most
+MAX_VALUES of each latency, so that a look costs one small sort.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Recent:
             self._fresh[key].append(ns)
 
     def clear(self) -> None:
-        """Another test begins."""
+        """Forget everything: another test begins."""
         for key in KEYS:
             self._fresh[key].clear()
             self._seconds[key].clear()
 
     def look(self) -> list[float | str | None]:
-        """p50, p95, p99 in ms of each of KEYS; None: none yet; "inf": so many requests failed."""
+        """p50, p95, p99 of each of KEYS in ms; None: no value yet; "inf": too many failures."""
         return [value for key in KEYS for value in self._quantiles(key)]
 
     def _quantiles(self, key: str) -> list[float | str | None]:

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from harness.measure.fit import Level
     from harness.measure.slo import Slo
 
-MIN_BUDGET_SHARE: Final = (
-    0.03  # of the budget: what is left below this holds no step worth its warm-up
-)
+# Of the budget: what is left below this holds no step worth its warm-up.
+MIN_BUDGET_SHARE: Final = 0.03
 LOWER_LEVEL_SHARES: Final = (
     0.93,
     0.86,

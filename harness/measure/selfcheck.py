@@ -1,8 +1,8 @@
-"""Can the instrument be believed in this step? How wide its own uncertainty is, beside the limit.
+"""Can the client's measurements of a level be trusted? Their own uncertainty against the limit.
 
-Every observation lies in [lo, hi], equal where the kernel's stamp is exact. The quantile of all the
-lows and that of all the highs enclose the true quantile. When the two are far apart, on the scale
-on which the quantile is judged, the client was the bottleneck and the step must not be used.
+Every observation lies in [lo, hi], which are equal if the kernel's stamp is exact. The quantile of
+all lows and that of all highs enclose the true quantile. When the two are far apart, on the scale
+on which the quantile is judged, the client was the bottleneck and the level must not be used.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-MAX_INSTRUMENT_SHARE: Final = (
-    0.05  # of the limit (or of the value above it): the bracket's own width
-)
-# without an SLO these are judged, and so much uncertainty is none: what accuracy is claimed to
+# Of the limit (or of the value above it): the bracket's own width.
+MAX_INSTRUMENT_SHARE: Final = 0.05
+# Without an SLO these latencies are judged; the values are the accuracy that the harness claims.
 DEFAULT_PRECISION_NS: Final = {"ttft": 0.5 * MS, "itl": 0.1 * MS}
 MIN_OBSERVATIONS: Final = 20  # observations: fewer cannot have a p95
 
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One quantile as the stamps give it, and between which bounds it must lie, in ns."""
+    """One quantile and its bounds from the uncertainty of the stamps, in ns."""
 
     metric: str
     q: float
@@ -57,7 +56,7 @@ class Instrument:
 
     @property
     def share(self) -> float:
-        """The instrument's width over the scale; 0 where both bounds are infinite."""
+        """Width of the bounds over the scale; 0 if both bounds are infinite."""
         width = self.hi_ns - self.lo_ns if np.isfinite(self.lo_ns) else 0.0
         return float(width / max(self.scale_ns, 1.0))
 
@@ -65,9 +64,9 @@ class Instrument:
 def instruments(
     recorded: Recorded, window: Window, slos: Sequence[Slo], gaps: Mapping[str, Gaps] | None = None
 ) -> list[Instrument]:
-    """The quantiles that the step is judged by: its SLOs', else p95 TTFT and p95 ITL.
+    """The quantiles that the level is judged by: those of its SLOs, else p95 TTFT and p95 ITL.
 
-    `gaps`: those of the window, where they were counted already.
+    `gaps`: those of the window, if they have been counted already.
     """
     table, span = recorded.table, (window.settled_ns, window.end_ns)
     wanted = [(s.metric, s.q, float(s.limit_ns)) for s in slos]
@@ -86,7 +85,7 @@ def instruments(
 
 
 def _closed(sample: Sample) -> Sample:
-    """Without the width of what is open: a request is uncertain then for that, not by the clock."""
+    """Without the width of open requests: that they are open is no uncertainty of the clock."""
     seen = sample.seen
     closed = np.isfinite(seen.hi_ns) | ~np.isfinite(seen.ns)
     lo, hi = (np.where(closed, ends, seen.ns) for ends in (seen.lo_ns, seen.hi_ns))
@@ -104,7 +103,7 @@ def _bounds(seen: Figures, key: str, q: float, limit_ns: float) -> Instrument:
 def instrument_sentence(
     recorded: Recorded, window: Window, slos: Sequence[Slo], gaps: Mapping[str, Gaps] | None = None
 ) -> str:
-    """Why the step's figures must not be used, with the remedy; '' when they may."""
+    """Why the level's figures must not be used, with a remedy; "" if they may."""
     found = instruments(recorded, window, slos, gaps)
     worst = max(found, key=lambda x: x.share, default=None)
     if worst is None or worst.share <= MAX_INSTRUMENT_SHARE:
@@ -119,16 +118,17 @@ def instrument_sentence(
     return (
         f"this client cannot tell p{worst.q * 100:g} {name} better than "
         f"{worst.lo_ns / MS:.4g} to {worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of the scale it "
-        f"is judged on: expected at most {MAX_INSTRUMENT_SHARE:.0%} ({why}); try --processes 4, or fewer "
-        "users per worker"
+        f"is judged on: expected at most {MAX_INSTRUMENT_SHARE:.0%} ({why}); try --processes 4, or "
+        "fewer users per worker"
     )
 
 
 def turnarounds(table: RecordTable, window: Window) -> Floats:
-    """Ns between the end of a user's request and the start of its next one, of those in the window.
+    """Delays between the end of a user's request and the start of its next one in the window, in ns.
 
-    A closed loop without think time sends at once: what passes is the client's own delay.
+    A closed loop without think time sends at once, so this is the client's own delay.
     """
+    # Sorted by worker, then user, then time: neighbors of one user are consecutive requests.
     order = np.lexsort((table.sent_ns, table.user, table.worker))
     user, worker = table.user[order], table.worker[order]
     same = (user[1:] == user[:-1]) & (worker[1:] == worker[:-1])
@@ -191,7 +191,7 @@ def _by_process(samples: Sequence[ClientSample]) -> dict[str, list[ClientSample]
 
 
 def _cpu(samples: Sequence[ClientSample]) -> dict[str, float]:
-    """By process, cores used between the window's first and last sample."""
+    """Cores used by each process between the window's first and last sample."""
     return {
         name: round((seen[-1].cpu_s - seen[0].cpu_s) / (seen[-1].at_ns - seen[0].at_ns) * 1e9, 3)
         for name, seen in sorted(_by_process(samples).items())
@@ -200,7 +200,7 @@ def _cpu(samples: Sequence[ClientSample]) -> dict[str, float]:
 
 
 def _rise(samples: Sequence[ClientSample], name: str) -> int:
-    """Growth of a counter within the window, all processes together."""
+    """Increase of a counter within the window, summed over the processes."""
     spans = _by_process(samples).values()
     return sum(getattr(seen[-1], name) - getattr(seen[0], name) for seen in spans)
 

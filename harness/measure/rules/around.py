@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
 MIN_THROTTLED_SHARE: Final = 0.3  # of the readings with held clocks
 SLOW_CLOCK_SHARE: Final = 0.92  # of the highest clock: below, it costs speed
-MIN_BURST_DISPERSION: Final = (
-    4.0  # variance over mean of arrivals in a bin; a Poisson process has 1
-)
+# Variance over mean of arrivals in a bin; a Poisson process has 1.
+MIN_BURST_DISPERSION: Final = 4.0
 MIN_QUEUE_PEAK_RATIO: Final = 3.0  # the longest queue over the mean one
 MIN_SCHEDULED_SHARE: Final = 0.5  # of the requests came by a schedule
 MAX_RUNNING_SHARE: Final = 0.7  # of the most that runs, on average: there is room between bursts

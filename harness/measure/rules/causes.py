@@ -27,9 +27,8 @@ LARGER_PART: Final = 0.5  # of the mean TTFT, of the engine's time, of a gap
 SLOT_SURE: Final = 0.6  # confidence that is enough to say that the wait is for a slot
 SLOT_PROBABLE: Final = 0.7  # where prompts take much of the GPU's time
 GPU_IDLE: Final = 0.6  # of the time at most the GPU works: then it is not the limit
-MIN_PROMPT_SHARE: Final = (
-    0.15  # of the engine's time goes to prompts: the rest does not wait for it
-)
+# Of the engine's time goes to prompts: the rest does not wait for it.
+MIN_PROMPT_SHARE: Final = 0.15
 # Gaps are longer for prompts when these add more to the p95 than steps vary by themselves, and half
 # of the longest gaps had a prompt beside them; or when they add a little and nearly all of the
 # longest gaps had one, clearly more often than any gap.

@@ -27,9 +27,8 @@ LONGER_STEPS: Final = 1.5  # times a gap at the lowest level
 FAR_LONGER_STEPS: Final = 4.0
 MIN_QUEUE_SHARE: Final = 0.05  # of what runs waits all the while
 MIN_FLAT_SHARE: Final = 0.9  # of the readings with waiting requests are near the most that ran
-MIN_BESIDE_SHARE: Final = (
-    0.03  # of the gaps have a prompt: the next users bring them to the longest 5 %
-)
+# Of the gaps have a prompt: the next users bring them to the longest 5 %.
+MIN_BESIDE_SHARE: Final = 0.03
 # Share of the GPU's time at memory that is left of the lowest level's: prompts are not much of the
 # time, or the rest is computing.
 MEMORY_BOUND_SHARE: Final = 0.75

@@ -19,9 +19,8 @@ CORE_FULL: Final = 0.85  # none left
 CORE_BUSY: Final = 0.7  # bursts of requests and events wait for it, when so many are sent late:
 MIN_LATE_SHARE: Final = 0.3
 CORE_IDLE: Final = 0.5  # less is not what anybody waits for
-ALTERNATING_SHARE: Final = (
-    0.9  # the process's share and the GPU's together: one waits for the other
-)
+# The process's share and the GPU's together: one waits for the other.
+ALTERNATING_SHARE: Final = 0.9
 GPU_IDLE: Final = 0.6  # of the time at most the GPU works: it waits for somebody
 GPU_MOSTLY_IDLE: Final = 0.45
 OWN_OVER_PROMPTS: Final = 1.5  # half of what the process takes of a gap, over what prompts add
