@@ -74,7 +74,7 @@ def added(histograms: Sequence[Histogram]) -> Histogram:
 
 
 def delta(first: Histogram, last: Histogram) -> Histogram | None:
-    """The observations between two readings; None if the server restarted or its buckets changed."""
+    """The observations between two readings; None after a restart or a change of buckets."""
     counts = tuple(b - a for a, b in zip(first.counts, last.counts, strict=False))
     if first.bounds != last.bounds or any(count < 0 for count in counts):
         return None
@@ -84,8 +84,8 @@ def delta(first: Histogram, last: Histogram) -> Histogram | None:
 def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | None:
     """(lower, upper) bounds of the q-quantile; None without an observation.
 
-    The lower bound of the first bucket is 0, as nothing counted here is negative. The upper bound of
-    the last bucket is +inf.
+    The lower bound of the first bucket is 0, as nothing counted here is negative. The upper bound
+    of the last bucket is +inf.
     """
     n = histogram.count
     if n < 1:
@@ -118,7 +118,9 @@ class Counts:
         """Add observations, rounded to whole ns; +inf is counted but left out of the sum."""
         if len(ns):
             ns = np.rint(ns)
-            places = np.searchsorted(self._bounds_ns, ns, side="left")  # a value at a bound is in its bucket
+            places = np.searchsorted(
+                self._bounds_ns, ns, side="left"
+            )  # a value at a bound is in its bucket
             self._counts += np.bincount(places, minlength=len(self.bounds_s))
             self._sum_ns += int(ns.sum(where=np.isfinite(ns)))
 

@@ -33,8 +33,8 @@ MAX_GAPS: Final = 100_000  # sampled gaps at most; at least half as many if ther
 P95: Final = 0.95  # the gaps above this quantile are called the longest ones
 # A gap shorter than this share of the median follows an event that was sent late.
 EARLY_EVENT_SHARE: Final = 0.5
-# Part of a prompt's mean prefill time, counted back from its first token, in which it was certainly
-# being computed.
+# Part of a prompt's mean prefill time, back from its first token, in which it was certainly being
+# computed.
 CERTAIN_PREFILL_SHARE: Final = 0.75
 MIN_BIN_S: Final = 0.1  # arrivals are counted in bins of this length
 MIN_PER_BIN: Final = 2.0  # mean arrivals per bin; bins are longer if there would be fewer

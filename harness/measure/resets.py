@@ -44,7 +44,7 @@ def reset(samples: Sequence[ServerSample]) -> str:
 
 
 def reset_sentence(window: Window, samples: Sequence[ServerSample]) -> str:
-    """Why the level must not be used, or "". Looks from the last scrape before it to its last one."""
+    """Why the level must not be used, or "": by the scrapes from the last one before it."""
     until = [sample for sample in samples if sample.at_ns <= window.end_ns]
     before = sum(sample.at_ns < window.settled_ns for sample in until)
     seen = reset(until[max(before - 1, 0) :])

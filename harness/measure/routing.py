@@ -62,7 +62,7 @@ class Route:
 
     @property
     def sentence(self) -> str:
-        """What is over its limit and what to inspect; an unknown p95 is not claimed to be within."""
+        """What is over its limit and what to inspect; an unknown p95 is not called within."""
         known = [s.title for s in SIGNS if s not in self.unknown]
         if not known:
             return "neither p95 TTFT nor p95 ITL is known: nothing to route"
@@ -75,7 +75,7 @@ class Route:
 
 
 def route(ttft_p95: float, itl_p95: float, ttft_limit: float, itl_limit: float) -> Route:
-    """All four in one unit. A value at its limit is within, NaN is unknown, +inf (failures) is over."""
+    """All four in one unit. A value at its limit is within, NaN is unknown, +inf is over."""
     pairs = zip(SIGNS, (ttft_p95, itl_p95), (ttft_limit, itl_limit), strict=True)
     over, unknown = [], []
     for sign, value, limit in pairs:

@@ -1,6 +1,7 @@
-"""How many requests the server runs at once at most, seen from outside: vLLM does not export it.
+"""`max_num_seqs`, the number of requests that the server runs at once, inferred from its metrics.
 
-While requests wait although KV blocks are free, every seat is taken: what runs is their number.
+vLLM does not export it. While requests wait although KV blocks are free, every slot is taken: the
+number of running requests is then the number of slots.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
 
     from harness.measure.samples import ServerSample
 
-MIN_FULL_SAMPLES: Final = 5  # samples with every seat taken
-KV_FULL_SHARE: Final = 0.9  # of the KV blocks: then these bind, not the seats
-NEAR_MAX_SHARE: Final = 0.1  # below the most that ran: as near as a scrape between two steps comes
-MIN_FLAT_SHARE: Final = 0.8  # of the samples with waiting requests are that near
+MIN_FULL_SAMPLES: Final = 5  # samples with every slot taken
+KV_FULL_SHARE: Final = 0.9  # of the KV blocks: then these are the limit, not the slots
+# A scrape between two engine steps may see this share fewer running requests than the maximum.
+NEAR_MAX_SHARE: Final = 0.1
+MIN_FLAT_SHARE: Final = 0.8  # of the samples with waiting requests must be that near
 
 
 class Source(StrEnum):
-    """Who says what `max_num_seqs` is."""
+    """Where `max_num_seqs` comes from."""
 
     GIVEN = "given"  # with --server-flag
     READ = "read"  # the server, or we started it
@@ -33,7 +35,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MaxNumSeqs:
-    """How many requests an engine runs at once at most: vLLM's flag."""
+    """The largest number of requests that an engine runs at once: vLLM's flag."""
 
     value: int | None = None  # requests, of one engine; null: not known
     source: Source = Source.UNKNOWN  # who says so
@@ -41,14 +43,14 @@ class MaxNumSeqs:
 
     @property
     def slots(self) -> float:
-        """Of all engines together; NaN: not known."""
+        """The slots of all engines together; NaN: not known."""
         return self.value * self.engines if self.value else nan
 
 
 def inferred_seats(samples: Sequence[ServerSample]) -> int | None:
-    """Of all engines together; None when no seat was ever waited for, or something else binds.
+    """The slots of all engines together; None if no request waited, or something else is the limit.
 
-    A request that waits in a single scrape has only just come.
+    A request that waits in a single scrape only has just arrived, so two in a row are needed.
     """
     full = [
         b.running
@@ -65,9 +67,10 @@ def inferred_seats(samples: Sequence[ServerSample]) -> int | None:
 
 
 def flat_share(samples: Sequence[ServerSample]) -> float:
-    """Of the readings in which requests wait, those with `running` near its most; NaN: none wait.
+    """Share of the samples with waiting requests in which `running` is near its maximum.
 
-    Where every seat is taken it is 1: what runs stands still however many wait.
+    1 if every slot is taken, as `running` then stays the same however many requests wait. NaN: no
+    request waits.
     """
     highest = max((s.running for s in samples if not isnan(s.running)), default=0.0)
     seen = [s.running for s in samples if _waiting(s) >= 1]
@@ -79,7 +82,7 @@ def flat_share(samples: Sequence[ServerSample]) -> float:
 
 
 def _waiting(sample: ServerSample) -> float:
-    """For a seat or a block, where the server tells these apart."""
+    """Requests waiting for a slot or a KV block, if the server reports these separately."""
     return sample.waiting if isnan(sample.waiting_capacity) else sample.waiting_capacity
 
 

@@ -124,7 +124,7 @@ def instrument_sentence(
 
 
 def turnarounds(table: RecordTable, window: Window) -> Floats:
-    """Delays between the end of a user's request and the start of its next one in the window, in ns.
+    """Delays in ns between the end of a user's request and the start of its next one in the window.
 
     A closed loop without think time sends at once, so this is the client's own delay.
     """

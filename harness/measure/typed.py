@@ -1,7 +1,7 @@
-"""Dataclasses as JSON and back, and their JSON Schema: one reading of their type hints.
+"""Dataclasses to JSON and back, and their JSON Schema, from their type hints.
 
-JSON has neither NaN nor infinity. A float that is undefined (NaN) is written as null, an infinite
-one (of a request that failed) as "inf" or "-inf"; reading gives the same values back.
+JSON has neither NaN nor infinity. An undefined float (NaN) is written as null, an infinite one (a
+failed request) as "inf" or "-inf"; reading restores the values.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NUMBER_SCHEMA: Final = {
     "description": 'null: undefined; "inf": it never came, as of a request that failed',
     "anyOf": [{"type": ["number", "null"]}, {"enum": list(INFINITIES)}],
 }
-# a field in a class's source: `name: type = default  # description`
+# A field in a class's source: `name: type = default  # description`.
 FIELD_COMMENT: Final = re.compile(r"^ +(\w+): .*  # (.+)$", re.MULTILINE)
 
 
 def rounded(value: D, places: int) -> D:
-    """The same dataclass with each of its floats rounded."""
+    """The dataclass with all its floats rounded."""
     found = {field.name: getattr(value, field.name) for field in fields(value)}
     floats = {key: round(x, places) for key, x in found.items() if isinstance(x, float)}
     return replace(value, **floats)
@@ -61,14 +61,14 @@ def to_json(value: Any) -> Any:
 def from_json(cls: type[T], data: Any) -> T:
     """The instance that `to_json` wrote. Unknown keys are ignored, missing ones take the default.
 
-    Raises ValueError with the path of what does not fit.
+    Raises ValueError with the path of a value that does not fit.
     """
     value: T = _read(cls, data, cls.__name__)
     return value
 
 
 def schema(cls: type) -> Json:
-    """JSON Schema of what `to_json` writes of a dataclass.
+    """JSON Schema of what `to_json` writes for a dataclass.
 
     A field's description is the comment at the end of its line, or the text of its `Annotated`.
     """
@@ -104,7 +104,7 @@ def _read(hint: Any, data: Any, path: str) -> Any:
 
 
 def _fits(hint: Any, data: Any) -> bool:
-    """Whether one value without parts is of a type; True is no number and 1.0 no integer."""
+    """Whether a scalar is of a type; True is not a number and 1.0 not an integer."""
     if isinstance(hint, EnumType):
         return data in [member.value for member in list[Enum](hint)]
     if hint is float:

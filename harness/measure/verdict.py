@@ -1,7 +1,7 @@
-"""What bound the knee: RULES over the figures of one step, the first above the knee.
+"""The bottleneck at the knee: RULES over the figures of one level, the first above the knee.
 
-Each rule sees the same `Facts` and answers with a confidence in [0, 1] and its evidence; the
-highest wins, below `ENOUGH` the verdict is undecided, which is a legal answer.
+Each rule gets the same `Facts` and returns a confidence in [0, 1] and its evidence. The highest
+confidence wins; below `ENOUGH` the verdict is undecided, which is a valid answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ENOUGH: Final = 0.5
 UNDECIDED: Final = "undecided"
 
-# what a verdict can name; of two as sure, the one nearer to the client comes first
+# The possible verdicts. Of two with the same confidence the first one wins: nearer to the client.
 RULES: Final[dict[str, Callable[[Facts], Finding]]] = {
     "client": client,
     "network": network,
@@ -41,7 +41,7 @@ RULES: Final[dict[str, Callable[[Facts], Finding]]] = {
 
 
 def conclude(f: Facts) -> Bottleneck:
-    """The rule with most confidence, or undecided with what is missing."""
+    """The rule with the highest confidence, or undecided with what is missing."""
     found = {name: rule(f) for name, rule in RULES.items()}
     best = max(found, key=lambda name: found[name].confidence)
     window = (

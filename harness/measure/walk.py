@@ -1,6 +1,7 @@
-"""One way through all events, for many windows at a time.
+"""One pass through all events, for many windows at a time.
 
-Whoever needs each token is a Walker: it is shown one chunk after another, and keeps counts.
+Everything that needs each token is a Walker: it is shown one chunk after another and keeps counts.
+So the events are decoded once, and the gaps of a chunk are computed once for all its walkers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Piece:
-    """The events of a chunk and the gaps that they end, computed once, when first asked for."""
+    """The events of a chunk and the gaps that they end, computed once, on first use."""
 
     chunk: RecordTable
     key: str = "itl"  # of GAPS
@@ -39,7 +40,7 @@ class Piece:
         """The same events with the gaps of another latency."""
         if key not in self._others:
             other = Piece(self.chunk, key)
-            # latencies that differ only where events carry several tokens share their bins
+            # Latencies that differ only for events with several tokens usually share their bins.
             same = np.array_equal(other.gap_ns, self.gap_ns)
             self._others[key] = self if same else other
         return self._others[key]
@@ -65,12 +66,12 @@ class Piece:
 
     @property
     def min_ns(self) -> Ints:
-        """What each gap was at least."""
+        """The lower bound of each gap."""
         return self._gaps.min_ns
 
     @property
     def max_ns(self) -> Ints:
-        """What each gap was at most."""
+        """The upper bound of each gap."""
         return self._gaps.max_ns
 
     @cached_property
@@ -86,17 +87,17 @@ class Piece:
 
 
 class Walker(Protocol):
-    """Sees the pieces that have an event from `start_ns` to `end_ns`."""
+    """Is shown the pieces with an event from `start_ns` to `end_ns`."""
 
     start_ns: int
     end_ns: int
 
     def see(self, piece: Piece) -> None:
-        """Count what lies between the two; called in any order of time."""
+        """Count what lies in [start_ns, end_ns]; pieces come in any order of time."""
 
 
 def walk(recorded: Recorded, walkers: Sequence[Walker]) -> None:
-    """Show every walker what there is of its time."""
+    """Show every walker the chunks of its window."""
     if not walkers:
         return
     for chunk in recorded.chunks():
@@ -110,7 +111,7 @@ def walk(recorded: Recorded, walkers: Sequence[Walker]) -> None:
 
 
 def inside(at_ns: Ints, start_ns: int, end_ns: int) -> Bools | slice:
-    """Which instants lie in [start, end]; everything as a slice, which copies nothing."""
+    """Which instants lie in [start, end]; a full slice, which copies nothing, if all do."""
     if len(at_ns) and start_ns <= at_ns.min() and at_ns.max() <= end_ns:
         return slice(None)
     return np.asarray((at_ns >= start_ns) & (at_ns <= end_ns))

@@ -1,8 +1,8 @@
-"""What several rules ask of a step, so that none of them has to ask another rule.
+"""Conditions that several rules share, so that no rule has to call another one.
 
 Thresholds were set on simulated engines whose bottleneck is known (docs/verdict.md has the table of
-what is named how often) and on the few real runs in decisions/; a share without another reason is
-"most of it" or "hardly any of it".
+how often each one is named) and on the few real runs in decisions/. A share without another reason
+stands for "most of it" or "hardly any of it".
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from harness.measure.rules.finding import ms, n, said
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-WAITING_LEAST: Final = 0.3  # requests on average: below it one has only just come
-KV_FULL: Final = 0.9  # of the KV blocks: then these bind, not the slots
-SLOTS_TAKEN: Final = 0.9  # of the known slots run on average: all are taken
-# Where nobody says how many slots there are: share of the readings with waiting requests at which
-# about as many run as ever. Less proof is enough where steps have room for prompts, for then only
-# slots are left to wait for.
+WAITING_LEAST: Final = 0.3  # mean waiting requests; below it, a request has only just arrived
+KV_FULL: Final = 0.9  # of the KV blocks: then these are the limit, not the slots
+SLOTS_TAKEN: Final = 0.9  # mean running requests over the known slots: all are taken
+# If the number of slots is unknown: share of the readings with waiting requests in which about the
+# maximum number runs. Less proof is enough if the steps have room for prompts, as then requests can
+# only be waiting for slots.
 MIN_FLAT_SHARE: Final = 0.8
 MIN_FLAT_SHARE_WITH_ROOM: Final = 0.65
 LARGER_PART: Final = 0.5  # of the mean TTFT, of the engine's time, of a gap
-SLOT_SURE: Final = 0.6  # confidence that is enough to say that the wait is for a slot
-SLOT_PROBABLE: Final = 0.7  # where prompts take much of the GPU's time
-GPU_IDLE: Final = 0.6  # of the time at most the GPU works: then it is not the limit
+SLOT_SURE: Final = 0.6  # confidence at which other rules accept that requests wait for a slot
+SLOT_PROBABLE: Final = 0.7  # confidence if prompts take much of the GPU's time
+GPU_IDLE: Final = 0.6  # GPU utilization below which it is not the limit
 # Of the engine's time goes to prompts: the rest does not wait for it.
 MIN_PROMPT_SHARE: Final = 0.15
 # Gaps are longer for prompts when these add more to the p95 than steps vary by themselves, and half
@@ -40,12 +40,12 @@ LONGEST_OVER_ALL: Final = 1.3  # times as often as any gap
 
 
 def waiting_for_capacity(f: Facts) -> float:
-    """Requests that wait for a slot or a block, where the server tells these apart."""
+    """Requests waiting for a slot or a KV block, if the server reports these separately."""
     return f.waiting if isnan(f.capacity) else f.capacity
 
 
 def slot_confidence(f: Facts) -> tuple[float, str]:
-    """(how sure it is that requests wait for a slot, why not when that is 0)."""
+    """(confidence that requests wait for a slot, the reason against it if that is 0)."""
     line = waiting_for_capacity(f)
     if f.broken and not f.first:
         return 0.0, "first tokens are in time; more slots would lengthen the gaps"
@@ -60,16 +60,16 @@ def slot_confidence(f: Facts) -> tuple[float, str]:
         return 0.0, f"{n(f.running)} of {n(f.slots, '.0f')} slots are taken" if known else free
     confidence = 0.9 if f.reading else SLOT_PROBABLE
     if f.queue_ms / f.ttft_ms < LARGER_PART:
-        confidence = SLOT_SURE  # the wait for a slot is the smaller part of what breaks
-    if f.filled:  # prompts fill the steps, and what runs stands still for that
+        confidence = SLOT_SURE  # the queue is the smaller part of the TTFT
+    if f.filled:  # prompts fill the steps: `running` is flat for that reason
         confidence = SLOT_SURE if known and f.slots_source != "inferred" else 0.3
     return confidence, ""
 
 
 def not_waiting_for_prompts(f: Facts) -> str:
-    """Why it is not the prompts that first tokens wait for; "" when it is."""
+    """Why first tokens do not wait for prompts; "" if they do."""
     inside, whole = f.queue_ms + f.prefill_ms, max(f.ttft_ms, f.client_ttft_ms)
-    # where slots and blocks are free and still requests wait, only the token budget is left
+    # If slots and blocks are free and requests still wait, only the token budget is left.
     unseen = isnan(f.beside_share) and f.waiting >= WAITING_LEAST
     fills = unseen or f.filled or f.computing or f.prompt_part >= MIN_PROMPT_SHARE
     reasons = {
@@ -86,7 +86,7 @@ def not_waiting_for_prompts(f: Facts) -> str:
 
 
 def gaps_not_longer_for_prompts(f: Facts) -> str:
-    """Why it is not prompts that make gaps long; "" when it is."""
+    """Why it is not prompts that lengthen gaps; "" if it is."""
     if not f.broken:
         return "no SLO is broken"
     if isnan(f.longest_beside_share) or isnan(f.alone_ms):
@@ -101,7 +101,7 @@ def gaps_not_longer_for_prompts(f: Facts) -> str:
             f"{ms(f.alone_ms)} without"
         )
     if f.sent_late:
-        return "the API server sends late what the engine made on time"
+        return "the API server sends late what the engine generated on time"
     if f.own_ms / 2 > f.prompts_ms:
         return f"the engine's process takes {ms(f.own_ms)} of a gap, prompts {ms(f.prompts_ms)}"
     return ""

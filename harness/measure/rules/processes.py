@@ -1,4 +1,4 @@
-"""CPU, not the GPU: the API server's process, or the engine's own."""
+"""CPU bottlenecks: the API server's process, or the engine's own."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from harness.measure.rules.finding import MISSING, Finding, gpu_evidence, ms, n,
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-# Share of the mean TTFT that is neither queue nor prefill: so much points at the API server; less
-# is enough where its process has no CPU left.
+# Share of the mean TTFT that is neither queue nor prefill, at which it points to the API server; less
+# is enough if its process has no CPU left.
 MIN_OUTSIDE_ENGINE: Final = 0.5
 MIN_OUTSIDE_ENGINE_NO_CPU: Final = 0.3
-# Cores of a process that has one thread for its work.
-CORE_FULL: Final = 0.85  # none left
-CORE_BUSY: Final = 0.7  # bursts of requests and events wait for it, when so many are sent late:
+# Cores used by a process that does its work in one thread.
+CORE_FULL: Final = 0.85  # no CPU left
+CORE_BUSY: Final = 0.7  # requests and events wait for it in bursts, if this share is sent late:
 MIN_LATE_SHARE: Final = 0.3
-CORE_IDLE: Final = 0.5  # less is not what anybody waits for
+CORE_IDLE: Final = 0.5  # with less, nothing waits for it
 # The process's share and the GPU's together: one waits for the other.
 ALTERNATING_SHARE: Final = 0.9
-GPU_IDLE: Final = 0.6  # of the time at most the GPU works: it waits for somebody
+GPU_IDLE: Final = 0.6  # GPU utilization below which it waits for something
 GPU_MOSTLY_IDLE: Final = 0.45
-OWN_OVER_PROMPTS: Final = 1.5  # half of what the process takes of a gap, over what prompts add
+OWN_OVER_PROMPTS: Final = 1.5  # half of the process's part of a gap, over what prompts add
 
 
 def front_end(f: Facts) -> Finding:
@@ -52,7 +52,7 @@ def front_end(f: Facts) -> Finding:
         [
             f"{ms(other)} of the mean TTFT of {ms(whole)} is neither queue nor prefill",
             f"API server CPU: {_cores(f.api_cores)}",
-            f"{n(f.late_share, '.1%')} of the events were made on time and sent late",
+            f"{n(f.late_share, '.1%')} of the events were generated on time and sent late",
             *gpu_evidence(f),
         ],
         [
@@ -68,7 +68,7 @@ def front_end(f: Facts) -> Finding:
 def engine_process(f: Facts) -> Finding:
     """The engine core's process is at one core while the GPU has time left."""
     if isnan(f.gpu_util):
-        return Finding.no("the GPU's load is not known")
+        return Finding.no("the GPU's utilization is not known")
     if f.gpu_util >= GPU_IDLE:
         return Finding.no(f"the GPU is busy {n(f.gpu_util, '.0%')} of the time")
     if not f.running >= 1:
@@ -83,7 +83,7 @@ def engine_process(f: Facts) -> Finding:
         sure = 0.9 if mostly else 0.65
     return Finding(
         sure,
-        "the engine's own process holds the GPU up: it has no CPU left, the GPU has time",
+        "the engine's own process holds up the GPU: it has no CPU left, the GPU has time",
         [
             f"engine process CPU: {_cores(f.engine_cores)}",
             *gpu_evidence(f),

@@ -1,4 +1,4 @@
-"""The engine's step is long: for prompts, for prompts beside decoding, or for the batch alone."""
+"""Engine steps are too long: for prompts, for prompts next to decoding, or for decoding alone."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from harness.measure.rules.finding import (
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-# Limits of the SLO that a request decodes for: with one or more, prompts share their steps with
-# decoding; so far from one that it is clear.
+# How long a request decodes, in multiples of the SLO's limit. From 1 on, prompts share their steps
+# with decoding; at this distance from 1 it is clear.
 MIN_DECODE_LIMITS: Final = 1.0
 CLEAR_DISTANCE: Final = 0.2
-# Limits that a step with a prompt lasts: beyond, half the compute for it would be too long still;
-# within the band that is not clear.
+# Length of a step with a prompt, in multiples of the SLO's limit. Above this, even half the compute
+# would be too long; within the band it is not clear.
 MAX_PROMPT_STEP: Final = 1.9
 UNCLEAR_BAND: Final = (1.75, 2.1)
-GPU_BUSY: Final = 0.85  # of the time: nothing holds it up
+GPU_BUSY: Final = 0.85  # utilization at which nothing holds it up
 
 
 def prefill(f: Facts) -> Finding:
@@ -74,12 +74,12 @@ def prefill(f: Facts) -> Finding:
 
 
 def _clear_of_halving(f: Facts) -> bool:
-    """Whether it is clear if half the compute for a prompt would do."""
+    """Whether it is clear on which side of `MAX_PROMPT_STEP` a step with a prompt is."""
     return not UNCLEAR_BAND[0] < f.prompt_step_ms / f.limit_ms < UNCLEAR_BAND[1]
 
 
 def _prompts_at_work(f: Facts) -> bool:
-    """Whether it is clear that the GPU is busy with prompts, and that nobody else is late."""
+    """Whether the GPU is clearly busy with prompts, and the API server is not late."""
     return (f.filled or f.computing or f.prompt_part >= LARGER_PART) and not f.perhaps_late
 
 
@@ -129,7 +129,7 @@ def decode(f: Facts) -> Finding:
         return Finding.no(f"gaps without a prompt beside them are {ms(f.alone_ms)} at p95")
     if f.gpu_util < GPU_IDLE:
         return Finding.no(f"the GPU is busy {n(f.gpu_util, '.0%')} of the time only")
-    undisturbed = not f.computing and not f.perhaps_late  # by prompts, by the API server
+    undisturbed = not f.computing and not f.perhaps_late  # neither by prompts nor by the API server
     steady = f.gpu_util >= GPU_BUSY and f.alone_ms >= 0.9 * f.limit_ms and undisturbed
     return Finding(
         0.4 if f.preemptions > 0 else 0.85 if steady else 0.6,
