@@ -49,7 +49,7 @@ class GapSample:
         self._kept = np.zeros((3, 0), np.int64)
 
     def see(self, piece: Piece) -> None:
-        """Keep every k-th gap; when there are too many, k doubles and every other one is dropped."""
+        """Keep every k-th gap; if there are too many, k doubles and every other one goes."""
         # The gaps kept are always those whose index, counted from 0, is a multiple of k. So they
         # are evenly sampled, whatever k was when they arrived.
         here = np.arange(len(piece.ends))[inside(piece.end_ns, self.start_ns, self.end_ns)]

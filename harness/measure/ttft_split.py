@@ -135,7 +135,7 @@ class _Observed:
         return uncertainty.sum_of(count, _grown_ns(self.first, self.last, keys), later)
 
     def _until(self, scrape: ServerSample, until_ns: int, keys: Sequence[str]) -> float:
-        """What was observed from `scrape` to the first scrape after `until_ns`; +inf without one."""
+        """What was observed from `scrape` to the first one after `until_ns`; +inf without one."""
         after = (s for s in self.samples if read_between(s)[0] >= max(until_ns, scrape.at_ns))
         total = _grown_ns(scrape, next(after, None), keys)
         return inf if isnan(total) else total

@@ -10,15 +10,13 @@ from harness.measure.rules.finding import Finding, ms, n, waiting
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-MIN_THROTTLED_SHARE: Final = 0.3  # of the readings in which something slowed the clocks
+MIN_THROTTLED_SHARE: Final = 0.3  # of the readings had slowed clocks
 SLOW_CLOCK_SHARE: Final = 0.92  # of the highest clock; below it, speed is lost
 # Variance over mean of arrivals in a bin; a Poisson process has 1.
 MIN_BURST_DISPERSION: Final = 4.0
 MIN_QUEUE_PEAK_RATIO: Final = 3.0  # the longest queue over the mean one
 MIN_SCHEDULED_SHARE: Final = 0.5  # of the requests were sent by a schedule
-MAX_RUNNING_SHARE: Final = (
-    0.7  # mean over maximum of running: below it, there is room between bursts
-)
+MAX_RUNNING_SHARE: Final = 0.7  # mean over maximum of running: there is room between bursts
 CLIENT_CORE_FULL: Final = 0.9  # of a core: the client's process has no CPU left
 MAX_INSTRUMENT_SHARE: Final = 0.05  # of the limit: allowed uncertainty of the measurement
 MIN_OUTSIDE_SHARE: Final = 0.5  # of the client's mean TTFT is outside the server
@@ -66,7 +64,7 @@ def bursts(f: Facts) -> Finding:
     room = f.running <= MAX_RUNNING_SHARE * f.running_max
     if not (queue and room):
         return Finding.no("arrivals come in bursts, but the server is full between them too")
-    # In a closed loop a request is sent when an answer ends: such bursts are the server's own rhythm.
+    # In a closed loop a request is sent when an answer ends: such bursts are the server's own.
     return Finding(
         0.85 if f.scheduled > MIN_SCHEDULED_SHARE else 0.4,
         "requests come in bursts: they queue although the server is not full on average",

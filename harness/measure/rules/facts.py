@@ -13,16 +13,13 @@ if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.measure.seats import MaxNumSeqs
 
-QUEUEING_LATENCIES: Final = (
-    "ttft",
-    "ttfot",
-    "e2e",
-)  # latencies that include the queue and the prompt
+# Latencies that include the queue and the prompt.
+QUEUEING_LATENCIES: Final = ("ttft", "ttfot", "e2e")
 # (cores, share of events sent late) at which the API server itself is late. Simulated ones are late
 # from a quarter of a core on; four of an H200 at 0.4 each were on time.
 SENT_LATE: Final = (0.5, 0.02)
 PERHAPS_LATE: Final = (0.25, 0.01)
-# Prompts fill every step to the token budget if nearly all steps have a prompt, and either (1) the p95
+# Prompts fill every step to the token budget if nearly all steps have one, and either (1) the p95
 # gap is hardly above the median and gaps are longer than at the lowest level, or (2) gaps are far
 # longer, however they vary, and `running` is not flat because of a slot.
 NEARLY_ALL_STEPS: Final = 0.9
@@ -137,7 +134,7 @@ class Facts:
 
     @property
     def alone_ms(self) -> float:
-        """p95 of the gaps without a prompt; if unknown, the intercept of the line through all gaps."""
+        """p95 of the gaps without a prompt; if unknown, the intercept of the line of all gaps."""
         return self.base_ms if isnan(self.alone_p95_ms) else self.alone_p95_ms
 
     @property
@@ -171,7 +168,7 @@ class Facts:
 
     @property
     def reading(self) -> bool:
-        """Whether steps are about as at the lowest level (reading memory): prompts hardly matter."""
+        """Whether steps are as at the lowest level (reading memory): prompts hardly matter."""
         if not isnan(self.memory_kept):
             return self.memory_kept >= MEMORY_BOUND_SHARE
         return not self.gap_p50_ms > LONGER_STEPS * self.low_gap_ms

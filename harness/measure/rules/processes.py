@@ -10,8 +10,8 @@ from harness.measure.rules.finding import MISSING, Finding, gpu_evidence, ms, n,
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-# Share of the mean TTFT that is neither queue nor prefill, at which it points to the API server; less
-# is enough if its process has no CPU left.
+# Share of the mean TTFT that is neither queue nor prefill, at which it points to the API server;
+# less is enough if its process has no CPU left.
 MIN_OUTSIDE_ENGINE: Final = 0.5
 MIN_OUTSIDE_ENGINE_NO_CPU: Final = 0.3
 # Cores used by a process that does its work in one thread.
