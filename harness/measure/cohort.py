@@ -65,8 +65,8 @@ class Cohort:
         done_ns = np.where(table.outcome == OPEN, NEVER_NS, table.done_ns)
         # Only requests that were in the server around the two scrapes matter. Their tokens are not
         # copied: of the events, only the first one of each request is read.
-        near = (table.sent_ns <= scrapes[1][1]) & (done_ns >= scrapes[0][0] - LATE_NS)
-        rows = np.flatnonzero(near & (table.sent_ns >= 0))
+        relevant = (table.sent_ns <= scrapes[1][1]) & (done_ns >= scrapes[0][0] - LATE_NS)
+        rows = np.flatnonzero(relevant & (table.sent_ns >= 0))
         sent_ns, start = table.sent_ns[rows], table.offsets[rows]
         has = table.offsets[rows + 1] > start
         first_ns = np.full(len(rows), NEVER_NS, np.int64)

@@ -41,7 +41,8 @@ MAX_FACTOR: Final = 100.0  # "measure N times as long" is no useful advice above
 # levels, in widths of the bracket: a triangular distribution. Where a window ends within the period
 # of users in lockstep: the difference of two uniform distributions.
 KNEE_POSITION_SD, WINDOW_END_SD = 1 / math.sqrt(24), 1 / math.sqrt(6)
-KNEE, ERRORS = "knee", "error_share"
+KNEE: Final = "knee"
+ERRORS: Final = "error_share"
 MORE_IS_BETTER: Final = (KNEE, "output_tokens_per_s", "requests_per_s")
 _NORMAL: Final = NormalDist()
 Z95: Final = _NORMAL.inv_cdf(0.975)

@@ -41,7 +41,7 @@ class Criterion:
     hits: Floats
     allowed: float
 
-    def excess(self, weights: Floats) -> tuple[Floats, float]:
+    def margin(self, weights: Floats) -> tuple[Floats, float]:
         """(log-odds minus the allowed ones, per row of weights; the information of the first row).
 
         Correlated observations count as n / design effect. A row without observations is NaN.
@@ -82,7 +82,7 @@ def excess(
     """
     data = np.ones((1, evidence.blocks))
     rows = data if weights is None else np.vstack([data, weights])
-    each = [criterion.excess(rows) for criterion in criteria(evidence, slos, max_errors)]
+    each = [criterion.margin(rows) for criterion in criteria(evidence, slos, max_errors)]
     if not each:
         return np.full(len(rows if weights is None else weights), np.nan), 0.0
     values = np.array([np.where(np.isnan(value), value[0], value) for value, _ in each])

@@ -42,8 +42,8 @@ class Level:
     users: int
     evidence: Evidence
     steps: int  # how often the level was held
-    excess: float  # log-odds of the share over the worst limit, minus the allowed ones
-    weight: float  # information about `excess`
+    margin: float  # log-odds of the share over the worst limit, minus the allowed ones
+    weight: float  # information about `margin`
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def crossing(
     """Point and interval of the knee; not smoothed if both ends of the bracket are `decided`."""
     users = np.array([level.users for level in levels], float)
     weights = np.array([level.weight for level in levels])
-    values = np.array([level.excess for level in levels])
+    values = np.array([level.margin for level in levels])
     fitted = isotonic(values, weights)
     draws = np.array(
         [

@@ -95,7 +95,7 @@ def bracket_of(levels: Sequence[Level]) -> Bracket:
     """Levels on both sides of the isotonic fit's crossing."""
     if not levels:
         return Bracket(None, None)
-    fitted = isotonic(np.array([x.excess for x in levels]), np.array([x.weight for x in levels]))
+    fitted = isotonic(np.array([x.margin for x in levels]), np.array([x.weight for x in levels]))
     n_passing = int((fitted <= 0).sum())  # the fit never decreases, so these come first
     return Bracket(
         levels[n_passing - 1] if n_passing else None,
@@ -185,7 +185,7 @@ def _shown_below(plan: SearchPlan, low: int, levels: Sequence[Level]) -> int | N
     for share in LOWER_LEVEL_SHARES:
         users = max(int(low * share), plan.min_users)
         level = near.get(users)
-        if users < low and (level is None or level.steps < 2 or level.excess < CLEAR_MARGIN):  # noqa: PLR2004 - as above
+        if users < low and (level is None or level.steps < 2 or level.margin < CLEAR_MARGIN):  # noqa: PLR2004 - as above
             return users
     return None
 

@@ -103,7 +103,7 @@ def instants(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
     }
 
 
-def values(d: Definition, table: RecordTable, connect_ns: int) -> Values:
+def values_of(d: Definition, table: RecordTable, connect_ns: int) -> Values:
     """What a definition makes of each request that has both of its instants."""
     at = instants(table, connect_ns)
     tokens = output_tokens(table)
@@ -242,7 +242,7 @@ class Comparison:
         well = self.table.select(self.table.outcome == OK)
         connected = well.connect_ns[well.connect_ns > 0]
         connect_ns = round(float(connected.mean())) if len(connected) else 0
-        return concat_values([values(d, _sent_in(well, w), connect_ns) for w in windows])
+        return concat_values([values_of(d, _sent_in(well, w), connect_ns) for w in windows])
 
     def _our_rate(self, key: str, windows: Windows) -> float | None:
         if key == "requests_per_s":
