@@ -79,7 +79,7 @@ class GapFigures:
     prompt_share: float = nan  # share of the gaps with a prompt in their engine step
     prompt_tokens_mean: float = nan  # mean number of prompt tokens that ended with a gap
     longest_prompt_share: float = nan  # share of the longest 5% with a prompt in their step
-    late_share: float = nan  # share of the events that were made on time and sent late
+    late_share: float = nan  # share of the events that were generated on time and sent late
     mean_ms: float = nan  # mean of all gaps, ms
     p50_ms: float = nan  # median of all gaps, ms
     p95_ms: float = nan  # p95 of all gaps, ms

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import fsum, isnan, nan
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.histogram import delta, quantile_bounds
 from harness.measure.resets import reset
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DECIMALS: Final = 6
 MIN_BEYOND_QUANTILE: Final = 10  # observations needed beyond a quantile
+MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
 # What a verdict needs, in words, by the figure that shows whether the server reports it.
 REQUIRED_FIGURES: Final = {
     "running": "running requests",
@@ -81,6 +82,7 @@ class ServerFigures:
 def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     """Of the samples of a window."""
     step = between(samples, "step_tokens")
+    means: dict[str, Any] = {f"{key}_mean_s": mean_s(samples, key) for key in MEANS}
     figures = ServerFigures(
         samples=len(samples), running_mean=_mean(samples, "running"),
         running_max=_max(samples, "running"), running_flat_share=flat_share(samples),
@@ -97,11 +99,9 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         prompt_tokens_per_s=per_s(samples, "prompt_tokens_total"),
         generation_tokens_per_s=per_s(samples, "generation_tokens_total"),
         requests_per_s=per_s(samples, "requests_total"),
-        api_server_cores=per_s(samples, "api_cpu_s"), engine_cores=per_s(samples, "engine_cpu_s"),
-        ttft_mean_s=mean_s(samples, "ttft"), queue_mean_s=mean_s(samples, "queue"),
-        prefill_mean_s=mean_s(samples, "prefill"), decode_mean_s=mean_s(samples, "decode"),
-        inference_mean_s=mean_s(samples, "inference"), e2e_mean_s=mean_s(samples, "e2e"),
-        itl_mean_s=mean_s(samples, "itl"),
+        api_server_cores=per_s(samples, "api_cpu_s"),
+        engine_cores=per_s(samples, "engine_cpu_s"),
+        **means,
         # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
         ttft_p95_s=bucket(between(samples, "ttft"), 0.95),
         itl_p95_s=bucket(between(samples, "itl"), 0.95),
