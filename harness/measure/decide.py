@@ -180,11 +180,9 @@ def decide(levels: Sequence[Sequence[Counts]]) -> list[LevelResult]:
     found, alphas = p <= 0, np.zeros(len(p))
     found[tested], alphas[tested] = holm(p[tested], weights[tested])
     each = zip(every, found, alphas, strict=True)
-    results_in_order = (
-        _result(c, float(alpha), is_missed=bool(is_missed)) for c, is_missed, alpha in each
-    )
-    by_level = [[next(results_in_order) for _ in level] for level in levels]
-    return [LevelResult(tuple(results[:-1]), results[-1]) for results in by_level]
+    results = (_result(c, float(alpha), is_missed=bool(is_missed)) for c, is_missed, alpha in each)
+    by_level = [[next(results) for _ in level] for level in levels]
+    return [LevelResult(tuple(row[:-1]), row[-1]) for row in by_level]
 
 
 def counts_of(
@@ -216,9 +214,7 @@ def counts_of(
             counts.append(counted(name, allowed, len(level), sizes, hits, **held, above=above))
             continue
         seen = PROMISED[slo.metric].observe(level)
-        known = ~(
-            np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)
-        )  # else open, and not over yet
+        known = np.isfinite(seen.hi_ns) | (seen.lo_ns > slo.limit_ns)  # else open, not over yet
         ns, sent = seen.ns[known], level.sent_ns[seen.row[known]]
         over = ns > slo.limit_ns
         counts.append(in_order(name, allowed, over, sent, users=window.users, values=ns))

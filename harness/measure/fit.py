@@ -138,14 +138,9 @@ def crossing(
     weights = np.array([level.weight for level in levels])
     values = np.array([level.margin for level in levels])
     fitted = isotonic(values, weights)
-    draws = np.array(
-        [
-            excess(
-                x.evidence, slos, max_errors, resample_weights(x.evidence.blocks, seed + x.users)
-            )[0]
-            for x in levels
-        ]
-    )
+    resampled = (resample_weights(x.evidence.blocks, seed + x.users) for x in levels)
+    pairs = zip(levels, resampled, strict=True)
+    draws = np.array([excess(x.evidence, slos, max_errors, w)[0] for x, w in pairs])
     columns = np.column_stack([values, draws])
     found = np.array([invert(users, isotonic(column, weights)) for column in columns.T])
     if not decided and 0 < found[0] < np.inf:

@@ -23,18 +23,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-DECADE_STEPS: Final = (
-    100,
-    125,
-    150,
-    200,
-    250,
-    300,
-    400,
-    500,
-    600,
-    800,
-)  # hundredths of a decade's start
+# Bounds within a decade, in hundredths of its start.
+DECADE_STEPS: Final = (100, 125, 150, 200, 250, 300, 400, 500, 600, 800)
 
 
 @dataclass(frozen=True, slots=True)

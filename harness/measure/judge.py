@@ -82,12 +82,9 @@ def judge(
         share = k / n / slo.allowed if n else 0.0
         if share > worst[1]:
             worst = (f"{k:.0f} of {n:.0f} {slo.beyond} {slo}", share)
-    all_passed = bool(slos) and set(decisions) == {Decision.passed}
-    decision = (
-        Decision.failed
-        if Decision.failed in decisions
-        else Decision.passed
-        if all_passed
-        else Decision.inconclusive
-    )
+    decision = Decision.inconclusive
+    if Decision.failed in decisions:
+        decision = Decision.failed
+    elif set(decisions) == {Decision.passed}:
+        decision = Decision.passed
     return Judgement(decision, worst[0], leans)

@@ -288,8 +288,8 @@ class LatencyMetric(Metric):
 
 
 # Ten buckets per decade, from a small model's gap to a long answer: a quantile read from them is
-# known within a third at worst. Common limits (50 ms, 200 ms, 500 ms, 2 s) are bounds, so that the share
-# over them is exact.
+# known within a third at worst. Common limits (50 ms, 200 ms, 500 ms, 2 s) are bounds, so that
+# the share over them is exact.
 GAP_S: Final = ladder(500, 10_000_000)
 AT_END: Final = "Counted when the request ends; +Inf when it fails."
 

@@ -64,11 +64,8 @@ def next_power_action(
     left = plan.budget_ns - spent_ns
     cap = int(min(left, plan.budget_ns * 0.05))
     if not levels:  # every level so far was invalid, or there is none yet
-        return (
-            ended(evidences)
-            if left <= 0
-            else Hold(plan.min_users, Purpose.up, StopRule.steady, cap)
-        )
+        first = Hold(plan.min_users, Purpose.up, StopRule.steady, cap)
+        return ended(evidences) if left <= 0 else first
     best = max(levels, key=lambda level: level.power)
     top = levels[-1]
     if left <= 0:

@@ -175,11 +175,8 @@ def _confirm(plan: SearchPlan, bracket: Bracket, levels: Sequence[Level], left: 
 
 def _shown_below(plan: SearchPlan, low: int, levels: Sequence[Level]) -> int | None:
     """The level to hold so that one near the lower end passes; None: one has, or none will."""
-    near = {
-        level.users: level
-        for level in levels
-        if LOWER_LEVEL_SHARES[-1] * low - 1 < level.users <= low
-    }
+    lowest = LOWER_LEVEL_SHARES[-1] * low - 1
+    near = {level.users: level for level in levels if lowest < level.users <= low}
     if any(plan.judge(x.evidence).decision == Decision.passed for x in near.values()):
         return None
     for share in LOWER_LEVEL_SHARES:

@@ -76,9 +76,8 @@ def flat_share(samples: Sequence[ServerSample]) -> float:
     seen = [s.running for s in samples if _waiting(s) >= 1]
     if not seen:
         return nan
-    return sum(highest - running <= max(NEAR_MAX_SHARE * highest, 1) for running in seen) / len(
-        seen
-    )
+    slack = max(NEAR_MAX_SHARE * highest, 1)
+    return sum(highest - running <= slack for running in seen) / len(seen)
 
 
 def _waiting(sample: ServerSample) -> float:

@@ -44,13 +44,11 @@ def conclude(f: Facts) -> Bottleneck:
     """The rule with the highest confidence, or undecided with what is missing."""
     found = {name: rule(f) for name, rule in RULES.items()}
     best = max(found, key=lambda name: found[name].confidence)
-    window = (
-        f"{f.users:,} users held for {f.seconds:,.0f} s, {f.samples:.0f} readings of the server"
-    )
+    held = f"{f.users:,} users held for {f.seconds:,.0f} s"
+    window = f"{held}, {f.samples:.0f} readings of the server"
+    silent = "no cause is sure enough by the figures"
     if isnan(f.running):
         silent = "the server does not show its running requests"
-    else:
-        silent = "no cause is sure enough by the figures"
     decided = found[best].confidence >= ENOUGH
     perhaps = "less likely" if decided else "possible, not sure enough"
     why = [

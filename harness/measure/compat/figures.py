@@ -225,9 +225,8 @@ class Comparison:
             ours, theirs = self._our_figures(d.key, windows), self._their_values(d, windows)
             for name, q in STATISTICS.items():
                 mine = say_ms(ours.quantile(q) if q > 0 else ours.mean_ns)
-                pair = _pair(
-                    mine, say_ms(theirs.statistic(q, tool.quantile)), _why(d, tool, ours, q)
-                )
+                other = say_ms(theirs.statistic(q, tool.quantile))
+                pair = _pair(mine, other, _why(d, tool, ours, q))
                 made.append(head | {"statistic": name, **pair})
         return made
 
