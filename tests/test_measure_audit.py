@@ -102,13 +102,13 @@ def test_hits_in_the_prefix_cache(hits, shared, want):
         (BUSY, [], ""),
         (BUSY, scrapes(120, 1000, 356), "10% of the prompt tokens came from"),
         (BUSY, scrapes(300), "the server generated 300 tokens while this client received 120"),
-        (BUSY[::2] + BUSY[1:3:2], [], "1.1 requests were under way with 2 users"),  # 11 s of 10
+        (BUSY[::2] + BUSY[1:3:2], [], "1.1 requests were in flight with 2 users"),  # 11 s of 10
         (BUSY[:8], [], ""),  # too few to say
         # 3 x 10 s of work within 10 s by 2 users: too many are no idle client
         (
             BUSY + THIRD,
             [],
-            "3.0 requests were under way with 2 users (N = X R is broken): re",
+            "3.0 requests were in flight with 2 users (Little's law N = X R does not hold): re",
         ),
     ],
 )

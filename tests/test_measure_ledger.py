@@ -86,7 +86,7 @@ def test_what_ended_long_ago_is_forgotten():
 @pytest.mark.parametrize("events", [1, 500, 1 << 16])
 def test_packed_tokens_are_the_same(seed, events, monkeypatch):
     """Evidence of a ledger that packs after so many events is that of the records."""
-    monkeypatch.setattr(ledgers, "EVENTS", events)
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", events)
     records, step = random_records(seed, 200), window(20, 2, 9)
     ledger = Ledger()
     for first in range(0, len(records), 7):
@@ -111,7 +111,7 @@ def test_a_packed_table_comes_back(seed):
 
 def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
     """After ten seconds: what is asked of the last ones is there, of older ones it is refused."""
-    monkeypatch.setattr(ledgers, "EVENTS", 5)
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", 5)
     ledger = Ledger(tokens_ns=10 * SECOND)
     for number in range(100):  # one a second, two tokens each
         at = 1000 * number

@@ -172,7 +172,7 @@ def test_a_slot_bound_server_without_kv_usage() -> None:
     )  # fmt: skip
     assert list(found.evidence) == [
         "16.0 requests run on average, 16 at most",
-        "max_num_seqs 16, inferred: what runs stands still while requests wait",
+        "max_num_seqs 16, inferred: running stays the same while requests wait",
         "48.0 requests wait on average",
         "the queue is 900 ms of the server's mean TTFT of 1,000 ms",
         "KV cache usage is not among the server's figures",

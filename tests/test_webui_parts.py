@@ -60,7 +60,7 @@ def test_recent_quantiles(values: Any, want: list[Any]) -> None:
 
 def test_recent_forgets() -> None:
     """A value is seen in as many looks as the span has seconds; no more than `most` are kept."""
-    recent = Recent(span_s=2, most=4)
+    recent = Recent(span_s=2, max_values=4)
     recent.take("itl", np.array([1.0] * 2 + [9.0] * 4) * MS)
     assert [recent.look()[3] for _ in range(3)] == [9.0, 9.0, None]
 

@@ -1,6 +1,6 @@
-"""Does the step add up? Little's law, and the client's counts against the server's.
+"""Consistency checks of a level: Little's law, and the client's token counts against the server's.
 
-A client that loses records, or a server that somebody else uses too, breaks one of the two.
+A client that loses records breaks the first; a server that has other clients breaks the second.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
 
-TOLERANCE: Final = 0.03  # of the tokens, beside what may be under way at the edges
-WARM: Final = 0.02  # of the prompt tokens: more hits than this make a level too fast
-BLOCK: Final = 16  # vLLM's default tokens in a KV block
-EDGE_NS: Final = 250 * MS  # a scrape's counters are this uncertain in time
-LITTLE_ERROR: Final = 0.25  # of the users: so far may the requests in flight be from them
-LITTLE_LEAST: Final = 10  # finished requests: with fewer the law says nothing yet
+# Allowed surplus of the server's tokens, besides what may be in flight at the two scrapes.
+TOKEN_TOLERANCE: Final = 0.03
+# Share of the prompt tokens, which are all meant to be new: hits make TTFT too short.
+MAX_PREFIX_HIT_SHARE: Final = 0.02
+KV_BLOCK_TOKENS: Final = 16  # vLLM's default tokens in a KV block
+SCRAPE_UNCERTAINTY_NS: Final = 250 * MS  # when a scrape's counters were read, plus or minus
+MAX_LITTLE_ERROR: Final = 0.25  # allowed deviation of the requests in flight, share of the users
+MIN_LITTLE_REQUESTS: Final = 10  # finished requests; with fewer, the mean is too noisy to judge
 
 
 @dataclass(frozen=True, slots=True)
 class Little:
-    """N = X (R + Z) with Z = 0: users given, and what the records make of them."""
+    """Little's law, N = X (R + Z) with Z = 0: the users held, and X and R from the records."""
 
     n: float  # users held
     x: float  # requests that ended, 1/s
@@ -45,7 +47,7 @@ class Little:
 
 
 def little(table: RecordTable, window: Window) -> Little:
-    """Little's law on one step. A closed loop without think time keeps every user busy."""
+    """Little's law for one level. A closed loop without think time keeps every user busy."""
     start, end = window.settled_ns, window.end_ns
     ended = ~table.is_open & (table.done_ns >= start) & (table.done_ns <= end)
     r_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND) if ended.any() else 0.0
@@ -56,18 +58,18 @@ def little(table: RecordTable, window: Window) -> Little:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Output tokens of the window, by both sides."""
+    """Output tokens of the window, as the client and the server counted them."""
 
     client_tokens: int  # output tokens that arrived here
     server_tokens: float  # output tokens that the server generated; null: not known
-    surplus: float  # the server's beyond ours, as a share of ours; null: not known
-    ok: bool  # whether nobody else uses the server
+    surplus: float  # what the server counted in excess, as a share of ours; null: not known
+    ok: bool  # whether the server had no other clients
 
 
-def scraped(
+def scrapes_inside(
     window: Window, samples: Sequence[ServerSample]
 ) -> tuple[ServerSample, ServerSample] | None:
-    """The first and the last scrape inside the window that count tokens; None without two."""
+    """The first and the last scrape in the window with a token count; None: fewer than two."""
     inside = [
         s
         for s in within(samples, window.settled_ns, window.end_ns)
@@ -77,8 +79,8 @@ def scraped(
 
 
 def between(window: Window, samples: Sequence[ServerSample]) -> Arrivals:
-    """The walker that counts what arrived between the two; nothing without two."""
-    ends = scraped(window, samples)
+    """Counts the tokens that arrived between the two scrapes; none without two scrapes."""
+    ends = scrapes_inside(window, samples)
     return Arrivals(ends[0].at_ns + 1, ends[1].at_ns) if ends else Arrivals(0, -1)
 
 
@@ -88,12 +90,12 @@ def audit_tokens(
     samples: Sequence[ServerSample],
     arrived: Arrivals | None = None,
 ) -> Audit:
-    """Compare tokens between the first and last scrape inside the window (None: no metrics).
+    """Compare the tokens between the first and the last scrape in the window.
 
-    Only a *surplus* counts as somebody else: a request that failed or was cut delivers fewer.
-    `arrived`: what came between the two, where it was counted already.
+    Only a *surplus* points to another client: a request that failed or was cut off delivers fewer.
+    `arrived`: what arrived between the two scrapes, if it has been counted already.
     """
-    table, ends = recorded.table, scraped(window, samples)
+    table, ends = recorded.table, scrapes_inside(window, samples)
     if ends is None or bool((failed(table) | (table.outcome == CANCELLED)).any()):
         return Audit(int(table.tokens.sum()), nan, nan, ok=True)
     if arrived is None:
@@ -102,7 +104,11 @@ def audit_tokens(
     first, last = ends
     client = arrived.tokens
     server = last.generation_tokens_total - first.generation_tokens_total
-    slack = TOLERANCE * client + client * 2 * EDGE_NS / max(last.at_ns - first.at_ns, 1)
+    # The slack is the tolerance, the tokens of the two uncertain instants, and two engine steps in
+    # which every user may have a token that one side has counted and the other has not.
+    slack = TOKEN_TOLERANCE * client + client * 2 * SCRAPE_UNCERTAINTY_NS / max(
+        last.at_ns - first.at_ns, 1
+    )
     slack += 2 * window.users
     surplus = (server - client) / max(client, 1)
     return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
@@ -111,10 +117,11 @@ def audit_tokens(
 def prefix_surplus(
     table: RecordTable, window: Window, samples: Sequence[ServerSample], shared_tokens: int
 ) -> float:
-    """Share of the window's prompt tokens found in the prefix cache beyond what prompts may share.
+    """Share of the prompt tokens found in the prefix cache beyond what prompts may share.
 
-    `shared_tokens` is what every prompt begins with (chat template, the workload's system message);
-    blocks are shared whole, so a block more is allowed. 0 where the server does not say.
+    `shared_tokens`: the length of what every prompt begins with (chat template, the workload's
+    system message). The cache works by whole blocks, so one more block is allowed. 0 if the server
+    does not report it.
     """
     inside = within(samples, window.settled_ns, window.end_ns)
     if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
@@ -125,7 +132,7 @@ def prefix_surplus(
     if np.isnan(queries) or np.isnan(hits) or queries <= 0:
         return 0.0
     sent = int(((table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)).sum())
-    allowed = (shared_tokens + BLOCK) * (sent + window.users)
+    allowed = (shared_tokens + KV_BLOCK_TOKENS) * (sent + window.users)
     return float(max(hits - allowed, 0) / queries)
 
 
@@ -136,30 +143,33 @@ def audit_sentence(
     shared_tokens: int = 0,
     arrived: Arrivals | None = None,
 ) -> str:
-    """Why the step must not be used, or ''."""
+    """Why the level must not be used, or ""."""
     table = recorded.table
     warm = prefix_surplus(table, window, samples, shared_tokens)
-    if warm > WARM:
+    if warm > MAX_PREFIX_HIT_SHARE:
         return (
             f"{warm:.0%} of the prompt tokens came from the server's prefix cache although every "
-            "prompt is new: somebody repeats them, or a run with the same seed came before; try "
+            "prompt is new: another client repeats them, or an earlier run used the same seed; try "
             "another --seed, or restart the server"
         )
     tokens = audit_tokens(recorded, window, samples, arrived)
     if not tokens.ok:
         return (
             f"the server generated {tokens.server_tokens:.0f} tokens while this client received "
-            f"{tokens.client_tokens}: somebody else uses it; stop the other load"
+            f"{tokens.client_tokens}: it has another client; stop the other load"
         )
     law = little(table, window)
-    backs_off = bool((table.outcome == CONNECT).any())  # users wait before they try again
-    enough = int((table.outcome == OK).sum()) > LITTLE_LEAST
-    if not enough or abs(law.error) <= LITTLE_ERROR or backs_off:
+    backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
+    enough = int((table.outcome == OK).sum()) > MIN_LITTLE_REQUESTS
+    if not enough or abs(law.error) <= MAX_LITTLE_ERROR or backs_off:
         return ""
-    seen = f"{law.n * (1 + law.error):.1f} requests were under way with {law.n:.0f} users"
-    if law.error > 0:  # users send one request at a time: there cannot be more than users
+    seen = f"{law.n * (1 + law.error):.1f} requests were in flight with {law.n:.0f} users"
+    if law.error > 0:  # a user has one request at a time, so never more than users
         return (
-            f"{seen} (N = X R is broken): requests of another level were still running, or the "
-            "clock was set; measure the level again"
+            f"{seen} (Little's law N = X R does not hold): requests of another level were still "
+            "running, or the clock was set; measure the level again"
         )
-    return f"{seen} (N = X R is broken): the client cannot keep its users busy; try --processes 2"
+    return (
+        f"{seen} (Little's law N = X R does not hold): the client cannot keep its users busy; "
+        "try --processes 2"
+    )

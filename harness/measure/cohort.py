@@ -1,26 +1,25 @@
-"""What a server's sums over all its requests say about ours: bounds that hold whoever was between.
+"""Bounds on a sum over our requests, from the server's sums over all requests it observed.
 
-Two scrapes A and B give how many durations a histogram observed between them, and their sum. Wanted
-is the sum over the *cohort*, the requests sent between A and B. The two differ by
+Two scrapes A and B show how many durations a histogram observed between them, and their sum. We
+want the sum over the *cohort*, the requests sent between A and B. The two differ by
 
     extra     observed between A and B, but sent before A
     missing   sent before B, but observed after it
 
-Neither is seen, but the records bound both. The server observes a TTFT when the first token comes
-out, queue and prefill when the request ends: never before the request was sent and at most LATE_NS
-after the client saw that token or that end. So only requests under way at A can be extra, only
-those under way at B missing. And no duration that ends with the first token is longer than the
-client's own TTFT of that request, nor shorter than 0. With e extra and m missing ones,
+Neither is visible, but the records bound both. The server observes a TTFT at the first token, and
+queue and prefill when the request ends: never before the request was sent, and at most LATE_NS
+after the client saw that token or that end. So only requests in flight at A can be extra, and only
+requests in flight at B can be missing. A duration that ends with the first token is never negative
+and never longer than the client's own TTFT of that request. With e extra and m missing ones,
 
     sum over the cohort = observed sum - (extra ones) + (missing ones)
     observed count - cohort's count = e - m
 
-the second line, which is known, limits e and m; the e longest that may be extra bound what is to
-be subtracted, the m longest that may be missing what is to be added. A second bound comes from
-later scrapes: all extra ones are observed by the time the client has seen the last of them end, so
-they are part of what the server observed from A until then; the missing ones likewise from B. The
-smaller counts. Where nothing is under way at A and B, e = m = 0: the cohort's sum is the observed
-one.
+The second line is known, so it limits e and m. The e longest that may be extra bound what has to be
+subtracted; the m longest that may be missing bound what has to be added. Later scrapes give another
+bound: the server has observed every extra request by the time the client has seen the last of them
+end, so they are part of what it observed from A until then; likewise the missing ones from B. The
+tighter bound is used. If nothing is in flight at A and B, e = m = 0 and the sum is exact.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
-NEVER: Final = np.iinfo(np.int64).max // 2
+NEVER_NS: Final = np.iinfo(np.int64).max // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """Requests sent between two scrapes, and who else the server may have counted there."""
+    """Requests sent between two scrapes, and the others that the server may have counted there."""
 
     inside: Bools  # the cohort: sent between the scrapes, with a first token
     first_ns: Ints  # the client's first token, NEVER without one
-    longest_ns: Ints  # no duration that the server observed of a request is longer
+    longest_ns: Ints  # upper bound of any duration that the server observed of the request
     sent_ns: Ints
     done_ns: Ints  # NEVER where the end is not known
     ended_well: Bools
@@ -61,19 +60,21 @@ class Cohort:
 
     @classmethod
     def between(cls, table: RecordTable, first: ServerSample, last: ServerSample) -> Cohort:
-        """Of requests as far as they are known; those that were never sent are left out."""
+        """The cohort of `table`; requests that were never sent are left out."""
         scrapes = read_between(first), read_between(last)
-        done_ns = np.where(table.outcome == OPEN, NEVER, table.done_ns)
-        near = (table.sent_ns <= scrapes[1][1]) & (done_ns >= scrapes[0][0] - LATE_NS)
-        rows = np.flatnonzero(near & (table.sent_ns >= 0))  # tokens are not copied
+        done_ns = np.where(table.outcome == OPEN, NEVER_NS, table.done_ns)
+        # Only requests that were in the server around the two scrapes matter. Their tokens are not
+        # copied: of the events, only the first one of each request is read.
+        relevant = (table.sent_ns <= scrapes[1][1]) & (done_ns >= scrapes[0][0] - LATE_NS)
+        rows = np.flatnonzero(relevant & (table.sent_ns >= 0))
         sent_ns, start = table.sent_ns[rows], table.offsets[rows]
         has = table.offsets[rows + 1] > start
-        first_ns = np.full(len(rows), NEVER, np.int64)
+        first_ns = np.full(len(rows), NEVER_NS, np.int64)
         first_ns[has] = table.at_ns[start[has]]
         return cls(
             inside=has & (sent_ns > first.at_ns) & (sent_ns <= last.at_ns),
             first_ns=first_ns,
-            # what was observed before B has also ended before B
+            # what was observed before B also ended before B, whatever the client saw later
             longest_ns=np.minimum(first_ns, scrapes[1][1]) - sent_ns,
             sent_ns=sent_ns,
             done_ns=done_ns[rows],
@@ -86,52 +87,53 @@ class Cohort:
         return int(self.inside.sum())
 
     def under_way(self) -> tuple[int, int]:
-        """Requests that may have been in the server at the first scrape and at the last."""
+        """How many requests may have been in the server at the first and at the last scrape."""
         first, last = (
             int(((self.sent_ns <= high) & (self.done_ns + LATE_NS >= low)).sum())
             for low, high in self.scrapes
         )
         return first, last
 
-    def doubt(self, *, at_end: bool) -> Doubt:
-        """Who may be extra or missing in what is observed at the end, or at the first token."""
+    def uncertainty(self, *, at_end: bool) -> SumUncertainty:
+        """Which requests may be extra or missing; `at_end`: in a histogram of ended requests."""
         (low, before), (until, high) = self.scrapes
         seen_ns = np.where(at_end, self.done_ns, np.minimum(self.first_ns, self.done_ns)) + LATE_NS
-        told = self.ended_well if at_end else self.first_ns < NEVER
+        reported = self.ended_well if at_end else self.first_ns < NEVER_NS
         possible = (self.sent_ns <= high) & (seen_ns >= low)
-        certain = told & (self.sent_ns >= before) & (seen_ns <= until)
+        certain = reported & (self.sent_ns >= before) & (seen_ns <= until)
         extra, missing = possible & ~self.inside, self.inside & ~certain
-        return Doubt(
+        return SumUncertainty(
             len(self),
             self.longest_ns[extra],
             self.first_ns[missing] - self.sent_ns[missing],
             int(seen_ns[extra].max(initial=low)),
-            # one that was cut off may never be observed
-            int(np.where(told, seen_ns, NEVER)[missing].max(initial=until)),
+            # the server may never observe a request that was cut off
+            int(np.where(reported, seen_ns, NEVER_NS)[missing].max(initial=until)),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """The longest that each extra and each missing request may have taken, in ns."""
+class SumUncertainty:
+    """The longest duration of each request that may be extra or missing, in ns."""
 
     n: int  # requests of the cohort
     extra_ns: Ints
     missing_ns: Ints
-    extra_until_ns: int  # by then the server has observed every extra one,
-    missing_until_ns: int  # and every missing one
+    extra_until_ns: int  # when the server has observed every extra request
+    missing_until_ns: int  # when it has observed every missing request
 
     def sum_of(
         self, count: float, total_ns: float, later_ns: tuple[float, float] = (inf, inf)
     ) -> Sum | None:
         """The cohort's sum of a duration that was observed `count` times, `total_ns` in all.
 
-        `later_ns`: what was observed from A until every extra one was, and from B until every
-        missing one was; they are part of it. None where the counts do not fit: somebody else's
-        requests are in them, or ours are lost.
+        `later_ns`: the sums observed from A until every extra request was, and from B until every
+        missing one was, which include them. None if the counts do not fit: they contain another
+        client's requests, or some of ours are lost.
         """
         if isnan(count + total_ns):
             return None
+        # surplus = extra - missing is known; each of the two is limited by its candidates.
         surplus = round(count) - self.n
         extra = min(len(self.extra_ns), surplus + len(self.missing_ns))
         missing = min(len(self.missing_ns), len(self.extra_ns) - surplus)

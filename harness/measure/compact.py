@@ -1,7 +1,7 @@
-"""Requests with all their events in four to five bytes an event, for those who look again soon.
+"""A record table packed into four to five bytes per event, for records that are read again soon.
 
-Gaps are int32 (2.1 s at most; a table with a longer one takes int64), stamps are exact unless their
-place is noted, and tokens are one an event unless said otherwise.
+Gaps between events take the fewest bytes that hold the longest one (int32 up to 2.1 s). Only stamps
+that are not exact are stored with their uncertainty, and token counts only if one differs from 1.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """A table, thin, and what is needed to make it whole again."""
+    """A table reduced to three events per request, and what restores the others."""
 
     table: RecordTable
     offsets: Ints  # of the whole table's events
-    answer_index: Ints  # among them
-    gaps_ns: Packed  # since the event before; a request's first event is in `table`
-    inexact: Packed  # flat places of events whose stamp is not exact,
-    lags_ns: Packed  # and how much earlier each may have come
-    tokens: Packed | None  # None: one an event
+    answer_index: Ints  # into the whole table's events
+    gaps_ns: Packed  # since the previous event; a request's first event is in `table`
+    inexact: Packed  # flat indices of the events whose stamp is not exact
+    lags_ns: Packed  # how much earlier each of these may have arrived
+    tokens: Packed | None  # None: one per event
 
     @classmethod
     def of(cls, table: RecordTable) -> Compact:
@@ -64,7 +64,8 @@ class Compact:
         offsets, lengths = self.offsets, np.diff(self.offsets)
         some = lengths > 0
         at = np.cumsum(self.gaps_ns, dtype=np.int64)
-        # one sum over the gaps of all; each request then starts from its own first event
+        # One running sum over the gaps of all requests (m,). Each request is then shifted to start
+        # at its own first event, which the reduced table keeps.
         begins = at[offsets[:-1][some]]
         firsts = self.table.at_ns[self.table.offsets[:-1][some]]
         at += np.repeat(firsts - begins, lengths[some])
@@ -83,7 +84,7 @@ class Compact:
 
 
 def narrow(values: Ints) -> Packed:
-    """The same integers in the fewest of 1, 2, 4 or 8 bytes each that hold them all."""
+    """The same integers in the smallest signed type that holds them all."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     for kind in (np.int8, np.int16, np.int32):
         if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:

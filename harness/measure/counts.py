@@ -1,13 +1,13 @@
-"""RunCounts: what a run has shown so far, as Prometheus counts: the same live and offline.
+"""RunCounts: the counters and histograms of a run, as Prometheus counts; the same live and offline.
 
-A RecordSink. Whole records alone (a run folder's) or with their parts before them (live): the
-counters end equal, because each event is counted once, when its part or its record comes. Each
-latency is computed by its row of METRICS: of the new events while a request is under way, of the
-whole record when it has ended. No Python object per token.
+RunCounts is a RecordSink. It takes whole records only (from a run folder) or parts followed by the
+whole record (live). The counters end up equal, because each event is counted once, when its part or
+its record arrives. Each latency is computed by its row of METRICS: from the new events while a
+request is open, from the whole record when it has ended. No Python object is made per token.
 
-A TTFT is counted when the first token arrives, so that a dashboard sees it now: a request that
-fails after it is +Inf in e2e, TPOT and ITL only. One that the harness itself cut off adds what had
-come by then, its outcome, and no failure.
+A TTFT is counted when the first token arrives, so that a dashboard shows it at once. A request that
+fails after that is +Inf in e2e, TPOT and ITL only. A request that the harness itself cut off adds
+what had arrived by then and its outcome, but no failure.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Open:
-    """What was counted of a request under way."""
+    """What has been counted of an open request."""
 
     events: int = 0
-    last_ns: int = 0  # when the last of them came
-    known_ns: int = -1  # until when its parts told
+    last_ns: int = 0  # when the last of them arrived
+    known_ns: int = -1  # `done_ns` of the newest part
 
 
 class RunCounts:
@@ -60,7 +60,7 @@ class RunCounts:
         slos: Sequence[Slo] = (),
         tap: Callable[[str, NDArray[np.float64] | Ints], None] | None = None,
     ) -> None:
-        """`slos` judge what is good; `tap` is given each latency's new values in ns."""
+        """`slos` define a good request; `tap` is called with each latency's new values in ns."""
         self.slos = tuple(slos)
         self.tap = tap
         self.latency = {key: Counts(row.buckets_s) for key, row in HISTOGRAMS.items()}
@@ -73,7 +73,7 @@ class RunCounts:
         self._ended = Seen()
 
     def put(self, records: Iterable[RequestRecord]) -> None:
-        """Take records and parts; what came before is left out."""
+        """Take records and parts; events that were counted before are skipped."""
         fresh = _Fresh()
         whole: list[RequestRecord] = []
         for record in records:
@@ -98,7 +98,7 @@ class RunCounts:
             self._ends(RecordTable.from_records(whole))
 
     def close(self) -> None:
-        """Keep everything: the last scrape comes later."""
+        """Keep everything: the last scrape is still to come."""
 
     def _add(self, key: str, ns: NDArray[np.float64] | Ints) -> None:
         if not len(ns):
@@ -113,13 +113,14 @@ class RunCounts:
                 self.missed[i] += int((ns > slo.limit_ns).sum())
 
     def _ends(self, table: RecordTable) -> None:
-        """What is known when requests have ended; `table`: these, whole."""
+        """Count what is known only when a request has ended; `table`: the whole records."""
         for key, row in ALL_LATENCIES.items():
             if row.gaps is not None:
                 self._add(key, np.full(int(lost_gaps(table)[1].sum()), inf))
                 continue
             seen = row.observe(table)
-            # of what was cut off only what had come counts; an early one has been counted already
+            # Of a request that was cut off only what had arrived counts. An early latency has been
+            # counted with the first token already.
             new = ~seen.only_age & ~(row.early & (table.counts[seen.row] > 0))
             self._add(key, seen.ns[new])
         ended = np.bincount(table.outcome, minlength=len(OUTCOMES)).tolist()
@@ -131,10 +132,10 @@ class RunCounts:
 
 
 class _Fresh:
-    """The new events of some records, end to end, as `metrics.Events`.
+    """The new events of some records, concatenated, as `metrics.Events`.
 
-    Before the new events of a request stands the last one that was counted, without its tokens: so
-    the gap to it is one of the gaps between neighbours, and nothing is counted twice.
+    The new events of a request are preceded by the last one that was counted, with 0 tokens. So the
+    gap to it appears as a gap between neighbors, and nothing is counted twice.
     """
 
     def __init__(self) -> None:
@@ -144,7 +145,7 @@ class _Fresh:
         self._ends = [0]
 
     def take(self, record: RequestRecord, now: _Open, skip: int) -> None:
-        """Its events from `skip` on are new."""
+        """Add the events of `record` from index `skip` on."""
         new = len(record.at_ns) - skip
         if new <= 0:
             return
@@ -160,7 +161,7 @@ class _Fresh:
         now.last_ns = record.at_ns[-1]
 
     def join(self) -> None:
-        """After the last one was taken."""
+        """Make the arrays, after the last `take`."""
         self.offsets: Ints = np.array(self._ends, np.int64)
         self.at_ns: Ints = np.frombuffer(b"".join(self._at), np.int64)
         self.not_before_ns = self.at_ns

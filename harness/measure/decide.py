@@ -1,21 +1,22 @@
-"""Is an SLO met at a level that was held to its end? One planned look at alpha 0.05.
+"""Is an SLO met at a level that was held to its end? One planned test at alpha 0.05.
 
     met           the share over the limit is shown to be below the share allowed
     missed        it is shown to be above
     inconclusive  neither; `needs_more` estimates how many more requests would decide it
 
 Requests of a level are not independent: they share engine steps, queues and bursts. A *unit* is
-what a level sends in one request lifetime: `users` requests, one after another. Units are joined to
-blocks of about three lifetimes, and counts are divided by the design effect over these blocks.
+what a level sends in one request lifetime: `users` requests, one after another. Units are grouped
+into blocks of about three lifetimes, and counts are divided by the design effect over these blocks.
 
-*Missed*: the binomial's p-value is read as Student's, with a degree of freedom less than there are
-blocks. A gross burst of failures has a design effect that swallows it; so a tenth of alpha goes to
-whole units: the sum of their shares against as many coins. Of all SLOs and levels of a run, and of
-the failures at each, Holm's procedure says which are missed.
+*Missed*: the binomial p-value is converted to Student's t, with one degree of freedom less than
+there are blocks. A single large burst of failures inflates the design effect until this test cannot
+see it; so a tenth of alpha is spent on whole units: the sum of their shares is tested as that
+many coins. Holm's procedure over all SLOs and levels of a run, and the failures at each level, then
+decides which are missed.
 
-*Met*: hits may be few or none, and then say nothing of how they would come. Two more bounds hold:
-the requests sent within an eighth of a lifetime count as one (all of a wave), and the design effect
-is at least that of the observations above the quantile beyond which twice the allowed share lies.
+*Met*: there may be few hits or none, and then they do not show how hits cluster. Two more bounds
+apply: the requests sent within an eighth of a lifetime (a wave) count as one, and the design effect
+is at least that of the observations in the upper tail of twice the allowed share.
 
     counts = [
         counts_of(step.table, w, slos, 0.01, judged=step.judged, gaps=step.tokens.gaps)
@@ -52,40 +53,41 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 ALPHA: Final = 0.05
-ERRORS: Final = "errors"  # stands where an SLO's name does
-ERRORS_WEIGHT: Final = 0.1  # of failures in Holm's procedure; an SLO has 1
-BURST: Final = 0.1  # the part of alpha that goes to whole units
-GUESSED: Final = 0.7  # and the one that a design effect may spend that was estimated, for *met*
-TOGETHER: Final = 8  # requests sent within this part of a lifetime count as one, and gaps
-MOST_TIMES: Final = 1e4  # as long: more of the same is not thought to decide
+ERRORS: Final = "errors"  # in the place of an SLO's name
+ERRORS_WEIGHT: Final = 0.1  # weight of failures in Holm's procedure; an SLO has 1
+BURST_ALPHA_SHARE: Final = 0.1  # part of alpha spent on whole units
+# For *met*: part of alpha that the test with an estimated design effect may spend.
+EFFECT_ALPHA_SHARE: Final = 0.7
+TOGETHER: Final = 8  # requests (or gaps) within 1/8 of a lifetime count as one
+MAX_FACTOR: Final = 1e4  # times as long; more of the same is not expected to decide
 
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """What is said of a level; which users and what quantile that is of, the caller knows."""
+    """The verdicts of one level; the caller adds its users and the observed quantiles."""
 
     slos: tuple[SloResult, ...]
-    errors: SloResult  # missed or inconclusive: few failures need not be shown
+    errors: SloResult  # missed or inconclusive; that failures are few is never tested
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """One SLO (or the failures) at one level; where many are simulated, along a leading axis."""
+    """One SLO (or the failures) at one level; simulations add a leading axis to the arrays."""
 
     slo: str
     allowed: float
-    requests: int  # that were sent
+    requests: int  # requests sent
     n: Floats  # observations
-    k: Floats  # and those over the limit
-    lifetimes: Floats  # that the level was held
+    k: Floats  # observations over the limit
+    lifetimes: Floats  # how long the level was held, in request lifetimes
     units: Floats
-    shares: Floats  # of the units, added up
-    effect: Floats
-    above: Floats | float  # design effect of what lies above a high quantile
-    together: float  # observations that surely count as one
+    shares: Floats  # sum of the units' shares over the limit
+    effect: Floats  # design effect
+    above: Floats | float  # design effect of the observations above a high quantile
+    together: float  # observations that certainly count as one
 
     def times(self, factor: Floats) -> Counts:
-        """As much of the same as would be seen in `factor` times the time."""
+        """The same counts as they would be after `factor` times the time."""
         grows = ("n", "k", "lifetimes", "units", "shares")
         return replace(self, **{name: getattr(self, name) * factor for name in grows})
 
@@ -101,7 +103,7 @@ def counted(
     together: float,
     above: Floats | float = 1.0,
 ) -> Counts:
-    """Counts of slices of a level, of about one size and in the order of time."""
+    """Counts from slices of a level, of about equal size and in the order of time."""
     units = int(np.clip(lifetimes, 1, sizes.shape[-1]))
     sizes, hits = joined(sizes, units), joined(hits, units)
     blocks = min(int(block_count(lifetimes)), units)
@@ -113,24 +115,24 @@ def counted(
 
 
 def missed(c: Counts) -> Floats:
-    """P-value against a share of at most the one allowed, before Holm's procedure."""
+    """P-value against "the share is at most the one allowed", before Holm's procedure."""
     if not 0 < c.allowed < 1:
         return np.where((c.k > 0) & (c.allowed <= 0), 0.0, 1.0)
     by_block = at_least(c.k / c.effect, c.n / c.effect, c.allowed)
-    by_block = student(by_block, block_count(c.lifetimes) - 1) / (1 - BURST)
-    return np.minimum(by_block, at_least(c.shares, c.units, c.allowed) / BURST)
+    by_block = student(by_block, block_count(c.lifetimes) - 1) / (1 - BURST_ALPHA_SHARE)
+    return np.minimum(by_block, at_least(c.shares, c.units, c.allowed) / BURST_ALPHA_SHARE)
 
 
 def met(c: Counts) -> Floats:
-    """P-value against a share of at least the one allowed."""
+    """P-value against "the share is at least the one allowed"."""
     clean, effect = c.n - c.k, np.maximum(c.effect, c.above)
     sure = at_least(clean / c.together, c.n / c.together, 1 - c.allowed)
     guess = at_least(clean / effect, c.n / effect, 1 - c.allowed)
-    return np.maximum(sure, student(guess, block_count(c.lifetimes) - 1) / GUESSED)
+    return np.maximum(sure, student(guess, block_count(c.lifetimes) - 1) / EFFECT_ALPHA_SHARE)
 
 
 def holm(p: Floats, weights: Floats, alpha: float = ALPHA) -> tuple[NDArray[np.bool_], Floats]:
-    """(which are rejected, the level at which each was tested), with weights."""
+    """Weighted Holm: (which hypotheses are rejected, the alpha that each was tested at)."""
     rejected, levels, left = np.zeros(len(p), bool), np.zeros(len(p)), float(weights.sum())
     for i in np.argsort(p / weights, kind="stable"):
         levels[i] = alpha * weights[i] / left
@@ -142,9 +144,10 @@ def holm(p: Floats, weights: Floats, alpha: float = ALPHA) -> tuple[NDArray[np.b
 
 
 def _needs_more(c: Counts, alpha_missed: float) -> int | None:
-    """How many more requests like those seen would decide."""
+    """How many more requests of the same kind would decide; None: too many or unknown."""
     test, alpha = (met, ALPHA) if c.k < c.allowed * c.n else (missed, alpha_missed)
-    low, high = 1.0, MOST_TIMES
+    low, high = 1.0, MAX_FACTOR
+    # Two passes over a logarithmic grid: the second refines the first interval that decides.
     for _ in range(2):
         times = np.geomspace(low, high, 256)
         decides = test(c.times(times)) <= alpha
@@ -172,14 +175,14 @@ def decide(levels: Sequence[Sequence[Counts]]) -> list[LevelResult]:
     every = [counts for level in levels for counts in level]
     p = np.array([float(missed(c)) for c in every])
     weights = np.array([ERRORS_WEIGHT if c.slo == ERRORS else 1.0 for c in every])
-    # where none or all may fail nothing is left to chance, nor where nothing was seen
+    # Without observations there is nothing to test; if none or all may fail, nothing is random.
     tested = np.array([0 < c.allowed < 1 and c.n > 0 for c in every], bool)
     found, alphas = p <= 0, np.zeros(len(p))
     found[tested], alphas[tested] = holm(p[tested], weights[tested])
     each = zip(every, found, alphas, strict=True)
-    told = (_result(c, float(alpha), is_missed=bool(is_missed)) for c, is_missed, alpha in each)
-    by_level = [[next(told) for _ in level] for level in levels]
-    return [LevelResult(tuple(results[:-1]), results[-1]) for results in by_level]
+    results = (_result(c, float(alpha), is_missed=bool(is_missed)) for c, is_missed, alpha in each)
+    by_level = [[next(results) for _ in level] for level in levels]
+    return [LevelResult(tuple(row[:-1]), row[-1]) for row in by_level]
 
 
 def counts_of(
@@ -191,10 +194,10 @@ def counts_of(
     judged: Judged | None = None,
     gaps: Mapping[str, Figures] | None = None,
 ) -> list[Counts]:
-    """What a level shows of each SLO and, last, of failures: of the requests sent in its window.
+    """The counts of each SLO and, last, of failures, for the requests sent in a level's window.
 
-    `table`: requests as they ended (a thin one will do). `judged` and `gaps` have counted the
-    window's tokens; only a latency of gaps needs them.
+    `table`: requests as they ended (thinned out is enough). `judged` and `gaps`: the counted tokens
+    of the window; only SLOs on gaps need them.
     """
     level = table.select((table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
     level = level.ordered(np.argsort(level.sent_ns, kind="stable"))
@@ -211,9 +214,7 @@ def counts_of(
             counts.append(counted(name, allowed, len(level), sizes, hits, **held, above=above))
             continue
         seen = PROMISED[slo.metric].observe(level)
-        known = ~(
-            np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)
-        )  # else open, and not over yet
+        known = np.isfinite(seen.hi_ns) | (seen.lo_ns > slo.limit_ns)  # else open, not over yet
         ns, sent = seen.ns[known], level.sent_ns[seen.row[known]]
         over = ns > slo.limit_ns
         counts.append(in_order(name, allowed, over, sent, users=window.users, values=ns))
@@ -231,9 +232,9 @@ def in_order(
     users: int,
     values: Floats | None = None,
 ) -> Counts:
-    """Counts of requests in the order in which they were sent, of which some were over a limit.
+    """Counts of requests in the order in which they were sent; `over`: which exceed the limit.
 
-    `over` and `values` (by which one sees how high ones come) may have a leading axis.
+    `values` show how the highest ones cluster. `over` and `values` may have a leading axis.
     """
     n, one = len(sent), np.ones(max(len(sent), 1))
     if not n:

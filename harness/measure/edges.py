@@ -1,4 +1,4 @@
-"""Between which two scrapes a step is compared with its server: empty ones where there are."""
+"""Which two scrapes a level is compared between: preferably ones at which the server was empty."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
 
-LATE_NS: Final = 100 * MS  # vLLM counts a step's tokens after it has handed them to its streams
-TOOK_NS: Final = 500 * MS  # a scrape that does not say how long it took
-PAIR: Final = 2  # scrapes that a difference needs
+LATE_NS: Final = 100 * MS  # vLLM counts an engine step's tokens after it has sent them
+DEFAULT_SCRAPE_NS: Final = 500 * MS  # assumed if a scrape does not say how long it took
+MIN_SCRAPES: Final = 2  # needed for a difference
 
 
 def read_between(sample: ServerSample) -> tuple[int, int]:
     """The instants between which the server put this scrape together."""
-    half = round((TOOK_NS if isnan(sample.took_ns) else sample.took_ns) / 2)
+    half = round((DEFAULT_SCRAPE_NS if isnan(sample.took_ns) else sample.took_ns) / 2)
     return sample.at_ns - half, sample.at_ns + half
 
 
@@ -31,9 +31,10 @@ def edges_of(
     window: tuple[int, int],
     around: tuple[float, float] = (-inf, inf),
 ) -> tuple[ServerSample, ServerSample] | None:
-    """The two scrapes to compare: empty ones where there are, else the window's first and last.
+    """The two scrapes to compare: empty ones if there are any, else the window's first and last.
 
-    Empty ones may lie outside the window, within `around`, or in its first and last quarter.
+    With an empty server at both ends its counters belong to our requests only. Such scrapes may lie
+    outside the window (within `around`), or in its first and last quarter. None: too few.
     """
     start, end = window
     quarter = (end - start) // 4
@@ -47,11 +48,11 @@ def edges_of(
     if first is not None and last is not None and first.at_ns < last.at_ns:
         return first, last
     inside = within(samples, start, end)
-    return (inside[0], inside[-1]) if len(inside) >= PAIR else None
+    return (inside[0], inside[-1]) if len(inside) >= MIN_SCRAPES else None
 
 
 def _empty(table: RecordTable, sample: ServerSample) -> bool:
-    """Nothing under way, by the records and by the server itself where it says."""
+    """Whether nothing was in flight: by the records, and by the server if it reports it."""
     if sample.running > 0 or sample.waiting > 0:
         return False
     low, high = read_between(sample)

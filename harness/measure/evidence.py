@@ -1,9 +1,9 @@
-"""What one step says about the SLOs, small enough to keep: counts by time block and by ratio.
+"""What one hold of a level shows about the SLOs, in counts by time block and by ratio to the limit.
 
-For every SLO the observations of a step are divided by the limit and counted in a fixed grid of
-ratios (1.25 % apart, the limit itself is an edge), one row per block of time. All SLOs share the
-blocks, so that they are resampled together. From these counts come the share over the limit, its
-design effect, the quantile's ratio to the limit, and each bootstrap replicate of it.
+For every SLO the observations are divided by the limit and counted in a fixed grid of ratios (1.25%
+apart, the limit itself is an edge), one row per block of time. All SLOs share the blocks, so that
+they are resampled together. From these counts come the share over the limit, its design effect, the
+quantile's ratio to the limit, and each bootstrap replicate of it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 
 HALF: Final = 240  # bins on each side of the limit
 SPAN: Final = float(np.log(20))  # the grid reaches from 1/20 to 20 times the limit
-BINS: Final = 2 * HALF + 2  # and one catch-all at each end
+BINS: Final = 2 * HALF + 2  # one more at each end for everything beyond
 FEWEST_BLOCKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A step's window: requests *sent* in it, gaps that *ended* in it."""
+    """The window of one hold: it has the requests *sent* in it and the gaps that *ended* in it."""
 
     index: int
     users: int
     purpose: Purpose
-    chosen_ns: int  # the search asked for this level
-    start_ns: int  # its users were all there and busy
-    settled_ns: int  # warm-up cut
-    end_ns: int  # horizon of what was known when the step was judged
-    judged_ns: int  # and when that was
+    chosen_ns: int  # when the search chose this level
+    start_ns: int  # when all its users were busy
+    settled_ns: int  # when the warm-up ended
+    end_ns: int  # horizon of what was known when the level was judged
+    judged_ns: int  # when it was judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Evidence:
     """Counts per SLO: `grids[slo]` is (blocks, BINS); `ended`, `errors`, `tokens` are per block."""
 
     window: Window
-    lifetime_ns: float  # mean time a request was under way (censored ones at their age)
-    seconds: float  # measured in all
+    lifetime_ns: float  # mean time that a request was in flight (open ones count their age)
+    seconds: float  # total measured time
     grids: tuple[Floats, ...]
     ended: Floats
     errors: Floats
-    tokens: Floats  # that arrived, per block
+    tokens: Floats  # output tokens that arrived, per block
 
     @property
     def blocks(self) -> int:
@@ -70,13 +70,14 @@ class Evidence:
         return len(self.ended)
 
     def over(self, slo: int) -> tuple[Floats, Floats]:
-        """(observations, those over the limit) per block."""
+        """(observations, observations over the limit) per block."""
         grid = self.grids[slo]
         return grid.sum(axis=1), grid[:, HALF + 1 :].sum(axis=1)
 
 
 def bin_of(ratio: Floats) -> Ints:
     """Bin of value / limit; bin HALF ends exactly at the limit (a ratio of 1 is within it)."""
+    # In place, as it runs over every gap. 1e-9 keeps a ratio of exactly 1 in bin HALF.
     place = np.maximum(ratio, 1e-12)
     np.log(place, out=place)
     place *= HALF / SPAN
@@ -88,7 +89,7 @@ def bin_of(ratio: Floats) -> Ints:
 
 
 def lifetime_ns(table: RecordTable) -> float:
-    """Mean time under way: the sum over all of the time seen, over the number that ended."""
+    """Mean time in flight: the total time observed over the number of requests that ended."""
     if not len(table):
         return 0.0
     seen = (table.done_ns - table.sent_ns).clip(min=0).sum()
@@ -96,10 +97,10 @@ def lifetime_ns(table: RecordTable) -> float:
 
 
 class Judged:
-    """What evidence needs of each token of a window: a Walker, fitted to the requests `known`."""
+    """A Walker that counts each token of a window for its evidence, in blocks made from `known`."""
 
     def __init__(self, known: RecordTable, window: Window, slos: Sequence[Slo]) -> None:
-        """`known`: the requests as they were known at the window's end."""
+        """`known`: the requests as known at the window's end."""
         self.start_ns, self.end_ns = window.settled_ns, window.end_ns
         self.life_ns = lifetime_ns(known)
         self.length_ns = max(self.end_ns - self.start_ns, 1)
@@ -116,11 +117,11 @@ class Judged:
             np.add.at(grid[:, -1], self.block_of(ends[here]), owed[here])
 
     def block_of(self, at_ns: Ints) -> Ints:
-        """The time block of each instant of the window."""
+        """The time block of each instant in the window."""
         return np.asarray((at_ns - self.start_ns) // self.block_ns)
 
     def see(self, piece: Piece) -> None:
-        """Count a piece's gaps by block and ratio, and its tokens by block."""
+        """Count a chunk's gaps by block and ratio, and its tokens by block."""
         chunk = piece.chunk
         here = inside(chunk.at_ns, self.start_ns, self.end_ns)
         came = self.block_of(chunk.at_ns[here])
@@ -136,11 +137,11 @@ class Judged:
 def gather(
     recorded: Recorded, window: Window, slos: Sequence[Slo], judged: Judged | None = None
 ) -> Evidence:
-    """Counts of what was known at the window's end (`RecordTable.until`, `Known`).
+    """The evidence of what was known at the window's end (`RecordTable.until`, `Known`).
 
-    Requests sent after the first one whose latency is still unknown are left out, whatever became
-    of them, so that no quick one is counted before a slow one. `judged`: where the tokens were
-    counted already.
+    Requests sent after the first one whose latency is still unknown are left out, whatever their
+    outcome, so that fast requests are not counted before slow ones. `judged`: the tokens, if they
+    have been counted already.
     """
     table = recorded.table
     if judged is None:
@@ -175,18 +176,20 @@ def gather(
 def _observed(
     table: RecordTable, window: Window, slo: Slo, sent_in: NDArray[np.bool_]
 ) -> tuple[Floats, Ints]:
-    """(values in ns, instants that place them in a block) of a latency with one per request."""
+    """(values in ns, send times that place them in a block) of a latency per request."""
     if not len(table):
         return np.zeros(0), np.zeros(0, np.int64)
     seen = PROMISED[slo.metric].observe(table)
     sent = table.sent_ns[seen.row]
-    unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)  # open, and not over it yet
+    # Unknown: still open and not over the limit yet. Everything sent after the first such request
+    # waits for it.
+    unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)
     ripe = sent_in[seen.row] & (sent < sent[unknown].min(initial=window.end_ns + 1))
     return seen.ns[ripe], table.sent_ns[seen.row][ripe]
 
 
 def pool(evidences: Sequence[Evidence]) -> Evidence:
-    """All steps held at one level as one: their blocks side by side (window: the last one's)."""
+    """All holds of one level as one: their blocks side by side, with the last one's window."""
     last = evidences[-1]
     if len(evidences) == 1:
         return last
@@ -202,9 +205,9 @@ def pool(evidences: Sequence[Evidence]) -> Evidence:
 
 
 def ratio_quantiles(mass: Floats, q: float) -> Floats:
-    """Log of the q-quantile's ratio to the limit, for each row of (rows, BINS) counts.
+    """Log of the q-quantile's ratio to the limit, for each row of `mass`, shape (rows, BINS).
 
-    Linear within a bin; NaN for a row without observations. Clipped to the grid, [-3, 3].
+    Linear within a bin, clipped to the grid, [-3, 3]. NaN for a row without observations.
     """
     total = np.cumsum(mass, axis=1)
     want = q * total[:, -1]
@@ -221,7 +224,7 @@ def ratio_quantiles(mass: Floats, q: float) -> Floats:
 def worst_ratio(evidence: Evidence, slos: Sequence[Slo], weights: Floats | None = None) -> Floats:
     """Max over the SLOs of log(quantile / limit): above 0, the level breaks an SLO.
 
-    `weights` (replicates, blocks) gives one figure per bootstrap replicate, else one for the data.
+    With `weights`, shape (replicates, blocks): one value per bootstrap replicate.
     """
     if weights is None:
         weights = np.ones((1, evidence.blocks))

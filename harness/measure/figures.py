@@ -1,4 +1,4 @@
-"""One latency in figures: n, mean, quantiles with their two intervals, as plain JSON values."""
+"""The statistics of one latency: n, mean, and quantiles with their two intervals, for JSON."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 OBSERVED: Final = ("ns", "lo_ns", "hi_ns")  # of `Observed`
-# of a speed, by the quantile of the time per token that it is the inverse of
+# A speed is the inverse of a time per token, so its quantile is that time's opposite quantile.
 SPEED_QUANTILES: Final = {"p50": 0.5, "p10": 0.9, "p5": 0.95, "p1": 0.99}
-LIFETIMES: Final = 6  # of a block, at most a few: intervals cover more often than with shorter ones
+LIFETIMES: Final = 6  # request lifetimes per block at most; shorter blocks cover too rarely
 
 
 def say_ms(ns: float | None) -> float | str | None:
-    """Milliseconds for JSON: "inf" for what failed, None for what is not known."""
+    """Milliseconds for JSON: "inf" for a failure, None if not known."""
     if ns is None or math.isnan(ns):
         return None
     return "inf" if math.isinf(ns) else round(ns / MS, 6)
@@ -58,10 +58,10 @@ def block_ns_of(table: RecordTable, start_ns: int, end_ns: int) -> int:
 
 
 def in_window(seen: Observed, table: RecordTable, key: str, start: int, end: int) -> Observed:
-    """Requests by when they were sent, gaps by when they ended; a gap's `at_ns` places it.
+    """The observations in a window: requests by when they were sent, gaps by when they ended.
 
-    Without those that the harness cut off before their first token: they have no TTFT. Their e2e
-    latency is their age; so it stands in requests.parquet too.
+    Requests that the harness cut off before their first token have no TTFT and are left out. Their
+    e2e latency is their age, as in requests.parquet.
     """
     at = seen.at_ns if key in GAPS else table.sent_ns[seen.row]
     keep = (at >= start) & (at <= end)
@@ -79,21 +79,21 @@ class Span(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """How many there are."""
+        """Number of time blocks."""
         return -(-(self.end_ns - self.start_ns + 1) // self.block_ns)
 
 
 class Figures(ABC):
-    """What is known of one latency, in ns: its observations by block of time; +inf failed."""
+    """Observations of one latency in ns, by block of time; a failure is +inf."""
 
     finite: int  # observations that did not fail
-    n_failed: int  # those that did
-    sum_ns: float  # of the finite ones
-    max_ns: float  # of the finite ones
+    n_failed: int  # observations that failed
+    sum_ns: float  # sum of the finite ones
+    max_ns: float  # largest finite one
 
     @abstractmethod
     def value_at(self, rank: int, column: str = "ns") -> float:
-        """The observation of a rank, counted from 0; or of all lower bounds, or all upper ones.
+        """The observation (or its lower or upper bound) with this rank, counted from 0.
 
         `column`: one of OBSERVED.
         """
@@ -101,11 +101,11 @@ class Figures(ABC):
     @property
     @abstractmethod
     def by_block(self) -> Floats | Ints:
-        """How many observations each block has, without those that have none."""
+        """The number of observations of each block that has any."""
 
     @abstractmethod
     def effect(self, q: float) -> float:
-        """Design effect of those above a quantile."""
+        """Design effect of the observations above a quantile."""
 
     @property
     def n(self) -> int:
@@ -114,16 +114,16 @@ class Figures(ABC):
 
     @property
     def mean_ns(self) -> float:
-        """Of the finite ones; NaN without any."""
+        """Mean of the finite observations; NaN without any."""
         return self.sum_ns / self.finite if self.finite else math.nan
 
     @property
     def longest_ns(self) -> float:
-        """Of the finite ones; NaN without any."""
+        """Largest finite observation; NaN without any."""
         return float(self.max_ns) if self.finite else math.nan
 
     def quantile(self, q: float, column: str = "ns") -> float:
-        """NaN without observations."""
+        """The q-quantile; NaN without observations."""
         return self.value_at(rank_of(self.n, q), column) if self.n else math.nan
 
     def interval(self, q: float) -> Interval | None:
@@ -134,17 +134,17 @@ class Figures(ABC):
         return Interval(self.value_at(lo), None if hi is None else self.value_at(hi))
 
     def instrument(self, q: float) -> tuple[float, float]:
-        """Between which bounds the quantile lies by the stamps."""
-        # the mean of a bin's bounds may lie on the wrong side of the mean of its values
+        """Bounds of the quantile from the uncertainty of the time stamps."""
+        # With binned gaps the mean of a bin's bounds may lie on the wrong side of its values' mean.
         value, low, high = (self.quantile(q, column) for column in OBSERVED)
         return min(low, value), max(high, value)
 
 
 class Sample(Figures):
-    """Observations that are in memory."""
+    """Observations held in memory."""
 
     def __init__(self, seen: Observed, blocks: Ints) -> None:
-        """`blocks`: the time block of each."""
+        """`blocks`: the time block of each observation."""
         self.seen, self.blocks = seen, blocks
         _, self._block, self._sizes = np.unique(blocks, return_inverse=True, return_counts=True)
         fine = seen.ns[np.isfinite(seen.ns)]
@@ -169,7 +169,7 @@ def spans_of(table: RecordTable, windows: Sequence[tuple[int, int]]) -> list[Spa
 
 
 def sample_of(table: RecordTable, key: str, spans: Sequence[Span]) -> Sample:
-    """One latency of the requests sent in the spans: their blocks side by side."""
+    """One latency over several windows, their blocks side by side."""
     whole, seen, blocks, before = PROMISED[key].observe(table), [], [], 0
     for start, end, block_ns in spans:
         part = in_window(whole, table, key, start, end)
@@ -181,7 +181,7 @@ def sample_of(table: RecordTable, key: str, spans: Sequence[Span]) -> Sample:
 
 
 def speed_block(seen: Sample) -> Json:
-    """The same of an output speed: tokens/s, 0 of a failed request, quantiles of the lower tail."""
+    """The same for an output speed in tokens/s: 0 for a failed request, lower quantiles."""
 
     def ends(slow_ns: float | None, fast_ns: float) -> list[float]:
         return [0.0 if slow_ns is None else _say_speed(slow_ns), _say_speed(fast_ns)]
@@ -206,9 +206,9 @@ def _say_speed(ns: float) -> float:
 
 
 def block(seen: Figures) -> Json:
-    """n, n_failed, effective_n, mean, quantiles, max of one latency; ms.
+    """n, n_failed, effective_n, mean, quantiles and max of one latency, in ms.
 
-    Each quantile has `..._ci95` (sampling) and `..._instrument` beside it, as [lo, hi].
+    Each quantile comes with `..._ci95` (sampling) and `..._instrument` (stamps), as [lo, hi].
     """
     n = seen.n
     out: Json = {

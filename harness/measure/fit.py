@@ -1,10 +1,10 @@
 """The knee from all steps at once: isotonic fit of the criterion over load, inverted.
 
-The criterion of a level is its excess (excess.py), in log-odds; latency does not fall with load, so
-it is fitted by a non-decreasing function (pool adjacent violators, weighted by information), joined
-by straight lines, and read where it crosses 0. For the interval each level's blocks of time are
-resampled; it holds at least the levels on both sides of the crossing: between them nothing was
-measured, so a straight line is a guess there, not evidence.
+The criterion of a level is its excess (excess.py), in log-odds. Latency does not fall with load, so
+a non-decreasing function is fitted to it (pool adjacent violators, weighted by information), its
+points are joined by straight lines, and the knee is where it crosses 0. For the interval, each
+level's blocks of time are resampled. The interval always includes the levels on both sides of the
+crossing: nothing was measured between them, so the straight line there is a guess, not evidence.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-# what joins a smooth fit: levels so near the crossing (log of users) and the limit (log-odds)
-NEAR_USERS: Final = 0.5
-NEAR_EXCESS: Final = 1.5
+# Levels that take part in the local fit: distance to the crossing (log of users), and to the limit
+# (log-odds).
+NEAR_LOG_USERS: Final = 0.5
+NEAR_MARGIN: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All that was measured at one number of users."""
+    """Everything measured at one number of users."""
 
     users: int
     evidence: Evidence
-    steps: int
-    excess: float  # log-odds of the share over the worst limit, less those allowed
-    weight: float  # information about it
+    steps: int  # how often the level was held
+    margin: float  # log-odds of the share over the worst limit, minus the allowed ones
+    weight: float  # information about `margin`
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where the fitted criterion crosses its limit, in users; inf: never within what was held.
+    """Where the fitted criterion crosses its limit, in users; inf: at none of the levels held.
 
-    `lo` and `hi` are the 95 % interval; `users` is below the first level when even that breaks.
+    `lo` and `hi` are the 95% interval. `users` is below the first level if even that one fails.
     """
 
     users: float
@@ -60,7 +61,7 @@ class Crossing:
 
 
 def levels_of(evidences: Sequence[Evidence], slos: Sequence[Slo], max_errors: float) -> list[Level]:
-    """One Level per number of users held, ascending; levels without observations are left out."""
+    """One Level per number of users, ascending; levels without observations are left out."""
     by_users: dict[int, list[Evidence]] = {}
     for evidence in evidences:
         by_users.setdefault(evidence.window.users, []).append(evidence)
@@ -92,7 +93,7 @@ def isotonic(values: Floats, weights: Floats) -> Floats:
 
 
 def invert(users: Floats, fitted: Floats) -> float:
-    """Users at which the fit reaches 0; inf when it never does, 0 when it starts above."""
+    """Users at which the fit reaches 0; inf if it never does, 0 if it starts above."""
     above = np.flatnonzero(fitted > 0)
     if not len(above):
         return float("inf")
@@ -106,13 +107,13 @@ def invert(users: Floats, fitted: Floats) -> float:
 def smooth(users: Floats, values: Floats, weights: Floats, point: float) -> Floats:
     """Crossing of a straight line in log(users) through the levels near `point`, per column.
 
-    For ends that stay undecided: there the noise of a level exceeds its distance to the next, and
-    neighbours know about each other. `values` is (levels, columns), its first column the data.
-    NaN where fewer than four levels are near or the line does not rise.
+    Used if an end of the bracket stays inconclusive: then the noise of a level exceeds its distance
+    to the next one, and neighbors inform each other. `values`: shape (levels, columns), the first
+    column is the data. NaN with fewer than four levels near, or if the line does not rise.
     """
     with np.errstate(divide="ignore"):
         x = np.log(users / max(point, 1e-9))
-    near = (np.abs(x) < NEAR_USERS) & (np.abs(values[:, 0]) < NEAR_EXCESS)
+    near = (np.abs(x) < NEAR_LOG_USERS) & (np.abs(values[:, 0]) < NEAR_MARGIN)
     if near.sum() < 4:  # noqa: PLR2004 - two parameters and something left over
         return np.full(values.shape[1], np.nan)
     w, x, y = weights[near] / weights[near].sum(), x[near], values[near]
@@ -120,7 +121,7 @@ def smooth(users: Floats, values: Floats, weights: Floats, point: float) -> Floa
     slope = (w * (x - mx)) @ (y - my) / (w @ (x - mx) ** 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         at = mx - my / slope
-    inside = (slope > 0) & (at >= x.min()) & (at <= x.max())  # beyond the levels it is a guess
+    inside = (slope > 0) & (at >= x.min()) & (at <= x.max())  # outside the levels it is a guess
     return np.asarray(np.where(inside, point * np.exp(np.where(inside, at, 0)), np.nan))
 
 
@@ -132,19 +133,14 @@ def crossing(
     *,
     decided: bool = True,
 ) -> Crossing:
-    """Point and interval of the knee; `decided`: both ends of the bracket are, no smoothing."""
+    """Point and interval of the knee; not smoothed if both ends of the bracket are `decided`."""
     users = np.array([level.users for level in levels], float)
     weights = np.array([level.weight for level in levels])
-    values = np.array([level.excess for level in levels])
+    values = np.array([level.margin for level in levels])
     fitted = isotonic(values, weights)
-    draws = np.array(
-        [
-            excess(
-                x.evidence, slos, max_errors, resample_weights(x.evidence.blocks, seed + x.users)
-            )[0]
-            for x in levels
-        ]
-    )
+    resampled = (resample_weights(x.evidence.blocks, seed + x.users) for x in levels)
+    pairs = zip(levels, resampled, strict=True)
+    draws = np.array([excess(x.evidence, slos, max_errors, w)[0] for x, w in pairs])
     columns = np.column_stack([values, draws])
     found = np.array([invert(users, isotonic(column, weights)) for column in columns.T])
     if not decided and 0 < found[0] < np.inf:
@@ -155,7 +151,7 @@ def crossing(
     low, high = percentile_levels(max(near[-3:], default=4))
     lo, hi = np.quantile(found[1:], [low, high], method="nearest")
     below, above = users[fitted <= 0], users[fitted > 0]
-    least = below[-1] if len(below) else 0.0
-    first = above[0] if len(above) else float("inf")
-    ends = float(min(lo, point, least)), float(max(hi, point, first - 1))
-    return Crossing(point, *ends, found[1:], (float(least), float(first)))
+    last_pass = below[-1] if len(below) else 0.0
+    first_fail = above[0] if len(above) else float("inf")
+    ends = float(min(lo, point, last_pass)), float(max(hi, point, first_fail - 1))
+    return Crossing(point, *ends, found[1:], (float(last_pass), float(first_fail)))

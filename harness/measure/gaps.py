@@ -1,7 +1,7 @@
-"""The gaps between tokens in a window: the figures of an ITL, without the gaps in memory.
+"""The statistics of ITL in a window, without holding the gaps in memory.
 
-Mean, max, n, failures and what is over an SLO's limit (`evidence.Judged`) are exact. Quantiles and
-the ends of their intervals are order statistics within 0.1%, from a `LogHistogram`.
+Mean, max, n, failures and the share over an SLO's limit (`evidence.Judged`) are exact. Quantiles
+and the ends of their intervals are order statistics within 0.1%, from a `LogHistogram`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class GapCounts(Figures):
-    """Figures of gaps that were counted."""
+    """Statistics of counted gaps."""
 
     def __init__(self, lost: Ints) -> None:
-        """`lost`: tokens that never came, by block: infinite gaps."""
+        """`lost`: tokens that never arrived, per block; each is an infinite gap."""
         self.lost, self.n_failed = lost, int(lost.sum())
         self.sum_ns, self.finite, self.max_ns = 0, 0, -1
         self.histograms = {column: LogHistogram() for column in OBSERVED}
@@ -48,8 +48,8 @@ class GapCounts(Figures):
         return sizes[sizes > 0]
 
     def effect(self, q: float) -> float:
-        # Of each bin the share that is above, the same in all blocks: all of the higher ones, a
-        # part of the one in which the quantile lies. All infinite ones are above.
+        # The share of each bin that lies above the quantile, assumed equal in all blocks: 1 for the
+        # higher bins, a part of the bin that holds the quantile. All infinite gaps lie above.
         _, counts, _ = self.histograms["ns"].totals
         above = np.cumsum(counts[::-1])[::-1] - counts
         share = np.clip((beyond(self.n, q) - self.n_failed - above) / counts, 0, 1)
@@ -57,7 +57,7 @@ class GapCounts(Figures):
         return design_effect(self.by_block, hits[self._per_block(1.0) > 0])
 
     def _per_block(self, share: Floats | float) -> Floats:
-        """The gaps of each block, of each bin that share; and all infinite ones."""
+        """Gaps per block, each bin weighted by its share, plus all infinite ones."""
         block, place, counts = self.histograms["ns"].cells
         part = np.broadcast_to(share, len(self.histograms["ns"].totals[0]))[place]
         return np.asarray(np.bincount(block, counts * part, len(self.lost)) + self.lost)
@@ -67,7 +67,7 @@ class Gaps(GapCounts):
     """A Walker: the gaps that ended in a span."""
 
     def __init__(self, table: RecordTable, span: Span, key: str = "itl") -> None:
-        """`table`: requests, of which those that failed owe gaps; a thin one will do.
+        """`table`: the requests, for the gaps of failed ones (thinned out is enough).
 
         `key`: of metrics.GAPS.
         """
@@ -80,7 +80,7 @@ class Gaps(GapCounts):
         super().__init__(np.bincount(block, owed[here], span.blocks).astype(np.int64))
 
     def see(self, piece: Piece) -> None:
-        """Count a piece's gaps."""
+        """Count a chunk's gaps."""
         piece = piece.of(self.key)
         here = inside(piece.end_ns, self.start_ns, self.end_ns)
         blocks = (piece.end_ns[here] - self.start_ns) // self.span.block_ns

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.measure.samples import GpuSample
 
-# NVML's bits, which DCGM repeats; that an idle GPU's clocks are low (bit 1) holds nothing down
+# NVML's bits, which DCGM uses too. Bit 1 is left out: low clocks of an idle GPU are no throttling.
 THROTTLES: Final = {
     0x2: "clocks set by a user",
     0x4: "power cap",
@@ -27,10 +27,13 @@ THROTTLES: Final = {
     0x100: "display",
 }
 
-SLOWED: Final = frozenset(THROTTLES.values()) - {"clocks set by a user", "display"}  # not chosen
+SLOWING_REASONS: Final = frozenset(THROTTLES.values()) - {
+    "clocks set by a user",
+    "display",
+}  # not chosen
 
 
-# the same as a Prometheus label
+# The same reasons as Prometheus labels.
 REASON_LABELS: Final = {
     words: words.replace(" (", "_").replace(")", "").replace(" ", "_")
     for words in THROTTLES.values()
@@ -38,7 +41,7 @@ REASON_LABELS: Final = {
 
 
 MIB: Final = 1 << 20
-# field of GpuSample -> (the exporter's series without its prefix, what one of ours is in its unit)
+# Field of GpuSample -> (the exporter's series without its prefix, factor to the series' unit).
 GPU_SERIES: Final = {
     "util_pct": ("gpu_utilization_ratio", 0.01),
     "memory_util_pct": ("gpu_memory_utilization_ratio", 0.01),
@@ -89,19 +92,19 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
     power = fsum(_power_w(one) for one in each.values())
     held = Counter(reason for s in samples for reason in s.throttled or ())
     known = any(sample.throttled is not None for sample in samples)
-    slowed = sum(1 for s in samples if SLOWED.intersection(s.throttled or ()))
+    slowed = sum(1 for s in samples if SLOWING_REASONS.intersection(s.throttled or ()))
     figures = GpuFigures(
         gpus=len(each),
         samples=len(samples),
         util_pct_mean=_mean(s.util_pct for s in samples),
         memory_util_pct_mean=_mean(s.memory_util_pct for s in samples),
-        memory_used_mib_max=fsum(_most(s.memory_used_mib for s in o) for o in each.values()),
+        memory_used_mib_max=fsum(_max(s.memory_used_mib for s in o) for o in each.values()),
         power_w=power,
         j_per_output_token=power / tokens_per_s if tokens_per_s > 0 else nan,
-        sm_clock_mhz_min=-_most(-s.sm_clock_mhz for s in samples),
+        sm_clock_mhz_min=-_max(-s.sm_clock_mhz for s in samples),
         sm_clock_mhz_mean=_mean(s.sm_clock_mhz for s in samples),
-        sm_clock_mhz_max=_most(s.sm_clock_mhz for s in samples),
-        temperature_c_max=_most(s.temperature_c for s in samples),
+        sm_clock_mhz_max=_max(s.sm_clock_mhz for s in samples),
+        temperature_c_max=_max(s.temperature_c for s in samples),
         pcie_rx_mb_per_s=fsum(_mean(s.pcie_rx_mb_per_s for s in o) for o in each.values()),
         pcie_tx_mb_per_s=fsum(_mean(s.pcie_tx_mb_per_s for s in o) for o in each.values()),
         throttled_share=slowed / len(samples) if known else nan,
@@ -111,7 +114,7 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
 
 
 def _power_w(samples: Sequence[GpuSample]) -> float:
-    """Of one GPU: from its energy counter, else the mean of its power readings."""
+    """Mean power of one GPU: from its energy counter, else from its power readings."""
     first, last = samples[0], samples[-1]
     seconds = (last.at_ns - first.at_ns) / SECOND
     joules = last.energy_j - first.energy_j
@@ -125,5 +128,5 @@ def _mean(values: Iterable[float]) -> float:
     return fsum(known) / len(known) if known else nan
 
 
-def _most(values: Iterable[float]) -> float:
+def _max(values: Iterable[float]) -> float:
     return max((value for value in values if not isnan(value)), default=nan)

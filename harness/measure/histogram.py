@@ -1,7 +1,7 @@
-"""Histograms as servers export them: cumulative buckets, a sum, and what the buckets still tell.
+"""Histograms as servers export them: cumulative buckets and a sum.
 
-A bucket says "so many at or below this bound", so a quantile is known only as the bucket that
-holds it. Nothing here interpolates: bounds are what the server vouches for.
+A bucket counts the observations at or below its bound, so a quantile is known only as the bucket
+that contains it. Nothing is interpolated here: only the bounds are certain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-STEPS: Final = (100, 125, 150, 200, 250, 300, 400, 500, 600, 800)  # hundredths of a decade's start
+# Bounds within a decade, in hundredths of its start.
+DECADE_STEPS: Final = (100, 125, 150, 200, 250, 300, 400, 500, 600, 800)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class Histogram:
 
     @property
     def count(self) -> float:
-        """Observations in all."""
+        """Total number of observations."""
         return self.counts[-1] if self.counts else 0.0
 
     @property
     def mean(self) -> float:
-        """NaN without an observation."""
+        """Mean of the observations; NaN without any."""
         return self.sum / self.count if self.count > 0 else float("nan")
 
     def at_most(self, bound: float) -> float:
@@ -63,7 +64,7 @@ def added(histograms: Sequence[Histogram]) -> Histogram:
 
 
 def delta(first: Histogram, last: Histogram) -> Histogram | None:
-    """What came between two readings; None when the server started anew or its buckets changed."""
+    """The observations between two readings; None after a restart or a change of buckets."""
     counts = tuple(b - a for a, b in zip(first.counts, last.counts, strict=False))
     if first.bounds != last.bounds or any(count < 0 for count in counts):
         return None
@@ -71,10 +72,10 @@ def delta(first: Histogram, last: Histogram) -> Histogram | None:
 
 
 def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | None:
-    """(lower, upper) that the q-quantile lies within; None without an observation.
+    """(lower, upper) bounds of the q-quantile; None without an observation.
 
-    Below the first bound it is 0: what is counted here is never negative. The upper end is +inf
-    when it lies in the last bucket.
+    The lower bound of the first bucket is 0, as nothing counted here is negative. The upper bound
+    of the last bucket is +inf.
     """
     n = histogram.count
     if n < 1:
@@ -83,31 +84,33 @@ def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | Non
     return (histogram.bounds[place - 1] if place else 0.0), histogram.bounds[place]
 
 
-def ladder(least_us: int, most_us: int) -> tuple[float, ...]:
-    """Bounds in seconds from `least_us` to `most_us`, both of STEPS times a power of ten, and +Inf.
+def ladder(min_us: int, max_us: int) -> tuple[float, ...]:
+    """Bounds in seconds from `min_us` to `max_us`, both of STEPS times a power of ten, and +Inf.
 
     They are whole microseconds, so that a bound is the same number wherever it is written.
     """
     decades = (10**k for k in range(10))
-    every = sorted(decade * step // 100 for decade in decades for step in STEPS)
-    return (*(us / 1_000_000 for us in dict.fromkeys(every) if least_us <= us <= most_us), inf)
+    every = sorted(decade * step // 100 for decade in decades for step in DECADE_STEPS)
+    return (*(us / 1_000_000 for us in dict.fromkeys(every) if min_us <= us <= max_us), inf)
 
 
 class Counts:
-    """A histogram under way."""
+    """A histogram that observations are added to."""
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         """`bounds_s` end with +Inf."""
         self.bounds_s = bounds_s
         self._bounds_ns = np.array([bound * SECOND for bound in bounds_s[:-1]]).round()
         self._counts = np.zeros(len(bounds_s), np.int64)
-        self._sum_ns = 0  # an integer: the same whatever order the parts come in
+        self._sum_ns = 0  # an integer, so that the sum does not depend on the order
 
     def add(self, ns: Floats | Ints) -> None:
-        """Observations, rounded to whole ns; +inf is counted and left out of the sum."""
+        """Add observations, rounded to whole ns; +inf is counted but left out of the sum."""
         if len(ns):
             ns = np.rint(ns)
-            places = np.searchsorted(self._bounds_ns, ns, side="left")  # at a bound: in its bucket
+            places = np.searchsorted(
+                self._bounds_ns, ns, side="left"
+            )  # a value at a bound is in its bucket
             self._counts += np.bincount(places, minlength=len(self.bounds_s))
             self._sum_ns += int(ns.sum(where=np.isfinite(ns)))
 

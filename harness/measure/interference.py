@@ -1,7 +1,8 @@
-"""What the records themselves say of a window: gaps beside prompts, and how requests came.
+"""What the records show about a window: how prompts lengthen token gaps, and how requests arrive.
 
-A prompt that is computed in the same engine step as somebody's next token makes that token late.
-The step is seen from outside: the prompt's first token arrives with the token that it delayed.
+A prompt that is computed in the same engine step as another request's next token delays that token.
+From outside, such a step is recognized because the prompt's first token arrives together with the
+token that it delayed.
 """
 
 from __future__ import annotations
@@ -26,18 +27,21 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-PLACES: Final = 4
-FEWEST: Final = 20  # gaps of a kind that a quantile of them needs
-MAX_GAPS: Final = 100_000  # that are looked at: half as many at least where there are more
-LONGEST: Final = 0.95  # the gaps above this quantile are the longest ones
-SHORT: Final = 0.5  # of the median gap: the event before it was late
-CERTAIN: Final = 0.75  # of a prompt's mean time in the engine: it was surely computed then
-BIN_S: Final = 0.1  # arrivals are counted in bins of this length,
-PER_BIN: Final = 2.0  # longer where so many would not come in one on average
+DECIMALS: Final = 4
+MIN_GAPS: Final = 20  # gaps of a kind, for a quantile of them
+MAX_GAPS: Final = 100_000  # sampled gaps at most; at least half as many if there are more gaps
+P95: Final = 0.95  # the gaps above this quantile are called the longest ones
+# A gap shorter than this share of the median follows an event that was sent late.
+EARLY_EVENT_SHARE: Final = 0.5
+# Part of a prompt's mean prefill time, back from its first token, in which it was certainly being
+# computed.
+CERTAIN_PREFILL_SHARE: Final = 0.75
+MIN_BIN_S: Final = 0.1  # arrivals are counted in bins of this length
+MIN_PER_BIN: Final = 2.0  # mean arrivals per bin; bins are longer if there would be fewer
 
 
 class GapSample:
-    """A Walker: the gaps that ended in a window, or each k-th one; at most MAX_GAPS are kept."""
+    """A Walker that keeps every k-th gap that ended in a window: at most MAX_GAPS."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
         self.start_ns, self.end_ns = start_ns, end_ns
@@ -45,9 +49,9 @@ class GapSample:
         self._kept = np.zeros((3, 0), np.int64)
 
     def see(self, piece: Piece) -> None:
-        """Keep each k-th gap; k doubles, and every other one goes, where they are too many."""
-        # What is kept are always the gaps whose place, counted from 0, is a multiple of k: whatever
-        # k was when they came, they are evenly drawn.
+        """Keep every k-th gap; if there are too many, k doubles and every other one goes."""
+        # The gaps kept are always those whose index, counted from 0, is a multiple of k. So they
+        # are evenly sampled, whatever k was when they arrived.
         here = np.arange(len(piece.ends))[inside(piece.end_ns, self.start_ns, self.end_ns)]
         some = here[-self._n % self._stride :: self._stride]
         self._n += len(here)
@@ -59,7 +63,7 @@ class GapSample:
 
     @property
     def columns(self) -> tuple[Ints, Ints, Ints]:
-        """(when each ended, its length, the tokens that ended it); ns."""
+        """(when each ended in ns, its length in ns, tokens of the event that ended it)."""
         ends, gaps, tokens = self._kept
         return ends, gaps, tokens
 
@@ -75,7 +79,7 @@ class GapFigures:
     prompt_share: float = nan  # share of the gaps with a prompt in their engine step
     prompt_tokens_mean: float = nan  # mean number of prompt tokens that ended with a gap
     longest_prompt_share: float = nan  # share of the longest 5% with a prompt in their step
-    late_share: float = nan  # share of the events that were made on time and sent late
+    late_share: float = nan  # share of the events that were generated on time and sent late
     mean_ms: float = nan  # mean of all gaps, ms
     p50_ms: float = nan  # median of all gaps, ms
     p95_ms: float = nan  # p95 of all gaps, ms
@@ -94,42 +98,42 @@ def gap_figures(
     prefill_s: float = nan,
     sample: GapSample | None = None,
 ) -> GapFigures:
-    """Of the gaps that ended in the window, FEWEST at least.
+    """Statistics of the gaps that ended in the window; empty with fewer than MIN_GAPS.
 
-    `prefill_s`: the server's mean time from a request's first step to its first token: prompts are
-    cut into steps. An event came late where it carries several tokens, or comes in less than half
-    a gap after the one before. `sample`: the gaps, where they were drawn already; `table` may be
-    thin then.
+    `prefill_s`: the server's mean time from a request's first step to its first token, as prompts
+    are split over steps. An event was late if it carries several tokens, or if the next one follows
+    in less than half a median gap. `sample`: the gaps, if they have been sampled already; then
+    `table` may be thinned out.
     """
     if sample is None:
         sample = GapSample(start_ns, end_ns)
         walk(table, [sample])
     ends, lengths, came = sample.columns
-    if len(ends) < FEWEST:
+    if len(ends) < MIN_GAPS:
         return GapFigures()
     gaps = lengths / MS
     beside, tokens = _prompts(table, ends - lengths, ends, 0.0 if isnan(prefill_s) else prefill_s)
-    longest = gaps >= np.quantile(gaps, LONGEST, method="higher")
-    late = (gaps < SHORT * np.median(gaps)) | (came > 1)
+    longest = gaps >= np.quantile(gaps, P95, method="higher")
+    late = (gaps < EARLY_EVENT_SHARE * np.median(gaps)) | (came > 1)
     slope, base, r = _line(tokens, gaps)
     figures = GapFigures(
         n=len(gaps), prompt_share=float(beside.mean()), prompt_tokens_mean=float(tokens.mean()),
         longest_prompt_share=float(beside[longest].mean()), late_share=float(late.mean()),
-        mean_ms=float(gaps.mean()), p50_ms=_quantile(gaps, 0.5), p95_ms=_quantile(gaps, LONGEST),
-        alone_p50_ms=_quantile(gaps[~beside], 0.5), alone_p95_ms=_quantile(gaps[~beside], LONGEST),
+        mean_ms=float(gaps.mean()), p50_ms=_quantile(gaps, 0.5), p95_ms=_quantile(gaps, P95),
+        alone_p50_ms=_quantile(gaps[~beside], 0.5), alone_p95_ms=_quantile(gaps[~beside], P95),
         beside_p50_ms=_quantile(gaps[beside], 0.5), slope_ms=1000 * slope, base_ms=base,
         correlation=r,
     )  # fmt: skip
-    return rounded(figures, PLACES)
+    return rounded(figures, DECIMALS)
 
 
 def _prompts(
     table: RecordTable, begin: Ints, end: Ints, prefill_s: float
 ) -> tuple[NDArray[np.bool_], Floats]:
-    """(whether a prompt was computed in it, tokens of prompts that ended with it) for each gap.
+    """For each gap: (whether a prompt was computed in it, prompt tokens that ended with it).
 
-    Tokens of one step arrive over some time: a quarter of a gap later still counts as with it. A
-    prompt is taken to be computed for most of `prefill_s`, more if it is longer than others.
+    The tokens of one step arrive over some time, so up to a quarter of a gap later still counts. A
+    prompt is assumed to be computed for most of `prefill_s`, scaled with its length.
     """
     rows = np.flatnonzero(table.counts > 0)
     at = table.at_ns[table.offsets[:-1][rows]]
@@ -139,13 +143,13 @@ def _prompts(
     slack = (end - begin) // 4
     before = np.searchsorted(at, begin + slack, "right")
     ended = np.maximum(np.searchsorted(at, end + slack, "right"), before)
-    lasts = CERTAIN * prefill_s * SECOND * size / max(float(size.mean()), 1.0)
+    lasts = CERTAIN_PREFILL_SHARE * prefill_s * SECOND * size / max(float(size.mean()), 1.0)
     begun = np.searchsorted(np.sort(at - lasts.astype(np.int64)), end, "left")
     return np.maximum(begun, ended) > before, (total[ended] - total[before]).astype(float)
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
-    """(slope, intercept, correlation); no slope where x does not vary."""
+    """Least squares: (slope, intercept, correlation); 0 if x or y does not vary."""
     sx, sy = float(x.std()), float(y.std())
     if not sx > 0 or not sy > 0:
         return 0.0, float(y.mean()), 0.0
@@ -156,7 +160,7 @@ def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalFigures:
-    """How evenly requests were sent in one window; null: too few were."""
+    """How evenly requests were sent in one window; null: too few requests."""
 
     n: int = 0  # requests sent
     bin_s: float = nan  # length of a bin in which they are counted, s
@@ -165,21 +169,21 @@ class ArrivalFigures:
 
 
 def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> ArrivalFigures:
-    """Of the requests sent in the window. A closed loop has less dispersion than 1, bursts more."""
+    """Of the requests sent in the window. A closed loop has a dispersion below 1, bursts above."""
     inside = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     sent = np.sort(table.sent_ns[inside])
     seconds = (end_ns - start_ns) / SECOND
-    if len(sent) < FEWEST or seconds <= 0:
+    if len(sent) < MIN_GAPS or seconds <= 0:
         return ArrivalFigures()
-    bin_s = max(BIN_S, PER_BIN * seconds / len(sent))
+    bin_s = max(MIN_BIN_S, MIN_PER_BIN * seconds / len(sent))
     bins = max(int(seconds / bin_s), 1)
     counts = np.bincount((sent - start_ns) // int(bin_s * SECOND), minlength=bins)[:bins]
-    if bins < FEWEST // 2:
+    if bins < MIN_GAPS // 2:
         return ArrivalFigures()
     dispersion = float(counts.var() / max(counts.mean(), 1e-9))
     scheduled = float((table.scheduled_ns[inside] >= 0).mean())
-    return rounded(ArrivalFigures(len(sent), bin_s, dispersion, scheduled), PLACES)
+    return rounded(ArrivalFigures(len(sent), bin_s, dispersion, scheduled), DECIMALS)
 
 
 def _quantile(values: Floats, q: float) -> float:
-    return quantile(np.sort(values), q) if len(values) >= FEWEST else nan
+    return quantile(np.sort(values), q) if len(values) >= MIN_GAPS else nan

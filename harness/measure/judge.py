@@ -1,9 +1,9 @@
-"""Does a level pass or fail? A sequential test that may be looked at after every second.
+"""Does a level pass or fail? A sequential test that may be evaluated every second.
 
 For each SLO the share of observations over the limit is tested against the share allowed, by a
-mixture likelihood ratio (a Beta prior with its mean at the allowed share). It is an e-process:
-looking as often as one likes keeps the error rate, unlike repeated 95 % intervals, which were wrong
-24 % of the time. Correlated observations count as n / design effect.
+mixture likelihood ratio (a Beta prior with its mean at the allowed share). This is an e-process:
+the error rate holds however often one looks, unlike repeated 95% intervals, which were wrong
+24% of the time. Correlated observations count as n / design effect.
 
 Clean requests needed to pass a p95 at alpha 0.05 / 8: 126 (a single planned look would need 99).
 """
@@ -36,7 +36,7 @@ class Judgement:
 
 
 def log_evidence(n: float, k: float, allowed: float) -> float:
-    """Log of the mixture likelihood ratio against `share == allowed`; k of n are over."""
+    """Log of the mixture likelihood ratio against `share == allowed`; k of n are over the limit."""
     a, b = PRIOR_WEIGHT * allowed, PRIOR_WEIGHT * (1 - allowed)
     mixture = lgamma(a + k) + lgamma(b + n - k) - lgamma(a + b + n)
     prior = lgamma(a) + lgamma(b) - lgamma(a + b)
@@ -46,7 +46,7 @@ def log_evidence(n: float, k: float, allowed: float) -> float:
 def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float = 1.0) -> Decision:
     """Passed: the share is below `allowed`; failed: above; each at error rate alpha.
 
-    A share of 0 is broken by the first hit, one of 1 by none; neither can be shown to be kept.
+    An allowed share of 0 fails with the first hit, one of 1 never; neither can be shown to pass.
     """
     if not 0 < allowed < 1:
         return Decision.failed if allowed <= 0 < k else Decision.inconclusive
@@ -56,7 +56,7 @@ def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float 
 
 
 def too_many_errors(evidence: Evidence, max_errors: float, alpha: float) -> bool:
-    """Whether more requests fail than may, at error rate alpha."""
+    """Whether more requests fail than allowed, at error rate alpha."""
     ended, errors = evidence.ended.sum(), evidence.errors.sum()
     effect = design_effect(evidence.ended, evidence.errors)
     return judge_share(ended, errors, max_errors, alpha, effect) == Decision.failed
@@ -65,7 +65,7 @@ def too_many_errors(evidence: Evidence, max_errors: float, alpha: float) -> bool
 def judge(
     evidence: Evidence, slos: Sequence[Slo], alpha: float, max_errors: float = 0.01
 ) -> Judgement:
-    """All SLOs of a level, and its error rate. Alpha is this level's part of the run's."""
+    """Judge all SLOs of a level and its error rate. `alpha`: this level's part of the run's."""
     if too_many_errors(evidence, max_errors, alpha):
         ended, errors = evidence.ended.sum(), evidence.errors.sum()
         return Judgement(
@@ -82,12 +82,9 @@ def judge(
         share = k / n / slo.allowed if n else 0.0
         if share > worst[1]:
             worst = (f"{k:.0f} of {n:.0f} {slo.beyond} {slo}", share)
-    all_passed = bool(slos) and set(decisions) == {Decision.passed}
-    decision = (
-        Decision.failed
-        if Decision.failed in decisions
-        else Decision.passed
-        if all_passed
-        else Decision.inconclusive
-    )
+    decision = Decision.inconclusive
+    if Decision.failed in decisions:
+        decision = Decision.failed
+    elif set(decisions) == {Decision.passed}:
+        decision = Decision.passed
     return Judgement(decision, worst[0], leans)

@@ -1,7 +1,7 @@
-"""Recent records, whole and still open: where live decisions look.
+"""The ledger holds recent records, ended and open: live decisions read them.
 
-Bounded: what ended long before the step under way is forgotten here (the run folder keeps it), and
-tokens take four to five bytes each, or none where nobody will ask for them.
+Its memory is bounded: records that ended long before the current level are dropped (the run folder
+keeps them), and tokens take four to five bytes each, or none once nobody can ask for them.
 """
 
 from __future__ import annotations
@@ -25,32 +25,34 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-KEEP_NS: Final = 30 * SECOND  # before the instant last asked for
-EVENTS: Final = 1 << 16  # that are packed together, about,
-REQUESTS: Final = 1 << 13  # or requests
+KEEP_NS: Final = 30 * SECOND  # kept before the start of the last window asked for
+# Fresh records are packed together when they have this many events or requests.
+PACK_EVENTS: Final = 1 << 16
+PACK_REQUESTS: Final = 1 << 13
 
 
 class Ledger:
     """A RecordSink. `put` takes records and parts in any order; a whole record replaces its parts.
 
-    Parts of one request are told apart by the instant that they are known until. `total` counts
-    whole records ever taken, `twice` those that came again. What never came is counted where the
-    numbers given out are known: by the transport, and by the reader of a run folder.
+    Parts of one request are distinguished by their `done_ns`. `total` counts the whole records ever
+    taken, `twice` the duplicates. Missing records are counted by those who know the numbers that
+    were assigned: the transport, and the reader of a run folder.
     """
 
     def __init__(self, tokens_ns: int | None = None) -> None:
-        """`tokens_ns`: how long tokens are kept after a request ended; None: as long as itself."""
+        """`tokens_ns`: how long tokens are kept after a request ended; None: as long as it."""
         self.total = 0
         self.twice = 0
         self._tokens_ns = tokens_ns
-        self._thin: list[RecordTable] = []  # whose tokens were let go; then, in order of coming,
+        # A record moves from `_fresh` to `_packed` to `_thin` (whose tokens are dropped).
+        self._thin: list[RecordTable] = []
         self._packed: list[Compact] = []
         self._fresh: list[RecordTable] = []
         self._open: dict[tuple[int, int], _Open] = {}
         self._seen = Seen()
 
     def put(self, records: Sequence[RequestRecord]) -> None:
-        """Take whole records and parts; a key that has ended before is dropped."""
+        """Take whole records and parts; a key that has ended already is dropped."""
         whole = []
         for record in records:
             if record.outcome == Outcome.open:
@@ -65,7 +67,7 @@ class Ledger:
             self.total += len(whole)
             self._fresh.append(RecordTable.from_records(whole))
             events = sum(len(table.at_ns) for table in self._fresh)
-            if events >= EVENTS or sum(map(len, self._fresh)) >= REQUESTS:
+            if events >= PACK_EVENTS or sum(map(len, self._fresh)) >= PACK_REQUESTS:
                 self._pack()
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class Ledger:
     def table(self, from_ns: int, horizon_ns: int) -> Look:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`.
 
-        `from_ns` may be at most KEEP_NS before any asked for earlier: what is older is forgotten.
+        `from_ns` may be at most KEEP_NS before any earlier `from_ns`: older records are dropped.
         """
         oldest = from_ns - KEEP_NS
         self._thin = [t for t in self._thin if t.done_ns.max() >= oldest]
@@ -83,8 +85,8 @@ class Ledger:
         return self.look(from_ns, horizon_ns)
 
     def look(self, from_ns: int, horizon_ns: int) -> Look:
-        """The same, and nothing is forgotten: a view looks at less than a judge needs."""
-        if len(self._fresh) > 1:  # join once, not at each look
+        """As `table`, but drop nothing: a live page asks for less than a judge still needs."""
+        if len(self._fresh) > 1:  # join once, not in every view
             self._fresh = [concat(self._fresh)]
         ended: list[RecordTable | Compact] = [*self._thin, *self._packed, *self._fresh]
         return Look(ended, [o.record for o in self._open.values()], from_ns, horizon_ns)
@@ -92,7 +94,7 @@ class Ledger:
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
         """(requests that ended in this time, those of them that failed); `from_ns` as in `table`.
 
-        Cheaper than a table: no token is looked at.
+        Cheaper than a table, as no token is read.
         """
         count = bad = 0
         for table in chain(self._thin, (p.table for p in self._packed), self._fresh):
@@ -120,16 +122,16 @@ class Ledger:
 
 @dataclass(slots=True)
 class _Open:
-    """A request under way: its parts as one, and the instants that parts were known until."""
+    """An open request: its parts as one record, and their `done_ns`."""
 
     record: RequestRecord
-    told: set[int]
+    known_until: set[int]
 
     def join(self, part: RequestRecord) -> None:
-        """Take a part that may be late or come again; the newest one's scalars count."""
-        if part.done_ns in self.told:
+        """Add a part, which may be late or a duplicate; the scalars of the newest part are kept."""
+        if part.done_ns in self.known_until:
             return
-        self.told.add(part.done_ns)
+        self.known_until.add(part.done_ns)
         at_ns = self.record.at_ns
         late = part.done_ns < self.record.done_ns
         place = bisect_right(at_ns, part.at_ns[0]) if late and part.at_ns else len(at_ns)
@@ -151,9 +153,9 @@ def _with_arrays(
 
 @dataclass(frozen=True)
 class Look:
-    """What a ledger knew at `horizon_ns` of what ended at `from_ns` or later: `Recorded`.
+    """What a ledger knew at `horizon_ns` of the requests that ended at `from_ns` or later.
 
-    To be looked at before anything more is put.
+    It is `Recorded`, and valid until the next `put`.
     """
 
     ended: Sequence[RecordTable | Compact]
@@ -163,12 +165,12 @@ class Look:
 
     @cached_property
     def table(self) -> RecordTable:
-        """The requests."""
+        """All requests, their events thinned out."""
         ended = (one.table for one in self.ended)
         return concat([self._cut(thin(table)) for table in chain(ended, self._open_tables())])
 
     def chunks(self) -> Iterator[RecordTable]:
-        """Their events."""
+        """The same requests with all their events."""
         for one in self.ended:
             if one.table.done_ns.max(initial=self.from_ns - 1) >= self.from_ns:
                 yield from map(self._cut, one.chunks())
@@ -179,11 +181,11 @@ class Look:
         return table.select(rows).until(self.horizon_ns)
 
     def _open_tables(self) -> Iterator[RecordTable]:
-        return map(RecordTable.from_records, in_pieces(self.open, EVENTS))
+        return map(RecordTable.from_records, in_pieces(self.open, PACK_EVENTS))
 
 
 def in_flight(table: RecordTable, start_ns: int, end_ns: int) -> float:
-    """Mean number of requests under way between two instants."""
+    """Mean number of requests in flight between two instants."""
     low = np.maximum(table.sent_ns, start_ns)
     high = np.minimum(table.done_ns, end_ns)
     return float((high - low).clip(min=0).sum() / max(end_ns - start_ns, 1))

@@ -1,8 +1,8 @@
 """Durations in logarithmic bins: quantiles within 0.1%, from one pass and in bounded memory.
 
-A bin is at most 1/1024 of its values wide, and nanoseconds below 1,024 have a bin each. Beside its
-count a bin keeps the sum of its values: a quantile is the mean of the values in its bin, so it is
-exact where they are all alike, and never above the largest.
+A bin is at most 1/1024 of its values wide, and each nanosecond below 1,024 has its own bin. Besides
+its count a bin keeps the sum of its values: a quantile is the mean of the values in its bin, so it
+is exact if they are all equal, and never above the largest.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-MANTISSA_BITS: Final = 10  # that tell the bins of one doubling apart: 1,024 of them
+MANTISSA_BITS: Final = 10  # 1,024 bins per doubling
 _SHIFT: Final = 52 - MANTISSA_BITS
 _BIN_OF_ONE: Final = (1023 << MANTISSA_BITS) - 1  # a double's exponent is stored with 1023 added
 BINS: Final = (54 << MANTISSA_BITS) + 1  # up to 2^53 ns, a hundred days
-DENSE_CELLS: Final = 4  # for each value: up to here counting all cells is faster than sorting
+# Cells per value up to which a dense np.bincount is faster than sorting.
+DENSE_CELLS: Final = 4
 
 
 def bin_of(ns: Ints) -> Ints:
     """Bin of each duration: 0 for 0 and below, then 1,024 for each doubling; shape as `ns`.
 
     Read as an integer, the bits of a positive double are its exponent and then its mantissa, which
-    grow with its value. Without the lower 42 bits of the mantissa that integer is the bin, but for
-    a constant: no logarithm is computed, and integers up to 2^53 are exact as doubles.
+    grow with its value. Without the lower 42 bits of the mantissa that integer is the bin, up to
+    a constant. So no logarithm is computed, and integers up to 2^53 are exact as doubles.
     """
     bins = ns.astype(np.float64).view(np.int64)
     bins >>= _SHIFT
@@ -40,7 +41,7 @@ def bin_of(ns: Ints) -> Ints:
 
 
 class LogHistogram:
-    """Durations counted by block of time and bin. Only cells that hold any take memory."""
+    """Durations counted by block of time and bin. Only cells with a count take memory."""
 
     def __init__(self) -> None:
         self._cells = np.zeros(0, np.int64)  # block * BINS + bin, ascending
@@ -54,8 +55,8 @@ class LogHistogram:
         """Count durations with their bins (`bin_of`) in blocks, each once or `weights` times."""
         if not len(ns):
             return
-        # Cells are numbered anew, by the range of bins that occurs here, so that np.bincount needs
-        # a small array. Where the values are spread too wide for that, they are sorted instead.
+        # Cells are renumbered within the range of bins that occurs here, so that np.bincount needs
+        # only a small array. If the values are spread too wide for that, they are sorted instead.
         low, width = int(bins.min()), int(bins.max() - bins.min()) + 1
         keys = blocks * width + (bins - low)
         size = (int(np.max(blocks)) + 1) * width
@@ -77,7 +78,7 @@ class LogHistogram:
 
     @classmethod
     def side_by_side(cls, parts: Sequence[LogHistogram], blocks: Sequence[int]) -> LogHistogram:
-        """One histogram of several, whose numbers of blocks are given: their blocks in a row."""
+        """Concatenate histograms along the block axis; `blocks`: how many blocks each one has."""
         whole = cls()
         first = 0
         for part, number in zip(parts, blocks, strict=True):
@@ -87,13 +88,13 @@ class LogHistogram:
 
     @property
     def cells(self) -> tuple[Ints, Ints, Floats]:
-        """(block, place of its bin in `totals`, count) of each cell that holds any."""
+        """(block, index of its bin in `totals`, count) of each cell with a count."""
         bins = self._cells % BINS
         return self._cells // BINS, np.searchsorted(self.totals[0], bins), self._counts
 
     @property
     def totals(self) -> tuple[Ints, Floats, Floats]:
-        """(bin, count, mean of its values in ns) of each bin that holds any, ascending."""
+        """(bin, count, mean of its values in ns) of each bin with a count, ascending."""
         if self._totals is None:
             bins, where = np.unique(self._cells % BINS, return_inverse=True)
             counts = _sums(where, self._counts)
@@ -101,7 +102,7 @@ class LogHistogram:
         return self._totals
 
     def at(self, rank: int) -> float:
-        """The value of a rank, counted from 0, in ns: within 0.1%."""
+        """The value with this rank, counted from 0, in ns: within 0.1%."""
         _, counts, means = self.totals
         return float(means[np.searchsorted(np.cumsum(counts), rank, "right")])
 

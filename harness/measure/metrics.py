@@ -1,9 +1,9 @@
 """METRICS: the one table of what is measured. A new latency is a function and a row here.
 
 SLOs, result.json, live figures, Prometheus series, recording rules, panels, the report, the live
-page and docs/metrics.md iterate over it. A latency's observations come as `Observed`: low and high
-ends in ns (equal when the stamp is exact), +inf for what failed. The unit is ns in code, ms for
-people, seconds for Prometheus.
+page and docs/metrics.md iterate over it. A latency's observations come as `Observed`: their
+bounds in ns (equal if the stamp is exact), +inf for failures. The unit is ns in code, ms for
+people, and seconds for Prometheus.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """n observations of one latency, in ns; each lies in [lo, hi], equal where the stamp is exact.
+    """n observations of one latency in ns; each lies in [lo, hi], equal if the stamp is exact.
 
-    `ns` is the figure by the stamps themselves. +inf: the request failed. A request still open and
-    without an answer is [its age, +inf], its `ns` the age.
+    `ns` is the value by the stamps themselves. +inf: the request failed. An open request without an
+    answer is [its age, +inf], with its age as `ns`.
     """
 
     ns: Floats
@@ -45,7 +45,7 @@ class Observed:
 
     @property
     def only_age(self) -> Bools:
-        """Where what is observed had not come when the request was last looked at."""
+        """Observations that are only an age: what they wait for had not happened at the horizon."""
         return np.asarray(np.isfinite(self.ns) & np.isinf(self.hi_ns))
 
 
@@ -113,10 +113,10 @@ def tpot(table: RecordTable) -> Observed:
 
 
 def tps(table: RecordTable) -> Observed:
-    """The time per token that each request's output speed stands for: its TPOT, slow is high.
+    """The inverse of each request's output speed: its TPOT, so that slow is high.
 
-    A speed's lower tail is this one's upper tail, so that a speed is counted, judged and decided as
-    any latency. A failed request, and one that ended without a token, has a speed of 0: +inf here.
+    A speed's lower tail is this one's upper tail, so a speed is counted, judged and decided as any
+    latency. A failed request, and one that ended without a token, has a speed of 0: +inf here.
     """
     seen = tpot(table)
     silent = np.flatnonzero((table.counts == 0) & (table.outcome == OK))
@@ -124,13 +124,13 @@ def tps(table: RecordTable) -> Observed:
         return seen
     inf = np.full(len(silent), np.inf)
     row = np.concatenate([seen.row, silent])
-    order = np.argsort(row)  # by request, as of every latency
+    order = np.argsort(row)  # by request, as in every latency
     ns, lo, hi = (np.concatenate([x, inf])[order] for x in (seen.ns, seen.lo_ns, seen.hi_ns))
     return Observed(ns, lo, hi, table.done_ns[row[order]], row[order])
 
 
 def failed(table: RecordTable) -> Bools:
-    """Requests that ended in any way but well; what the harness itself cut off has not ended."""
+    """Requests that failed; those that the harness itself cut off have not ended."""
     return np.asarray((table.outcome != OK) & ~table.is_open)
 
 
@@ -141,12 +141,12 @@ def delivered_tokens(table: RecordTable) -> Ints:
 
 
 def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
-    """(rows of failed requests, the gaps that each did not deliver, of which there is one or more).
+    """(rows of failed requests, how many gaps each did not deliver), if at least one.
 
     They count when the request failed.
     """
     rows = np.flatnonzero(failed(table))
-    if not len(rows):  # nearly always: no event needs to be counted
+    if not len(rows):  # the usual case: no event needs to be counted
         return rows, rows
     owed = (table.planned_tokens - np.maximum(delivered_tokens(table), 1))[rows]
     return rows[owed > 0], owed[owed > 0]
@@ -165,33 +165,34 @@ class Events(Protocol):
 
     @property
     def not_before_ns(self) -> Ints:
-        """Each arrived later than this, or exactly then."""
+        """Each arrived after this instant; an exact stamp equals `at_ns`."""
 
     @property
     def tokens(self) -> Ints:
-        """How many it carried."""
+        """How many tokens each carried."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenGaps:
-    """Gaps between events of one request; all arrays have one entry for each gap."""
+    """Gaps between consecutive events of a request; all arrays have one entry per gap."""
 
     end: Ints  # flat index of the event that ends it
     at_ns: Ints  # when it ended
     ns: Ints  # its length by the stamps
-    least_ns: Ints
-    most_ns: Ints
+    min_ns: Ints
+    max_ns: Ints
 
 
 def event_gaps(events: Events) -> TokenGaps:
-    """From each event of a request to its next one, whatever number of tokens they carry."""
+    """From each event of a request to its next one, however many tokens they carry."""
     at, low, offsets = events.at_ns, events.not_before_ns, events.offsets
+    # Every event ends the gap since its predecessor, except the first of each request.
     inner = np.ones(len(at), bool)
-    inner[offsets[:-1][offsets[1:] > offsets[:-1]]] = False  # the first of a request ends no gap
+    inner[offsets[:-1][offsets[1:] > offsets[:-1]]] = False
     end = np.flatnonzero(inner)
     at_ns, before_ns = at[end], at[end - 1]
-    least_ns = (low[end] - before_ns).clip(min=0)
-    return TokenGaps(end, at_ns, at_ns - before_ns, least_ns, at_ns - low[end - 1])
+    min_ns = (low[end] - before_ns).clip(min=0)
+    return TokenGaps(end, at_ns, at_ns - before_ns, min_ns, at_ns - low[end - 1])
 
 
 def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observed:
@@ -200,13 +201,13 @@ def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observed:
     A gap counts when it ends.
     """
     if not table.whole:
-        raise ValueError("a thin table has no gaps: go through the chunks of what it was made of")
+        raise ValueError("a thinned-out table has no gaps: use the chunks of what it was made from")
     seen, lost = gaps(table), np.repeat(*lost_gaps(table))
     inf = np.full(len(lost), np.inf)
     return Observed(
         ns=np.concatenate([seen.ns, inf]),
-        lo_ns=np.concatenate([seen.least_ns, inf]),
-        hi_ns=np.concatenate([seen.most_ns, inf]),
+        lo_ns=np.concatenate([seen.min_ns, inf]),
+        hi_ns=np.concatenate([seen.max_ns, inf]),
         at_ns=np.concatenate([seen.at_ns, table.done_ns[lost]]),
         row=np.concatenate([table.request_of_event[seen.end], lost]),
     )
@@ -218,13 +219,13 @@ def itl(table: RecordTable) -> Observed:
 
 
 def token_gaps(events: Events) -> TokenGaps:
-    """The same by token: a gap that k tokens end is k gaps of a k-th of it."""
+    """As `event_gaps`, per token: a gap ended by k tokens counts as k gaps of a k-th each."""
     gaps = event_gaps(events)
     tokens = events.tokens[gaps.end].clip(min=1)
     if (tokens == 1).all():
         return gaps
-    least_ns, most_ns = gaps.least_ns // tokens, gaps.most_ns // tokens
-    columns = (gaps.end, gaps.at_ns, gaps.ns // tokens, least_ns, most_ns)
+    min_ns, max_ns = gaps.min_ns // tokens, gaps.max_ns // tokens
+    columns = (gaps.end, gaps.at_ns, gaps.ns // tokens, min_ns, max_ns)
     return TokenGaps(*(np.repeat(column, tokens) for column in columns))
 
 
@@ -242,7 +243,7 @@ def schedule_lag(table: RecordTable) -> Observed:
 
 
 def good_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
-    """Requests that ended well and met every SLO by their own figures."""
+    """Requests that succeeded and met every SLO by their own figures."""
     good = np.asarray(table.outcome == OK)
     for slo in slos:
         row = PROMISED[slo.metric]
@@ -270,7 +271,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class LatencyMetric(Metric):
-    """One with an observation for each request, or with `gaps` for each gap between tokens."""
+    """A latency with one observation per request or, with `gaps`, per gap between tokens."""
 
     observe: Callable[[RecordTable], Observed]
     gaps: Callable[[Events], TokenGaps] | None = None  # `observe` pools these over requests
@@ -286,9 +287,9 @@ class LatencyMetric(Metric):
     high: str = ""  # where to look when it is high
 
 
-# Ten to a decade, so that a quantile read from them is known within a third at worst, from a small
-# model's gap to a long answer. The limits that people promise (50 ms, 200 ms, 500 ms, 2 s) are
-# bounds, so that the share over them is exact.
+# Ten buckets per decade, from a small model's gap to a long answer: a quantile read from them is
+# known within a third at worst. Common limits (50 ms, 200 ms, 500 ms, 2 s) are bounds, so that
+# the share over them is exact.
 GAP_S: Final = ladder(500, 10_000_000)
 AT_END: Final = "Counted when the request ends; +Inf when it fails."
 
@@ -314,7 +315,7 @@ METRICS: Final[dict[str, Metric]] = {
         LatencyMetric(
             "itl", "ITL", "Inter-token latency",
             "Each gap between two consecutive token-bearing events of a request, pooled over "
-            "requests; it counts in the step in which it ends. A failed request adds one +infinity "
+            "requests; it counts in the level in which it ends. A failed request adds one infinite "
             "gap for each planned token that it did not deliver.",
             "harness_itl_seconds", "ms", itl, event_gaps, judged_by="tpot", buckets_s=GAP_S,
             counted="Counted when the gap ends; a failed request adds +Inf for each planned token "
@@ -362,13 +363,13 @@ METRICS: Final[dict[str, Metric]] = {
         ),
         Metric(
             "output_tokens_per_s", "output tokens/s", "Output token throughput",
-            "Tokens that arrived in the step's window, divided by the window; not the tokens of "
+            "Tokens that arrived in the level's window, divided by the window; not the tokens of "
             "the requests that finished in it.",
             "harness_output_tokens_total", "tokens/s",
         ),
         Metric(
             "requests_per_s", "requests/s", "Request throughput",
-            "Requests that ended well in the step's window, divided by the window.",
+            "Requests that succeeded in the level's window, divided by the window.",
             "harness_requests_total", "1/s",
         ),
         Metric(

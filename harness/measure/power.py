@@ -34,7 +34,7 @@ PLATEAU: Final = 0.95  # of the highest throughput seen
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Tokens per second at one level, all its steps pooled."""
+    """Tokens per second at one level, all its holds pooled."""
 
     users: int
     tokens_per_s: float
@@ -47,7 +47,7 @@ class Throughput:
 
 
 def throughputs(evidences: Sequence[Evidence]) -> list[Throughput]:
-    """One entry per level, ascending."""
+    """One entry per level, in ascending order of users."""
     by_users: dict[int, list[Evidence]] = {}
     for evidence in evidences:
         if evidence.seconds > 0:
@@ -63,12 +63,9 @@ def next_power_action(
     levels = throughputs(evidences)
     left = plan.budget_ns - spent_ns
     cap = int(min(left, plan.budget_ns * 0.05))
-    if not levels:  # every step so far was invalid, or there is none yet
-        return (
-            ended(evidences)
-            if left <= 0
-            else Hold(plan.min_users, Purpose.up, StopRule.steady, cap)
-        )
+    if not levels:  # every level so far was invalid, or there is none yet
+        first = Hold(plan.min_users, Purpose.up, StopRule.steady, cap)
+        return ended(evidences) if left <= 0 else first
     best = max(levels, key=lambda level: level.power)
     top = levels[-1]
     if left <= 0:
@@ -116,7 +113,7 @@ class PlateauKnee:
 def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> PowerKnee | None:
     """None without a level.
 
-    Levels are compared as measured, so the interval reaches at least to the neighbouring levels.
+    Levels are compared as measured, so the interval reaches at least to the neighboring levels.
     """
     levels = throughputs(evidences)
     if not levels:

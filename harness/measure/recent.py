@@ -1,7 +1,7 @@
 """The newest latencies of a run, for a live view: quantiles of the last seconds, in ms.
 
-Fed by RunCounts, which computes each value anyway; here they only wait, ten seconds at most and no
-more than MOST of each, so that a look costs one small sort.
+RunCounts feeds it, as it computes each value anyway. Values are kept for ten seconds and at most
+MAX_VALUES of each latency, so that a look costs one small sort.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 KEYS: Final = tuple(key for key, row in LATENCIES.items() if row.live)
 SHOWN: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 SPAN_S: Final = 10
-MOST: Final = 20_000  # values of each latency: half a millisecond to sort
+MAX_VALUES: Final = 20_000  # values of each latency: half a millisecond to sort
 
 
 class Recent:
     """`take` values as they come; `look` once a second."""
 
-    def __init__(self, span_s: int = SPAN_S, most: int = MOST) -> None:
-        """`span_s`: how many looks a value stays; `most`: values kept of each latency."""
-        self._most = most
+    def __init__(self, span_s: int = SPAN_S, max_values: int = MAX_VALUES) -> None:
+        """`span_s`: how many looks a value stays; `max_values`: values kept of each latency."""
+        self._max_values = max_values
         self._fresh: dict[str, list[Floats | Ints]] = {key: [] for key in KEYS}
         self._seconds: dict[str, deque[Floats]] = {key: deque(maxlen=span_s) for key in KEYS}
 
@@ -43,20 +43,22 @@ class Recent:
             self._fresh[key].append(ns)
 
     def clear(self) -> None:
-        """Another test begins."""
+        """Forget everything: another test begins."""
         for key in KEYS:
             self._fresh[key].clear()
             self._seconds[key].clear()
 
     def look(self) -> list[float | str | None]:
-        """p50, p95, p99 in ms of each of KEYS; None: none yet; "inf": so many requests failed."""
+        """p50, p95, p99 of each of KEYS in ms; None: no value yet; "inf": too many failures."""
         return [value for key in KEYS for value in self._quantiles(key)]
 
     def _quantiles(self, key: str) -> list[float | str | None]:
         seconds, fresh = self._seconds[key], self._fresh[key]
-        seconds.append(np.concatenate(fresh)[-self._most :].astype(float) if fresh else np.zeros(0))
+        seconds.append(
+            np.concatenate(fresh)[-self._max_values :].astype(float) if fresh else np.zeros(0)
+        )
         fresh.clear()
-        ordered = np.sort(np.concatenate(seconds)[-self._most :])
+        ordered = np.sort(np.concatenate(seconds)[-self._max_values :])
         return [_shown(ordered, q) for q in SHOWN.values()]
 
 

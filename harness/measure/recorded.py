@@ -1,11 +1,11 @@
-"""What was recorded, for those who compute: requests in memory, their tokens only piece by piece.
+"""Recorded requests for computation: the requests in memory, their tokens only in chunks.
 
     recorded.table      every request; its events may be thinned out to three (`thin`)
-    recorded.chunks()   the same requests with all their events, some at a time, as often as asked
+    recorded.chunks()   the same requests with all their events, a chunk at a time, repeatable
 
-What is said per request (TTFT, TPOT, outcomes, Little's law) comes from the table; what needs each
-token (gaps, tokens that arrived in a window) goes through the chunks. A million tokens would take
-24 MB as a table and 40 MB more as gaps; thin, in answers of 256 tokens, they take 0.9 MB.
+Figures per request (TTFT, TPOT, outcomes, Little's law) come from the table; figures that need each
+token (gaps, tokens that arrived in a window) go through the chunks. A million tokens would take 24
+MB as a table and 40 MB more as gaps; thinned out, in answers of 256 tokens, they take 0.9 MB.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Recorded(Protocol):
 
     @property
     def table(self) -> RecordTable:
-        """All requests, their events perhaps thinned out."""
+        """All requests; their events may be thinned out."""
 
     def chunks(self) -> Iterator[RecordTable]:
-        """All requests once, in any order, with every event."""
+        """All requests, each once, in any order, with every event."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What was known at `horizon_ns` of the requests that ended at `from_ns` or later.
+    """The records as known at `horizon_ns` of the requests that ended at `from_ns` or later.
 
-    What was cut is as `RecordTable.until` says.
+    `RecordTable.until` says what is cut.
     """
 
     recorded: Recorded
@@ -46,11 +46,11 @@ class Known:
 
     @cached_property
     def table(self) -> RecordTable:
-        """The requests."""
+        """All requests, as known then."""
         return self._cut(self.recorded.table)
 
     def chunks(self) -> Iterator[RecordTable]:
-        """Their events."""
+        """The same requests with all their events."""
         return map(self._cut, self.recorded.chunks())
 
     def _cut(self, table: RecordTable) -> RecordTable:
@@ -58,31 +58,31 @@ class Known:
 
 
 def thin(table: RecordTable) -> RecordTable:
-    """The same requests with three events each at most: the first, the answer's first, the last.
+    """The same requests with at most three events each: the first, the answer's first, the last.
 
-    An event takes over the tokens of those left out before it. So the first event's tokens, those
-    after it and their sum stay, and with them every figure that is one per request.
+    An event takes over the tokens of the dropped events before it. So the tokens of the first event
+    and their sum stay the same, and with them every figure that has one value per request.
     """
     n, begin = table.counts, table.offsets[:-1]
     some = n > 0
-    # The answer's first event is a third one where it is neither the first nor the last
-    amid = (table.answer_index > 0) & (table.answer_index < n - 1)
-    kept = np.minimum(n, 2) + amid
+    # The answer's first event is a third one if it is neither the first nor the last.
+    has_middle = (table.answer_index > 0) & (table.answer_index < n - 1)
+    kept = np.minimum(n, 2) + has_middle
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
-    # For each event that stays, its place among all: last, the answer's first, first
+    # For each kept event its index among all events: the last, the answer's first, the first.
     flat = np.zeros(int(offsets[-1]), np.int64)
     flat[offsets[1:][some] - 1] = table.offsets[1:][some] - 1
-    flat[offsets[:-1][amid] + 1] = (begin + table.answer_index)[amid]
+    flat[offsets[:-1][has_middle] + 1] = (begin + table.answer_index)[has_middle]
     flat[offsets[:-1][some]] = begin[some]
-    # One sum over the tokens of all requests: the difference between two events that stay is what
-    # came since the one before. Only a request's first event has its own, not the one's before it.
+    # One running sum over the tokens of all requests: its difference between two kept events is
+    # what arrived since the earlier one. A request's first event has only its own tokens.
     tokens = np.diff(np.cumsum(table.tokens)[flat], prepend=0)
     first = offsets[:-1][some]
     tokens[first] = table.tokens[flat[first]]
-    # A table may have been cut before the answer's first event (`until`): it stays as far beyond
-    # the last one as it was. Else it is the first, the one amid (1) or the last (kept - 1).
+    # A table may have been cut before the answer's first event (`until`): the index stays as far
+    # beyond the last event as it was. Else it is the first, the middle (1) or the last (kept - 1).
     place = np.select(
-        [table.answer_index <= 0, table.answer_index >= n, amid],
+        [table.answer_index <= 0, table.answer_index >= n, has_middle],
         [table.answer_index, table.answer_index - n + kept, 1],
         kept - 1,
     )

@@ -1,4 +1,4 @@
-"""The one type that every layer above knows: what happened to one request.
+"""RequestRecord: what happened to one request; the type that all layers above share.
 
 Times are integer nanoseconds since the Unix epoch on a clock that never steps: each worker takes
 (CLOCK_REALTIME, CLOCK_MONOTONIC) once at its start and counts on the monotonic one from there.
@@ -19,7 +19,7 @@ else:
     import dataclasses
 
     def dataclass(**how: bool) -> Callable[[type], Any]:
-        """Frozen for mypy alone: at run time that takes a record 9 us to make instead of 1.5."""
+        """Frozen for mypy only: at run time it would take 9 us to make a record instead of 1.5."""
         return dataclasses.dataclass(**how | {"frozen": False})
 
 
@@ -63,7 +63,7 @@ class RequestRecord:
     """
 
     worker: int
-    number: int  # counts from 0 in each worker without gaps: what is missing can be counted
+    number: int  # counts from 0 in each worker without gaps, so that lost records can be counted
     user: int
     sent_ns: int  # the first byte went to the kernel on an open connection
     done_ns: int  # the last byte, or the instant of failure; for a part: until when it is known
@@ -87,24 +87,24 @@ class RequestRecord:
     at_ns: array[int] = field(default_factory=ns_array)
     not_before_ns: array[int] = field(default_factory=ns_array)
     tokens: array[int] = field(default_factory=ns_array)
-    # as it came, encoded (`runfolder.codec`), so that nobody encodes it again; a copy has none, so
-    # a record is changed by `replace` and in no other way
+    # The record as it arrived, encoded (`runfolder.codec`), so that it is not encoded again. A copy
+    # has no frame, so records must only be changed with `replace`.
     frame: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     @property
     def key(self) -> tuple[int, int]:
-        """(worker, number): identifies the request for ever."""
+        """(worker, number): identifies the request within its run."""
         return self.worker, self.number
 
 
 def request_id(run_id: str, worker: int, number: int) -> str:
-    """What we call a request towards the server."""
+    """The id of a request in its X-Request-Id header."""
     return f"{run_id}-{worker}-{number}"
 
 
-def key_of(run_id: str, told: str) -> tuple[int, int] | None:
+def key_of(run_id: str, server_id: str) -> tuple[int, int] | None:
     """(worker, number) of a server's id such as `cmpl-RUN-0-17-0`; None: not of this run."""
-    _, ours, rest = told.partition(f"{run_id}-")
+    _, ours, rest = server_id.partition(f"{run_id}-")
     parts = rest.split("-")
     if not ours or not run_id or len(parts) < 2 or not (parts[0] + parts[1]).isdecimal():  # noqa: PLR2004
         return None
@@ -112,7 +112,7 @@ def key_of(run_id: str, told: str) -> tuple[int, int] | None:
 
 
 def in_pieces(records: Iterable[RequestRecord], events: int) -> Iterator[list[RequestRecord]]:
-    """Lists of about so many events each, so that not all need be worked on together."""
+    """Split into lists of about this many events each, to bound the memory of what follows."""
     some: list[RequestRecord] = []
     count = 0
     for record in records:
@@ -126,10 +126,10 @@ def in_pieces(records: Iterable[RequestRecord], events: int) -> Iterator[list[Re
 
 
 class RecordSink(Protocol):
-    """Takes records and parts as they come; `put` must not block for long."""
+    """Takes records and parts as they arrive; `put` must not block for long."""
 
     def put(self, records: list[RequestRecord]) -> None:
-        """Take records (and parts, outcome `open`) in any order, some perhaps twice."""
+        """Take records and parts (outcome `open`) in any order; duplicates are possible."""
 
     def close(self) -> None:
-        """Flush; nothing comes after."""
+        """Flush; nothing is put after it."""

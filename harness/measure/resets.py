@@ -1,4 +1,4 @@
-"""Did the server start anew between two readings? Then no difference across them means anything."""
+"""Did the server restart between two readings? Then differences between them mean nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTERS: Final = (
 
 
 def fell(before: ServerSample, after: ServerSample) -> str:
-    """What cannot have gone down and did, in words; "" when nothing did (NaN says nothing)."""
+    """Which counter decreased between two readings, in words; "": none (NaN is ignored)."""
     for name in COUNTERS:
         old, new = getattr(before, name), getattr(after, name)
         if new < old:
@@ -39,12 +39,12 @@ def fell(before: ServerSample, after: ServerSample) -> str:
 
 
 def reset(samples: Sequence[ServerSample]) -> str:
-    """The first such thing among samples in time order; "" when there is none."""
+    """The first decrease among samples in time order, in words; "": none."""
     return next(filter(None, (fell(a, b) for a, b in pairwise(samples))), "")
 
 
 def reset_sentence(window: Window, samples: Sequence[ServerSample]) -> str:
-    """Why the step must not be used, or "": from the last scrape before it to its last one."""
+    """Why the level must not be used, or "": by the scrapes from the last one before it."""
     until = [sample for sample in samples if sample.at_ns <= window.end_ns]
     before = sum(sample.at_ns < window.settled_ns for sample in until)
     seen = reset(until[max(before - 1, 0) :])

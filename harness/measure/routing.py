@@ -1,4 +1,4 @@
-"""Where to look when p95 TTFT or p95 ITL is over its limit: one rule for alerts and reports.
+"""Where to look if p95 TTFT or p95 ITL is over its limit: one rule for alerts and reports.
 
     p95 TTFT   p95 ITL   inspect
     within     within    nothing
@@ -6,8 +6,8 @@
     within     over      decode scheduling and memory pressure
     over       over      both
 
-The two are told apart because a request waits for its first token in the queue and in prefill, and
-for every later one in the batch that decodes. Neither hides the other.
+The two are separate because a request waits for its first token in the queue and in prefill, and
+for every later token in the decoding batch. Neither hides the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Q: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One of the two latencies, and what a bad one points at."""
+    """One of the two latencies, and what a high value points to."""
 
     metric: str  # of METRICS
     title: str
@@ -50,19 +50,19 @@ SIGNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The answer. A sign that is neither over nor unknown is within its limit."""
+    """The answer. A symptom that is neither over nor unknown is within its limit."""
 
     over: tuple[Sign, ...]
     unknown: tuple[Sign, ...] = ()  # its p95 or its limit is NaN
 
     @property
     def inspect(self) -> str:
-        """`queueing and prefill, decode scheduling and memory pressure`; "": nothing."""
+        """For example `queueing and prefill`; "": nothing."""
         return ", ".join(sign.inspect for sign in self.over)
 
     @property
     def sentence(self) -> str:
-        """What is over, and what to inspect; what is not known is not claimed to be within."""
+        """What is over its limit and what to inspect; an unknown p95 is not called within."""
         known = [s.title for s in SIGNS if s not in self.unknown]
         if not known:
             return "neither p95 TTFT nor p95 ITL is known: nothing to route"
@@ -75,7 +75,7 @@ class Route:
 
 
 def route(ttft_p95: float, itl_p95: float, ttft_limit: float, itl_limit: float) -> Route:
-    """All four in one unit; a limit itself is kept, NaN is unknown, +inf (failures) is over."""
+    """All four in one unit. A value at its limit is within, NaN is unknown, +inf is over."""
     pairs = zip(SIGNS, (ttft_p95, itl_p95), (ttft_limit, itl_limit), strict=True)
     over, unknown = [], []
     for sign, value, limit in pairs:
@@ -87,7 +87,7 @@ def route(ttft_p95: float, itl_p95: float, ttft_limit: float, itl_limit: float) 
 
 
 def limits_ns(slos: Iterable[Slo]) -> tuple[float, float]:
-    """(TTFT's, ITL's) p95 limit in ns; NaN where none was promised, the stricter of two."""
+    """The p95 limits of (TTFT, ITL) in ns: the stricter of two; NaN without an SLO."""
     given = {sign.metric: nan for sign in SIGNS}
     for slo in slos:
         if slo.metric in given and slo.q == Q and not given[slo.metric] < slo.limit_ns:

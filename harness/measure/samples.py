@@ -15,7 +15,7 @@ NAN: Final = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class ServerSample:
-    """Counters since the server's start and gauges at `at_ns`; NaN where the server does not say.
+    """Counters since the server's start and gauges at `at_ns`; NaN: not reported.
 
     `at_ns` is on the records' clock, the middle between sending the scrape and its last byte.
     Several engines and API servers are one here: how, says `SERIES` in wire/vllm_series.py.
@@ -69,7 +69,7 @@ def sums(histograms: Mapping[str, Histogram]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU at `at_ns`; NaN where it does not say. Counters count since the driver's load."""
+    """One GPU at `at_ns`; NaN: not reported. Counters count since the driver was loaded."""
 
     at_ns: int
     gpu: int  # its index
@@ -88,7 +88,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class ClientSample:
-    """What one process of the load generator says of itself at `at_ns`; counters since its start.
+    """What one process of the load generator reports at `at_ns`; counters count since its start.
 
     `process` is "worker 0", its decoder "decoder 0", or "main" (which judges and records).
     """
@@ -106,5 +106,5 @@ Sample = TypeVar("Sample", ServerSample, GpuSample, ClientSample)
 
 
 def within(samples: Iterable[Sample], start_ns: int, end_ns: int) -> list[Sample]:
-    """Those that lie in [start, end]."""
+    """The samples in [start, end]."""
     return [sample for sample in samples if start_ns <= sample.at_ns <= end_ns]

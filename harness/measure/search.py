@@ -1,12 +1,12 @@
-"""Which level to hold next: a pure function of the plan and of what the steps so far showed.
+"""Which level to hold next: a pure function of the plan and of the evidence so far.
 
-    up       double the users until a level leans to bad
-    bisect   halve the bracket around the fitted crossing until it is 5 % or one user wide
+    up       double the users until a level fails
+    bisect   halve the bracket around the fitted crossing until it is 5% or one user wide
     repeat   measure both ends of the bracket again, until both are decided or the budget is spent
 
-Nothing is remembered between calls: the bracket is where the isotonic fit of *all* evidence crosses
-the limit. A wrong turn is therefore undone as soon as the repeats contradict it, and the search
-replays from the run folder.
+There is no state between calls: the bracket is where the isotonic fit of *all* evidence crosses the
+limit. So a wrong turn is undone as soon as repeats contradict it, and the search can be replayed
+from the run folder.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ if TYPE_CHECKING:
     from harness.measure.fit import Level
     from harness.measure.slo import Slo
 
-TOO_SHORT: Final = 0.03  # of the budget: what is left below this holds no step worth its warm-up
-LOWER: Final = (0.93, 0.86)  # of an end that stays inconclusive: levels to show that they pass
-CLEARLY_BELOW: Final = -0.7  # log-odds: about half the share allowed, so that holding on decides
-LEVELS_SHARED: Final = 8  # alpha is split over as many levels as usually need a decision
+# Share of the budget: less than this is not worth another warm-up.
+MIN_BUDGET_SHARE: Final = 0.03
+# If the lower end stays inconclusive: levels to hold, as shares of it, to show that one passes.
+LOWER_LEVEL_SHARES: Final = (0.93, 0.86)
+# Log-odds: about half the allowed share, so that holding such a level again decides it.
+CLEAR_MARGIN: Final = -0.7
+LEVELS_SHARED: Final = 8  # alpha is split over the number of levels that usually need a decision
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """What is asked; times in ns."""
+    """What a search is asked for; times in ns."""
 
     slos: tuple[Slo, ...]
     min_users: int = 1
@@ -49,11 +52,11 @@ class SearchPlan:
 
     @property
     def level_alpha(self) -> float:
-        """This run's error rate, split over its levels."""
+        """The run's error rate, split over its levels."""
         return self.alpha / LEVELS_SHARED
 
     def width(self, users: int) -> int:
-        """Widest final bracket that starts at `users`."""
+        """Largest width of a final bracket that starts at `users`."""
         return max(1, int(users * self.resolution))
 
     def judge(self, evidence: Evidence) -> Judgement:
@@ -77,12 +80,12 @@ class Done:
     """The search is over."""
 
     status: Status
-    bracket: tuple[int, int] | None  # last good and first bad level
+    bracket: tuple[int, int] | None  # last level that passes, first that fails
 
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """The levels on both sides of the fitted crossing; None where there is none yet."""
+    """The levels on both sides of the fitted crossing; None: no such level yet."""
 
     low: Level | None
     high: Level | None
@@ -92,11 +95,11 @@ def bracket_of(levels: Sequence[Level]) -> Bracket:
     """Levels on both sides of the isotonic fit's crossing."""
     if not levels:
         return Bracket(None, None)
-    fitted = isotonic(np.array([x.excess for x in levels]), np.array([x.weight for x in levels]))
-    good = int((fitted <= 0).sum())  # the fit does not decrease: the good ones come first
+    fitted = isotonic(np.array([x.margin for x in levels]), np.array([x.weight for x in levels]))
+    n_passing = int((fitted <= 0).sum())  # the fit never decreases, so these come first
     return Bracket(
-        levels[good - 1] if good else None,
-        levels[good] if good < len(levels) else None,
+        levels[n_passing - 1] if n_passing else None,
+        levels[n_passing] if n_passing < len(levels) else None,
     )
 
 
@@ -108,7 +111,7 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
         return _confirm(plan, bracket, levels, left)
-    if left <= plan.budget_ns * TOO_SHORT:
+    if left <= plan.budget_ns * MIN_BUDGET_SHARE:
         return _settle(plan, bracket) if levels else ended(evidences)
     if purpose == Purpose.up:
         return Hold(users, purpose, StopRule.lean, int(min(left, plan.budget_ns * 0.04)))
@@ -116,17 +119,17 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
 
 
 def ended(evidences: Sequence[Evidence]) -> Done:
-    """The end of a search that has no level: nothing observed, or every step was invalid."""
+    """The end of a search without a level: nothing was observed, or every level was invalid."""
     return Done(Status.inconclusive if evidences else Status.invalid, None)
 
 
 def _unexplored(
     plan: SearchPlan, bracket: Bracket, levels: Sequence[Level]
 ) -> tuple[int | None, Purpose]:
-    """The level that the bracket lacks, and why; None when it is as narrow as wanted.
+    """The level that the bracket lacks, and its purpose; None if the bracket is narrow enough.
 
-    The climb goes on until a level is *decided* bad: a top level that only leans to bad would leave
-    the interval without an upper end, and one well past the knee is decided within seconds.
+    The climb continues until a level has *failed* the test: a top level that only leans to failing
+    would leave the interval without an upper end, and one well past the knee fails within seconds.
     """
     low, high = bracket.low, bracket.high
     if not levels:
@@ -150,34 +153,36 @@ def _ends(bracket: Bracket) -> list[Level]:
 
 
 def _confirm(plan: SearchPlan, bracket: Bracket, levels: Sequence[Level], left: int) -> Hold | Done:
-    """Repeat the end that knows least, until each was held twice and is decided.
+    """Repeat the end with the least evidence, until each was held twice and is decided.
 
-    Next to the knee a level can stay inconclusive for as long as it is held. What is promised must
-    have been shown, so a level a little further down is held too.
+    Next to the knee a level can stay inconclusive however long it is held. What is promised must
+    have been shown, so a level slightly below is held too.
     """
     open_ends = [
         end
         for end in _ends(bracket)
         if end.steps < 2 or plan.judge(end.evidence).decision == Decision.inconclusive  # noqa: PLR2004 - twice
     ]
-    if not open_ends or left <= plan.budget_ns * TOO_SHORT:
+    if not open_ends or left <= plan.budget_ns * MIN_BUDGET_SHARE:
         return _settle(plan, bracket)
-    least = min(open_ends, key=lambda end: (end.steps, end.weight))
-    users = least.users
-    if bracket.low is not None and least.steps >= 2:  # noqa: PLR2004 - as above
+    # The end held fewest times first; then the one whose holds carry the least information.
+    least_known = min(open_ends, key=lambda end: (end.steps, end.weight))
+    users = least_known.users
+    if bracket.low is not None and least_known.steps >= 2:  # noqa: PLR2004 - as above
         users = _shown_below(plan, bracket.low.users, levels) or users
     return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, plan.budget_ns * 0.06)))
 
 
 def _shown_below(plan: SearchPlan, low: int, levels: Sequence[Level]) -> int | None:
-    """The level to hold so that one near the lower end passes; None: one does, or none will."""
-    near = {level.users: level for level in levels if LOWER[-1] * low - 1 < level.users <= low}
+    """The level to hold so that one near the lower end passes; None: one has, or none will."""
+    lowest = LOWER_LEVEL_SHARES[-1] * low - 1
+    near = {level.users: level for level in levels if lowest < level.users <= low}
     if any(plan.judge(x.evidence).decision == Decision.passed for x in near.values()):
         return None
-    for share in LOWER:
+    for share in LOWER_LEVEL_SHARES:
         users = max(int(low * share), plan.min_users)
         level = near.get(users)
-        if users < low and (level is None or level.steps < 2 or level.excess < CLEARLY_BELOW):  # noqa: PLR2004 - as above
+        if users < low and (level is None or level.steps < 2 or level.margin < CLEAR_MARGIN):  # noqa: PLR2004 - as above
             return users
     return None
 

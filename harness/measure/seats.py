@@ -1,6 +1,7 @@
-"""How many requests the server runs at once at most, seen from outside: vLLM does not export it.
+"""`max_num_seqs`, the number of requests that the server runs at once, inferred from its metrics.
 
-While requests wait although KV blocks are free, every seat is taken: what runs is their number.
+vLLM does not export it. While requests wait although KV blocks are free, every slot is taken: the
+number of running requests is then the number of slots.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
 
     from harness.measure.samples import ServerSample
 
-ENOUGH: Final = 5  # samples with every seat taken
-FULL: Final = 0.9  # of the KV blocks: then these bind, not the seats
-NEAR: Final = 0.1  # below the most that ran: as near as a scrape between two steps comes
-FLAT: Final = 0.8  # of the samples with waiting requests are that near
+MIN_FULL_SAMPLES: Final = 5  # samples with every slot taken
+KV_FULL_SHARE: Final = 0.9  # of the KV blocks: then these are the limit, not the slots
+# A scrape between two engine steps may see this share fewer running requests than the maximum.
+NEAR_MAX_SHARE: Final = 0.1
+MIN_FLAT_SHARE: Final = 0.8  # of the samples with waiting requests must be that near
 
 
 class Source(StrEnum):
-    """Who says what `max_num_seqs` is."""
+    """Where `max_num_seqs` comes from."""
 
     GIVEN = "given"  # with --server-flag
     READ = "read"  # the server, or we started it
@@ -33,7 +35,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MaxNumSeqs:
-    """How many requests an engine runs at once at most: vLLM's flag."""
+    """The largest number of requests that an engine runs at once: vLLM's flag."""
 
     value: int | None = None  # requests, of one engine; null: not known
     source: Source = Source.UNKNOWN  # who says so
@@ -41,43 +43,45 @@ class MaxNumSeqs:
 
     @property
     def slots(self) -> float:
-        """Of all engines together; NaN: not known."""
+        """The slots of all engines together; NaN: not known."""
         return self.value * self.engines if self.value else nan
 
 
 def inferred_seats(samples: Sequence[ServerSample]) -> int | None:
-    """Of all engines together; None when no seat was ever waited for, or something else binds.
+    """The slots of all engines together; None if no request waited, or something else is the limit.
 
-    A request that waits in a single scrape has only just come.
+    A request that waits in a single scrape only has just arrived, so two in a row are needed.
     """
     full = [
         b.running
         for a, b in pairwise(samples)
         if min(_waiting(a), _waiting(b)) >= 1
-        and not _fullest(b) >= FULL
+        and not _fullest(b) >= KV_FULL_SHARE
         and not b.preemptions_total > a.preemptions_total
     ]
-    most = max(full, default=0.0)
-    flat = [running for running in full if most - running <= max(NEAR * most, 1)]
-    if len(flat) < max(ENOUGH, FLAT * len(full)):
+    highest = max(full, default=0.0)
+    flat = [running for running in full if highest - running <= max(NEAR_MAX_SHARE * highest, 1)]
+    if len(flat) < max(MIN_FULL_SAMPLES, MIN_FLAT_SHARE * len(full)):
         return None
-    return round(most)
+    return round(highest)
 
 
 def flat_share(samples: Sequence[ServerSample]) -> float:
-    """Of the readings in which requests wait, those with `running` near its most; NaN: none wait.
+    """Share of the samples with waiting requests in which `running` is near its maximum.
 
-    Where every seat is taken it is 1: what runs stands still however many wait.
+    1 if every slot is taken, as `running` then stays the same however many requests wait. NaN: no
+    request waits.
     """
-    most = max((s.running for s in samples if not isnan(s.running)), default=0.0)
+    highest = max((s.running for s in samples if not isnan(s.running)), default=0.0)
     seen = [s.running for s in samples if _waiting(s) >= 1]
     if not seen:
         return nan
-    return sum(most - running <= max(NEAR * most, 1) for running in seen) / len(seen)
+    slack = max(NEAR_MAX_SHARE * highest, 1)
+    return sum(highest - running <= slack for running in seen) / len(seen)
 
 
 def _waiting(sample: ServerSample) -> float:
-    """For a seat or a block, where the server tells these apart."""
+    """Requests waiting for a slot or a KV block, if the server reports these separately."""
     return sample.waiting if isnan(sample.waiting_capacity) else sample.waiting_capacity
 
 

@@ -1,4 +1,4 @@
-"""Which requests have been seen: numbers count up without gaps, so a run of them is one integer."""
+"""Which requests have been seen. Numbers count up without gaps, so a run of them is one integer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ class Seen:
     """A set of (worker, number) keys in space proportional to what arrived out of order."""
 
     def __init__(self) -> None:
-        """Nothing seen yet."""
-        self._below: dict[int, int] = {}  # worker: every number below this one is in
+        self._below: dict[int, int] = {}  # worker: every number below this one was added
         self._above: dict[int, set[int]] = {}
 
     def __contains__(self, key: tuple[int, int]) -> bool:
@@ -17,7 +16,7 @@ class Seen:
         return number < self._below.get(worker, 0) or number in self._above.get(worker, ())
 
     def add(self, key: tuple[int, int]) -> bool:
-        """Add a key; False when it was in already."""
+        """Add a key; False if it was there already."""
         if key in self:
             return False
         worker, number = key

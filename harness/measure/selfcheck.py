@@ -1,8 +1,8 @@
-"""Can the instrument be believed in this step? How wide its own uncertainty is, beside the limit.
+"""Can the client's measurements of a level be trusted? Their own uncertainty against the limit.
 
-Every observation lies in [lo, hi], equal where the kernel's stamp is exact. The quantile of all the
-lows and that of all the highs enclose the true quantile. When the two are far apart, on the scale
-on which the quantile is judged, the client was the bottleneck and the step must not be used.
+Every observation lies in [lo, hi], which are equal if the kernel's stamp is exact. The quantile of
+all lows and that of all highs enclose the true quantile. When the two are far apart, on the scale
+on which the quantile is judged, the client was the bottleneck and the level must not be used.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-SHARE_LIMIT: Final = 0.05  # of the limit (or of the value above it): the bracket's own width
-# without an SLO these are judged, and so much uncertainty is none: what accuracy is claimed to
-WITHOUT_SLO: Final = {"ttft": 0.5 * MS, "itl": 0.1 * MS}
-FEWEST: Final = 20  # observations: fewer cannot have a p95
+# Of the limit (or of the value above it): the bracket's own width.
+MAX_INSTRUMENT_SHARE: Final = 0.05
+# Without an SLO these latencies are judged; the values are the accuracy that the harness claims.
+DEFAULT_PRECISION_NS: Final = {"ttft": 0.5 * MS, "itl": 0.1 * MS}
+MIN_OBSERVATIONS: Final = 20  # observations: fewer cannot have a p95
 
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One quantile as the stamps give it, and between which bounds it must lie, in ns."""
+    """One quantile and its bounds from the uncertainty of the stamps, in ns."""
 
     metric: str
     q: float
@@ -55,7 +56,7 @@ class Instrument:
 
     @property
     def share(self) -> float:
-        """The instrument's width over the scale; 0 where both bounds are infinite."""
+        """Width of the bounds over the scale; 0 if both bounds are infinite."""
         width = self.hi_ns - self.lo_ns if np.isfinite(self.lo_ns) else 0.0
         return float(width / max(self.scale_ns, 1.0))
 
@@ -63,13 +64,13 @@ class Instrument:
 def instruments(
     recorded: Recorded, window: Window, slos: Sequence[Slo], gaps: Mapping[str, Gaps] | None = None
 ) -> list[Instrument]:
-    """The quantiles that the step is judged by: its SLOs', else p95 TTFT and p95 ITL.
+    """The quantiles that the level is judged by: those of its SLOs, else p95 TTFT and p95 ITL.
 
-    `gaps`: those of the window, where they were counted already.
+    `gaps`: those of the window, if they have been counted already.
     """
     table, span = recorded.table, (window.settled_ns, window.end_ns)
     wanted = [(s.metric, s.q, float(s.limit_ns)) for s in slos]
-    wanted = wanted or [(key, 0.95, 0.0) for key in WITHOUT_SLO]
+    wanted = wanted or [(key, 0.95, 0.0) for key in DEFAULT_PRECISION_NS]
     if gaps is None and any(key in GAPS for key, _, _ in wanted):
         gaps = Tokens.of(recorded, span).gaps
     found = []
@@ -78,13 +79,13 @@ def instruments(
             seen: Figures = gaps[key]
         else:
             seen = _closed(sample_of(table, key, spans_of(table, [span])))
-        if seen.n >= FEWEST:
+        if seen.n >= MIN_OBSERVATIONS:
             found.append(_bounds(seen, key, q, limit_ns))
     return found
 
 
 def _closed(sample: Sample) -> Sample:
-    """Without the width of what is open: a request is uncertain then for that, not by the clock."""
+    """Without the width of open requests: that they are open is no uncertainty of the clock."""
     seen = sample.seen
     closed = np.isfinite(seen.hi_ns) | ~np.isfinite(seen.ns)
     lo, hi = (np.where(closed, ends, seen.ns) for ends in (seen.lo_ns, seen.hi_ns))
@@ -95,17 +96,17 @@ def _bounds(seen: Figures, key: str, q: float, limit_ns: float) -> Instrument:
     value, (low, high) = seen.quantile(q), seen.instrument(q)
     scale = max(limit_ns, value if np.isfinite(value) else 0.0)
     if not limit_ns:
-        scale = max(scale, WITHOUT_SLO[key] / SHARE_LIMIT)
+        scale = max(scale, DEFAULT_PRECISION_NS[key] / MAX_INSTRUMENT_SHARE)
     return Instrument(key, q, value, low, high, scale)
 
 
 def instrument_sentence(
     recorded: Recorded, window: Window, slos: Sequence[Slo], gaps: Mapping[str, Gaps] | None = None
 ) -> str:
-    """Why the step's figures must not be used, with the remedy; '' when they may."""
+    """Why the level's figures must not be used, with a remedy; "" if they may."""
     found = instruments(recorded, window, slos, gaps)
     worst = max(found, key=lambda x: x.share, default=None)
-    if worst is None or worst.share <= SHARE_LIMIT:
+    if worst is None or worst.share <= MAX_INSTRUMENT_SHARE:
         return ""
     exact = recorded.table.not_before_ns == recorded.table.at_ns
     name = "TPOT" if worst.metric in SPEEDS else PROMISED[worst.metric].name
@@ -117,16 +118,17 @@ def instrument_sentence(
     return (
         f"this client cannot tell p{worst.q * 100:g} {name} better than "
         f"{worst.lo_ns / MS:.4g} to {worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of the scale it "
-        f"is judged on: expected at most {SHARE_LIMIT:.0%} ({why}); try --processes 4, or fewer "
-        "users per worker"
+        f"is judged on: expected at most {MAX_INSTRUMENT_SHARE:.0%} ({why}); try --processes 4, or "
+        "fewer users per worker"
     )
 
 
 def turnarounds(table: RecordTable, window: Window) -> Floats:
-    """Ns between the end of a user's request and the start of its next one, of those in the window.
+    """Delays in ns between the end of a user's request and the start of its next one in the window.
 
-    A closed loop without think time sends at once: what passes is the client's own delay.
+    A closed loop without think time sends at once, so this is the client's own delay.
     """
+    # Sorted by worker, then user, then time: neighbors of one user are consecutive requests.
     order = np.lexsort((table.sent_ns, table.user, table.worker))
     user, worker = table.user[order], table.worker[order]
     same = (user[1:] == user[:-1]) & (worker[1:] == worker[:-1])
@@ -189,7 +191,7 @@ def _by_process(samples: Sequence[ClientSample]) -> dict[str, list[ClientSample]
 
 
 def _cpu(samples: Sequence[ClientSample]) -> dict[str, float]:
-    """By process, cores used between the window's first and last sample."""
+    """Cores used by each process between the window's first and last sample."""
     return {
         name: round((seen[-1].cpu_s - seen[0].cpu_s) / (seen[-1].at_ns - seen[0].at_ns) * 1e9, 3)
         for name, seen in sorted(_by_process(samples).items())
@@ -198,7 +200,7 @@ def _cpu(samples: Sequence[ClientSample]) -> dict[str, float]:
 
 
 def _rise(samples: Sequence[ClientSample], name: str) -> int:
-    """Growth of a counter within the window, all processes together."""
+    """Increase of a counter within the window, summed over the processes."""
     spans = _by_process(samples).values()
     return sum(getattr(seen[-1], name) - getattr(seen[0], name) for seen in spans)
 

@@ -1,15 +1,15 @@
-"""The server's side of one window: means and maxima of its gauges, what its counters grew by.
+"""The server's side of one window: means and maxima of gauges, increases of counters.
 
-Differences are between the first and the last scrape inside the window. vLLM observes queue,
-prefill, decode and e2e when a request ends, TTFT and ITL as tokens come: in a window of many
-lifetimes they are the same requests, in a short one they are not.
+Increases are between the first and the last scrape in the window. vLLM observes queue,
+prefill, decode and e2e when a request ends, but TTFT and ITL when tokens are generated: in a window
+of many lifetimes these are the same requests, in a short one they are not.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import fsum, isnan, nan
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.histogram import delta, quantile_bounds
 from harness.measure.resets import reset
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from harness.measure.histogram import Histogram
     from harness.measure.samples import ServerSample
 
-PLACES: Final = 6
-BEYOND: Final = 10  # observations that a quantile needs beyond it
-# what a verdict rests on, in words, by the figure that shows whether the server says it
-SAYS: Final = {
+DECIMALS: Final = 6
+MIN_BEYOND_QUANTILE: Final = 10  # observations needed beyond a quantile
+MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
+# What a verdict needs, in words, by the figure that shows whether the server reports it.
+REQUIRED_FIGURES: Final = {
     "running": "running requests",
     "waiting": "waiting requests",
     "kv_usage": "KV cache usage",
@@ -81,51 +82,50 @@ class ServerFigures:
 def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     """Of the samples of a window."""
     step = between(samples, "step_tokens")
+    means: dict[str, Any] = {f"{key}_mean_s": mean_s(samples, key) for key in MEANS}
     figures = ServerFigures(
         samples=len(samples), running_mean=_mean(samples, "running"),
-        running_max=_most(samples, "running"), running_flat_share=flat_share(samples),
-        waiting_mean=_mean(samples, "waiting"), waiting_max=_most(samples, "waiting"),
+        running_max=_max(samples, "running"), running_flat_share=flat_share(samples),
+        waiting_mean=_mean(samples, "waiting"), waiting_max=_max(samples, "waiting"),
         waiting_capacity_mean=_mean(samples, "waiting_capacity"),
         waiting_deferred_mean=_mean(samples, "waiting_deferred"),
-        kv_usage_mean=_mean(samples, "kv_usage"), kv_usage_max=_most(samples, "kv_usage"),
+        kv_usage_mean=_mean(samples, "kv_usage"), kv_usage_max=_max(samples, "kv_usage"),
         kv_usage_fullest_mean=_mean(samples, "kv_usage_fullest"),
-        kv_usage_fullest_max=_most(samples, "kv_usage_fullest"),
-        awake_min=-_most(samples, "awake", -1), preemptions=grown(samples, "preemptions_total"),
+        kv_usage_fullest_max=_max(samples, "kv_usage_fullest"),
+        awake_min=-_max(samples, "awake", -1), preemptions=grown(samples, "preemptions_total"),
         prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
         spec_acceptance=_share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
         spec_accepted_length=1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total"),
         prompt_tokens_per_s=per_s(samples, "prompt_tokens_total"),
         generation_tokens_per_s=per_s(samples, "generation_tokens_total"),
         requests_per_s=per_s(samples, "requests_total"),
-        api_server_cores=per_s(samples, "api_cpu_s"), engine_cores=per_s(samples, "engine_cpu_s"),
-        ttft_mean_s=mean_s(samples, "ttft"), queue_mean_s=mean_s(samples, "queue"),
-        prefill_mean_s=mean_s(samples, "prefill"), decode_mean_s=mean_s(samples, "decode"),
-        inference_mean_s=mean_s(samples, "inference"), e2e_mean_s=mean_s(samples, "e2e"),
-        itl_mean_s=mean_s(samples, "itl"),
-        # the other histograms' buckets are too coarse for a quantile: their first ends at 0.3 s
+        api_server_cores=per_s(samples, "api_cpu_s"),
+        engine_cores=per_s(samples, "engine_cpu_s"),
+        **means,
+        # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
         ttft_p95_s=bucket(between(samples, "ttft"), 0.95),
         itl_p95_s=bucket(between(samples, "itl"), 0.95),
         step_tokens_mean=step.mean if step else nan, finished=_finished(samples),
     )  # fmt: skip
-    return rounded(figures, PLACES)
+    return rounded(figures, DECIMALS)
 
 
 def grown(samples: Sequence[ServerSample], name: str) -> float:
-    """What a counter grew by; NaN without two readings or across a restart."""
+    """Increase of a counter; NaN with fewer than two samples, or across a restart."""
     if len(samples) < 2 or reset(samples):  # noqa: PLR2004 - a difference needs two
         return nan
     return float(getattr(samples[-1], name) - getattr(samples[0], name))
 
 
 def per_s(samples: Sequence[ServerSample], name: str) -> float:
-    """A counter's growth per second between the first and the last sample."""
+    """Increase of a counter per second between the first and the last sample."""
     if len(samples) < 2:  # noqa: PLR2004 - as above
         return nan
     return grown(samples, name) * SECOND / max(samples[-1].at_ns - samples[0].at_ns, 1)
 
 
 def between(samples: Sequence[ServerSample], key: str) -> Histogram | None:
-    """What one histogram observed between the first and the last sample."""
+    """The observations of one histogram between the first and the last sample."""
     if len(samples) < 2:  # noqa: PLR2004 - as above
         return None
     first, last = (sample.histograms.get(key) for sample in (samples[0], samples[-1]))
@@ -133,14 +133,14 @@ def between(samples: Sequence[ServerSample], key: str) -> Histogram | None:
 
 
 def bucket(histogram: Histogram | None, q: float) -> tuple[float, float] | None:
-    """The bucket that holds a quantile; None when too little was observed beyond it."""
-    if histogram is None or histogram.count * (1 - q) < BEYOND:
+    """The bucket that contains a quantile; None with too few observations beyond it."""
+    if histogram is None or histogram.count * (1 - q) < MIN_BEYOND_QUANTILE:
         return None
     return quantile_bounds(histogram, q)
 
 
 def mean_s(samples: Sequence[ServerSample], key: str) -> float:
-    """Mean of what a histogram of seconds observed; NaN when that is nothing."""
+    """Mean of a histogram's observations in seconds; NaN without any."""
     histogram = between(samples, key)
     if histogram is not None:
         return histogram.mean
@@ -151,8 +151,12 @@ def mean_s(samples: Sequence[ServerSample], key: str) -> float:
 
 
 def lacking(samples: Sequence[ServerSample]) -> list[str]:
-    """What the server never said, of what a verdict rests on; without samples it is all of it."""
-    return [words for name, words in SAYS.items() if all(isnan(getattr(s, name)) for s in samples)]
+    """What a verdict needs and the server never reported; everything if there are no samples."""
+    return [
+        words
+        for name, words in REQUIRED_FIGURES.items()
+        if all(isnan(getattr(s, name)) for s in samples)
+    ]
 
 
 def _values(samples: Sequence[ServerSample], name: str) -> list[float]:
@@ -165,7 +169,7 @@ def _mean(samples: Sequence[ServerSample], name: str) -> float:
     return fsum(values) / len(values) if values else nan
 
 
-def _most(samples: Sequence[ServerSample], name: str, sign: int = 1) -> float:
+def _max(samples: Sequence[ServerSample], name: str, sign: int = 1) -> float:
     return max((sign * value for value in _values(samples, name)), default=nan)
 
 
@@ -175,7 +179,7 @@ def _share(samples: Sequence[ServerSample], part: str, whole: str) -> float:
 
 
 def _finished(samples: Sequence[ServerSample]) -> dict[str, int]:
-    """Requests that ended, by the reason that the server gives; only reasons that occurred."""
+    """Requests that ended, by the server's reason; only reasons that occurred."""
     if len(samples) < 2 or reset(samples):  # noqa: PLR2004 - as above
         return {}
     first, last = samples[0].finished, samples[-1].finished

@@ -1,4 +1,4 @@
-"""What users were promised: `ttft_p95=500ms` means 95% of the TTFTs are at most 500 ms."""
+"""SLOs, limits on latencies: `ttft_p95=500ms` means that 95% of the TTFTs are at most 500 ms."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _PER_SECOND = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:(?:tok|tokens)?/s)?\s*"
 class Slo:
     """The share of `metric` above `limit_ns` may be at most `allowed`.
 
-    Of an output speed the limit is the time per token that it stands for: slower is above it.
+    For an output speed, the limit is its inverse, the time per token: slower is above it.
     """
 
     metric: str  # one of PROMISED
@@ -37,22 +37,22 @@ class Slo:
 
     @property
     def speed(self) -> bool:
-        """Whether it is on tokens/s, of which more is better."""
+        """Whether it is a limit on tokens/s, where more is better."""
         return self.metric in SPEEDS
 
     @property
     def limit(self) -> float:
-        """For people: in ms, or in tokens/s."""
+        """The limit for people: in ms, or in tokens/s."""
         return per_second(self.limit_ns) if self.speed else self.limit_ns / MS
 
     @property
     def unit(self) -> str:
-        """Of `limit`."""
+        """The unit of `limit`."""
         return PROMISED[self.metric].unit
 
     @property
     def beyond(self) -> str:
-        """Where an observation is that misses it."""
+        """The side of the limit on which an observation misses it."""
         return "under" if self.speed else "over"
 
     @property
@@ -61,7 +61,7 @@ class Slo:
         return f"{self.metric}_{self.statistic}"
 
     def __str__(self) -> str:
-        """`ttft_p95=500ms`: what `parse` reads as the same SLO, for run.json holds it so."""
+        """`ttft_p95=500ms`, as stored in run.json; `parse` reads it back."""
         limit = f"{self.limit:.12g}" if self.speed else exact_ns(int(self.limit_ns))
         return f"{self.name}={limit}"
 
@@ -107,7 +107,7 @@ class Slo:
 
 
 def check_slos(slos: Sequence[Slo], output_tokens: float) -> None:
-    """Each is on a quantile of its own, of what requests have. Raises ConfigError."""
+    """Check that no quantile has two limits and that requests have gaps. Raises ConfigError."""
     for slo in slos:
         same = sorted((s for s in slos if s.name == slo.name), key=lambda s: s.limit_ns)
         if len(same) > 1:
@@ -123,12 +123,12 @@ def check_slos(slos: Sequence[Slo], output_tokens: float) -> None:
 
 
 def statistic(metric: str, q: float) -> str:
-    """`p50`, `p95`, `p999`; of a speed, whose q is that of its slow tail, `p5`."""
+    """`p50`, `p95`, `p999`; for a speed, whose q is that of its slow tail, `p5`."""
     if metric in SPEEDS:
         return f"p{round(100 * (1 - q))}"
     return "p" + f"{q:.3f}"[2:].removesuffix("0")
 
 
 def per_second(ns: float) -> float:
-    """The speed that a time per token stands for, to twelve digits; 0 of an infinite one."""
+    """The speed in tokens/s of a time per token in ns, to twelve digits; 0 if infinite."""
     return float(f"{SECOND / max(ns, 1):.12g}")

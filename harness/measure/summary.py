@@ -1,4 +1,4 @@
-"""The figures of a window, as plain JSON values: what each level of result.json has."""
+"""The figures of a window as JSON values, as each level of result.json has them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ Json = dict[str, Any]
 
 
 class Tokens:
-    """What a window's figures need of each token: its gaps and what arrived in it."""
+    """What a window's figures need of its tokens: the gaps, and the number that arrived."""
 
     def __init__(self, table: RecordTable, window: tuple[int, int]) -> None:
-        """Of the requests in `table`."""
         (span,) = spans_of(table, [window])
         self.gaps = {key: Gaps(table, span, key) for key in GAPS}
         self.arrived = Arrivals(*window)
 
     @classmethod
     def of(cls, recorded: Recorded, window: tuple[int, int]) -> Tokens:
-        """Counted, for one window alone."""
+        """The counted tokens of a single window."""
         made = cls(recorded.table, window)
         walk(recorded, [*made.gaps.values(), made.arrived])
         return made
@@ -49,8 +48,8 @@ def window_summary(
 ) -> Json:
     """All figures of a window, as JSON values.
 
-    Source: requests sent in it (latencies, outcomes), events that arrived in it (throughput; given
-    in `tokens` where they were counted already).
+    Latencies and outcomes are of the requests sent in it, throughput of the events that arrived in
+    it. `tokens`: these, if they have been counted already.
     """
     table = recorded.table
     tokens = tokens or Tokens.of(recorded, (start_ns, end_ns))

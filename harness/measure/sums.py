@@ -1,4 +1,4 @@
-"""Sums of which only bounds are known: differences of them, and estimates that fit together."""
+"""Sums known only within bounds: their differences, and estimates that are consistent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum over the requests of a cohort: `lo` <= sum <= `hi`; `at` is the likely one."""
+    """A sum over the requests of a cohort: `lo` <= sum <= `hi`; `at` is the best estimate."""
 
     at: float
     lo: float
@@ -15,15 +15,15 @@ class Sum:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is left open."""
+        """Whether the sum is known exactly."""
         return self.lo == self.hi
 
     def near(self, value: float) -> Sum:
-        """The same bounds, the likely sum as near to `value` as they let it be."""
+        """The same bounds with `value` as the estimate, clamped to them."""
         return replace(self, at=min(max(value, self.lo), self.hi))
 
     def less(self, part: Sum, least: float = 0.0) -> Sum:
-        """What is left without `part`: at least `least`, unless it is known to be less."""
+        """This sum minus `part`: at least `least`, unless it is exactly known."""
         at, lo, hi = self.at - part.at, self.lo - part.hi, self.hi - part.lo
         if lo == hi:
             return Sum(at, at, at)
@@ -31,9 +31,9 @@ class Sum:
 
 
 def agreed(whole: Sum, one: Sum, other: Sum, both: Sum) -> tuple[Sum, Sum, Sum, Sum]:
-    """The four with likely sums that add up: one + other = both, and both <= whole.
+    """The four sums with consistent estimates: one + other = both, and both <= whole.
 
-    Each stays in its bounds; those of `both` are made no wider than those of the two parts say.
+    Each estimate stays in its bounds. The bounds of `both` are tightened to those of its two parts.
     """
     both = Sum(both.at, max(both.lo, one.lo + other.lo), min(both.hi, one.hi + other.hi))
     if not whole.exact:

@@ -1,4 +1,4 @@
-"""Many records as columns: what every statistic reads.
+"""RecordTable: records as columns, the input of every statistic.
 
 Token times are flat with offsets (Arrow's list layout): the events of request i are
 `at_ns[offsets[i]:offsets[i + 1]]`.
@@ -42,7 +42,7 @@ NUMBERS: Final = (
 class RecordTable:
     """n requests with m token-bearing events in all; every column is int64.
 
-    It is `Recorded` by itself: all requests, and all events some thousand at a time.
+    It implements `Recorded`: all requests, and all events in chunks.
     """
 
     worker: Ints
@@ -72,11 +72,11 @@ class RecordTable:
 
     @property
     def table(self) -> RecordTable:
-        """The requests: this."""
+        """This table itself."""
         return self
 
     def chunks(self) -> Iterator[RecordTable]:
-        """All events, about CHUNK at a time: what is computed of these stays in a CPU's cache."""
+        """All events, about CHUNK at a time, so that intermediate arrays fit the CPU cache."""
         if not self.whole:
             raise ValueError("a thin table has no events to go through: pass what it was made of")
         if len(self.at_ns) <= CHUNK:
@@ -100,7 +100,7 @@ class RecordTable:
 
     @property
     def is_open(self) -> NDArray[np.bool_]:
-        """Requests whose end nobody saw: under way at the horizon, or until the harness left."""
+        """Requests without a known end: in flight at the horizon, or cut off by the harness."""
         return np.asarray((self.outcome == OPEN) | (self.outcome == CANCELLED))
 
     @property
@@ -157,10 +157,9 @@ class RecordTable:
         )
 
     def until(self, horizon_ns: int) -> RecordTable:
-        """What was known at `horizon_ns`: later requests and events cut, unended ones `open`.
+        """What was known at `horizon_ns`: without later requests and events, unended ones `open`.
 
-        This is what makes a decision repeatable offline: live and replayed judges both see only
-        this much.
+        This makes decisions repeatable offline: live and in a replay, the judge sees the same.
         """
         table = self.select(self.sent_ns <= horizon_ns)
         is_open = (table.done_ns > horizon_ns) | (table.outcome == OPEN)

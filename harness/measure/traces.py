@@ -1,7 +1,7 @@
-"""The split of TTFT per request, from the server's own trace of each: quantiles of the same ones.
+"""The split of TTFT per request, from the server's traces: means and quantiles.
 
-Means can be had from histograms (ttft_split.py); how queue, prefill and rest are spread, and of
-which requests, only a trace tells. Parts of one request add up; their quantiles still do not.
+Histograms give only means (ttft_split.py); how queue, prefill and rest are distributed, and for
+which requests, only traces show. The parts of one request add up; their quantiles still do not.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from harness.measure.table import RecordTable
 
-PLACES: Final = 6
+DECIMALS: Final = 6
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the server says of one request, in seconds; NaN where it does not."""
+    """The server's trace of one request, in seconds; NaN: not reported."""
 
     request_id: str  # the server's, which holds the X-Request-Id that we sent
     ttft_s: float
@@ -66,7 +66,7 @@ class TracedSplit:
 def traced_split(
     table: RecordTable, traces: Sequence[Trace], run_id: str, window: tuple[int, int]
 ) -> TracedSplit | None:
-    """Of the requests sent in a window (ns) that have both a first token and a trace, if any."""
+    """The split for the requests of a window (ns) with a first token and a trace; None: none."""
     known = {key_of(run_id, trace.request_id): trace for trace in traces}
     sent_in = (table.sent_ns >= window[0]) & (table.sent_ns <= window[1])
     rows, mine = [], []
@@ -89,4 +89,4 @@ def traced_split(
         figures[f"{key}_ms"] = float(fine.mean()) if len(fine) else nan
         for name, q in QUANTILES.items():
             figures[f"{key}_{name}_ms"] = quantile(fine, q) if len(fine) else nan
-    return rounded(TracedSplit(len(rows), int(sent_in.sum()), **figures), PLACES)
+    return rounded(TracedSplit(len(rows), int(sent_in.sum()), **figures), DECIMALS)

@@ -1,4 +1,4 @@
-"""Where a step's mean TTFT goes: queue + prefill + rest, and what the client's mean has beyond it.
+"""The parts of a level's mean TTFT: queue + prefill + rest, and the client's excess over it.
 
     ttft      the server's own, from the request's arrival in it to its first token out
     queue     of it, until the scheduler takes the request in
@@ -8,9 +8,9 @@
     residual  client - ttft: HTTP, network, parsing before the server's clock starts; may be below 0
 
 All six are means over the same requests: those sent between two scrapes (the cohort). The server
-observes TTFT at the first token, queue and prefill when a request ends, so over a step in full
-flow its sums are of other requests; measure/cohort.py says what they bound. Means of a cohort add
-up; quantiles do not, so theirs are given beside each other, as the buckets that hold them.
+observes TTFT at the first token, but queue and prefill when a request ends, so under steady load
+its sums are of different requests; cohort.py explains how they are bounded. Means of a cohort add
+up, quantiles do not: these are given separately, as the buckets that contain them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 Bounds = tuple[float, float] | None
 
-PLACES: Final = 6
-OBSERVED: Final = ("ttft", "queue", "prefill")
+DECIMALS: Final = 6
+OBSERVED_KEYS: Final = ("ttft", "queue", "prefill")
 PARTS: Final = ("queue", "prefill", "rest", "residual")  # what adds up to the client's mean
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
 
@@ -81,11 +81,11 @@ def ttft_split(
     window: tuple[int, int],
     around: tuple[float, float] = (-inf, inf),
 ) -> TtftSplit:
-    """Of the requests sent between two scrapes; `TtftSplit()` without two.
+    """The split for the requests sent between two scrapes; `TtftSplit()` without two scrapes.
 
-    `window` (ns) is the step's settled part; where the server was seen empty before and after it,
-    within `around`, the cohort is all that was sent in between and the split is exact. `table`
-    has every request under way meanwhile, followed to its end.
+    `window` (ns) is the measured part of the level. If the server was empty before and after it,
+    within `around`, the cohort is everything sent in between and the split is exact. `table` has
+    every request that was in flight meanwhile, with its end.
     """
     edges = edges_of(table, samples, window, around)
     if edges is None:
@@ -93,22 +93,22 @@ def ttft_split(
     first, last = edges
     cohort = Cohort.between(table, first, last)
     observed = _Observed(cohort, first, last, samples)
-    found = {key: observed.sum_of(key) for key in OBSERVED}
-    # queue and prefill at once: together they are not longer than a TTFT either
-    both = observed.sum_of("queue", "prefill")
-    ttft, queue, prefill = (found[key] for key in OBSERVED)
+    found = {key: observed.sum_of(key) for key in OBSERVED_KEYS}
+    # The sum of queue and prefill is bounded more tightly together: it never exceeds the TTFT.
+    queue_and_prefill = observed.sum_of("queue", "prefill")
+    ttft, queue, prefill = (found[key] for key in OBSERVED_KEYS)
     client, rest, residual = _client(cohort), None, None
-    if ttft and queue and prefill and both:
-        ttft, queue, prefill, both = agreed(ttft, queue, prefill, both)
-        rest = ttft.less(both)
+    if ttft and queue and prefill and queue_and_prefill:
+        ttft, queue, prefill, queue_and_prefill = agreed(ttft, queue, prefill, queue_and_prefill)
+        rest = ttft.less(queue_and_prefill)
     if client and ttft:
         residual = client.less(ttft, least=-inf)
     every = {"ttft": ttft, "queue": queue, "prefill": prefill, "rest": rest, "client": client,
              "residual": residual}  # fmt: skip
     figures: dict[str, Any] = {}
     for key, each in every.items():
-        figures |= _told(key, each, len(cohort))
-    for key in OBSERVED:
+        figures |= _mean_fields(key, each, len(cohort))
+    for key in OBSERVED_KEYS:
         figures[f"{key}_n"] = _whole(grown([first, last], f"{key}_count"))
         figures |= _quantiles(key, between([first, last], key))
     exact = all(each is not None and each.exact for each in found.values())
@@ -117,7 +117,7 @@ def ttft_split(
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """What the server observed between two scrapes, and until when the doubtful ones were."""
+    """What the server observed between two scrapes, and in the scrapes after them."""
 
     cohort: Cohort
     first: ServerSample
@@ -125,17 +125,17 @@ class _Observed:
     samples: Sequence[ServerSample]
 
     def sum_of(self, *keys: str) -> Sum | None:
-        """The cohort's sum of these durations together; they are observed at the same instant."""
-        doubt = self.cohort.doubt(at_end=keys[0] != "ttft")
+        """The cohort's sum of these durations, which the server observes at the same instant."""
+        uncertainty = self.cohort.uncertainty(at_end=keys[0] != "ttft")
         later = (
-            self._until(self.first, doubt.extra_until_ns, keys),
-            self._until(self.last, doubt.missing_until_ns, keys),
+            self._until(self.first, uncertainty.extra_until_ns, keys),
+            self._until(self.last, uncertainty.missing_until_ns, keys),
         )
         count = grown([self.first, self.last], f"{keys[0]}_count")
-        return doubt.sum_of(count, _grown_ns(self.first, self.last, keys), later)
+        return uncertainty.sum_of(count, _grown_ns(self.first, self.last, keys), later)
 
     def _until(self, scrape: ServerSample, until_ns: int, keys: Sequence[str]) -> float:
-        """Observed from a scrape to the next one that is later than that; +inf without one."""
+        """What was observed from `scrape` to the first one after `until_ns`; +inf without one."""
         after = (s for s in self.samples if read_between(s)[0] >= max(until_ns, scrape.at_ns))
         total = _grown_ns(scrape, next(after, None), keys)
         return inf if isnan(total) else total
@@ -155,19 +155,19 @@ def _client(cohort: Cohort) -> Sum | None:
     return Sum(total, total, total)
 
 
-def _told(key: str, each: Sum | None, n: int) -> dict[str, Any]:
+def _mean_fields(key: str, each: Sum | None, n: int) -> dict[str, Any]:
     if each is None or not n:
         return {}
-    mean, lo, hi = (round(value / n / MS, PLACES) + 0.0 for value in (each.at, each.lo, each.hi))
+    mean, lo, hi = (round(value / n / MS, DECIMALS) + 0.0 for value in (each.at, each.lo, each.hi))
     return {f"{key}_ms": mean, f"{key}_ms_bound": (lo, hi)}
 
 
 def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
-    """The buckets, in ms, that hold the quantiles of what was observed between the scrapes."""
+    """The buckets, in ms, that contain the quantiles of the observations between the scrapes."""
     out: dict[str, Any] = {}
     for name, q in QUANTILES.items():
         held = bucket(histogram, q)
-        ms = held and tuple(round(bound_s * SECOND / MS, PLACES) for bound_s in held)
+        ms = held and tuple(round(bound_s * SECOND / MS, DECIMALS) for bound_s in held)
         out[f"{key}_{name}_ms_bucket"] = ms
     return out
 

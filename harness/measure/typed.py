@@ -1,7 +1,7 @@
-"""Dataclasses as JSON and back, and their JSON Schema: one reading of their type hints.
+"""Dataclasses to JSON and back, and their JSON Schema, from their type hints.
 
-JSON has neither NaN nor infinity. A float that is undefined (NaN) is written as null, an infinite
-one (of a request that failed) as "inf" or "-inf"; reading gives the same values back.
+JSON has neither NaN nor infinity. An undefined float (NaN) is written as null, an infinite one (a
+failed request) as "inf" or "-inf"; reading restores the values.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ T = TypeVar("T")
 D = TypeVar("D", bound=Any)
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-SIMPLE: Final = {bool: "boolean", int: "integer", str: "string", NoneType: "null"}
-UNIONS: Final = {Union, UnionType}
-MAPPINGS: Final = {dict, Mapping}
-INFINITE: Final = ("inf", "-inf")
-NUMBER: Final = {
+JSON_TYPES: Final = {bool: "boolean", int: "integer", str: "string", NoneType: "null"}
+UNION_TYPES: Final = {Union, UnionType}
+MAPPING_TYPES: Final = {dict, Mapping}
+INFINITIES: Final = ("inf", "-inf")
+NUMBER_SCHEMA: Final = {
     "description": 'null: undefined; "inf": it never came, as of a request that failed',
-    "anyOf": [{"type": ["number", "null"]}, {"enum": list(INFINITE)}],
+    "anyOf": [{"type": ["number", "null"]}, {"enum": list(INFINITIES)}],
 }
-# a field in a class's source: `name: type = default  # description`
-COMMENT: Final = re.compile(r"^ +(\w+): .*  # (.+)$", re.MULTILINE)
+# A field in a class's source: `name: type = default  # description`.
+FIELD_COMMENT: Final = re.compile(r"^ +(\w+): .*  # (.+)$", re.MULTILINE)
 
 
 def rounded(value: D, places: int) -> D:
-    """The same dataclass with each of its floats rounded."""
+    """The dataclass with all its floats rounded."""
     found = {field.name: getattr(value, field.name) for field in fields(value)}
     floats = {key: round(x, places) for key, x in found.items() if isinstance(x, float)}
     return replace(value, **floats)
@@ -61,14 +61,14 @@ def to_json(value: Any) -> Any:
 def from_json(cls: type[T], data: Any) -> T:
     """The instance that `to_json` wrote. Unknown keys are ignored, missing ones take the default.
 
-    Raises ValueError with the path of what does not fit.
+    Raises ValueError with the path of a value that does not fit.
     """
     value: T = _read(cls, data, cls.__name__)
     return value
 
 
 def schema(cls: type) -> Json:
-    """JSON Schema of what `to_json` writes of a dataclass.
+    """JSON Schema of what `to_json` writes for a dataclass.
 
     A field's description is the comment at the end of its line, or the text of its `Annotated`.
     """
@@ -85,14 +85,14 @@ def _hints(cls: type) -> Json:
 
 def _read(hint: Any, data: Any, path: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
-    if origin in UNIONS:
+    if origin in UNION_TYPES:
         return _read_union(args, data, path)
     if origin is tuple and isinstance(data, list):
         each = args[:1] * len(data) if args[-1] is ... else args
         if len(each) == len(data):
             pairs = enumerate(zip(each, data, strict=True))
             return tuple(_read(one, item, f"{path}[{i}]") for i, (one, item) in pairs)
-    if origin in MAPPINGS and isinstance(data, dict):
+    if origin in MAPPING_TYPES and isinstance(data, dict):
         return {key: _read(args[1], item, f"{path}.{key}") for key, item in data.items()}
     if is_dataclass(hint) and isinstance(data, dict):
         return _read_fields(hint, data, path)
@@ -104,11 +104,11 @@ def _read(hint: Any, data: Any, path: str) -> Any:
 
 
 def _fits(hint: Any, data: Any) -> bool:
-    """Whether one value without parts is of a type; True is no number and 1.0 no integer."""
+    """Whether a scalar is of a type; True is not a number and 1.0 not an integer."""
     if isinstance(hint, EnumType):
         return data in [member.value for member in list[Enum](hint)]
     if hint is float:
-        return type(data) in {int, float} or data is None or data in INFINITE
+        return type(data) in {int, float} or data is None or data in INFINITIES
     return hint is Any or type(data) is hint or data in get_args(hint)
 
 
@@ -135,13 +135,13 @@ def _read_fields(cls: Any, data: dict[str, Any], path: str) -> Any:
 def _schema(hint: Any, definitions: Json) -> Json:
     origin, args = get_origin(hint), get_args(hint)
     if origin is None:
-        return {"type": SIMPLE[hint]} if hint in SIMPLE else _named(hint, definitions)
+        return {"type": JSON_TYPES[hint]} if hint in JSON_TYPES else _named(hint, definitions)
     if origin is Literal:
         return {"enum": list(args)}
     each = [_schema(arg, definitions) for arg in args if arg is not ...]
-    if origin in UNIONS:
+    if origin in UNION_TYPES:
         return {"anyOf": each}
-    if origin in MAPPINGS:
+    if origin in MAPPING_TYPES:
         return {"type": "object", "additionalProperties": each[1]}
     if args[-1] is ...:
         return {"type": "array", "items": each[0]}
@@ -154,7 +154,7 @@ def _named(hint: Any, definitions: Json) -> Json:
         return {}
     name = "number" if hint is float else hint.__name__
     if name not in definitions:
-        definitions[name] = dict(NUMBER) if hint is float else {"description": getdoc(hint)}
+        definitions[name] = dict(NUMBER_SCHEMA) if hint is float else {"description": getdoc(hint)}
         if is_dataclass(hint):
             definitions[name] |= _object(hint, definitions)
         elif hint is not float:
@@ -164,7 +164,7 @@ def _named(hint: Any, definitions: Json) -> Json:
 
 def _object(cls: Any, definitions: Json) -> Json:
     classes: list[Any] = [base for base in reversed(cls.__mro__) if is_dataclass(base)]
-    comments = dict(found for base in classes for found in COMMENT.findall(getsource(base)))
+    comments = dict(found for base in classes for found in FIELD_COMMENT.findall(getsource(base)))
     properties = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
         (text,) = getattr(hint, "__metadata__", (comments.get(name),))

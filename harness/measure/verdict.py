@@ -1,7 +1,7 @@
-"""What bound the knee: RULES over the figures of one step, the first above the knee.
+"""The bottleneck at the knee: RULES over the figures of one level, the first above the knee.
 
-Each rule sees the same `Facts` and answers with a confidence in [0, 1] and its evidence; the
-highest wins, below `ENOUGH` the verdict is undecided, which is a legal answer.
+Each rule gets the same `Facts` and returns a confidence in [0, 1] and its evidence. The highest
+confidence wins; below `ENOUGH` the verdict is undecided, which is a valid answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ENOUGH: Final = 0.5
 UNDECIDED: Final = "undecided"
 
-# what a verdict can name; of two as sure, the one nearer to the client comes first
+# The possible verdicts. Of two with the same confidence the first one wins: nearer to the client.
 RULES: Final[dict[str, Callable[[Facts], Finding]]] = {
     "client": client,
     "network": network,
@@ -41,16 +41,14 @@ RULES: Final[dict[str, Callable[[Facts], Finding]]] = {
 
 
 def conclude(f: Facts) -> Bottleneck:
-    """The rule with most confidence, or undecided with what is missing."""
+    """The rule with the highest confidence, or undecided with what is missing."""
     found = {name: rule(f) for name, rule in RULES.items()}
     best = max(found, key=lambda name: found[name].confidence)
-    window = (
-        f"{f.users:,} users held for {f.seconds:,.0f} s, {f.samples:.0f} readings of the server"
-    )
+    held = f"{f.users:,} users held for {f.seconds:,.0f} s"
+    window = f"{held}, {f.samples:.0f} readings of the server"
+    silent = "no cause is sure enough by the figures"
     if isnan(f.running):
         silent = "the server does not show its running requests"
-    else:
-        silent = "no cause is sure enough by the figures"
     decided = found[best].confidence >= ENOUGH
     perhaps = "less likely" if decided else "possible, not sure enough"
     why = [

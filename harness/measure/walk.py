@@ -1,6 +1,7 @@
-"""One way through all events, for many windows at a time.
+"""One pass through all events, for many windows at a time.
 
-Whoever needs each token is a Walker: it is shown one chunk after another, and keeps counts.
+Everything that needs each token is a Walker: it is shown one chunk after another and keeps counts.
+So the events are decoded once, and the gaps of a chunk are computed once for all its walkers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Piece:
-    """The events of a chunk and the gaps that they end, computed once, when first asked for."""
+    """The events of a chunk and the gaps that they end, computed once, on first use."""
 
     chunk: RecordTable
     key: str = "itl"  # of GAPS
@@ -39,7 +40,7 @@ class Piece:
         """The same events with the gaps of another latency."""
         if key not in self._others:
             other = Piece(self.chunk, key)
-            # latencies that differ only where events carry several tokens share their bins
+            # Latencies that differ only for events with several tokens usually share their bins.
             same = np.array_equal(other.gap_ns, self.gap_ns)
             self._others[key] = self if same else other
         return self._others[key]
@@ -64,14 +65,14 @@ class Piece:
         return self._gaps.ns
 
     @property
-    def least_ns(self) -> Ints:
-        """What each gap was at least."""
-        return self._gaps.least_ns
+    def min_ns(self) -> Ints:
+        """The lower bound of each gap."""
+        return self._gaps.min_ns
 
     @property
-    def most_ns(self) -> Ints:
-        """What each gap was at most."""
-        return self._gaps.most_ns
+    def max_ns(self) -> Ints:
+        """The upper bound of each gap."""
+        return self._gaps.max_ns
 
     @cached_property
     def tokens(self) -> Ints:
@@ -81,22 +82,22 @@ class Piece:
     @cached_property
     def columns(self) -> dict[str, tuple[Ints, Ints]]:
         """(gaps, their bins), named as in `Observed`."""
-        gaps = {"ns": self.gap_ns, "lo_ns": self.least_ns, "hi_ns": self.most_ns}
+        gaps = {"ns": self.gap_ns, "lo_ns": self.min_ns, "hi_ns": self.max_ns}
         return {name: (ns, bin_of(ns)) for name, ns in gaps.items()}
 
 
 class Walker(Protocol):
-    """Sees the pieces that have an event from `start_ns` to `end_ns`."""
+    """Is shown the pieces with an event from `start_ns` to `end_ns`."""
 
     start_ns: int
     end_ns: int
 
     def see(self, piece: Piece) -> None:
-        """Count what lies between the two; called in any order of time."""
+        """Count what lies in [start_ns, end_ns]; pieces come in any order of time."""
 
 
 def walk(recorded: Recorded, walkers: Sequence[Walker]) -> None:
-    """Show every walker what there is of its time."""
+    """Show every walker the chunks of its window."""
     if not walkers:
         return
     for chunk in recorded.chunks():
@@ -110,7 +111,7 @@ def walk(recorded: Recorded, walkers: Sequence[Walker]) -> None:
 
 
 def inside(at_ns: Ints, start_ns: int, end_ns: int) -> Bools | slice:
-    """Which instants lie in [start, end]; everything as a slice, which copies nothing."""
+    """Which instants lie in [start, end]; a full slice, which copies nothing, if all do."""
     if len(at_ns) and start_ns <= at_ns.min() and at_ns.max() <= end_ns:
         return slice(None)
     return np.asarray((at_ns >= start_ns) & (at_ns <= end_ns))

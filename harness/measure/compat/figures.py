@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 STATISTICS: Final = {"mean": -1.0, "p50": 0.5, "p95": 0.95, "p99": 0.99}
-MISSING: Final = -1  # an instant that a request does not have
-ALIKE: Final = 5e-4  # relative: what three digits hardly show is no difference
+NO_INSTANT: Final = -1  # an instant that a request does not have
+SAME_RTOL: Final = 5e-4  # relative: what three digits hardly show is no difference
 OLD_RECORDS: Final = (
     "these records do not say when chunks without text came: the first and the last token stand "
     "for the first and the last chunk"
@@ -69,7 +69,7 @@ class Values(NamedTuple):
         return float(low + (high - low) * (rank % 1))
 
 
-def joined(parts: Sequence[Values]) -> Values:
+def concat_values(parts: Sequence[Values]) -> Values:
     """One set of observations of several."""
     if not parts:
         return Values(np.zeros(0), np.zeros(0))
@@ -88,8 +88,8 @@ def instants(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
     """
     some = table.counts > 0
     flat = table.at_ns if len(table.at_ns) else np.zeros(1, np.int64)
-    first = np.where(some, flat[np.minimum(table.offsets[:-1], len(flat) - 1)], MISSING)
-    last = np.where(some, flat[np.maximum(table.offsets[1:] - 1, 0)], MISSING)
+    first = np.where(some, flat[np.minimum(table.offsets[:-1], len(flat) - 1)], NO_INSTANT)
+    last = np.where(some, flat[np.maximum(table.offsets[1:] - 1, 0)], NO_INSTANT)
     own = np.where(table.connect_ns > 0, table.connect_ns, connect_ns)
     return {
         "connect": table.sent_ns - table.connect_ns,
@@ -103,12 +103,12 @@ def instants(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
     }
 
 
-def values(d: Definition, table: RecordTable, connect_ns: int) -> Values:
+def values_of(d: Definition, table: RecordTable, connect_ns: int) -> Values:
     """What a definition makes of each request that has both of its instants."""
     at = instants(table, connect_ns)
     tokens = output_tokens(table)
     parts = {"request": np.ones_like(tokens), "token": tokens, "later token": tokens - 1}[d.per]
-    have = (at[d.start] != MISSING) & (at[d.end] != MISSING) & (parts > 0)
+    have = (at[d.start] != NO_INSTANT) & (at[d.end] != NO_INSTANT) & (parts > 0)
     ns = ((at[d.end] - at[d.start])[have] / parts[have]).astype(np.float64)
     return Values(ns, parts[have].astype(np.float64) if d.by_tokens else np.ones(len(ns)))
 
@@ -125,7 +125,9 @@ class ChunkGaps:
     def see(self, piece: Piece) -> None:
         """Count a piece's gaps."""
         well = piece.chunk.select(piece.chunk.outcome == OK)
-        for ns, weight, ended in chunk_gaps(well) if self.empty_ones else [event_gaps(well)]:
+        for ns, weight, ended in (
+            all_chunk_gaps(well) if self.empty_ones else [token_chunk_gaps(well)]
+        ):
             here = inside(ended, self.start_ns, self.end_ns)
             self.histogram.add(ns[here], bin_of(ns[here]), 0, weight[here])
 
@@ -136,14 +138,14 @@ class ChunkGaps:
         return Values(means, counts)
 
 
-def event_gaps(table: RecordTable) -> tuple[Ints, Ints, Ints]:
+def token_chunk_gaps(table: RecordTable) -> tuple[Ints, Ints, Ints]:
     """(gaps between chunks with tokens in ns, how many each stands for: 1, when each ended)."""
     gaps = GAPS["itl"](table)
     return gaps.ns, np.ones_like(gaps.ns), gaps.at_ns
 
 
-def chunk_gaps(table: RecordTable) -> list[tuple[Ints, Ints, Ints]]:
-    """As `event_gaps`, between all chunks with a choice, in four parts.
+def all_chunk_gaps(table: RecordTable) -> list[tuple[Ints, Ints, Ints]]:
+    """As `token_chunk_gaps`, between all chunks with a choice, in four parts.
 
     An empty chunk between two tokens left its mark in the count of the next one: a gap that ended
     with k tokens is k gaps where the request had such chunks.
@@ -152,10 +154,10 @@ def chunk_gaps(table: RecordTable) -> list[tuple[Ints, Ints, Ints]]:
     after = some & (at["last chunk"] > at["last token"])
     before = some & np.where(table.events_before >= 0, table.events_before > 0,
                              at["first chunk"] < at["first token"])  # fmt: skip
-    amid = table.silent_events - after > 0
+    has_silent = table.silent_events - after > 0
     inner = GAPS["itl"](table).end
-    k = np.where(amid[table.request_of_event[inner]], table.tokens[inner], 1)
-    between, _, ended = event_gaps(table)
+    k = np.where(has_silent[table.request_of_event[inner]], table.tokens[inner], 1)
+    between, _, ended = token_chunk_gaps(table)
     leading = np.where(some, table.events_before - 1, 0).clip(min=0)
     return [
         (np.rint(between / k).astype(np.int64), k, ended),
@@ -223,9 +225,8 @@ class Comparison:
             ours, theirs = self._our_figures(d.key, windows), self._their_values(d, windows)
             for name, q in STATISTICS.items():
                 mine = say_ms(ours.quantile(q) if q > 0 else ours.mean_ns)
-                pair = _pair(
-                    mine, say_ms(theirs.statistic(q, tool.quantile)), _why(d, tool, ours, q)
-                )
+                other = say_ms(theirs.statistic(q, tool.quantile))
+                pair = _pair(mine, other, _why(d, tool, ours, q))
                 made.append(head | {"statistic": name, **pair})
         return made
 
@@ -236,11 +237,11 @@ class Comparison:
 
     def _their_values(self, d: Definition, windows: Windows) -> Values:
         if d.per == "gap":
-            return joined([self.theirs[w, d.start == "first chunk"].values for w in windows])
+            return concat_values([self.theirs[w, d.start == "first chunk"].values for w in windows])
         well = self.table.select(self.table.outcome == OK)
         connected = well.connect_ns[well.connect_ns > 0]
         connect_ns = round(float(connected.mean())) if len(connected) else 0
-        return joined([values(d, _sent_in(well, w), connect_ns) for w in windows])
+        return concat_values([values_of(d, _sent_in(well, w), connect_ns) for w in windows])
 
     def _our_rate(self, key: str, windows: Windows) -> float | None:
         if key == "requests_per_s":
@@ -270,7 +271,7 @@ def _sent_in(table: RecordTable, window: tuple[int, int]) -> RecordTable:
 
 def _pair(ours: Any, theirs: Any, why: str) -> Json:
     numbers = isinstance(ours, float) and isinstance(theirs, float)
-    alike = numbers and math.isclose(ours, theirs, rel_tol=ALIKE)
+    alike = numbers and math.isclose(ours, theirs, rel_tol=SAME_RTOL)
     return {"ours": ours, "theirs": theirs, "why": "" if alike else why}
 
 

@@ -1,4 +1,4 @@
-"""Not the server's resources: its clocks, how requests come, the network, the client itself."""
+"""Bottlenecks outside the engine: GPU clocks, arrivals, the network, and the client itself."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from harness.measure.rules.finding import Finding, ms, n, waiting
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-CLOCKS_HELD_SHARE: Final = 0.3  # of the readings with held clocks
-CLOCK_SLOW: Final = 0.92  # of the highest clock: below, it costs speed
-BURSTY: Final = 4.0  # variance over mean of arrivals in a bin; a Poisson process has 1
-QUEUE_PEAK: Final = 3.0  # the longest queue over the mean one
-SCHEDULED_SHARE: Final = 0.5  # of the requests came by a schedule
-ROOM_SHARE: Final = 0.7  # of the most that runs, on average: there is room between bursts
-CLIENT_CORE_FULL: Final = 0.9  # of a core: the client's process has none left
-BLURRED: Final = 0.05  # of the limit: what the instrument may blur
-OUTSIDE_SHARE: Final = 0.5  # of the client's mean TTFT passes outside of the server,
-OUTSIDE_OF_LIMIT: Final = 0.25  # and so much of the limit: users feel it
-API_CORE_BUSY: Final = 0.85  # an API server this busy takes up requests late: no fault of the way
+MIN_THROTTLED_SHARE: Final = 0.3  # of the readings had slowed clocks
+SLOW_CLOCK_SHARE: Final = 0.92  # of the highest clock; below it, speed is lost
+# Variance over mean of arrivals in a bin; a Poisson process has 1.
+MIN_BURST_DISPERSION: Final = 4.0
+MIN_QUEUE_PEAK_RATIO: Final = 3.0  # the longest queue over the mean one
+MIN_SCHEDULED_SHARE: Final = 0.5  # of the requests were sent by a schedule
+MAX_RUNNING_SHARE: Final = 0.7  # mean over maximum of running: there is room between bursts
+CLIENT_CORE_FULL: Final = 0.9  # of a core: the client's process has no CPU left
+MAX_INSTRUMENT_SHARE: Final = 0.05  # of the limit: allowed uncertainty of the measurement
+MIN_OUTSIDE_SHARE: Final = 0.5  # of the client's mean TTFT is outside the server
+MIN_OUTSIDE_LIMITS: Final = 0.25  # and this share of the limit, so that it matters
+API_CORE_BUSY: Final = (
+    0.85  # cores: an API server this busy accepts requests late, whatever the network
+)
 
 
 def throttled(f: Facts) -> Finding:
-    """Heat or a power cap holds the GPU's clocks down."""
+    """Heat or a power cap slows the GPU's clocks."""
     if isnan(f.throttle):
-        return Finding.no("the GPU does not say why its clocks are what they are")
-    if not f.throttle >= CLOCKS_HELD_SHARE:
-        return Finding.no(f"clocks were held down in {n(f.throttle, '.0%')} of the readings")
-    if f.clock_share > CLOCK_SLOW:
-        return Finding.no(f"the clocks held at {n(f.clock_share, '.0%')} of their highest")
+        return Finding.no("the GPU does not report why its clocks are slowed")
+    if not f.throttle >= MIN_THROTTLED_SHARE:
+        return Finding.no(f"clocks were slowed in {n(f.throttle, '.0%')} of the readings")
+    if f.clock_share > SLOW_CLOCK_SHARE:
+        return Finding.no(f"the clocks ran at {n(f.clock_share, '.0%')} of their highest")
     heat = "heat" in f.throttled or "hardware" in f.throttled
     return Finding(
         0.5 if isnan(f.clock_share) else 0.95 if heat else 0.9,
-        f"the GPU is held back: {f.throttled}",
+        f"the GPU is throttled: {f.throttled}",
         [
-            f"why clocks were held down, share of the readings: {f.throttled}",
+            f"what slowed the clocks, share of the readings: {f.throttled}",
             "SM clocks are not known"
             if isnan(f.clock_share)
             else f"the SM clock is {n(f.clock_share, '.0%')} of the highest seen in this run",
@@ -45,29 +48,29 @@ def throttled(f: Facts) -> Finding:
             "cooling, or the rack's power (heat and slowdowns)",
             "a higher power limit (nvidia-smi -pl; more heat)",
         ],
-        "the clocks are free",
+        "the clocks are not slowed",
     )
 
 
 def bursts(f: Facts) -> Finding:
-    """Requests come in clumps: they wait although the server is not full on average."""
-    if not f.dispersion >= BURSTY:
+    """Requests arrive in bursts: they wait although the server is not full on average."""
+    if not f.dispersion >= MIN_BURST_DISPERSION:
         return Finding.no(
-            "too few arrivals to say how evenly they come"
+            "too few arrivals to tell how evenly they come"
             if isnan(f.dispersion)
             else f"arrivals are even: variance over mean {n(f.dispersion)}"
         )
-    queue = f.waiting_max >= QUEUE_PEAK * max(f.waiting, 1.0)
-    room = f.running <= ROOM_SHARE * f.running_max
+    queue = f.waiting_max >= MIN_QUEUE_PEAK_RATIO * max(f.waiting, 1.0)
+    room = f.running <= MAX_RUNNING_SHARE * f.running_max
     if not (queue and room):
-        return Finding.no("arrivals come in clumps, but the server is full between them too")
-    # in a closed loop a request comes when an answer ends: such clumps are the server's own rhythm
+        return Finding.no("arrivals come in bursts, but the server is full between them too")
+    # In a closed loop a request is sent when an answer ends: such bursts are the server's own.
     return Finding(
-        0.85 if f.scheduled > SCHEDULED_SHARE else 0.4,
+        0.85 if f.scheduled > MIN_SCHEDULED_SHARE else 0.4,
         "requests come in bursts: they queue although the server is not full on average",
         [
             f"arrivals vary {n(f.dispersion)} times as much as at random",
-            f"{n(f.waiting_max, '.0f')} wait at most; {waiting(f.waiting)}",
+            f"at most {n(f.waiting_max, '.0f')} requests wait; {waiting(f.waiting)}",
             f"{n(f.running)} requests run on average, {n(f.running_max, '.0f')} at most",
         ],
         [
@@ -80,21 +83,21 @@ def bursts(f: Facts) -> Finding:
 
 def client(f: Facts) -> Finding:
     """The load generator itself is late or has no CPU left."""
-    blurred = f.instrument_share > BLURRED
+    blurred = f.instrument_share > MAX_INSTRUMENT_SHARE
     at_limit = f.client_cores >= CLIENT_CORE_FULL
     slow = f.limit_ms > 0 and f.turnaround_ms >= f.limit_ms
     if not (blurred or (at_limit and slow)):
         return Finding.no(
-            "the client does not say how busy it is"
+            "the client did not report its CPU"
             if isnan(f.client_cores)
             else f"the client's busiest process uses {n(f.client_cores, '.2f')} cores"
         )
     return Finding(
         0.95,
-        "the load generator is the limit: it reads or sends too late",
+        "the load generator is the bottleneck: it reads or sends too late",
         [
             f"its busiest process uses {n(f.client_cores, '.2f')} cores",
-            f"the instrument's width is {n(f.instrument_share, '.1%')} of the limit",
+            f"the measurement uncertainty is {n(f.instrument_share, '.1%')} of the limit",
             f"p99 of its own delay between two requests is {ms(f.turnaround_ms)}",
         ],
         ["--processes higher", "the load generator on a machine of its own"],
@@ -106,20 +109,20 @@ def network(f: Facts) -> Finding:
     outside = f.client_ttft_ms - f.ttft_ms
     share = outside / f.client_ttft_ms if f.client_ttft_ms > 0 else float("nan")
     if not f.first:
-        return Finding.no("a delay on the way does not lengthen gaps")
-    if not (share >= OUTSIDE_SHARE and outside >= OUTSIDE_OF_LIMIT * f.limit_ms):
+        return Finding.no("network delay does not lengthen gaps")
+    if not (share >= MIN_OUTSIDE_SHARE and outside >= MIN_OUTSIDE_LIMITS * f.limit_ms):
         return Finding.no(
             "the server's own mean TTFT is not known"
             if isnan(share)
-            else f"{max(share, 0):.0%} of the client's mean TTFT passes outside of the server"
+            else f"{max(share, 0):.0%} of the client's mean TTFT is outside the server"
         )
-    if f.instrument_share > BLURRED:
-        return Finding.no("the client itself is late: what passes outside of the server is its own")
+    if f.instrument_share > MAX_INSTRUMENT_SHARE:
+        return Finding.no("the client itself is late: the time outside the server is its own")
     if f.api_cores >= API_CORE_BUSY:
-        return Finding.no("the API server is busy: it takes requests up late itself")
+        return Finding.no("the API server is busy: it accepts requests late itself")
     return Finding(
         0.85,
-        "first tokens are late on the way, not in the server: the network, or a proxy between",
+        "first tokens are late on the way, not in the server: the network, or a proxy",
         [
             f"the client's mean TTFT is {ms(f.client_ttft_ms)}, the server's own {ms(f.ttft_ms)}",
         ],

@@ -1,4 +1,4 @@
-"""What the rules read of a step, and what follows from it: whose time a gap is, what fills it."""
+"""The inputs of the rules: figures of one level, and what is derived from them."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.measure.seats import MaxNumSeqs
 
-COUNT_THE_WAIT: Final = ("ttft", "ttfot", "e2e")  # latencies in which queue and prompt count
-# An API server that is so busy (cores) and sends so many events late (share): it is late itself.
-# Simulated ones are so from a quarter of a core on; four of an H200 at 0.4 each were in time.
+# Latencies that include the queue and the prompt.
+QUEUEING_LATENCIES: Final = ("ttft", "ttfot", "e2e")
+# (cores, share of events sent late) at which the API server itself is late. Simulated ones are late
+# from a quarter of a core on; four of an H200 at 0.4 each were on time.
 SENT_LATE: Final = (0.5, 0.02)
 PERHAPS_LATE: Final = (0.25, 0.01)
-# Prompts fill every step to the token budget when nearly all steps have one and either their p95 is
-# hardly above their median and they are longer than at the lowest level, or they are far longer,
-# however they vary, and what runs does not stand still for a slot.
+# Prompts fill every step to the token budget if nearly all steps have one, and either (1) the p95
+# gap is hardly above the median and gaps are longer than at the lowest level, or (2) gaps are far
+# longer, however they vary, and `running` is not flat because of a slot.
 NEARLY_ALL_STEPS: Final = 0.9
 P95_LIKE_MEDIAN: Final = 1.25
 LONGER_STEPS: Final = 1.5  # times a gap at the lowest level
 FAR_LONGER_STEPS: Final = 4.0
-QUEUE_FOR_SLOT: Final = 0.05  # of what runs waits all the while
-STANDS_STILL: Final = 0.9  # of the readings with waiting requests are near the most that ran
-NEARLY_P95: Final = 0.03  # of the gaps have a prompt: the next users bring them to the longest 5 %
-# Share of the GPU's time at memory that is left of the lowest level's: prompts are not much of the
-# time, or the rest is computing.
-READS_MEMORY: Final = 0.75
-COMPUTES: Final = 0.65
+MIN_QUEUE_SHARE: Final = 0.05  # mean waiting over mean running
+MIN_FLAT_SHARE: Final = 0.9  # of the readings with waiting requests are near the maximum
+# Of the gaps have a prompt: the next users bring them to the longest 5 %.
+MIN_BESIDE_SHARE: Final = 0.03
+# Share of the GPU's busy time spent on memory, relative to the lowest level. Near 1: decoding still
+# reads memory all the time. Low: prompts compute instead.
+MEMORY_BOUND_SHARE: Final = 0.75
+COMPUTE_BOUND_SHARE: Final = 0.65
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of the step that is judged; NaN where nobody says. Times in ms, CPU in cores."""
+    """Figures of the level that is judged; NaN: not known. Times in ms, CPU in cores."""
 
     users: int = 0
     seconds: float = 0.0
@@ -94,7 +96,7 @@ class Facts:
         limit_ms: float,
         max_num_seqs: MaxNumSeqs,
     ) -> Facts:
-        """Facts of `level`, and what the others, `levels`, show beside it."""
+        """Facts of `level`; `levels` has all of them, for comparison."""
         server, gpu, client, gaps = level.server, level.gpu, level.client, level.gaps
         lowest = min(levels, key=lambda one: one.users, default=level)
         clocks = [one.gpu.sm_clock_mhz_max for one in levels]
@@ -127,50 +129,53 @@ class Facts:
 
     @property
     def first(self) -> bool:
-        """Whether what breaks counts the wait and the prompt."""
-        return self.broken in COUNT_THE_WAIT
+        """Whether the broken SLO's latency includes the queue and the prompt."""
+        return self.broken in QUEUEING_LATENCIES
 
     @property
     def alone_ms(self) -> float:
-        """p95 of the gaps without a prompt, else what the line through all gaps leaves of one."""
+        """p95 of the gaps without a prompt; if unknown, the intercept of the line of all gaps."""
         return self.base_ms if isnan(self.alone_p95_ms) else self.alone_p95_ms
 
     @property
     def prompts_ms(self) -> float:
-        """What prompts add to the p95 gap; to a gap of their own where these are just rarer."""
+        """What prompts add to the p95 gap, or to a gap with a prompt if these are just below 5%."""
         longest = self.gap_p95_ms
-        if self.beside_share >= NEARLY_P95 and self.beside_p50_ms > self.limit_ms > self.alone_ms:
+        if (
+            self.beside_share >= MIN_BESIDE_SHARE
+            and self.beside_p50_ms > self.limit_ms > self.alone_ms
+        ):
             longest = max(longest, self.beside_p50_ms)
         return max(longest - self.alone_ms, 0.0)
 
     @property
     def prompt_step_ms(self) -> float:
-        """How long a step with a prompt is where such steps make the p95."""
+        """How long a step with a prompt is: the p95 gap, or the median gap with a prompt."""
         return max(self.gap_p95_ms, 0.0 if isnan(self.beside_p50_ms) else self.beside_p50_ms)
 
     @property
     def filled(self) -> bool:
-        """Whether prompts fill every step to the token budget: that is what requests wait for."""
+        """Whether prompts fill every step to the token budget, so that requests wait for it."""
         if not self.beside_share >= NEARLY_ALL_STEPS:
             return False
         alike = self.gap_p95_ms <= P95_LIKE_MEDIAN * self.gap_p50_ms
         longer = self.gap_p50_ms / self.low_gap_ms if self.low_gap_ms > 0 else nan
         fuller = longer >= LONGER_STEPS or self.computing
         stands_still = (
-            self.running_flat >= STANDS_STILL and self.waiting >= QUEUE_FOR_SLOT * self.running
+            self.running_flat >= MIN_FLAT_SHARE and self.waiting >= MIN_QUEUE_SHARE * self.running
         )
         return (alike and fuller) or (longer >= FAR_LONGER_STEPS and not stands_still)
 
     @property
     def reading(self) -> bool:
-        """Whether the step is about what it is at the lowest level: prompts hardly lengthen it."""
+        """Whether steps are as at the lowest level (reading memory): prompts hardly matter."""
         if not isnan(self.memory_kept):
-            return self.memory_kept >= READS_MEMORY
+            return self.memory_kept >= MEMORY_BOUND_SHARE
         return not self.gap_p50_ms > LONGER_STEPS * self.low_gap_ms
 
     @property
     def own_ms(self) -> float:
-        """What the engine's own process takes of a gap, while the GPU waits."""
+        """The part of a gap in which the GPU waits for the engine's own process."""
         return max(1 - self.gpu_util, 0.0) * self.gap_mean_ms
 
     @property
@@ -180,7 +185,7 @@ class Facts:
 
     @property
     def perhaps_late(self) -> bool:
-        """Whether that may be so."""
+        """Whether it may do so."""
         return self._late(*PERHAPS_LATE)
 
     def _late(self, cores: float, share: float) -> bool:
@@ -189,24 +194,24 @@ class Facts:
 
     @property
     def stay(self) -> float:
-        """How long a request decodes, in units of the limit for its first token."""
+        """How long a request decodes, as a multiple of the limit for its first token."""
         return self.decode_ms / self.limit_ms if self.limit_ms > 0 else nan
 
     @property
     def computing(self) -> bool:
-        """Whether the GPU computes where it read memory at the lowest level: prompts fill steps."""
-        return self.memory_kept < COMPUTES
+        """Whether the GPU computes instead of reading memory as at the lowest level."""
+        return self.memory_kept < COMPUTE_BOUND_SHARE
 
     @property
     def prompt_part(self) -> float:
-        """Share of an engine step that its prompts take, on average: from the gaps."""
+        """Mean share of an engine step that its prompts take, estimated from the gaps."""
         if isnan(self.base_ms) or not self.gap_mean_ms > 0:
             return nan
         return min(max(1 - self.base_ms / self.gap_mean_ms, 0.0), 1.0)
 
 
 def _memory_share(gpu: GpuFigures) -> float:
-    """Of the time in which the GPU is busy, that in which it reads or writes memory."""
+    """Share of the GPU's busy time in which it reads or writes memory."""
     return _over(gpu.memory_util_pct_mean, gpu.util_pct_mean)
 
 

@@ -1,4 +1,4 @@
-"""What one rule answers, and how figures and evidence are worded: nothing of what is not known."""
+"""The result of a rule, and the wording of figures and evidence. Unknown figures are left out."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MISSING: Final = "not among the server's figures"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule's answer: how sure it is, why, and why not when it is not."""
+    """A rule's answer: its confidence, the reasons for it, and the reason against it."""
 
     confidence: float  # 0 to 1; 0: ruled out
     sentence: str = ""
     evidence: list[str] = field(default_factory=list)
-    knobs: list[str] = field(default_factory=list)  # what to turn, with the trade it makes
-    against: str = ""  # why it is ruled out, or not said
+    knobs: list[str] = field(default_factory=list)  # what to change, with its trade-off
+    against: str = ""  # why it is ruled out, or not chosen
 
     @classmethod
     def no(cls, against: str) -> Finding:
@@ -28,7 +28,7 @@ class Finding:
 
 
 def n(value: float, digits: str = ".1f") -> str:
-    """A figure, or that it is unknown."""
+    """A formatted figure, or "unknown"."""
     return "unknown" if isnan(value) else format(value, digits)
 
 
@@ -40,17 +40,17 @@ def ms(value: float) -> str:
 
 
 def said(value: float, known: str, what: str) -> str:
-    """`known` with the figure in it; that `what` is missing where it is NaN."""
+    """`known`, which has the figure in it; if the figure is NaN, that `what` is missing."""
     return f"{what} {MISSING}" if isnan(value) else known
 
 
 def waiting(mean: float) -> str:
-    """How many requests wait."""
+    """How many requests wait on average."""
     return said(mean, f"{mean:.1f} requests wait on average", "waiting requests are")
 
 
 def kv_evidence(f: Facts) -> list[str]:
-    """What the server says of its KV cache, and what it does not say."""
+    """The server's KV cache usage and preemptions, or that they are missing."""
     return [
         said(f.kv_max, f"KV cache at most {n(f.kv_max, '.0%')} full", "KV cache usage is"),
         said(f.preemptions, f"{n(f.preemptions, '.0f')} preemptions", "preemptions are"),
@@ -58,12 +58,12 @@ def kv_evidence(f: Facts) -> list[str]:
 
 
 def gpu_evidence(f: Facts) -> list[str]:
-    """How busy the GPU is, where that is known."""
+    """How busy the GPU is, if known."""
     return [] if isnan(f.gpu_util) else [f"the GPU is busy {n(f.gpu_util, '.0%')} of the time"]
 
 
 def prompts(f: Facts) -> list[str]:
-    """How many prompt tokens a step has and what they cost."""
+    """How many prompt tokens a step has, and what they cost."""
     if isnan(f.slope_ms):
         return []
     known = not isnan(f.prompt_part)
@@ -81,7 +81,7 @@ def beside(f: Facts) -> list[str]:
 
 
 def first(f: Facts) -> list[str]:
-    """Where the mean time to first token goes, and how long a request stays after it."""
+    """The parts of the server's mean TTFT, and how long a request decodes after it."""
     if not f.first or isnan(f.ttft_ms):
         return []
     parts = f"the queue is {ms(f.queue_ms)}, prefill {ms(f.prefill_ms)}"

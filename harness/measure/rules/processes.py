@@ -1,4 +1,4 @@
-"""CPU, not the GPU: the API server's process, or the engine's own."""
+"""CPU bottlenecks: the API server's process, or the engine's own."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from harness.measure.rules.finding import MISSING, Finding, gpu_evidence, ms, n,
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-# Share of the mean TTFT that is neither queue nor prefill: so much points at the API server; less
-# is enough where its process has no CPU left.
-OUTSIDE_ENGINE: Final = 0.5
-OUTSIDE_ENGINE_NO_CPU: Final = 0.3
-# Cores of a process that has one thread for its work.
-CORE_FULL: Final = 0.85  # none left
-CORE_BUSY: Final = 0.7  # bursts of requests and events wait for it, when so many are sent late:
-SENT_LATE_SHARE: Final = 0.3
-CORE_IDLE: Final = 0.5  # less is not what anybody waits for
-TAKING_TURNS: Final = 0.9  # the process's share and the GPU's together: one waits for the other
-GPU_IDLE: Final = 0.6  # of the time at most the GPU works: it waits for somebody
+# Share of the mean TTFT that is neither queue nor prefill, at which it points to the API server;
+# less is enough if its process has no CPU left.
+MIN_OUTSIDE_ENGINE: Final = 0.5
+MIN_OUTSIDE_ENGINE_NO_CPU: Final = 0.3
+# Cores used by a process that does its work in one thread.
+CORE_FULL: Final = 0.85  # no CPU left
+CORE_BUSY: Final = 0.7  # requests and events wait for it in bursts, if this share is sent late:
+MIN_LATE_SHARE: Final = 0.3
+CORE_IDLE: Final = 0.5  # with less, nothing waits for it
+# The process's share and the GPU's together: one waits for the other.
+ALTERNATING_SHARE: Final = 0.9
+GPU_IDLE: Final = 0.6  # GPU utilization below which it waits for something
 GPU_MOSTLY_IDLE: Final = 0.45
-OWN_CLEARLY_MORE: Final = 1.5  # half of what the process takes of a gap, over what prompts add
+OWN_OVER_PROMPTS: Final = 1.5  # half of the process's part of a gap, over what prompts add
 
 
 def front_end(f: Facts) -> Finding:
@@ -31,8 +32,10 @@ def front_end(f: Facts) -> Finding:
     other = max(whole - f.queue_ms - f.prefill_ms, 0.0)
     share = other / whole if whole > 0 else float("nan")
     at_limit = f.api_cores >= CORE_FULL
-    behind = f.api_cores >= CORE_BUSY and f.late_share >= SENT_LATE_SHARE
-    if f.first and not (share >= (OUTSIDE_ENGINE_NO_CPU if at_limit else OUTSIDE_ENGINE) or behind):
+    behind = f.api_cores >= CORE_BUSY and f.late_share >= MIN_LATE_SHARE
+    if f.first and not (
+        share >= (MIN_OUTSIDE_ENGINE_NO_CPU if at_limit else MIN_OUTSIDE_ENGINE) or behind
+    ):
         return Finding.no(
             said(
                 share, f"{n(share, '.0%')} of the mean TTFT is neither queue nor prefill", "TTFT is"
@@ -49,7 +52,7 @@ def front_end(f: Facts) -> Finding:
         [
             f"{ms(other)} of the mean TTFT of {ms(whole)} is neither queue nor prefill",
             f"API server CPU: {_cores(f.api_cores)}",
-            f"{n(f.late_share, '.1%')} of the events were made on time and sent late",
+            f"{n(f.late_share, '.1%')} of the events were generated on time and sent late",
             *gpu_evidence(f),
         ],
         [
@@ -65,22 +68,22 @@ def front_end(f: Facts) -> Finding:
 def engine_process(f: Facts) -> Finding:
     """The engine core's process is at one core while the GPU has time left."""
     if isnan(f.gpu_util):
-        return Finding.no("the GPU's load is not known")
+        return Finding.no("the GPU's utilization is not known")
     if f.gpu_util >= GPU_IDLE:
         return Finding.no(f"the GPU is busy {n(f.gpu_util, '.0%')} of the time")
     if not f.running >= 1:
         return Finding.no(said(f.running, "the engine is idle in between", "running requests are"))
-    at_limit = f.engine_cores >= CORE_FULL or f.engine_cores + f.gpu_util >= TAKING_TURNS
+    at_limit = f.engine_cores >= CORE_FULL or f.engine_cores + f.gpu_util >= ALTERNATING_SHARE
     if not at_limit:
         sure = 0.5 if isnan(f.engine_cores) else 0.4
     else:
         mostly = (
-            f.gpu_util <= GPU_MOSTLY_IDLE and not f.own_ms / 2 < OWN_CLEARLY_MORE * f.prompts_ms
+            f.gpu_util <= GPU_MOSTLY_IDLE and not f.own_ms / 2 < OWN_OVER_PROMPTS * f.prompts_ms
         )
         sure = 0.9 if mostly else 0.65
     return Finding(
         sure,
-        "the engine's own process holds the GPU up: it has no CPU left, the GPU has time",
+        "the engine's own process holds up the GPU: it has no CPU left, the GPU has time",
         [
             f"engine process CPU: {_cores(f.engine_cores)}",
             *gpu_evidence(f),

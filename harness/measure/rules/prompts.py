@@ -1,4 +1,4 @@
-"""The engine's step is long: for prompts, for prompts beside decoding, or for the batch alone."""
+"""Engine steps are too long: for prompts, for prompts next to decoding, or for decoding alone."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from harness.measure.rules.finding import (
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-# Limits of the SLO that a request decodes for: with one or more, prompts share their steps with
-# decoding; so far from one that it is clear.
-STEPS_SHARED: Final = 1.0
-CLEARLY: Final = 0.2
-# Limits that a step with a prompt lasts: beyond, half the compute for it would be too long still;
-# within the band that is not clear.
-TOO_LONG_HALVED: Final = 1.9
-NOT_CLEAR: Final = (1.75, 2.1)
-GPU_BUSY: Final = 0.85  # of the time: nothing holds it up
+# How long a request decodes, in multiples of the SLO's limit. From 1 on, prompts share their steps
+# with decoding; at this distance from 1 it is clear.
+MIN_DECODE_LIMITS: Final = 1.0
+CLEAR_DISTANCE: Final = 0.2
+# Length of a step with a prompt, in multiples of the SLO's limit. Above this, even half the compute
+# would be too long; within the band it is not clear.
+MAX_PROMPT_STEP: Final = 1.9
+UNCLEAR_BAND: Final = (1.75, 2.1)
+GPU_BUSY: Final = 0.85  # utilization at which nothing holds it up
 
 
 def prefill(f: Facts) -> Finding:
     """First tokens wait for prompts to be processed; or one prompt makes a gap too long."""
     if f.first:
         why = not_waiting_for_prompts(f)
-        if not why and f.stay >= STEPS_SHARED:
+        if not why and f.stay >= MIN_DECODE_LIMITS:
             why = f"requests decode for {n(f.stay)} times the limit: the steps are shared"
-        surely = not f.stay >= STEPS_SHARED - CLEARLY and _at_work(f)
+        surely = not f.stay >= MIN_DECODE_LIMITS - CLEAR_DISTANCE and _prompts_at_work(f)
         what = (
             f"first tokens wait for prompts to be processed: {ms(f.prefill_ms)} each, after "
             f"{ms(f.queue_ms)} in the queue"
         )
     else:
         why = gaps_not_longer_for_prompts(f)
-        if not why and f.prompt_step_ms > TOO_LONG_HALVED * f.limit_ms:
+        if not why and f.prompt_step_ms > MAX_PROMPT_STEP * f.limit_ms:
             why = "half the compute for a prompt would not bring gaps in time"
-        surely = f.own_ms < f.prompts_ms and not f.perhaps_late and _far(f)
+        surely = f.own_ms < f.prompts_ms and not f.perhaps_late and _clear_of_halving(f)
         what = (
             f"steps that compute prompts are longer than a gap may be: {ms(f.prompt_step_ms)} "
             f"against {ms(f.limit_ms)}"
@@ -73,13 +73,13 @@ def prefill(f: Facts) -> Finding:
     )
 
 
-def _far(f: Facts) -> bool:
-    """Whether it is clear if half the compute for a prompt would do."""
-    return not NOT_CLEAR[0] < f.prompt_step_ms / f.limit_ms < NOT_CLEAR[1]
+def _clear_of_halving(f: Facts) -> bool:
+    """Whether it is clear on which side of `MAX_PROMPT_STEP` a step with a prompt is."""
+    return not UNCLEAR_BAND[0] < f.prompt_step_ms / f.limit_ms < UNCLEAR_BAND[1]
 
 
-def _at_work(f: Facts) -> bool:
-    """Whether it is clear that the GPU is busy with prompts, and that nobody else is late."""
+def _prompts_at_work(f: Facts) -> bool:
+    """Whether the GPU is clearly busy with prompts, and the API server is not late."""
     return (f.filled or f.computing or f.prompt_part >= LARGER_PART) and not f.perhaps_late
 
 
@@ -89,17 +89,21 @@ def interference(f: Facts) -> Finding:
         why = not_waiting_for_prompts(f)
         if why:
             return Finding.no(why)
-        if not f.stay >= STEPS_SHARED:
+        if not f.stay >= MIN_DECODE_LIMITS:
             return Finding.no("requests decode for less time than first tokens may take")
-        sure = 0.85 if f.stay >= STEPS_SHARED + CLEARLY and _at_work(f) else 0.6
+        sure = 0.85 if f.stay >= MIN_DECODE_LIMITS + CLEAR_DISTANCE and _prompts_at_work(f) else 0.6
         what = "first tokens wait behind the steps that prompts and decoding share"
     else:
         why = gaps_not_longer_for_prompts(f)
         if why:
             return Finding.no(why)
-        if f.prompt_step_ms <= TOO_LONG_HALVED * f.limit_ms:
+        if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms:
             return Finding.no("half the compute for a prompt would bring gaps in time")
-        sure = 0.85 if f.prompts_ms >= f.own_ms and not f.perhaps_late and _far(f) else 0.65
+        sure = (
+            0.85
+            if f.prompts_ms >= f.own_ms and not f.perhaps_late and _clear_of_halving(f)
+            else 0.65
+        )
         what = "prompts in the same engine step hold up the tokens of the requests that decode"
     return Finding(
         sure,
@@ -125,7 +129,7 @@ def decode(f: Facts) -> Finding:
         return Finding.no(f"gaps without a prompt beside them are {ms(f.alone_ms)} at p95")
     if f.gpu_util < GPU_IDLE:
         return Finding.no(f"the GPU is busy {n(f.gpu_util, '.0%')} of the time only")
-    undisturbed = not f.computing and not f.perhaps_late  # by prompts, by the API server
+    undisturbed = not f.computing and not f.perhaps_late  # neither by prompts nor by the API server
     steady = f.gpu_util >= GPU_BUSY and f.alone_ms >= 0.9 * f.limit_ms and undisturbed
     return Finding(
         0.4 if f.preemptions > 0 else 0.85 if steady else 0.6,

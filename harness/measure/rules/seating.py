@@ -1,4 +1,4 @@
-"""Requests that wait to be let in: for a batch slot, or for KV blocks."""
+"""Requests that wait for admission: to a batch slot, or to KV blocks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from harness.measure.rules.finding import Finding, kv_evidence, n, queue, said, 
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-SOURCES: Final = {"given": "as given", "read": "as the server says", "inferred": "inferred"}
+SOURCE_WORDS: Final = {"given": "as given", "read": "read from the server", "inferred": "inferred"}
 
 
 def slots(f: Facts) -> Finding:
-    """Requests wait while `running` stands still at the number of slots."""
+    """Requests wait while `running` stays at the number of slots."""
     confidence, against = slot_confidence(f)
     if against:
         return Finding.no(against)
     taken = f.running_max if isnan(f.slots) else f.slots
-    how = SOURCES.get(f.slots_source, "inferred: what runs stands still while requests wait")
+    how = SOURCE_WORDS.get(f.slots_source, "inferred: running stays the same while requests wait")
     return Finding(
         confidence,
         f"all {n(taken, '.0f')} batch slots are taken and requests wait for one",
