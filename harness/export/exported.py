@@ -74,9 +74,9 @@ TARGET: Final = (
     _gauge("target_scrape_duration", "seconds", "Duration of the target's last /metrics."),
     _gauge("server_kv_tokens", "", "Capacity of the KV cache in tokens, all engines together."),
     _gauge("server_kv_free_tokens", "", "Free tokens of the KV cache."),
-    _gauge("server_seats", "", "Slots (max_num_seqs), all engines together: given, read from the "
+    _gauge("server_max_num_seqs", "", "Slots (max_num_seqs), all engines together: given, read from the "
            "server, or inferred from the requests running while others waited.", "source"),
-    _gauge("server_seats_left", "", "Free slots."),
+    _gauge("server_slots_free", "", "Free slots."),
     _gauge("server_ttft_mean", "seconds", "The server's own mean TTFT over the last minute."),
     _gauge("server_ttft_part_mean", "seconds", "Its parts: queue and prefill of the requests that "
            "ended in that minute, and the rest (tokenizing, front end, IPC), which may be negative "
@@ -110,10 +110,10 @@ RUN: Final = (
            "kind", "workload", "run", "model", "target"),
     _gauge("users_target", "", "Target number of users."),
     _gauge("users_running", "", "Users running, including those that finish their last request."),
-    _gauge("step", "", "Number of the current load step, from 1; 0 before the first."),
-    _gauge("step_phase", "", "1 for the current phase of the step.", "phase"),
-    _gauge("step_purpose", "", "1 for the purpose of the step.", "purpose"),
-    _counter("steps", "", "Steps that ended, by decision.", "decision"),
+    _gauge("level", "", "Number of the current level, from 1; 0 before the first."),
+    _gauge("level_phase", "", "1 for the current phase of the level.", "phase"),
+    _gauge("level_purpose", "", "1 for the purpose of the level.", "purpose"),
+    _counter("levels", "", "Levels that ended, by decision.", "decision"),
     *_histograms(),
     _of_metric("output_tokens", "output_tokens_per_s", "Output tokens received."),
     _counter("prompt_tokens", "", "Prompt tokens of ended requests, as reported by the server."),

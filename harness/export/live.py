@@ -52,16 +52,16 @@ class LiveRun:
     def step(self, number: int, phase: str, purpose: str) -> None:
         """The load step under way; "" for neither phase nor purpose: between two steps."""
         self._values |= {
-            "step": float(number),
-            "step_phase": {(one,): float(one == phase) for one in PHASES},
-            "step_purpose": {(one,): float(one == purpose) for one in Purpose},
+            "level": float(number),
+            "level_phase": {(one,): float(one == phase) for one in PHASES},
+            "level_purpose": {(one,): float(one == purpose) for one in Purpose},
         }
 
     def past(self, decisions: Iterable[str], low: float = nan, high: float = nan) -> None:
         """What the steps that ended showed; the levels between which the knee lies."""
         told = list(decisions)
         self._values |= {
-            "steps": {(one,): float(told.count(one)) for one in Decision},
+            "levels": {(one,): float(told.count(one)) for one in Decision},
             "bracket_low_users": low,
             "bracket_high_users": high,
         }

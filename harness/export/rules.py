@@ -87,7 +87,7 @@ def in_flight(model: str, by: str = "") -> str:
 def knee_alert(threshold: Threshold) -> Alert:
     """A replica holds more than the measured knee's lower end."""
     return Alert(
-        "ReplicaPastItsKnee",
+        "ReplicaPastKnee",
         f"{in_flight(threshold.model, REPLICA)} > {threshold.requests}",
         WAIT,
         {"severity": "warning"},

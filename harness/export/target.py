@@ -62,8 +62,8 @@ def _seats(seen: Seen, last: ServerSample) -> Values:
     if found.value is None:
         return {}
     return {
-        "server_seats": {(found.source.value,): found.slots},
-        "server_seats_left": max(found.slots - last.running, 0.0),
+        "server_max_num_seqs": {(found.source.value,): found.slots},
+        "server_slots_free": max(found.slots - last.running, 0.0),
     }
 
 
