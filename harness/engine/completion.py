@@ -31,7 +31,6 @@ class BadRequest(Exception):  # noqa: N818 - becomes an HTTP status
     """Refused with `status` and vLLM's words."""
 
     def __init__(self, status: int, message: str) -> None:
-        """The HTTP status and the message."""
         super().__init__(message)
         self.status = status
 

@@ -40,7 +40,6 @@ class EngineConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check what the flags mean together."""
         if self.model not in MODELS or self.gpu not in GPUS:
             raise ConfigError(
                 f"the engine's model is {self.model!r} on {self.gpu!r}: expected a model of "
@@ -72,7 +71,6 @@ class EngineConfig:
 
     @property
     def blocks(self) -> int:
-        """KV blocks, given or computed."""
         return self.num_gpu_blocks or blocks_that_fit(
             MODELS[self.model], GPUS[self.gpu], self.block_size
         )

@@ -40,7 +40,6 @@ class Client:
     waiting: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A fresh parser."""
         self._parser = RequestParser(self._take, self._go_on)
 
     def read(self) -> bool:
@@ -81,7 +80,6 @@ class Client:
         return True
 
     def flush(self) -> bool:
-        """Send the rest."""
         rest, self.backlog = self.backlog, bytearray()
         return self.send(bytes(rest)) if rest else True
 

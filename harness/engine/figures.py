@@ -39,7 +39,6 @@ class Histogram:
         self.sum = 0.0
 
     def observe_ns(self, value_ns: int, times: int = 1) -> None:
-        """`times` observations of the same duration."""
         self.observe(value_ns / 1e9, times)
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -48,11 +47,9 @@ class Histogram:
         self.sum += value * times
 
     def observed(self) -> Observed:
-        """As a scrape would show it."""
         return Observed((*self.buckets, inf), tuple(accumulate(map(float, self.counts))), self.sum)
 
     def lines(self, labels: str) -> list[str]:
-        """The text format."""
         out, total = [f"# TYPE {self.name} histogram"], 0
         for bound, count in zip((*self.buckets, None), self.counts, strict=True):
             total += count
@@ -66,7 +63,6 @@ class Figures:
     """What vLLM observes, when vLLM observes it: TTFT at the token, the rest at the end."""
 
     def __init__(self, config: EngineConfig, model: str) -> None:
-        """All zero."""
         self.config = config
         self.labels = f'engine="0",model_name="{model}"'
         self.finished = dict.fromkeys(REASONS, 0)
@@ -90,7 +86,6 @@ class Figures:
         self.late_max_ns = max(self.late_max_ns, late_ns)
 
     def finish(self, sequence: Sequence, received_ns: int) -> None:
-        """Its last token came out."""
         self.finished["length"] += 1
         end, first = sequence.finished_ns, sequence.first_token_ns
         self.queue.observe_ns(sequence.scheduled_ns - sequence.arrived_ns)
@@ -100,7 +95,6 @@ class Figures:
         self.e2e.observe_ns(end - received_ns)
 
     def text(self, engine: Scheduler) -> str:
-        """GET /metrics."""
         c, labels = self.config, self.labels
         rows = [
             ("gauge", "vllm:num_requests_running", len(engine.running) + self.running),

@@ -70,7 +70,6 @@ class Frames:
     _prefix: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Render the constant parts."""
         kind = "chat.completion.chunk" if self.chat else "text_completion"
         self._prefix = {
             "id": self.request_id, "object": kind, "created": self.created, "model": self.model,

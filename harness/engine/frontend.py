@@ -44,7 +44,6 @@ class FrontEnd:
     """`request` and `step` put work in, `work` does it; requests go round the processes."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Idle."""
         self.config = config
         self.processes = [Process() for _ in range(config.api_server_count)]
         self.cpu_ns = 0
@@ -58,11 +57,9 @@ class FrontEnd:
         return bool(self.config.front_request_ns or self.config.front_event_ns)
 
     def process_of(self, number: int) -> Process:
-        """Who has this request."""
         return self.processes[number % len(self.processes)]
 
     def request(self, sent_ns: int, number: int) -> None:
-        """A request came in."""
         self.process_of(number).queue.append((sent_ns, number))
 
     def step(self, plan: StepPlan, end_ns: int) -> None:

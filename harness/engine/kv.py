@@ -20,7 +20,6 @@ class KvBlocks:
     """
 
     def __init__(self, total: int) -> None:
-        """All free."""
         self.total = total
         self.private = 0
         self._users: dict[int, int] = {}  # hash -> requests that use the block now
@@ -28,7 +27,6 @@ class KvBlocks:
 
     @property
     def used(self) -> int:
-        """Blocks that requests hold now."""
         return self.private + len(self._users)
 
     @property
@@ -47,11 +45,9 @@ class KvBlocks:
         return True
 
     def give(self, count: int) -> None:
-        """Private blocks become free."""
         self.private -= count
 
     def find(self, hashes: Sequence[int]) -> int:
-        """How many leading blocks are cached."""
         for index, value in enumerate(hashes):
             if value not in self._users and value not in self._idle:
                 return index

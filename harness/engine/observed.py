@@ -22,7 +22,6 @@ class Observed:
     """Fed with every step; `sample` and `gpu` are readings of the moment."""
 
     def __init__(self, config: EngineConfig, engine: Scheduler, front: FrontEnd) -> None:
-        """Nothing seen yet."""
         self.engine = engine
         self.front = front
         self.figures = Figures(config, "m")

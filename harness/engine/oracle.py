@@ -28,7 +28,6 @@ class Sends:
         self.tokens = array("q")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "id": self.request_id,
             "client_id": self.client_id,
@@ -43,15 +42,12 @@ class Oracle:
     """A ring of the KEPT most recent requests."""
 
     def __init__(self) -> None:
-        """Empty."""
         self.requests: deque[Sends] = deque(maxlen=KEPT)
 
     def begin(self, request_id: str, client_id: str, arrived_ns: int) -> Sends:
-        """A request was received."""
         sends = Sends(request_id, client_id, arrived_ns)
         self.requests.append(sends)
         return sends
 
     def to_json(self) -> dict[str, Any]:
-        """GET /oracle."""
         return {"kept": KEPT, "requests": [sends.to_json() for sends in self.requests]}

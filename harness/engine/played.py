@@ -30,7 +30,6 @@ class Played:
     """
 
     def __init__(self) -> None:
-        """None yet."""
         self._count = 0
         self._open: dict[int, tuple[int, int, Sequence]] = {}  # number -> (place, sent, sequence)
         self._ended: list[Sequence] = []
@@ -45,7 +44,6 @@ class Played:
         return [sequence for _, sequence in sorted(chain(ended, under_way))]
 
     def add(self, sent_ns: int, sequence: Sequence) -> None:
-        """A request reached the engine."""
         self._open[sequence.request_id] = (self._count, sent_ns, sequence)
         self._count += 1
 

@@ -36,7 +36,6 @@ class Player:
     """`due_ns` says when to call `play` next."""
 
     def __init__(self, config: EngineConfig, figures: Figures) -> None:
-        """Nothing to do yet."""
         self.engine = Scheduler(config, list_emitting=True)
         self.figures = figures
         self._front_ns = config.front_end_ns
@@ -61,7 +60,6 @@ class Player:
         return self._count
 
     def abort(self, number: int) -> None:
-        """The client went away."""
         if self._listeners.pop(number, None) is None:
             return
         self.figures.finished["abort"] += 1
@@ -158,7 +156,6 @@ class PacedPlayer(Player):
     """
 
     def __init__(self, config: EngineConfig, figures: Figures, first_ns: int, pace_ns: int) -> None:
-        """Streams keep their own phase."""
         super().__init__(config, figures)
         self._first_ns = first_ns
         self._pace_ns = pace_ns
@@ -171,7 +168,6 @@ class PacedPlayer(Player):
         output_tokens: int,
         hashes: list[int],  # noqa: ARG002 - Player's signature
     ) -> int:
-        """Plan its first token."""
         self._count += 1
         self._listeners[self._count] = listener
         self.engine.prompt_tokens_total += prompt_tokens
@@ -190,7 +186,6 @@ class PacedPlayer(Player):
         self.figures.finished[reason] += 1
 
     def due_ns(self) -> int:
-        """When the next token is due."""
         return self._due[0][0] if self._due else -1
 
     def play(self, now_ns: int) -> None:

@@ -31,7 +31,6 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Of the child."""
         return self.process.pid
 
     def stop(self) -> None:
@@ -48,7 +47,6 @@ class EngineProcess:
                 pipe.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
@@ -57,7 +55,6 @@ class EngineProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop it."""
         self.stop()
 
 

@@ -35,7 +35,6 @@ class RequestParser:
     def __init__(
         self, on_request: Callable[[Request], None], on_expect: Callable[[], None]
     ) -> None:
-        """Before the first byte."""
         self._on_request = on_request
         self._on_expect = on_expect
         self._stamp_ns = 0
@@ -77,11 +76,9 @@ class RequestParser:
     # called by the parser
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the path."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -90,11 +87,9 @@ class RequestParser:
             self._on_expect()
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
         self._body.append(data)
 
     def on_message_complete(self) -> None:
-        """A request is whole."""
         if self._ignored():
             return
         request = Request(

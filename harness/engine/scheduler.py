@@ -107,7 +107,6 @@ class Scheduler:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the blocks in use."""
         return self.kv.used / max(self.kv.total, 1)
 
     def add(
@@ -118,7 +117,6 @@ class Scheduler:
         now_ns: int,
         block_hashes: Seq[int] = (),
     ) -> Sequence:
-        """Queue a request."""
         sequence = Sequence(request_id, prompt_tokens, output_tokens, now_ns, block_hashes)
         sequence.to_compute = prompt_tokens
         self.waiting.append(sequence)

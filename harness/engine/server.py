@@ -56,7 +56,6 @@ class Server:
     """Accepts, parses, plays, sends."""
 
     def __init__(self, config: EngineConfig, serving: Serving) -> None:
-        """Nothing is listening yet."""
         self.config = config
         self.serving = serving
         self.model = serving.served_name or config.model
@@ -85,7 +84,6 @@ class Server:
         }
 
     def run(self, listener: socket.socket) -> None:
-        """Serve until `stopping`."""
         listener.setblocking(False)
         door = listener.fileno()
         self._poll.register(door, select.EPOLLIN)

@@ -22,7 +22,6 @@ class Model:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes read once per step."""
         return 2 * self.parameters
 
     @property

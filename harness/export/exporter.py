@@ -52,7 +52,6 @@ class TargetReader:
     again = "The target answers again."
 
     def __init__(self, access: Access, given: Mapping[str, Any]) -> None:
-        """Nothing is asked yet."""
         self._access = access
         self._scrape = Scrape(access, time.time_ns)
         self.seen = Seen(given=given, target=access.address.authority)
@@ -83,7 +82,6 @@ class TargetReader:
         self.why = ""
 
     def close(self) -> None:
-        """Hang up."""
         self._scrape.close()
 
     def lost(self, why: str) -> None:
@@ -98,13 +96,11 @@ class GpuReader:
     again = "The GPUs can be read again."
 
     def __init__(self, gpus: Gpus) -> None:
-        """Nothing is read yet."""
         self.gpus = gpus
         self.samples: list[GpuSample] = []
         self.why = ""  # they cannot be read now
 
     def read(self) -> None:
-        """Read once."""
         if self.gpus.source is not None:
             self.samples = self.gpus.source.read(time.time_ns())
             self.why = ""

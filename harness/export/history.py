@@ -52,7 +52,6 @@ class History:
     """Points of COLUMNS, one a second at first."""
 
     def __init__(self, most: int = MOST) -> None:
-        """Empty."""
         self.points: list[Point] = []
         self.every = 1  # seconds from one point to the next
         self.thinned = 0  # how often: a page whose points are older takes all of them anew
@@ -75,7 +74,6 @@ class LiveState:
     """One page's source: `tell` facts, `add` points, and `news` since a cursor."""
 
     def __init__(self, facts: Mapping[str, Any] | None = None) -> None:
-        """`facts` that hold before any run."""
         self._always = dict(facts or {})
         self._run = time.time_ns()  # tells runs apart, of this process and the one before it
         self._version = 0

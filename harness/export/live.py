@@ -79,7 +79,6 @@ class LiveRun:
         }
 
     def found(self, knee: Knee) -> None:
-        """A knee that was found."""
         low, high = knee.ci95
         told = {"knee_users": knee.estimate, "knee_low_users": low, "knee_high_users": high}
         self._values |= {key: float(value) for key, value in told.items() if value is not None}

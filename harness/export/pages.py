@@ -39,7 +39,6 @@ class Pages:
 
     @property
     def port(self) -> int:
-        """The port that is listened at."""
         return int(self._http.server_address[1])
 
     def serve(self) -> None:
@@ -55,7 +54,6 @@ class Pages:
         self._stopped = True
 
     def answer(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a path."""
         if path == "/metrics":
             body = self._page()
             self.scrapes += 1

@@ -37,7 +37,6 @@ class Alert:
     annotations: Mapping[str, str]
 
     def lines(self) -> list[str]:
-        """As it stands under `rules:`."""
         said = [f"      - alert: {self.name}", f"        expr: {json.dumps(self.expr)}"]
         said.append(f"        for: {self.wait}")
         for key, values in (("labels", self.labels), ("annotations", self.annotations)):

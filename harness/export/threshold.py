@@ -39,7 +39,6 @@ class Threshold:
 
     @property
     def sentence(self) -> str:
-        """For a person, of one line."""
         seen = (
             "the server's own count of them is not known"
             if self.share != self.share

@@ -1,1 +1,1 @@
-"""Layer 3: what a target is, how it is asked, and what runs it."""
+"""Layer 3: the target: how to reach it, what it is, and its CPU, GPU and metrics readings."""
