@@ -250,7 +250,7 @@ def test_scaled_object(tmp_path):
 @pytest.mark.parametrize(
     ("knee", "code", "says"),
     [
-        ({**KNEE, "status": "inconclusive"}, 6, "no knee to build on (its status is inconclusive)"),
+        ({**KNEE, "status": "inconclusive"}, 6, "no knee to use (its status is inconclusive)"),
         ({**KNEE, "knee": {"estimate": 1, "ci95": [0, 2]}}, 6, "(its interval reaches 0)"),
         ({"status": "met", "levels": []}, 6, "(its status is met)"),
     ],

@@ -233,7 +233,7 @@ def test_a_server_that_is_no_vllm():
         target.read()
         target.close()
     assert target.why == (
-        f"http://127.0.0.1:{server.port}/metrics answers 200 without a figure of vLLM's: expected "
+        f"http://127.0.0.1:{server.port}/metrics answers 200 without a metric of vLLM's: expected "
         "a vLLM server; look at it with curl."
     )
 

@@ -1,7 +1,8 @@
-"""What was truly sent, and when: the answer key for the client's clocks.
+"""Records what was sent and when: the reference for checking a client's timestamps.
 
-Per request: the kernel's stamp of the segment that completed it, and for each send the clock just
-before and just after and the tokens in it (CLOCK_REALTIME, ns). The most recent ones are kept.
+Per request: the kernel's timestamp of the segment that completed it and, for each send, the time
+just before and just after it and its number of tokens (CLOCK_REALTIME, ns). The most recent
+requests are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Sends:
     __slots__ = ("after_ns", "arrived_ns", "before_ns", "client_id", "request_id", "tokens")
 
     def __init__(self, request_id: str, client_id: str, arrived_ns: int) -> None:
-        """`client_id`: the X-Request-Id header. `arrived_ns`: the kernel's stamp."""
+        """`client_id`: the X-Request-Id header. `arrived_ns`: the kernel's timestamp."""
         self.request_id = request_id
         self.client_id = client_id
         self.arrived_ns = arrived_ns

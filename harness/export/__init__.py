@@ -1,1 +1,1 @@
-"""Layer 4: what leaves for Prometheus and Kubernetes: pages of metrics, rules, thresholds."""
+"""Layer 4: exports for Prometheus, Grafana and Kubernetes: metrics, rules, thresholds."""

@@ -84,7 +84,7 @@ def tables(file: BinaryIO, seen: Seen, damage: Damage) -> Iterator[Piece]:
 
 def payloads(file: BinaryIO, damage: Damage) -> Iterator[bytes]:
     """Yield the payloads of complete frames; other bytes are counted as `decode` does."""
-    # Bytes that cannot begin a frame are dropped at once; the missing part of a frame is read in one
+    # Bytes that cannot begin a frame are dropped, and the missing part of a frame is read in one
     # go. So neither foreign bytes nor a damaged length can make the buffer grow from read to read
     # while it is copied and searched again each time, which would be quadratic.
     left = os.fstat(file.fileno()).st_size
