@@ -10,7 +10,7 @@ preempted: its blocks are freed, and its tokens are computed again later.
 # Decoding sequences advance by one token per step without being visited. Their next events are
 # stored by step number: `_finish` has the sequences that end with a step, `_need` those that need
 # another block in it. So a step in which no sequence enters, leaves or fills a block takes the same
-# time for a thousand sequences as for one. Entries are never removed: `epoch` tells whether an entry
+# time for a thousand sequences as for one. Entries are never removed: `epoch` tells whether one
 # still holds. A sequence's token times are the ends of the steps in which it decoded: `spans`
 # of step numbers, which index `step_ends`.
 

@@ -2,8 +2,8 @@
 
 # A page polls once a second with a cursor that tells what it already has, and gets only what is
 # new. The number of points is bounded: at MAX_POINTS every second point is dropped, and from then
-# on only every second one is added. So a run of any length costs the same memory and the same bytes,
-# and points stay evenly spaced.
+# on only every second one is added. So a run of any length costs the same memory and bytes, and
+# points stay evenly spaced.
 
 from __future__ import annotations
 
