@@ -12,7 +12,7 @@ from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.histogram import Histogram as Observed
+from harness.measure import histogram as measured
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
@@ -47,8 +47,10 @@ class Histogram:
         self.counts[bisect_left(self.buckets, value)] += times
         self.sum += value * times
 
-    def observed(self) -> Observed:
-        return Observed((*self.buckets, inf), tuple(accumulate(map(float, self.counts))), self.sum)
+    def observed(self) -> measured.Histogram:
+        return measured.Histogram(
+            (*self.buckets, inf), tuple(accumulate(map(float, self.counts))), self.sum
+        )
 
     def lines(self, labels: str) -> list[str]:
         out, total = [f"# TYPE {self.name} histogram"], 0
