@@ -39,7 +39,6 @@ class Recording:
     what: str
 
     def lines(self) -> list[str]:
-        """As it stands under `rules:`."""
         return [f"      - record: {self.name}", f"        expr: {json.dumps(self.expr)}"]
 
 

@@ -62,7 +62,7 @@ WATCHED: Final = (
         f"{OURS['requests']} says how.",
     ),
     _alert(
-        "SloBroken",
+        "SloMissed",
         f"harness:slo_misses:ratio > on (job, instance, slo) {OURS['slo_allowed']}", "15s",
         "{{ $labels.slo }} is broken",
         "{{ $value | humanizePercentage }} of the last minute's latencies are over the limit of "

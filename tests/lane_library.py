@@ -211,7 +211,7 @@ def rows_in_python(one: Generated) -> tuple[list[tuple[int, ...]], bytes]:
     for data in events_of(one.data):
         if data is None:
             return [], b""
-        count = alike.count(data)
+        count = alike.match(data)
         if count == UNLIKE:
             unknown = True
             if one.owner is Owner.LEARNING or DONE in data or ERROR_KEY in data:

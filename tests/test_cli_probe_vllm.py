@@ -60,8 +60,8 @@ def test_real_vllm(vllm: Callable[[str], Served]) -> None:
     page = lines_of(made(target, GpuReader(Gpus("none"))))
     tokens = page["harness_server_kv_tokens", ()]
     assert tokens == page["harness_server_kv_free_tokens", ()] == got.cache["kv_tokens"]
-    assert page["harness_server_seats", (("source", "given"),)] == 32
-    assert page["harness_server_seats_left", ()] == 32
+    assert page["harness_server_max_num_seqs", (("source", "given"),)] == 32
+    assert page["harness_server_slots_free", ()] == 32
     assert page["harness_engine_cpu_seconds_total", ()] > 0
     with pytest.raises(ServerUnreachable, match="the key in VLLM_API_KEY was refused"):
         probe(Access(address, api_key="x", key_source="VLLM_API_KEY"), "chat")

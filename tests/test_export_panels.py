@@ -67,13 +67,13 @@ RUN: Final = """
 harness_run_info{run="r", model="m"} 1
 harness_users_target 9
 harness_users_running 8
-harness_step 3
-harness_step_phase{phase="measuring"} 1
-harness_step_phase{phase="settling"} 0
-harness_step_purpose{purpose="up"} 1
-harness_step_purpose{purpose="hold"} 0
-harness_steps_total{decision="pass"} +0.5
-harness_steps_total{decision="fail"} +0
+harness_level 3
+harness_level_phase{phase="measuring"} 1
+harness_level_phase{phase="settling"} 0
+harness_level_purpose{purpose="up"} 1
+harness_level_purpose{purpose="hold"} 0
+harness_levels_total{decision="pass"} +0.5
+harness_levels_total{decision="fail"} +0
 harness_bracket_low_users 4
 harness_bracket_high_users 16
 harness_knee_users 6
@@ -124,8 +124,8 @@ EXPORTER: Final = """
 harness_target_info{target="server"} 1
 harness_target_sample_age_seconds 0.5
 harness_target_scrape_duration_seconds 0.01
-harness_server_seats{source="given"} 8
-harness_server_seats_left 2
+harness_server_max_num_seqs{source="given"} 8
+harness_server_slots_free 2
 harness_server_kv_tokens 1000
 harness_server_kv_free_tokens 250
 harness_engine_cpu_seconds_total +1.5
@@ -199,7 +199,7 @@ def knee_answers() -> dict[tuple[str, str], Answer]:
     users, tokens, good = 8, 50, 7
     answers: dict[tuple[str, str], Answer] = {
         ("Users", "Users"): users,
-        ("Step", "Step"): 3,
+        ("Level", "Level"): 3,
         ("Output tokens/s", "Output tokens/s"): tokens,
         ("Goodput", "Goodput"): good,
         ("Bracket", "passed"): 4,
@@ -220,7 +220,7 @@ def knee_answers() -> dict[tuple[str, str], Answer]:
         ("Latencies over their SLO limit", "{{slo}}"):
             {'slo="itl_p95"': 20 / 80, 'slo="ttft_p95"': 1 / 10},
         ("measured", ""): {'instance="run", job="run", purpose="up"': 1},
-        ("step ended", ""): {'decision="pass", instance="run", job="run"': 0.5 * 10},
+        ("level ended", ""): {'decision="pass", instance="run", job="run"': 0.5 * 10},
         ("knee found", ""): {'instance="run", job="run"': 6},
     }  # fmt: skip
     for key in ("ttft", "itl"):

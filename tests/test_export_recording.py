@@ -151,9 +151,9 @@ KV = "vllm:gpu_cache_usage_perc"
         (users(8, "8x30 0x90"), "UsersMissing", 0),  # it has ended
         (outcomes(98, 2), "RequestsFail", 1),
         (outcomes(99.5, 0.5), "RequestsFail", 0),
-        (slo(1), "SloBroken", 1),
-        (slo(0.5), "SloBroken", 0),  # 5 % is what a p95 allows
-        (slo(1, ', pod="p"'), "SloBroken", 1),  # a label that discovery adds
+        (slo(1), "SloMissed", 1),
+        (slo(0.5), "SloMissed", 0),  # 5 % is what a p95 allows
+        (slo(1, ', pod="p"'), "SloMissed", 1),  # a label that discovery adds
         ([flat("vllm:kv_cache_usage_perc", REPLICA, 0.97)], "KvCacheNearlyFull", 1),
         ([flat(KV, REPLICA, 0.97)], "KvCacheNearlyFull", 1),
         ([flat(KV, REPLICA, 0.9)], "KvCacheNearlyFull", 0),

@@ -211,7 +211,7 @@ def test_knee_rules(tmp_path):
             "Add a replica, or admit fewer.",
         },
     }  # fmt: skip
-    case = {"eval_time": "5m", "alertname": "ReplicaPastItsKnee", "exp_alerts": [fires]}
+    case = {"eval_time": "5m", "alertname": "ReplicaPastKnee", "exp_alerts": [fires]}
     query = yaml.safe_load(scaled_object(threshold(tmp_path), "vllm", "http://p:9090", 8))
     total = {  # 32 + 31: KEDA asks for ceil(63 / 31) = 3 replicas
         "expr": query["spec"]["triggers"][0]["metadata"]["query"], "eval_time": "5m",
@@ -250,7 +250,7 @@ def test_scaled_object(tmp_path):
 @pytest.mark.parametrize(
     ("knee", "code", "says"),
     [
-        ({**KNEE, "status": "inconclusive"}, 6, "no knee to build on (its status is inconclusive)"),
+        ({**KNEE, "status": "inconclusive"}, 6, "no knee to use (its status is inconclusive)"),
         ({**KNEE, "knee": {"estimate": 1, "ci95": [0, 2]}}, 6, "(its interval reaches 0)"),
         ({"status": "met", "levels": []}, 6, "(its status is met)"),
     ],

@@ -63,11 +63,11 @@ BASE = {
         (UP, BASE),
         # two engines of 8 seats hold 16, of which 3 are taken
         (replace(UP, given={"max_num_seqs": 8}),
-         {**BASE, "server_seats source=given": 16, "server_seats_left": 13}),
+         {**BASE, "server_max_num_seqs source=given": 16, "server_slots_free": 13}),
         (replace(UP, given={"max_num_seqs": 8}, read={"max_num_seqs": 4}),  # the server knows best
-         {**BASE, "server_seats source=read": 8, "server_seats_left": 5}),
+         {**BASE, "server_max_num_seqs source=read": 8, "server_slots_free": 5}),
         (replace(UP, given={"max_num_seqs": 1}),
-         {**BASE, "server_seats source=given": 2, "server_seats_left": 0}),
+         {**BASE, "server_max_num_seqs source=given": 2, "server_slots_free": 0}),
         (replace(UP, samples=(replace(sample(99.5), engine_cpu_s=7.5),)),
          {**BASE, "engine_cpu_seconds_total": 7.5}),
         (replace(UP, cache={}, samples=(sample(99.5, kv=nan),)),
@@ -83,8 +83,8 @@ def test_seats_are_inferred():
     """Six scrapes with 12 running while others wait: no seat is free."""
     full = tuple(replace(sample(i, running=12), waiting=4.0) for i in range(94, 100))
     found = values_of(replace(UP, samples=full))
-    assert found["server_seats source=inferred"] == 12
-    assert found["server_seats_left"] == 0
+    assert found["server_max_num_seqs source=inferred"] == 12
+    assert found["server_slots_free"] == 0
 
 
 def test_ttft_is_split_over_the_last_minute():
@@ -215,8 +215,8 @@ def test_a_target_is_read_lost_and_found_again():
     assert asked == ["/metrics", "/server_info", "/metrics", "/metrics"]
     assert lines["harness_server_kv_tokens", ()] == 16_000
     assert lines["harness_server_kv_free_tokens", ()] == 8_000
-    assert lines["harness_server_seats", (("source", "read"),)] == 5
-    assert lines["harness_server_seats_left", ()] == 2
+    assert lines["harness_server_max_num_seqs", (("source", "read"),)] == 5
+    assert lines["harness_server_slots_free", ()] == 2
     assert again == 1
     assert b"s3cret" not in text
     target.read()
@@ -233,7 +233,7 @@ def test_a_server_that_is_no_vllm():
         target.read()
         target.close()
     assert target.why == (
-        f"http://127.0.0.1:{server.port}/metrics answers 200 without a figure of vLLM's: expected "
+        f"http://127.0.0.1:{server.port}/metrics answers 200 without a metric of vLLM's: expected "
         "a vLLM server; look at it with curl."
     )
 

@@ -62,7 +62,7 @@ def test_promtool_likes_the_page():
 
 
 def test_state_of_a_run():
-    """Users, step, decisions, bracket, knee, lag: as they were given, in base units."""
+    """Users, level, decisions, bracket, knee, lag: as they were given, in base units."""
     live = LiveRun("knee", "rag", (*SLOS, Slo.parse("ttft_p95=300ms")))  # the stricter one counts
     live.known("knee-1", "qwen", "gpu:8000")
     live.users(8, 7)
@@ -76,11 +76,11 @@ def test_state_of_a_run():
         if value or "phase" not in name + "purpose"
     }
     want = {
-        "run_info knee qwen knee-1 gpu:8000 rag": 1, "step": 3,
+        "run_info knee qwen knee-1 gpu:8000 rag": 1, "level": 3,
         "users_target": 8, "users_running": 7,
-        "step_phase settling": 1, "step_purpose bisect": 1, "step_purpose up": 0,
-        "steps_total pass": 2, "steps_total fail": 1, "steps_total invalid": 1,
-        "steps_total inconclusive": 0, "bracket_low_users": 4, "bracket_high_users": 8,
+        "level_phase settling": 1, "level_purpose bisect": 1, "level_purpose up": 0,
+        "levels_total pass": 2, "levels_total fail": 1, "levels_total invalid": 1,
+        "levels_total inconclusive": 0, "bracket_low_users": 4, "bracket_high_users": 8,
         "slo_limit_seconds ttft_p95": 0.3, "slo_limit_seconds itl_p95": 0.011,
         "slo_allowed_ratio ttft_p95": 0.05, "slo_allowed_ratio itl_p95": 0.05,
         "loop_lag_seconds main": 0.0125, "client_cpu_seconds_total main": 1.5,
@@ -162,7 +162,7 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
     assert pages[-1]["harness_run_info", tuple(sorted(about.items()))] == 1
     assert target["harness_target_info", (("target", about["target"]),)] == 1
     assert target["harness_target_up", ()] == 1
-    assert target["harness_server_seats", (("source", "read"),)] == 4
+    assert target["harness_server_max_num_seqs", (("source", "read"),)] == 4
     assert target["harness_server_kv_tokens", ()] == engine.blocks * engine.block_size
     step = load(out / "result.json")["levels"][0]["server"]
     parts = {dict(labels)["part"]: value for (name, labels), value in target.items()

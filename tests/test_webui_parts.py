@@ -78,7 +78,7 @@ def test_recent_is_cleared() -> None:
 
 def test_points_are_thinned() -> None:
     """1,000 points in room for 10: evenly spaced, the first one kept, the newest never far away."""
-    history = History(most=10)
+    history = History(max_points=10)
     for second in range(1000):
         history.add([second])
         assert len(history.points) < 10

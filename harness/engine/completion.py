@@ -1,7 +1,7 @@
-"""A completion request: read and checked as vLLM does, then its stream as tokens come out.
+"""A completion request: validated as vLLM does, then streamed as its tokens come out.
 
-The tokenizer is a toy: a word of up to eight characters is a token, longer ones are cut in eights.
-It counts and hashes; nothing is ever decoded, and what the engine answers is noise.
+The tokenizer is a toy: a word of up to eight characters is a token, longer ones are cut every eight
+characters. Tokens are counted and hashed but never decoded; the answer's text is meaningless.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ class BadRequest(Exception):  # noqa: N818 - becomes an HTTP status
     """Refused with `status` and vLLM's words."""
 
     def __init__(self, status: int, message: str) -> None:
-        """The HTTP status and the message."""
         super().__init__(message)
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request asks for, checked."""
+    """The validated parameters of a request."""
 
     prompt_tokens: int
     output_tokens: int
@@ -49,25 +48,25 @@ class Wish:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """The request's object. Raises BadRequest."""
+    """Parse the request's object. Raises BadRequest."""
     try:
-        asked = orjson.loads(body)
+        params = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(400, f"JSON decode error: {error}") from None
-    if not isinstance(asked, dict):
+    if not isinstance(params, dict):
         raise BadRequest(400, "the body must be a JSON object")
-    return asked
+    return params
 
 
-def read_wish(asked: dict[str, Any], *, chat: bool, model: str, config: EngineConfig) -> Wish:
-    """Check a request. Raises BadRequest in vLLM's words."""
-    if asked.get("model") not in (None, model):
-        raise BadRequest(404, f"The model `{asked['model']}` does not exist.")
-    if asked.get("n") not in (None, 1):
+def read_wish(params: dict[str, Any], *, chat: bool, model: str, config: EngineConfig) -> Wish:
+    """Validate a request. Raises BadRequest with vLLM's message."""
+    if params.get("model") not in (None, model):
+        raise BadRequest(404, f"The model `{params['model']}` does not exist.")
+    if params.get("n") not in (None, 1):
         raise BadRequest(400, "only n=1 is supported")
-    tokens = prompt_of(asked, chat=chat)
+    tokens = prompt_of(params, chat=chat)
     limit = config.max_model_len
-    output = asked.get("max_completion_tokens") or asked.get("max_tokens")
+    output = params.get("max_completion_tokens") or params.get("max_tokens")
     if output is None:
         output = limit - len(tokens) if chat else DEFAULT_TOKENS
     if type(output) is not int or output < 1:
@@ -81,7 +80,7 @@ def read_wish(asked: dict[str, Any], *, chat: bool, model: str, config: EngineCo
             f"{output} output tokens and your prompt contains {len(tokens)} input tokens. Please "
             "reduce the length of the input prompt or the number of requested output tokens.",
         )
-    options = asked.get("stream_options") or {}
+    options = params.get("stream_options") or {}
     if not isinstance(options, dict):
         raise BadRequest(400, "stream_options must be an object")
     continuous = bool(options.get("continuous_usage_stats"))
@@ -90,20 +89,20 @@ def read_wish(asked: dict[str, Any], *, chat: bool, model: str, config: EngineCo
         len(tokens),
         output,
         hashes,
-        bool(asked.get("stream")),
+        bool(params.get("stream")),
         bool(options.get("include_usage")),
         continuous and bool(options.get("include_usage")),
     )
 
 
-def prompt_of(asked: dict[str, Any], *, chat: bool) -> Tokens:
-    """The prompt's tokens. Raises BadRequest."""
-    if chat or "messages" in asked:
-        messages = asked.get("messages")
+def prompt_of(params: dict[str, Any], *, chat: bool) -> Tokens:
+    """Return the prompt's tokens. Raises BadRequest."""
+    if chat or "messages" in params:
+        messages = params.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise BadRequest(400, "Field required: messages")
-        return tokenize_messages(messages)  # any content has a text, a number's is its digits
-    prompt = asked.get("prompt")
+        return tokenize_messages(messages)  # content of any type is converted to text
+    prompt = params.get("prompt")
     if isinstance(prompt, str):
         return tokenize(prompt)
     if isinstance(prompt, list) and all(type(token) is int for token in prompt):
@@ -134,7 +133,7 @@ def tokenize_messages(messages: list[dict[str, Any]]) -> list[str]:
 
 
 def block_hashes(tokens: Sequence[str | int], block_size: int) -> list[int]:
-    """One hash per full block, each chained to the one before."""
+    """Return one hash per full block, each chained to the previous one, as vLLM does."""
     hashes: list[int] = []
     previous = 0
     for start in range(0, len(tokens) - block_size + 1, block_size):
@@ -144,7 +143,7 @@ def block_hashes(tokens: Sequence[str | int], block_size: int) -> list[int]:
 
 
 class Answering:
-    """A Listener of the player: counts what came out and sends it when the server says."""
+    """A Listener of the player: counts new tokens and sends them when the server calls `send`."""
 
     __slots__ = ("client", "count", "finished", "frames", "interval", "new", "queue",
                  "received_ns", "sends", "stream")  # fmt: skip
@@ -153,7 +152,7 @@ class Answering:
         self, client: Client, frames: Frames, sends: Sends, queue: dict[Answering, None],
         received_ns: int, *, stream: bool, interval: int,
     ) -> None:  # fmt: skip
-        """`queue` collects those with something to send, in order; `received_ns` is monotonic."""
+        """`queue` collects the senders with new tokens, in order; `received_ns` is monotonic."""
         self.client = client
         self.frames = frames
         self.sends = sends
@@ -166,18 +165,18 @@ class Answering:
         self.finished = False
 
     def begun(self, cached_tokens: int) -> None:
-        """The prompt is done; so many of its tokens came from the prefix cache."""
+        """Record that the prompt is computed, and its tokens found in the prefix cache."""
         self.frames.cached_tokens = cached_tokens
 
     def emitted(self, tokens: int, *, finished: bool) -> None:
-        """Tokens came out: send at the interval, the first and the last at once."""
+        """Queue new tokens: every `interval` tokens, and the first and the last at once."""
         self.new += tokens
         self.finished = finished
         if finished or (self.stream and (self.count == 0 or self.new >= self.interval)):
             self.queue[self] = None
 
     def send(self) -> bool:
-        """One send with all that is new; False when the client is gone."""
+        """Send all new tokens at once; return False if the client is gone."""
         new, self.new = self.new, 0
         opening = b"" if self.count else (self.frames.opening() if self.stream else b"")
         self.count += new

@@ -1,4 +1,4 @@
-"""The embedded engine's sockets: the one that listens, and a client's, which never blocks."""
+"""The embedded engine's sockets: the listener, and the non-blocking ones of its clients."""
 
 from __future__ import annotations
 
@@ -28,23 +28,22 @@ _ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 
 @dataclass(eq=False)
 class Client:
-    """Parses requests and hands each whole one to `on_request`, one at a time."""
+    """Parses requests and passes each complete one to `on_request`, one at a time."""
 
     sock: socket.socket
     on_request: Callable[[Client, Request], None]
-    busy: bool = False  # a response is under way: the next request waits
-    wanted: bool = False  # the poll watches for room to write
-    closing: bool = False  # close when everything is sent
+    busy: bool = False  # a response is in progress: the next request waits
+    wanted: bool = False  # epoll watches for room to write
+    closing: bool = False  # close once everything is sent
     number: int = -1  # of the request in the player; -1: none
     backlog: bytearray = field(default_factory=bytearray)
     waiting: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A fresh parser."""
         self._parser = RequestParser(self._take, self._go_on)
 
     def read(self) -> bool:
-        """Take what is there; False when the client is gone or makes no sense."""
+        """Read what is available; return False if the client is gone or sent invalid HTTP."""
         try:
             data, ancillary, _, _ = self.sock.recvmsg(READ_BYTES, _ANCILLARY)
         except BlockingIOError:
@@ -66,7 +65,7 @@ class Client:
         return True
 
     def send(self, data: bytes) -> bool:
-        """Send what fits now, keep the rest; False when the client is gone."""
+        """Send what fits, keep the rest; return False if the client is gone."""
         if self.backlog:
             self.backlog += data
             return True
@@ -81,12 +80,11 @@ class Client:
         return True
 
     def flush(self) -> bool:
-        """Send the rest."""
         rest, self.backlog = self.backlog, bytearray()
         return self.send(bytes(rest)) if rest else True
 
     def next(self) -> None:
-        """The response is out: the next request, if one waits."""
+        """End a response and begin the next waiting request."""
         self.busy = False
         if self.waiting:
             self._begin(self.waiting.pop(0))
@@ -110,7 +108,7 @@ class Client:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, whose options every connection inherits; port 0: any free one.
+    """Return a listening socket; connections inherit its options. Port 0: any free port.
 
     Raises ConfigError.
     """
@@ -132,11 +130,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def send_at_once(sock: socket.socket) -> None:
-    """Choose a congestion control that does not pace, where this kernel lets us choose.
-
-    BBR, some hosts' default, spreads segments over time: they would leave later than the send that
-    the oracle noted, and a client's clocks would be blamed for it.
-    """
+    """Select a congestion control that does not pace, if the kernel allows it."""
+    # BBR, the default of some hosts, spreads segments over time: they would leave later than the
+    # send that the oracle records, and the error would be blamed on the client's timestamps.
     for name in UNPACED:
         with contextlib.suppress(OSError, AttributeError):  # no such name, or no such option
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)

@@ -1,6 +1,7 @@
-"""The engine's own figures in vLLM's names and buckets: text for GET /metrics.
+"""The engine's metrics under vLLM's names and with its buckets: the text of GET /metrics.
 
-Not all that vLLM says, but all that `SERIES` in wire/vllm_series.py reads: a test compares them.
+It has all series that `SERIES` in wire/vllm_series.py reads (a test compares them), not all of
+vLLM's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.histogram import Histogram as Observed
+from harness.measure import histogram as measured
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
@@ -29,30 +30,29 @@ REASONS: Final = ("stop", "length", "abort", "error", "repetition")  # only two 
 
 
 class Histogram:
-    """Cumulative buckets, a sum and a count; observe any number of equal values at once."""
+    """Buckets and a sum; equal values can be observed many at a time."""
 
     def __init__(self, name: str, buckets: tuple[float, ...]) -> None:
-        """Upper bounds in the unit of what is observed: seconds, tokens."""
+        """`buckets`: upper bounds in the unit of the observations: seconds, tokens."""
         self.name = name
         self.buckets = buckets
         self.counts = [0] * (len(buckets) + 1)
         self.sum = 0.0
 
     def observe_ns(self, value_ns: int, times: int = 1) -> None:
-        """`times` observations of the same duration."""
         self.observe(value_ns / 1e9, times)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """`times` observations of the same value."""
+        """Add `times` observations of the same value."""
         self.counts[bisect_left(self.buckets, value)] += times
         self.sum += value * times
 
-    def observed(self) -> Observed:
-        """As a scrape would show it."""
-        return Observed((*self.buckets, inf), tuple(accumulate(map(float, self.counts))), self.sum)
+    def observed(self) -> measured.Histogram:
+        return measured.Histogram(
+            (*self.buckets, inf), tuple(accumulate(map(float, self.counts))), self.sum
+        )
 
     def lines(self, labels: str) -> list[str]:
-        """The text format."""
         out, total = [f"# TYPE {self.name} histogram"], 0
         for bound, count in zip((*self.buckets, None), self.counts, strict=True):
             total += count
@@ -63,17 +63,17 @@ class Histogram:
 
 
 class Figures:
-    """What vLLM observes, when vLLM observes it: TTFT at the token, the rest at the end."""
+    """What vLLM observes, when vLLM does: TTFT at the first token, the rest at the end."""
 
     def __init__(self, config: EngineConfig, model: str) -> None:
-        """All zero."""
         self.config = config
         self.labels = f'engine="0",model_name="{model}"'
         self.finished = dict.fromkeys(REASONS, 0)
         self.started_s = time.time()
-        self.late_max_ns = 0  # and these two: since the start or the oracle's reset
-        self.lost_ns = 0  # given up: the engine's time stood still
-        self.running = 0  # of streams that no engine runs (paced)
+        # since the start, or since POST /oracle/reset
+        self.late_max_ns = 0
+        self.lost_ns = 0  # time by which the plan was postponed because the process was late
+        self.running = 0  # paced streams, which no scheduler runs
         self.ttft = Histogram("vllm:time_to_first_token_seconds", TTFT_S)
         self.gap = Histogram("vllm:inter_token_latency_seconds", GAP_S)
         self.queue = Histogram("vllm:request_queue_time_seconds", REQUEST_S)
@@ -85,12 +85,11 @@ class Figures:
         self.late = Histogram("harness_engine_late_seconds", GAP_S)
 
     def woke(self, late_ns: int) -> None:
-        """Tokens that were due so long ago are only now handed on."""
+        """Record how late the tokens that are handed on now are."""
         self.late.observe_ns(late_ns)
         self.late_max_ns = max(self.late_max_ns, late_ns)
 
     def finish(self, sequence: Sequence, received_ns: int) -> None:
-        """Its last token came out."""
         self.finished["length"] += 1
         end, first = sequence.finished_ns, sequence.first_token_ns
         self.queue.observe_ns(sequence.scheduled_ns - sequence.arrived_ns)
@@ -100,7 +99,6 @@ class Figures:
         self.e2e.observe_ns(end - received_ns)
 
     def text(self, engine: Scheduler) -> str:
-        """GET /metrics."""
         c, labels = self.config, self.labels
         rows = [
             ("gauge", "vllm:num_requests_running", len(engine.running) + self.running),

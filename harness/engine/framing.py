@@ -1,4 +1,4 @@
-"""vLLM's framing of both APIs: what each event, answer and error looks like on the wire."""
+"""Renders responses as vLLM does, for both APIs: events, whole answers and errors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not 
                   405: "Method Not Allowed", 500: "Internal Server Error"}  # fmt: skip
 TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
 UNAUTHORIZED: Final = 401
-NONSENSE: Final = (  # to what is no HTTP, before hanging up
+NONSENSE: Final = (  # the answer to invalid HTTP, before closing
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
     b"content-length: 30\r\n\r\nInvalid HTTP request received."
 )
 
 
 def event(data: bytes) -> bytes:
-    """One SSE event as one chunk of the body."""
+    """Return an SSE event as one chunk of the body."""
     return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
 
 
 def answer(status: int, body: bytes, kind: str = "application/json") -> bytes:
-    """A whole response."""
+    """Return a response with a content length."""
     head = (
         f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: {kind}\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -38,24 +38,24 @@ def answer(status: int, body: bytes, kind: str = "application/json") -> bytes:
 
 
 def error_object(status: int, message: str) -> dict[str, Any]:
-    """VLLM's shape of an error."""
+    """Return an error as vLLM formats it."""
     return {"error": {"message": message, "type": TYPES[status], "param": None, "code": status}}
 
 
 def error(status: int, message: str) -> bytes:
-    """An error response: 400 and 500 are vLLM's own, 404 only where a model is not found."""
+    """Return vLLM's error response: 400, 500, and 404 for an unknown model."""
     return answer(status, orjson.dumps(error_object(status, message)))
 
 
 def refusal(status: int) -> bytes:
-    """What the web framework around vLLM says by itself: no such path, wrong method, no key."""
+    """Return the web framework's own error response: no such path, wrong method, no key."""
     body = {"error": "Unauthorized"} if status == UNAUTHORIZED else {"detail": REASONS[status]}
     return answer(status, orjson.dumps(body))
 
 
 @dataclass(slots=True)
 class Frames:
-    """Renders one request's stream; everything that does not change is made once."""
+    """Renders the stream of one request; its constant parts are rendered once."""
 
     chat: bool
     request_id: str
@@ -70,7 +70,6 @@ class Frames:
     _prefix: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Render the constant parts."""
         kind = "chat.completion.chunk" if self.chat else "text_completion"
         self._prefix = {
             "id": self.request_id, "object": kind, "created": self.created, "model": self.model,
@@ -95,7 +94,7 @@ class Frames:
         }
 
     def opening(self) -> bytes:
-        """The head and, in a chat, the role event: sent together with the first token."""
+        """Return the head and, in a chat, the role event; sent together with the first token."""
         if not self.chat:
             return HEAD
         role = {"role": "assistant", "content": ""}
@@ -106,7 +105,7 @@ class Frames:
         return HEAD + event(orjson.dumps(body))
 
     def tokens(self, new: int, total: int) -> bytes:
-        """An event with `new` tokens, `total` so far."""
+        """Return an event with `new` tokens, `total` so far."""
         if self.continuous:
             if new == 1:
                 before, between = self._parts
@@ -122,7 +121,7 @@ class Frames:
         return event(orjson.dumps(body))
 
     def last(self, new: int, total: int) -> bytes:
-        """The event of the last tokens with the finish reason, the usage event, [DONE]."""
+        """Return the event of the last tokens with its finish reason, the usage event, [DONE]."""
         out = self._event(self._choice(WORD * new, "length"), total if self.continuous else -1)
         if self.include_usage:
             body = self._prefix | {"choices": [], "usage": self._usage(total)}
@@ -130,7 +129,7 @@ class Frames:
         return out + event(b"[DONE]") + END
 
     def whole(self, total: int) -> bytes:
-        """The answer of a request that did not ask for a stream."""
+        """Return the response of a request without `stream`."""
         text = WORD * total
         if self.chat:
             message = {"role": "assistant", "content": text}

@@ -1,8 +1,8 @@
-"""The API servers' CPU in simulated time: each is a queue with one server, first come first served.
+"""The API servers' CPU in simulated time: each is a single-server queue, first come, first served.
 
 A request costs CPU before the engine sees it, an event before the client does. A process that falls
-behind finds several steps' tokens waiting for it and sends them as one event each, as vLLM's does:
-what waits is merged, so its queue holds one batch of events at most.
+behind finds the tokens of several steps waiting and sends one event per stream for all of them, as
+vLLM does: waiting events are merged, so a queue holds at most one batch of events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Tokens of one engine step or of several: `events` to send."""
+    """The tokens of one or several engine steps, to be sent as `events` events."""
 
     came_ns: int
     events: int
@@ -37,14 +37,13 @@ class Process:
     streams: set[int] = field(default_factory=set)  # requests that decode
     queue: deque[tuple[int, int] | Batch] = field(default_factory=deque)  # (sent, number) or events
     waiting: Batch | None = None  # the batch in the queue
-    ends: array[int] = field(default_factory=lambda: array("q"))  # when a step's tokens were sent
+    ends: array[int] = field(default_factory=lambda: array("q"))  # send time of each step's tokens
 
 
 class FrontEnd:
-    """`request` and `step` put work in, `work` does it; requests go round the processes."""
+    """`request` and `step` queue work, `work` does it; requests go to the processes in turn."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Idle."""
         self.config = config
         self.processes = [Process() for _ in range(config.api_server_count)]
         self.cpu_ns = 0
@@ -58,15 +57,13 @@ class FrontEnd:
         return bool(self.config.front_request_ns or self.config.front_event_ns)
 
     def process_of(self, number: int) -> Process:
-        """Who has this request."""
         return self.processes[number % len(self.processes)]
 
     def request(self, sent_ns: int, number: int) -> None:
-        """A request came in."""
         self.process_of(number).queue.append((sent_ns, number))
 
     def step(self, plan: StepPlan, end_ns: int) -> None:
-        """A step's tokens come out of the engine: to each process those of its own requests."""
+        """Queue the tokens of a step: each process gets those of its own requests."""
         for sequence in plan.preempted:
             self.process_of(sequence.request_id).streams.discard(sequence.request_id)
         count = len(self.processes)
@@ -83,7 +80,7 @@ class FrontEnd:
             _put(process, batch)
 
     def work(self, now_ns: int) -> list[tuple[int, Batch]]:
-        """Do what begins by now; (when sent, batch) of events."""
+        """Do the work that begins by now; return (time sent, batch) of the events."""
         done: list[tuple[int, Batch]] = []
         for process in self.processes:
             queue = process.queue
@@ -110,7 +107,7 @@ class FrontEnd:
         return done
 
     def next_ns(self) -> int:
-        """When a process begins with its next item; -1: none has any."""
+        """Return when the next item of work begins; -1: there is none."""
         starts = []
         for process in self.processes:
             if process.queue:
@@ -121,7 +118,7 @@ class FrontEnd:
 
 
 def _put(process: Process, batch: Batch) -> None:
-    """Behind what is there; with what waits already, one event for each stream."""
+    """Queue a batch, or merge it into the waiting one: one event for each stream."""
     waiting = process.waiting
     if waiting is None:
         process.queue.append(batch)

@@ -1,4 +1,4 @@
-"""What a server's /metrics, its host and its GPU would say in simulated time, and no more."""
+"""Scrapes and GPU readings in simulated time, with what a real server and GPU would report."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from harness.engine.frontend import Batch, FrontEnd
     from harness.engine.scheduler import Scheduler, StepPlan
 
-CLOCK_MHZ = 1980.0  # nothing holds it down here
+CLOCK_MHZ = 1980.0  # never throttled
 
 
 class Observed:
-    """Fed with every step; `sample` and `gpu` are readings of the moment."""
+    """Observes every step; `sample` and `gpu` return current readings."""
 
     def __init__(self, config: EngineConfig, engine: Scheduler, front: FrontEnd) -> None:
-        """Nothing seen yet."""
         self.engine = engine
         self.front = front
         self.figures = Figures(config, "m")
@@ -31,7 +30,7 @@ class Observed:
         self._gpu = (0, 0, 0)  # at_ns, gpu_ns, memory_ns of the reading before
 
     def step(self, plan: StepPlan, end_ns: int) -> None:
-        """A step ended: gaps by the engine's clock, as vLLM takes them, and what ended."""
+        """Observe the end of a step: gaps on the engine's clock, as in vLLM, and ended requests."""
         figures = self.figures
         if plan.decoded and self._previous_ns:
             figures.gap.observe_ns(end_ns - self._previous_ns, plan.decoded)
@@ -46,16 +45,16 @@ class Observed:
                     figures.ttft.observe_ns(end_ns - sequence.arrived_ns + self._front_ns)
 
     def sent(self, batch: Batch, at_ns: int) -> None:
-        """Events went out; a first token counts from when its API server took the request up."""
+        """Observe sent events; TTFT counts from when the API server began with the request."""
         for sequence in batch.first:
             taken = self.front.taken.pop(sequence.request_id, None)
             if taken is not None:
                 self.figures.ttft.observe_ns(at_ns - taken)
 
     def sample(self, at_ns: int, finished: int) -> ServerSample:
-        """What /metrics shows now, and the process table of its host."""
+        """Return what /metrics and the host's process table would show now."""
         engine, figures = self.engine, self.figures
-        one = len(self.front.processes) == 1  # several do not add up in vLLM's own metrics
+        one = len(self.front.processes) == 1  # vLLM does not sum up several in its metrics
         histograms = {
             "ttft": figures.ttft.observed(),
             "itl": figures.gap.observed(),
@@ -90,7 +89,7 @@ class Observed:
         )
 
     def gpu(self, at_ns: int) -> GpuSample:
-        """What NVML says: shares of the time since the reading before."""
+        """Return an NVML reading: shares of the time since the previous one."""
         now = (at_ns, self.engine.gpu_ns, self.engine.memory_ns)
         span, busy, memory = (b - a for a, b in zip(self._gpu, now, strict=True))
         self._gpu = now

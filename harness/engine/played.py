@@ -1,4 +1,4 @@
-"""What was played, as the records that clients would have of it."""
+"""The records that clients would have of simulated requests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ PLACE, NUMBER, SENT, DONE, PROMPT, OUTPUT, SPANS = range(ROW)
 
 
 class Played:
-    """All requests that the engine was given; `table` has those that matter at an instant.
+    """All requests of the engine; `table` returns those that matter at an instant."""
 
-    Those that ended are kept as numbers, in the order of ending: nothing about them changes, and
-    a table every second of a long level would go through thousands of objects each time.
-    """
+    # Ended requests are kept as rows of numbers, in the order of ending: they no longer change, and
+    # a table every second of a long level would otherwise visit thousands of objects each time.
 
     def __init__(self) -> None:
-        """None yet."""
         self._count = 0
         self._open: dict[int, tuple[int, int, Sequence]] = {}  # number -> (place, sent, sequence)
         self._ended: list[Sequence] = []
@@ -39,25 +37,24 @@ class Played:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """What the engine knows of each request, in the order of a table of all of them."""
+        """The engine's sequences, in the row order of a table of all requests."""
         ended = zip(self._rows[PLACE::ROW], self._ended, strict=True)
         under_way = ((place, sequence) for place, _, sequence in self._open.values())
         return [sequence for _, sequence in sorted(chain(ended, under_way))]
 
     def add(self, sent_ns: int, sequence: Sequence) -> None:
-        """A request reached the engine."""
         self._open[sequence.request_id] = (self._count, sent_ns, sequence)
         self._count += 1
 
     def end(self, number: int, done_ns: int) -> None:
-        """Its client has its last token."""
+        """Record that the client of a request has its last token."""
         place, sent_ns, sequence = self._open.pop(number)
         self._ended.append(sequence)
         self._rows.extend(_row(place, sent_ns, done_ns, sequence))
         self._spans.extend(chain.from_iterable(sequence.spans))
 
     def forget(self, before_ns: int) -> None:
-        """Let those go that ended before this, as far as no later one ended before them."""
+        """Drop the oldest ended requests, up to the first that ended at `before_ns` or later."""
         rows, old, spans = self._rows, 0, 0
         while old < len(self._ended) and rows[old * ROW + DONE] < before_ns:
             spans += rows[old * ROW + SPANS]
@@ -65,10 +62,10 @@ class Played:
         del self._ended[:old], self._rows[: old * ROW], self._spans[: 2 * spans]
 
     def table(self, ends: list[Ints], from_ns: int, horizon_ns: int) -> RecordTable:
-        """Requests that ended at `from_ns` or later or are open, as known at `horizon_ns`.
+        """Return requests that ended at `from_ns` or later or are open, as known at `horizon_ns`.
 
-        Token times are slices of the step ends, known ones only. `ends` has one array for each API
-        server; they take turns in the requests.
+        Token times are slices of the step ends up to `horizon_ns`. `ends` has one array per API
+        server; requests are assigned to the servers in turn.
         """
         # Ended requests and open ones become one array of rows, put in the order of sending
         # (`order`); `rank` is its inverse, by which the spans follow their rows.
@@ -105,7 +102,7 @@ def _row(place: int, sent_ns: int, done_ns: int, sequence: Sequence) -> tuple[in
 def _tokens(
     rows: Ints, row_of: Ints, spans: Ints, ends: list[Ints], horizon_ns: int
 ) -> tuple[Ints, Ints]:
-    """(token times by request, how many each request has).
+    """Return (token times by request, number of tokens of each request).
 
     `spans` is (k, 2): steps [first, end) in which the request of row `row_of[k]` had a token each.
     """
@@ -157,7 +154,7 @@ def _table(rows: Ints, at: Ints, counts: Ints, horizon_ns: int) -> RecordTable:
 
 
 def merged(table: RecordTable) -> RecordTable:
-    """Tokens of a request that were sent at the same instant are one event."""
+    """Merge tokens of a request that were sent at the same instant into one event."""
     # `new` marks the tokens that begin an event. The first token of each request does so even
     # where the one before it in the flat array, another request's last, has the same instant.
     at, offsets = table.at_ns, table.offsets

@@ -1,8 +1,7 @@
-"""The embedded engine's sockets: one process, one thread, one epoll.
+"""The embedded engine's HTTP server: one process, one thread, one epoll."""
 
-It waits with `select` on the epoll's own descriptor, because that takes microseconds where
-`epoll_wait` rounds up to whole milliseconds, a tenth of an engine step.
-"""
+# It waits with `select` on the descriptor of the epoll itself: `select` takes microseconds, while
+# `epoll_wait` rounds up to whole milliseconds, a tenth of an engine step.
 
 from __future__ import annotations
 
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 LONGEST_WAIT_S: Final = 0.5
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
-METHODS: Final = dict.fromkeys(  # everything else is only read
+METHODS: Final = dict.fromkeys(  # all other paths allow GET and HEAD only
     (CHAT, COMPLETIONS, "/tokenize", "/reset_prefix_cache", "/oracle/reset"), ("POST",)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How the engine is served. The last four are faults, for tests of clients."""
+    """Options of the server. The last four inject faults, for tests of clients."""
 
     served_name: str = ""  # default: the shape's name
     api_key: str = ""
@@ -56,7 +55,6 @@ class Server:
     """Accepts, parses, plays, sends."""
 
     def __init__(self, config: EngineConfig, serving: Serving) -> None:
-        """Nothing is listening yet."""
         self.config = config
         self.serving = serving
         self.model = serving.served_name or config.model
@@ -85,7 +83,6 @@ class Server:
         }
 
     def run(self, listener: socket.socket) -> None:
-        """Serve until `stopping`."""
         listener.setblocking(False)
         door = listener.fileno()
         self._poll.register(door, select.EPOLLIN)
@@ -130,7 +127,7 @@ class Server:
             self._drop(client)
 
     def _settle(self, client: Client) -> None:
-        """Watch for room while something waits to be sent; close when told to and all is out."""
+        """Watch for room to write while data waits; close if requested once all is sent."""
         fd = client.sock.fileno()
         if fd < 0:
             return
@@ -152,7 +149,7 @@ class Server:
         client.sock.close()
 
     def _send(self) -> None:
-        """One send for every stream with something new."""
+        """Send once for every stream with new tokens."""
         queue, drop_after = self._queue, self.serving.drop_after
         for answering in queue:
             client = answering.client
@@ -181,8 +178,8 @@ class Server:
             client.next()
 
     def _respond(self, client: Client, request: Request) -> bytes | None:
-        """The whole response; None when it comes as tokens do. Raises BadRequest."""
-        if not self._may(request):
+        """Return the whole response; None if tokens follow. Raises BadRequest."""
+        if not self._is_authorized(request):
             return refusal(UNAUTHORIZED)
         route = self._routes.get(request.path)
         if route is None and request.path not in (CHAT, COMPLETIONS):
@@ -194,7 +191,7 @@ class Server:
         self._complete(client, request)
         return None
 
-    def _may(self, request: Request) -> bool:
+    def _is_authorized(self, request: Request) -> bool:
         key = self.serving.api_key
         guarded = bool(key) and request.path.startswith("/v1")
         return not guarded or request.headers.get("authorization") == f"Bearer {key}"
@@ -233,7 +230,7 @@ class Server:
         return answer(200, orjson.dumps({"object": "list", "data": [entry]}))
 
     def _server_info(self, _: Request) -> bytes:
-        """What vLLM shows in its development mode, as far as it is known here."""
+        """Return what vLLM shows in its development mode, as far as it exists here."""
         c = self.config
         scheduler = {
             "max_num_seqs": c.max_num_seqs, "max_num_batched_tokens": c.max_num_batched_tokens,
@@ -279,7 +276,7 @@ def serve(
     serving: Serving | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the port. Raises ConfigError."""
+    """Serve until SIGINT or SIGTERM; `ready` is called with the port. Raises ConfigError."""
     server = Server(config, serving or Serving())
     with listen(host, port) as listener:
 
@@ -290,7 +287,7 @@ def serve(
             signal.signal(kind, stop)
         gc.collect()
         gc.freeze()
-        gc.disable()  # streams make no cycles; a collection would delay every token
+        gc.disable()  # streams create no cycles, and a collection would delay every token
         if ready is not None:
             ready(listener.getsockname()[1])
         server.run(listener)

@@ -1,9 +1,8 @@
-"""How long an engine step takes: a roofline over public figures of models and GPUs.
+"""The duration of an engine step: a roofline model over public figures of models and GPUs."""
 
-A step reads every weight once and the KV cache of every running sequence (bandwidth), and
-multiplies every token by every weight (compute); the two overlap, so the slower one counts. A
-constant is added for what no roofline shows: launching kernels, sampling, the engine's own loop.
-"""
+# A step reads every weight once and the KV cache of every running sequence (bandwidth), and
+# multiplies every token by every weight (compute); the two overlap, so the slower one counts. A
+# constant is added for what a roofline does not show: launching kernels, sampling, the engine loop.
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ class Model:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes read once per step."""
         return 2 * self.parameters
 
     @property
@@ -63,7 +61,7 @@ GPUS: Final[dict[str, Gpu]] = {
 
 EFFICIENCY: Final = 0.6  # of the vendor's peaks that serving kernels reach
 STEP_NS: Final = 2_000_000  # launch, sampling, scheduling: what an empty step costs
-SEQUENCE_NS: Final = 4_000  # and each sequence in the batch: its sampling and detokenizing
+SEQUENCE_NS: Final = 4_000  # per sequence in the batch: sampling and detokenizing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Roofline:
     sequence_ns: float
 
     def memory_ns(self, kv_tokens: int) -> float:
-        """Reading the weights and the KV cache of so many tokens."""
+        """Return the time to read the weights and the KV cache of `kv_tokens` tokens."""
         return self.weights_ns + kv_tokens * self.kv_token_ns
 
     def step_ns(self, sequences: int, kv_tokens: int, tokens: int) -> float:
@@ -89,7 +87,7 @@ class Roofline:
 def roofline(
     model: Model, gpu: Gpu, *, bandwidth_scale: float = 1.0, compute_scale: float = 1.0
 ) -> Roofline:
-    """The constants for one model on one GPU, or on one that is so many times as fast."""
+    """Return the constants of a model on a GPU, or on one that is faster by these factors."""
     bandwidth = gpu.bandwidth_bytes_s * EFFICIENCY * bandwidth_scale
     flops = gpu.flops_s * EFFICIENCY * compute_scale
     return Roofline(
@@ -102,6 +100,6 @@ def roofline(
 
 
 def blocks_that_fit(model: Model, gpu: Gpu, block_size: int, utilization: float = 0.9) -> int:
-    """KV blocks in the memory that the weights leave, at vLLM's `--gpu-memory-utilization`."""
+    """Return the KV blocks that fit beside the weights, at vLLM's `--gpu-memory-utilization`."""
     free = gpu.memory_bytes * utilization - model.weight_bytes - 2e9  # 2 GB of activations
     return max(int(free / (model.kv_bytes_per_token * block_size)), 0)

@@ -1,7 +1,7 @@
-"""Closed-loop users against the scheduler, in simulated time: the whole experiment in a second.
+"""Closed-loop users against the scheduler in simulated time: a whole experiment in a second.
 
-A user sends, waits for its last token, and sends again. New users start staggered over about one
-lifetime; users that are removed retire at the end of their request, as the real ones do.
+A user sends a request, waits for its last token, and sends again. New users start staggered over
+about the duration of a request; removed users stop at the end of their request, as real ones do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.measure.table import RecordTable
 
 CLIENT_NS: Final = 200_000  # from the last token to the same user's next request
-KEEP_NS: Final = 60 * SECOND  # requests that ended so long before the last look are forgotten
+KEEP_NS: Final = 60 * SECOND  # ended requests are kept this long before the last table
 DRAWS_AT_ONCE: Final = 1024
 
 
@@ -55,12 +55,12 @@ class Traffic:
 
 
 class ClosedLoop:
-    """`advance` plays time forward; `table` shows what clients have seen, `sample` the server."""
+    """`advance` moves time forward; `table` returns what clients saw, `sample` a scrape."""
 
     def __init__(
         self, config: EngineConfig, traffic: Traffic, seed: int, *, observe: bool = False
     ) -> None:
-        """No users yet, time 0. `observe`: samples have all that a server and a GPU would say."""
+        """Start at time 0 without users. `observe`: make complete samples, of the GPU too."""
         self.engine = Scheduler(config)
         self.front = FrontEnd(config)
         self._observed = Observed(config, self.engine, self.front) if observe else None
@@ -70,7 +70,7 @@ class ClosedLoop:
         self._lengths = traffic.lengths(seed)
         self._stagger = np.random.default_rng([seed, 1])
         self._front_ns = config.front_end_ns
-        self._apart = self.front.costs  # the API servers' processes have their own time
+        self._apart = self.front.costs  # the API servers have their own timeline
         self._due: list[tuple[int, int]] = []  # (sent, request number)
         self._life_ns = float(SECOND)
         self._played = Played()
@@ -80,16 +80,16 @@ class ClosedLoop:
 
     @property
     def running_users(self) -> int:
-        """Users with a request under way or due, retiring ones included."""
+        """Users with a request in flight or due, retiring ones included."""
         return self.users + self._retiring
 
     @property
     def sequences(self) -> list[Sequence]:
-        """What the engine knows of each request, in the order of a table of all of them."""
+        """The engine's sequences, in the row order of a table of all requests."""
         return self._played.sequences
 
     def set_users(self, users: int) -> None:
-        """Start or retire users; those retiring are called back first."""
+        """Start or retire users; retiring users are kept before new ones start."""
         more = users - self.users
         back = min(max(more, 0), self._retiring)
         self._retiring += -back if more > 0 else -more
@@ -99,7 +99,7 @@ class ClosedLoop:
         self.users = users
 
     def advance(self, until_ns: int) -> None:
-        """Play whole engine steps until the next one would start at `until_ns` or later."""
+        """Run whole engine steps until the next one would start at `until_ns` or later."""
         engine = self.engine
         while self.now_ns < until_ns:
             self._come(self.now_ns)
@@ -122,7 +122,7 @@ class ClosedLoop:
                 self._observed.step(plan, self.now_ns)
 
     def _come(self, now_ns: int) -> None:
-        """Requests that are through the front end reach the engine."""
+        """Pass requests that the front end has processed to the engine."""
         due = self._due
         if not self._apart:
             while due and due[0][0] + self._front_ns <= now_ns:
@@ -140,7 +140,7 @@ class ClosedLoop:
             self._add(*heapq.heappop(ready))
 
     def _hand_in(self, now_ns: int) -> None:
-        """Requests that were sent by now are in the front end's queue."""
+        """Queue requests that were sent by now at the front end."""
         while self._due and self._due[0][0] <= now_ns:
             self.front.request(*heapq.heappop(self._due))
 
@@ -149,7 +149,7 @@ class ClosedLoop:
         self._played.add(sent_ns, self.engine.add(number, prompt, output, at_ns))
 
     def _next_ns(self) -> int:
-        """When something happens while the engine has nothing to do; -1: nothing will."""
+        """Return when something happens while the engine is idle; -1: nothing will."""
         due = [self._due[0][0] + (0 if self._apart else self._front_ns)] if self._due else []
         if self._apart:
             due += [self.front.ready[0][0]] if self.front.ready else []
@@ -171,7 +171,7 @@ class ClosedLoop:
             self._send(at_ns + CLIENT_NS)
 
     def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
-        """Requests that ended after `from_ns` or are open, as known at `horizon_ns`."""
+        """Return requests that ended after `from_ns` or are open, as known at `horizon_ns`."""
         self._played.forget(from_ns - KEEP_NS)
         if not self._apart:
             ends = [np.array(self.engine.step_ends, np.int64)]
@@ -180,11 +180,11 @@ class ClosedLoop:
         return merged(self._played.table(ends, from_ns, horizon_ns))
 
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
-        """(requests that ended in this time, 0: none fails)."""
+        """Return (requests that ended in this time, failures: always 0)."""
         return bisect_right(self._over_ns, horizon_ns) - bisect_left(self._over_ns, from_ns), 0
 
     def sample(self) -> ServerSample:
-        """What /metrics would show now; gauges and counters only, unless it is observed."""
+        """Return what /metrics would show now; only gauges and counters without `observe`."""
         if self._observed is not None:
             return self._observed.sample(self.now_ns, self._finished)
         engine = self.engine
@@ -202,6 +202,6 @@ class ClosedLoop:
         )
 
     def gpu_sample(self) -> GpuSample:
-        """What NVML would show now, where it is observed."""
+        """Return what NVML would show now; requires `observe`."""
         assert self._observed is not None  # noqa: S101 - asked for with `observe`
         return self._observed.gpu(self.now_ns)

@@ -1,7 +1,7 @@
-"""The true knee of a configuration: long simulated runs at fixed users, on seeds of their own.
+"""The true knee of a configuration: long simulated runs at fixed users, with separate seeds.
 
-A level is run until its criterion is many standard errors from the limit, or for `longest_ns`; the
-knee is the largest level, found by bisection, whose p-quantile is within every limit.
+A level runs until its criterion is many standard errors away from the limit, or for `longest_ns`.
+The knee is the largest level, found by bisection, whose quantiles are within all limits.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 CHUNK_NS: Final = 60 * SECOND
 LONGEST_NS: Final = 2400 * SECOND
-CERTAIN: Final = 5.0  # standard errors from the limit at which a level is settled
-OWN_SEED: Final = 1_000_003  # searches use small seeds; the truth must not share their draws
+CERTAIN: Final = 5.0  # standard errors from the limit at which a level is decided
+OWN_SEED: Final = 1_000_003  # searches use small seeds: the reference must not share their draws
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The knee, and log(quantile / limit) of each level that was run."""
+    """The true knee, and log(quantile / limit) of each level that was run."""
 
     users: int  # 0: even the lowest level breaks an SLO
     levels: dict[int, float]
@@ -46,7 +46,7 @@ def criterion(
     *,
     longest_ns: int = LONGEST_NS,
 ) -> float:
-    """log(quantile / limit) of the worst SLO at `users`, in the long run."""
+    """Return log(quantile / limit) of the worst SLO at `users`, in the long run."""
     loop = ClosedLoop(config, traffic, OWN_SEED + users)
     loop.set_users(users)
     begin = warm_up(loop)
@@ -68,7 +68,7 @@ def criterion(
 
 
 def warm_up(loop: ClosedLoop) -> int:
-    """Play until every user has ended three requests on average, a minute at least; the time."""
+    """Run until users ended three requests on average, at least a minute; return the time."""
     begin = CHUNK_NS
     loop.advance(begin)
     while loop.sample().requests_total < 3 * loop.users and begin < LONGEST_NS:
@@ -86,7 +86,7 @@ def true_knee(
     max_users: int = 512,
     longest_ns: int = LONGEST_NS,
 ) -> Truth:
-    """Largest number of users within every SLO; `max_users` when all are."""
+    """Return the largest number of users that meets every SLO; `max_users` if all levels do."""
     levels: dict[int, float] = {}
 
     def good(users: int) -> bool:

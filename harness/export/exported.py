@@ -1,7 +1,7 @@
-"""EXPORTED: every metric of ours, from which pages and docs/exporter.md are made.
+"""EXPORTED: every metric that we expose; pages and docs/exporter.md are generated from it.
 
-Names: prefix `harness_`, base units, counters end in `_total`. Label sets are bounded: GPUs,
-processes, SLOs and enumerations; nothing of a request, a prompt or a step's number.
+Names: prefix `harness_`, base units, counters end in `_total`. Label values are bounded: GPUs,
+processes, SLOs and enumerations; never a request, a prompt or the number of a level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    # by key: a number, a histogram, or such by the values of the labels
+    # key -> a number or a histogram, or a mapping of label values to these
     Values = dict[str, Any]
 
 FAMILIES: Final[dict[str, Any]] = {
@@ -74,9 +74,9 @@ TARGET: Final = (
     _gauge("target_scrape_duration", "seconds", "Duration of the target's last /metrics."),
     _gauge("server_kv_tokens", "", "Capacity of the KV cache in tokens, all engines together."),
     _gauge("server_kv_free_tokens", "", "Free tokens of the KV cache."),
-    _gauge("server_seats", "", "Slots (max_num_seqs), all engines together: given, read from the "
-           "server, or inferred from the requests running while others waited.", "source"),
-    _gauge("server_seats_left", "", "Free slots."),
+    _gauge("server_max_num_seqs", "", "Slots (max_num_seqs), all engines together: given, read "
+           "from the server, or inferred from the requests running while others waited.", "source"),
+    _gauge("server_slots_free", "", "Free slots."),
     _gauge("server_ttft_mean", "seconds", "The server's own mean TTFT over the last minute."),
     _gauge("server_ttft_part_mean", "seconds", "Its parts: queue and prefill of the requests that "
            "ended in that minute, and the rest (tokenizing, front end, IPC), which may be negative "
@@ -110,10 +110,10 @@ RUN: Final = (
            "kind", "workload", "run", "model", "target"),
     _gauge("users_target", "", "Target number of users."),
     _gauge("users_running", "", "Users running, including those that finish their last request."),
-    _gauge("step", "", "Number of the current load step, from 1; 0 before the first."),
-    _gauge("step_phase", "", "1 for the current phase of the step.", "phase"),
-    _gauge("step_purpose", "", "1 for the purpose of the step.", "purpose"),
-    _counter("steps", "", "Steps that ended, by decision.", "decision"),
+    _gauge("level", "", "Number of the current level, from 1; 0 before the first."),
+    _gauge("level_phase", "", "1 for the current phase of the level.", "phase"),
+    _gauge("level_purpose", "", "1 for the purpose of the level.", "purpose"),
+    _counter("levels", "", "Levels that ended, by decision.", "decision"),
     *_histograms(),
     _of_metric("output_tokens", "output_tokens_per_s", "Output tokens received."),
     _counter("prompt_tokens", "", "Prompt tokens of ended requests, as reported by the server."),
@@ -146,11 +146,10 @@ EXPORTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What prometheus_client collects from: the rows of which a figure is given, in their order.
+    """What prometheus_client collects from: the rows that have a value, in their order."""
 
-    A figure that is NaN is not known: it has no line, so that a query sees nothing where there is
-    nothing.
-    """
+    # A NaN means unknown, and gets no line: a query then returns nothing instead of a NaN, which
+    # would turn every sum that contains it into a NaN.
 
     rows: Sequence[Exported]
     values: Values
@@ -173,5 +172,5 @@ class _Page:
 
 
 def page_of(rows: Sequence[Exported], values: Values) -> bytes:
-    """The page, as text."""
+    """Render the page in the Prometheus text format."""
     return generate_latest(_Page(rows, values))

@@ -1,8 +1,8 @@
-"""`vllm-harness exporter`: reads a target and its GPUs once a second, serves what it read last.
+"""`vllm-harness exporter`: reads a target and its GPUs every second, serves the last readings."""
 
-A scrape never waits for the target: threads read on their own time, and the page is made from the
-newest that they have.
-"""
+# A scrape by Prometheus never waits for the target: one thread per source reads it periodically,
+# and the page is rendered from the latest readings. The readers share no lock with the page: they
+# replace `seen` and `samples` as a whole, so a page sees the old state or the new one.
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from harness.server.gpu import Gpus
 
 PERIOD_S: Final = 1.0
-KEPT: Final = 900  # samples: inferring the seats looks back so far
+KEPT: Final = 900  # samples: 15 minutes, from which max_num_seqs is inferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,18 @@ class ExporterOptions:
 
 
 class TargetReader:
-    """Keeps `seen`, the newest that is known of the target."""
+    """Keeps `seen`, the latest state of the target."""
 
-    again = "The target answers again."
+    recovered = "The target answers again."
 
     def __init__(self, access: Access, given: Mapping[str, Any]) -> None:
-        """Nothing is asked yet."""
         self._access = access
         self._scrape = Scrape(access, time.time_ns)
         self.seen = Seen(given=given, target=access.address.authority)
-        self.why = ""  # it is not up
+        self.why = ""  # the reason why it is down
 
     def read(self) -> None:
-        """Ask once; takes as long as the target does, at most what `access` allows."""
+        """Scrape once; takes as long as the target does, at most the timeout of `access`."""
         before = self.seen
         try:
             answer, sample, took_ns = self._scrape()
@@ -67,10 +66,12 @@ class TargetReader:
             self.lost(str(error))
             return
         if sample is None:
-            self.lost(f"{self._access.address}/metrics answers {answer.status} without a figure "
+            self.lost(f"{self._access.address}/metrics answers {answer.status} without a metric "
                        "of vLLM's: expected a vLLM server; look at it with curl.")  # fmt: skip
             return
         kept = list(before.samples)
+        # A counter that fell means that the server has restarted: its old samples say nothing about
+        # the new process, and its flags may be different.
         new = not before.up or (bool(kept) and bool(fell(kept[-1], sample)))
         self.seen = replace(
             before,
@@ -83,43 +84,40 @@ class TargetReader:
         self.why = ""
 
     def close(self) -> None:
-        """Hang up."""
         self._scrape.close()
 
     def lost(self, why: str) -> None:
-        """It does not answer; nothing of it is known now."""
+        """Forget the state of a target that does not answer."""
         self.seen = Seen(given=self.seen.given, target=self.seen.target)
         self.why = why
 
 
 class GpuReader:
-    """Keeps `samples`, the newest reading of each GPU."""
+    """Keeps `samples`, the latest reading of each GPU."""
 
-    again = "The GPUs can be read again."
+    recovered = "The GPUs can be read again."
 
     def __init__(self, gpus: Gpus) -> None:
-        """Nothing is read yet."""
         self.gpus = gpus
         self.samples: list[GpuSample] = []
-        self.why = ""  # they cannot be read now
+        self.why = ""  # the reason why they cannot be read
 
     def read(self) -> None:
-        """Read once."""
         if self.gpus.source is not None:
             self.samples = self.gpus.source.read(time.time_ns())
             self.why = ""
 
     def lost(self, why: str) -> None:
-        """Nothing of them is known now."""
+        """Forget the readings of GPUs that cannot be read."""
         self.samples, self.why = [], why
 
 
 def run_exporter(options: ExporterOptions, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM; Ctrl-C raises KeyboardInterrupt. `say` gets lines for a person.
+    """Serve until SIGTERM; Ctrl-C raises KeyboardInterrupt. `say` prints a line for the user.
 
     Raises ConfigError and, for a --gpu-metrics URL that does not answer, ServerUnreachable.
     """
-    options.access.tls_context()  # an unreadable CA file is said now
+    options.access.tls_context()  # report an unreadable CA file now
     target = TargetReader(options.access, options.server_flags)
     gpu = GpuReader(open_gpus(options.gpu_metrics, options.access.address))
     pages = Pages(options.host, options.port, lambda: made(target, gpu), "--port")
@@ -132,7 +130,7 @@ def run_exporter(options: ExporterOptions, say: Callable[[str], None]) -> None:
 
 
 def made(target: TargetReader, gpu: GpuReader) -> bytes:
-    """The page, from what was read last."""
+    """Render the page from the latest readings."""
     now_ns = time.time_ns()
     return page_of(TARGET, target_values(target.seen, now_ns)) + page_of(
         GPU, gpu_values(gpu.gpus.found, gpu.samples, now_ns)
@@ -140,20 +138,20 @@ def made(target: TargetReader, gpu: GpuReader) -> bytes:
 
 
 def _every_second(reader: TargetReader | GpuReader, say: Callable[[str], None]) -> None:
-    due, told = time.monotonic(), ""
+    due, reported = time.monotonic(), ""
     while True:
         try:
             reader.read()
-        except Exception as error:  # noqa: BLE001 - or a page of old figures is served for ever
-            reader.lost(f"It cannot be read ({type(error).__name__}: {error}); it is tried again.")
-        if reader.why != told:
-            say(reader.why or reader.again)
-        told = reader.why
+        except Exception as error:  # noqa: BLE001 - a dead thread would keep old figures
+            reader.lost(f"It cannot be read ({type(error).__name__}: {error}); trying again.")
+        if reader.why != reported:
+            say(reader.why or reader.recovered)
+        reported = reader.why
         due = max(due + PERIOD_S, time.monotonic())
         time.sleep(max(due - time.monotonic(), 0.0))
 
 
 def to_stderr(line: str) -> None:
-    """A line for a person who watches the process."""
+    """Print a line for a person who watches the process."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What a run says of itself while it runs: its counts and the state of its load, as a page."""
+"""The metrics of a running test: its counters and the state of its load, as a page."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PHASES: Final = ("draining", "ramping", "settling", "measuring")
 
 
 class LiveRun:
-    """Collects; `page` may be asked for at any time."""
+    """Collects the metrics; `page` renders them at any time."""
 
     def __init__(
         self, kind: str, workload: str, slos: Sequence[Slo] = (), recent: Recent | None = None
     ) -> None:
         """`kind`: knee, run, sweep, locust. Of two limits for one quantile the stricter counts.
 
-        `recent` is given each latency too, where somebody looks at it once a second.
+        `recent` gets each latency too, for the live page.
         """
         strictest = {s.name: s for s in sorted(slos, key=lambda s: s.limit_ns, reverse=True)}
         self.counts = RunCounts(tuple(strictest.values()), recent.take if recent else None)
@@ -37,55 +37,53 @@ class LiveRun:
             "slo_limit": {(s.name,): s.limit_ns / SECOND for s in self.counts.slos},
             "slo_allowed": {(s.name,): s.allowed for s in self.counts.slos},
         }
-
         self._about = (kind, workload)
         self.known("", "", "")
 
     def known(self, run: str, model: str, target: str) -> None:
-        """The run's name (its folder's), and the model that it loads at HOST:PORT."""
+        """Set the run's name (that of its folder), and the model and HOST:PORT that it loads."""
         self._values["run_info"] = {(*self._about, run, model, target): 1.0}
 
     def users(self, target: int, running: int) -> None:
-        """What is asked for, and what there is."""
+        """Set the target number of users and the number running."""
         self._values |= {"users_target": float(target), "users_running": float(running)}
 
     def step(self, number: int, phase: str, purpose: str) -> None:
-        """The load step under way; "" for neither phase nor purpose: between two steps."""
+        """Set the current level; without a phase and a purpose ("") between two levels."""
         self._values |= {
-            "step": float(number),
-            "step_phase": {(one,): float(one == phase) for one in PHASES},
-            "step_purpose": {(one,): float(one == purpose) for one in Purpose},
+            "level": float(number),
+            "level_phase": {(one,): float(one == phase) for one in PHASES},
+            "level_purpose": {(one,): float(one == purpose) for one in Purpose},
         }
 
     def past(self, decisions: Iterable[str], low: float = nan, high: float = nan) -> None:
-        """What the steps that ended showed; the levels between which the knee lies."""
-        told = list(decisions)
+        """Set the decisions of the levels that ended, and the bracket of the knee."""
+        decided = list(decisions)
         self._values |= {
-            "steps": {(one,): float(told.count(one)) for one in Decision},
+            "levels": {(one,): float(decided.count(one)) for one in Decision},
             "bracket_low_users": low,
             "bracket_high_users": high,
         }
 
     def clients(self, samples: Iterable[ClientSample]) -> None:
-        """What each process of the load generator says of itself."""
-        told = list(samples)
+        """Set the health of each process of the load generator."""
+        latest = list(samples)
         self._values |= {
             "loop_lag": {
                 (s.process,): s.loop_lag_ms * MS / SECOND
-                for s in told
-                if not s.process.startswith("decoder")  # it has no loop
+                for s in latest
+                if not s.process.startswith("decoder")  # a decoder has no event loop
             },
-            "client_cpu": {(s.process,): s.cpu_s for s in told},
+            "client_cpu": {(s.process,): s.cpu_s for s in latest},
         }
 
     def found(self, knee: Knee) -> None:
-        """A knee that was found."""
         low, high = knee.ci95
-        told = {"knee_users": knee.estimate, "knee_low_users": low, "knee_high_users": high}
-        self._values |= {key: float(value) for key, value in told.items() if value is not None}
+        users = {"knee_users": knee.estimate, "knee_low_users": low, "knee_high_users": high}
+        self._values |= {key: float(value) for key, value in users.items() if value is not None}
 
     def page(self) -> bytes:
-        """All of RUN that is known."""
+        """Render the metrics of RUN that are known."""
         counts = self.counts
         names = [(slo.name,) for slo in counts.slos]
         return page_of(

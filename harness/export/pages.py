@@ -1,8 +1,7 @@
-"""GET /metrics and /healthz for one scraper at a time: standard library, one thread, no state."""
+"""Serves /metrics and /healthz to one scraper at a time, in one thread."""
 
 from __future__ import annotations
 
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socket import AF_INET, AF_INET6
 from typing import TYPE_CHECKING, Final
@@ -14,18 +13,17 @@ from harness.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOOK_S: Final = 0.2  # how often the end is looked for
-PATIENCE_S: Final = 1.0  # with a client that connects and says nothing, or does not read
+STOP_POLL_S: Final = 0.2  # how often the server checks whether to stop
+CLIENT_TIMEOUT_S: Final = 1.0  # for a client that connects and sends nothing, or does not read
 OK, NOT_FOUND = 200, 404
 
 
 class Pages:
-    """Serves `page()`, which must be quick: it is asked for at each scrape."""
+    """Serves `page()`, which is called for each scrape and must be fast."""
 
     def __init__(self, host: str, port: int, page: Callable[[], bytes], flag: str) -> None:
-        """Listens at once; port 0: any free one. Raises ConfigError, naming `flag`."""
+        """Listen at once; port 0: any free port. Raises ConfigError that names `flag`."""
         self.scrapes = 0
-        self.scraped_s = 0.0  # time.monotonic() of the last scrape
         self._page = page
         self._stopped = False
         try:
@@ -33,17 +31,16 @@ class Pages:
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"{flag} is {port}, where {host} cannot be listened at ({why}): expected a free "
-                f"port of this machine; try {flag} 0, which takes any."
+                f"{flag} is {port}, but {host} cannot listen there ({why}): expected a free port "
+                f"of this machine; try {flag} 0, which takes any."
             ) from None
 
     @property
     def port(self) -> int:
-        """The port that is listened at."""
         return int(self._http.server_address[1])
 
     def serve(self) -> None:
-        """Answer until `stop`; then nothing listens any more."""
+        """Serve until `stop`, then close the socket."""
         try:
             while not self._stopped:
                 self._http.handle_request()
@@ -51,21 +48,19 @@ class Pages:
             self._http.server_close()
 
     def stop(self) -> None:
-        """`serve` returns within LOOK_S; from any thread or signal handler."""
+        """`serve` returns within STOP_POLL_S; from any thread or signal handler."""
         self._stopped = True
 
     def answer(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a path."""
         if path == "/metrics":
             body = self._page()
             self.scrapes += 1
-            self.scraped_s = time.monotonic()
             return OK, body
         return (OK, b"ok\n") if path == "/healthz" else (NOT_FOUND, b"see /metrics\n")
 
 
 class _Server(HTTPServer):
-    timeout = LOOK_S
+    timeout = STOP_POLL_S
 
     def __init__(self, where: tuple[str, int], pages: Pages) -> None:
         self.pages = pages
@@ -73,22 +68,22 @@ class _Server(HTTPServer):
         super().__init__(where, _Handler)
 
     def server_bind(self) -> None:
-        """Without HTTPServer's look-up of this machine's name, which may take seconds."""
+        """Bind without HTTPServer's reverse lookup of this host's name, which may take seconds."""
         super(HTTPServer, self).server_bind()
         self.server_name, self.server_port = "vllm-harness", self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no news."""
+        """Ignore clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = PATIENCE_S
+    timeout = CLIENT_TIMEOUT_S
     server: _Server
     server_version = "vllm-harness"
     sys_version = ""
 
     def do_GET(self) -> None:
-        """The only method; all else is answered with 501."""
+        """Handle GET; BaseHTTPRequestHandler answers other methods with 501."""
         status, body = self.server.pages.answer(self.path.partition("?")[0])
         self.send_response(status)
         self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
@@ -97,4 +92,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as above
-        """Scrapes are not logged."""
+        """Do not log scrapes."""

@@ -1,6 +1,6 @@
-"""The one PromQL builder, for alerts, recording rules and panels, and the one table of names.
+"""Builds PromQL for alerts, recording rules and panels; has the table of all series' names.
 
-`back` is what a rate looks back over (`1m`), `by` the labels that a sum keeps.
+`back` is the range of a rate (`1m`), `by` the labels that a sum keeps.
 """
 
 from __future__ import annotations
@@ -20,39 +20,41 @@ REPLICA: Final = "job, instance, model_name"
 
 
 def spelled(key: str) -> list[str]:
-    """VLLM's names of a series, the newest first."""
+    """Return vLLM's names of a series, the newest first."""
     return [spelling.name for spelling in SERVER[key].spellings]
 
 
 def newest(key: str) -> str:
-    """The first of these."""
+    """Return vLLM's newest name of a series."""
     return spelled(key)[0]
 
 
 def rate(series: str, back: str, by: str) -> str:
-    """Per second, added up over what `by` leaves out."""
+    """Return the rate per second, summed over all labels but `by`."""
     return f"sum by ({by}) (rate({series}[{back}]))"
 
 
 def quantile(q: float, buckets: str) -> str:
-    """Interpolated in its bucket, as Prometheus does."""
+    """Return the quantile as Prometheus estimates it, interpolated within a bucket."""
     return f"histogram_quantile({q}, {buckets})"
 
 
 def quantile_of(q: float, histogram: str, back: str, by: str) -> str:
-    """The same of a histogram by its name."""
+    """Return the quantile of a histogram by its name."""
     return quantile(q, rate(f"{histogram}_bucket", back, f"le, {by}"))
 
 
 def finite_mean(key: str, part: Callable[[str, str], str]) -> str:
-    """The mean of a run's histogram, of what is finite; `part` is told a suffix and labels.
+    """Return the mean of the finite values of a run's histogram.
 
-    A run's sums leave failures out, its counts do not.
+    `part` makes the expression of a series from its suffix and its labels.
     """
+    # Failures are infinite: our `_sum` leaves them out but `_count` does not, so the divisor is the
+    # bucket with the largest finite bound.
     finite = f'le="{HISTOGRAMS[key].buckets_s[-2]}"'
     return f"{part('_sum', '')} / {part('_bucket', finite)}"
 
 
 def braced(labels: str) -> str:
-    """`{labels}`; "" for none."""
+    """Return `{labels}`, or "" without labels."""
     return f"{{{labels}}}" if labels else ""

@@ -1,6 +1,6 @@
-"""Prometheus alerting rules as YAML: where to look, and when a replica is past its knee.
+"""Prometheus alerting rules as YAML: what to inspect, and when a replica is past its knee.
 
-Every string is written as JSON has it, which is YAML too. Thresholds are seconds and requests.
+Strings are written as JSON, which is valid YAML. Thresholds are in seconds and requests.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from harness.export.threshold import Threshold
     from harness.measure.routing import Sign
 
-RATE: Final = "5m"  # what the server's p95 looks back over
-RATE_LIVE: Final = "1m"  # ours, during a run
-WAIT: Final = "2m"  # how long it stays so before somebody is told
+RATE: Final = "5m"  # range of the server's p95
+RATE_LIVE: Final = "1m"  # range of our own p95, during a run
+WAIT: Final = "2m"  # how long the condition must hold before the alert fires
 NAMES: Final = {"ttft": "InspectQueueingAndPrefill", "itl": "InspectDecodeAndMemory"}
 
 
@@ -37,19 +37,18 @@ class Alert:
     annotations: Mapping[str, str]
 
     def lines(self) -> list[str]:
-        """As it stands under `rules:`."""
-        said = [f"      - alert: {self.name}", f"        expr: {json.dumps(self.expr)}"]
-        said.append(f"        for: {self.wait}")
+        out = [f"      - alert: {self.name}", f"        expr: {json.dumps(self.expr)}"]
+        out.append(f"        for: {self.wait}")
         for key, values in (("labels", self.labels), ("annotations", self.annotations)):
-            said.append(f"        {key}:")
-            said += [f"          {k}: {json.dumps(v)}" for k, v in values.items()]
-        return said
+            out.append(f"        {key}:")
+            out += [f"          {k}: {json.dumps(v)}" for k, v in values.items()]
+        return out
 
 
 def routing_alerts(ttft_ns: float, itl_ns: float) -> list[Alert]:
-    """Of each sign that has a limit: by the server's own histogram, and by ours during a run.
+    """Return an alert on the server's histogram and one on ours for each symptom with a limit.
 
-    The two signs are alerts of their own, so that both fire when both are bad.
+    The symptoms have separate alerts, so that both fire if both limits are exceeded.
     """
     alerts = []
     for sign, limit_ns in zip(SIGNS, (ttft_ns, itl_ns), strict=True):
@@ -78,16 +77,16 @@ def _routed(sign: Sign, expr: str, limit_ns: float, wait: str, seen_by: str) -> 
 
 
 def in_flight(model: str, by: str = "") -> str:
-    """Requests of a model that run or wait: in all, or per replica with `by`."""
+    """Return the requests of a model that run or wait: in total, or per replica with `by`."""
     only = f"{{model_name={json.dumps(model)}}}" if model else ""
     both = f"{newest('running')}{only} + {newest('waiting')}{only}"
     return f"sum by ({by}) ({both})" if by else f"sum({both})"
 
 
 def knee_alert(threshold: Threshold) -> Alert:
-    """A replica holds more than the measured knee's lower end."""
+    """Return the alert on a replica with more requests than the lower end of the knee."""
     return Alert(
-        "ReplicaPastItsKnee",
+        "ReplicaPastKnee",
         f"{in_flight(threshold.model, REPLICA)} > {threshold.requests}",
         WAIT,
         {"severity": "warning"},
@@ -103,11 +102,11 @@ class Rule(Protocol):
     """An alerting or a recording rule."""
 
     def lines(self) -> list[str]:
-        """As it stands under `rules:`."""
+        """Return the rule's lines of YAML, as they stand under `rules:`."""
 
 
 def rule_file(groups: Mapping[str, Sequence[Rule]], about: Sequence[str]) -> str:
-    """A Prometheus rule file; `about`: the comment at its top. Groups without a rule are left out.
+    """Return a Prometheus rule file with the comment `about`; groups without rules are left out.
 
     Check it with `promtool check rules FILE`.
     """
@@ -120,7 +119,7 @@ def rule_file(groups: Mapping[str, Sequence[Rule]], about: Sequence[str]) -> str
 
 
 def knee_file(threshold: Threshold) -> str:
-    """The knee's alert, and the routing alerts with the limits that the knee was measured by."""
+    """Return the knee's alert, and alerts on the SLO limits that the knee was measured with."""
     groups = {
         "harness_knee": [knee_alert(threshold)],
         "harness_routing": routing_alerts(*limits_ns(threshold.slos)),

@@ -1,6 +1,6 @@
-"""STATES: what a live page says a run is doing, each in a sentence that tells what comes next.
+"""STATES: the states of a run on the live page, each with a sentence about what comes next.
 
-`{}` is filled by whoever knows more. `tone` colours the badge: good, bad, unsure or calm.
+The caller fills `{}`. `tone` is the color of the badge: good, bad, unsure or calm.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from harness.measure.states import Status
 
 
 class State(NamedTuple):
-    """One row."""
+    """One row of STATES."""
 
     badge: str
     tone: str
@@ -20,19 +20,17 @@ class State(NamedTuple):
 
 STATES: Final[dict[str, State]] = {
     "idle": State("idle", "calm", "Nothing is being sent. {}"),
-    "starting": State(
-        "starting", "calm", "Asking {} what it is and what it accepts. No load is sent yet."
-    ),
+    "starting": State("starting", "calm", "Probing {}. No load is sent yet."),
     "running": State("running", "calm", "Load is being sent to {}."),
     "stopping": State(
-        "stopping", "calm", "Requests under way are cut off; then come the results so far."
+        "stopping", "calm", "Canceling requests in flight; then the results so far are computed."
     ),
     "computing": State(
         "computing", "calm", "The load is over and every record has arrived. Computing the results."
     ),
     "refused": State("refused", "bad", "Refused before any load was sent: {}"),
     "failed": State("failed", "bad", "{}"),
-    # how a run ended, in result.json's words; the answer itself follows from the report
+    # the final states, named as result.json's status; the answer itself comes from the report
     Status.found: State("knee found", "good", "{}"),
     Status.not_reached: State("knee not reached", "good", "{}"),
     Status.slo_failed_at_min: State("SLO missed at the lowest level", "bad", "{}"),
@@ -45,11 +43,11 @@ STATES: Final[dict[str, State]] = {
     Status.interrupted: State("interrupted", "unsure", "{}"),
     "ended": State("ended", "calm", "The test has ended. {}"),
 }
-OVER: Final = tuple(STATES)[list(STATES).index("refused") :]  # nothing is under way any more
+OVER: Final = tuple(STATES)[list(STATES).index("refused") :]  # the final states
 
 
 def facts_of(state: str, more: str = "") -> dict[str, Any]:
-    """The facts of LiveState that say so."""
+    """Return the facts for LiveState that describe a state."""
     row = STATES[state]
     return {
         "state": state,

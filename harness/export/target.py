@@ -1,4 +1,4 @@
-"""What the exporter says of a target: samples in, values of TARGET and GPU out. Pure."""
+"""Computes the exporter's metrics: samples in, values of TARGET and GPU out. Pure."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from harness.measure.samples import GpuSample, ServerSample
     from harness.server.gpu import Gpu
 
-WINDOW_NS: Final = 60 * SECOND  # of the means
+WINDOW_NS: Final = 60 * SECOND  # over which means are taken
 KEYS: Final = {one.name.removeprefix("harness_"): one.key for one in GPU}
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of the target after a scrape; `samples` since its last start, in order."""
+    """The state of the target after a scrape; `samples` since its last start, in order."""
 
     up: bool = False
     took_s: float = nan
     samples: Sequence[ServerSample] = ()
-    cache: Mapping[str, Any] = field(default_factory=dict)  # says.cache_summary
+    cache: Mapping[str, Any] = field(default_factory=dict)  # probe.cache_summary
     read: Mapping[str, Any] = field(default_factory=dict)  # flags that the server shows
-    given: Mapping[str, Any] = field(default_factory=dict)  # flags that a person gave
+    given: Mapping[str, Any] = field(default_factory=dict)  # flags that the user gave
     target: str = ""  # HOST:PORT
 
 
 def target_values(seen: Seen, now_ns: int) -> Values:
-    """Of TARGET; only what a target that answers has said."""
+    """Return the values of TARGET; those of a target that does not answer are left out."""
     values: dict[str, Any] = {"target_up": float(seen.up)}
     if seen.target:
         values["target_info"] = {(seen.target,): 1.0}
@@ -52,18 +52,18 @@ def target_values(seen: Seen, now_ns: int) -> Values:
     if tokens is not None:
         values["server_kv_tokens"] = float(tokens)
         values["server_kv_free_tokens"] = tokens * (1 - last.kv_usage)
-    return values | _seats(seen, last) | _split(seen.samples)
+    return values | _slots(seen, last) | _split(seen.samples)
 
 
-def _seats(seen: Seen, last: ServerSample) -> Values:
+def _slots(seen: Seen, last: ServerSample) -> Values:
     flags, engines = {**seen.given, **seen.read}, seen.cache.get("engines")
     server = {"flags": flags, "read": tuple(seen.read), "engines": engines}
     found = max_num_seqs(server, seen.samples)
     if found.value is None:
         return {}
     return {
-        "server_seats": {(found.source.value,): found.slots},
-        "server_seats_left": max(found.slots - last.running, 0.0),
+        "server_max_num_seqs": {(found.source.value,): found.slots},
+        "server_slots_free": max(found.slots - last.running, 0.0),
     }
 
 
@@ -78,7 +78,7 @@ def _split(samples: Sequence[ServerSample]) -> Values:
 
 
 def gpu_values(found: Sequence[Gpu], samples: Sequence[GpuSample], now_ns: int) -> Values:
-    """Of GPU: one reading of each."""
+    """Return the values of GPU from one sample per GPU."""
     if not samples:
         return {}
     values: dict[str, Any] = {

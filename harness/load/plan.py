@@ -1,4 +1,4 @@
-"""PLAN: the request that worker `worker` sends as its number `number`, the same in every run."""
+"""Plans requests: worker `worker` sends the same request as number `number` in every run."""
 
 from __future__ import annotations
 
@@ -14,38 +14,36 @@ if TYPE_CHECKING:
     from harness.load.workloads import Workload
 
 UNCALIBRATED: Final = Calibration()
-UNUSED: Final = Random(0)  # noqa: S311 - where nothing is drawn
-SAMPLE: Final = 1_000  # planned requests that a plan is described by
-# A clipped prompt of text stays this share below the context: the server's tokenizer may count a
-# little more than the calibration says, and refuses what is one token too long.
+UNUSED: Final = Random(0)  # noqa: S311 - for lengths that need no draw
+SAMPLE: Final = 1_000  # planned requests from which the share of clipped ones is estimated
+# A clipped text prompt stays this share below the context: the server's tokenizer may count some
+# more tokens than the calibration predicts, and refuses a request that is one token too long.
 TEXT_MARGIN: Final = 0.02
 
 
 class RequestSpec(NamedTuple):
     """One planned request. `text` is the prompt (chat: the user's message), unique from its start.
 
-    `prompt_tokens` is what we meant to send; the record holds what the server counted.
+    `prompt_tokens` is the planned number; the record has the number that the server counted.
     """
 
     text: str
     prompt_tokens: int
     output_tokens: int
-    token_ids: tuple[int, ...] = ()  # when set, /v1/completions sends these instead of text
-    system: str = ""  # a shared prefix, for workloads that want one (chat only)
+    token_ids: tuple[int, ...] = ()  # if set, sent instead of text (completions only)
+    system: str = ""  # a shared prefix, for workloads that have one (chat only)
 
 
 def randomness(*key: object) -> Random:
-    """A generator that depends on `key` alone: same in every process and on every machine.
-
-    `Random(str)` hashes the text with SHA-512, so neighbouring keys share nothing.
-    """
+    """Return a generator that depends on `key` alone, in every process and on every machine."""
+    # `Random(str)` hashes the text with SHA-512, so similar keys give unrelated generators.
     return Random("/".join(map(str, key)))  # noqa: S311 - not a secret
 
 
 def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
-    """(prompt tokens, output tokens) of one request; the prompt includes the system message.
+    """Draw (prompt tokens, output tokens) of one request; the prompt includes the system message.
 
-    What does not fit the model's context is made shorter in proportion, the system message apart.
+    What exceeds the model's context is shortened proportionally, except for the system message.
     """
     own, output = workload.prompt.draw(rng), workload.output.draw(rng)
     shared, room = workload.system_tokens, room_of(workload)
@@ -56,16 +54,16 @@ def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
 
 
 def room_of(workload: Workload) -> int:
-    """Tokens that a request may have; 0: not known. Text only nearly has the tokens planned."""
+    """Return the most tokens that a request may have, with a margin for text; 0: unknown."""
     context = workload.max_model_len
     return context if workload.token_ids else int(context * (1 - TEXT_MARGIN))
 
 
 def clipped(workload: Workload, seed: int) -> int:
-    """How many of the first SAMPLE requests are made shorter to fit the model's context."""
-    most = workload.system_tokens + MOST * (workload.prompt.mean + workload.output.mean)
+    """Return how many of the first SAMPLE requests are shortened to fit the model's context."""
+    longest = workload.system_tokens + MOST * (workload.prompt.mean + workload.output.mean)
     room = room_of(workload)
-    if most <= room:
+    if longest <= room:
         return 0  # no draw is longer
     whole = replace(workload, max_model_len=0)
     planned = (sum(plan_lengths(whole, seed, 0, number)) for number in range(SAMPLE))
@@ -73,7 +71,7 @@ def clipped(workload: Workload, seed: int) -> int:
 
 
 def plan_lengths(workload: Workload, seed: int, worker: int, number: int) -> tuple[int, int]:
-    """(prompt tokens, output tokens) of `plan` with the same arguments, without making the text."""
+    """Return the (prompt, output) tokens of `plan` with these arguments, without making a text."""
     varies = workload.prompt.varies or workload.output.varies
     return draw_lengths(workload, randomness(seed, worker, number) if varies else UNUSED)
 
@@ -87,10 +85,10 @@ def plan(
     *,
     run_id: str = "",
 ) -> RequestSpec:
-    """What request `number` of worker `worker` asks for: a pure function of its arguments.
+    """Plan request `number` of worker `worker`: a pure function of its arguments.
 
-    Lengths depend on the seed alone. `run_id` changes the words: the same prompts sent to the same
-    server again would be found in its prefix cache, and the second run would look faster.
+    Lengths depend on the seed alone. `run_id` changes the words: if the same prompts were sent to
+    the same server again, its prefix cache would make the second run look faster.
     """
     prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, number)
     draws = Draws(f"{run_id}/{seed}/{worker}/{number}")
@@ -104,6 +102,6 @@ def plan(
 
 @cache
 def _system_message(tokens: int, calibration: Calibration) -> str:
-    """The prefix that every request of a workload shares, in all runs."""
+    """Return the prefix that all requests of a workload share, in all runs."""
     per_message = Calibration(calibration.per_word)  # the template counts once, in the user's part
     return prompt_text(per_message.words(tokens), randomness("system", tokens))

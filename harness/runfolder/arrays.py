@@ -1,7 +1,8 @@
-"""A record's three arrays in the fewest bytes: `codec` has the format. In C where that was built.
+"""Packs a record's three arrays into few bytes, in C if the extension was built; format: `codec`.
 
-`pack` and `unpack` take half of an encoding's time in Python, and a twentieth of it in C; the bytes
-are the same. In C they need no numpy, whose import takes a load process longer than its own code.
+`pack` and `unpack` take half of the encoding time in Python and a twentieth of it in C, with the
+same bytes. The C version does not need numpy, whose import takes longer than all other imports of a
+load process.
 """
 
 from __future__ import annotations

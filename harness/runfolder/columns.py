@@ -1,6 +1,6 @@
-"""A records file -> tables, some thousand tokens at a time: no file is ever in memory as a whole.
+"""Reads a record file into tables of some thousand tokens: no file is ever in memory as a whole.
 
-What `codec.decode` makes objects of goes straight into columns here, one frame after another.
+`codec.decode` makes objects; here frames go straight into columns.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-READ: Final = 1 << 19  # bytes at a time
-EVENTS: Final = 1 << 16  # of a table, about: two megabytes, and ten while it is worked on
-REQUESTS: Final = 1 << 13  # of a table
+READ: Final = 1 << 19  # bytes per read
+EVENTS: Final = 1 << 16  # per table, about: 2 MB, and 10 MB while it is being built
+REQUESTS: Final = 1 << 13  # per table, at most
 
 
 @dataclass(slots=True)
 class Damage:
-    """What a folder lost. All zero or empty: nothing."""
+    """What a folder lost. All zero or empty: nothing is lost."""
 
-    torn_bytes: int = 0  # of unfinished last frames: a process was killed while writing
+    torn_bytes: int = 0  # in unfinished last frames: a process was killed while writing
     damaged_bytes: int = 0  # skipped inside the record files
     duplicates: int = 0  # records that came twice; dropped, no loss
     bad_lines: int = 0  # of the JSON-lines files
@@ -41,21 +41,21 @@ class Damage:
     unreadable: list[str] = field(default_factory=list)  # files that should be there and are not
 
     def sentences(self) -> list[str]:
-        """What is lost, in words; duplicates are no loss. Empty: nothing."""
-        told = [
+        """Return a sentence for each loss; duplicates are not a loss."""
+        losses = [
             (self.torn_bytes, f"{self.torn_bytes} bytes of an unfinished last record were cut off"),
             (self.damaged_bytes, f"{self.damaged_bytes} damaged bytes of records were skipped"),
             (self.bad_lines, f"{self.bad_lines} unreadable lines of steps or samples were skipped"),
             (self.unreadable, f"missing or unreadable: {', '.join(self.unreadable)}"),
         ]
         lost = sum(self.missing.values())
-        return [text for count, text in told if count] + (
+        return [text for count, text in losses if count] + (
             [f"{lost} requests have no record (by worker: {self.missing})"] if lost else []
         )
 
 
 class Piece(NamedTuple):
-    """Some requests, and two texts of each: "" where nothing was said."""
+    """Some requests, and two texts for each, "" if there is none."""
 
     table: RecordTable
     errors: list[str]
@@ -63,7 +63,7 @@ class Piece(NamedTuple):
 
 
 def tables(file: BinaryIO, seen: Seen, damage: Damage) -> Iterator[Piece]:
-    """The requests of a file that were not `seen` yet, in its order. Raises OSError."""
+    """Yield a file's requests that were not `seen` yet, in its order. Raises OSError."""
     columns = Columns()
     for payload in payloads(file, damage):
         try:
@@ -83,10 +83,10 @@ def tables(file: BinaryIO, seen: Seen, damage: Damage) -> Iterator[Piece]:
 
 
 def payloads(file: BinaryIO, damage: Damage) -> Iterator[bytes]:
-    """What whole frames hold, wherever the file was cut; the rest is counted as `decode` does."""
-    # What cannot begin a frame is dropped at once, and what a frame still lacks is read in one go:
-    # neither bytes of anything else nor a damaged length make the buffer grow read by read, each
-    # time copied and searched again.
+    """Yield the payloads of complete frames; other bytes are counted as `decode` does."""
+    # Bytes that cannot begin a frame are dropped, and the missing part of a frame is read in one
+    # go. So neither foreign bytes nor a damaged length can make the buffer grow from read to read
+    # while it is copied and searched again each time, which would be quadratic.
     left = os.fstat(file.fileno()).st_size
     data, skipped, need = b"", 0, READ
     while left:
@@ -96,7 +96,7 @@ def payloads(file: BinaryIO, damage: Damage) -> Iterator[bytes]:
         at = 0
         while True:
             start, stop, whole = next_frame(data, at, left)
-            skipped += start - at  # damaged, unless nothing whole comes after it
+            skipped += start - at  # damaged if a complete frame follows, else torn
             if not whole:
                 break
             damage.damaged_bytes += skipped
@@ -109,28 +109,26 @@ def payloads(file: BinaryIO, damage: Damage) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Columns:
-    """Rows that become one table."""
+    """Collects rows and builds one table of them."""
 
     rows: list[Row] = field(default_factory=list)
     events: int = 0
 
     def add(self, row: Row) -> None:
-        """One more."""
         self.rows.append(row)
         self.events += row.n
 
     def piece(self) -> Piece:
-        """The table and its texts."""
         rows = self.rows
         flat = np.frombuffer(b"".join(row.numbers for row in rows), np.int64)
         names = (*NUMBERS, *LATER)
-        # (request, number) transposed and copied: each column lies in one piece of memory
+        # shape (requests, numbers), transposed and copied: each column is contiguous in memory
         columns = dict(zip(names, flat.reshape(-1, len(names)).T.copy(), strict=True))
         lengths = np.fromiter((row.n for row in rows), np.int64, len(rows))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        # A request's events are sums of its gaps from when it was sent. Instead of one sum for each
-        # request there is one over the gaps of all: what it had reached before a request's first
-        # gap is taken off again from all of that request's events.
+        # A request's event times are cumulative sums of its gaps, starting at sent_ns. Instead of a
+        # sum per request, one runs over the gaps of all; the value that it had reached before a
+        # request's first gap is then subtracted from all events of that request.
         at = np.cumsum(self._flat(0, offsets))
         before = np.concatenate([np.zeros(1, np.int64), at])[offsets[:-1]]
         at += np.repeat(columns["sent_ns"] - before, lengths)
@@ -147,7 +145,7 @@ class Columns:
         return Piece(table, [row.error for row in rows], [row.finish_reason for row in rows])
 
     def _flat(self, array: int, offsets: Ints) -> Ints:
-        """One of ARRAYS of all rows, one after another."""
+        """Concatenate one of ARRAYS of all rows."""
         flat = np.empty(self.events, np.int64)
         for row, first in zip(self.rows, offsets.tolist(), strict=False):
             flat[first : first + row.n] = values(row.packed[array], row.n)

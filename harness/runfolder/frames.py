@@ -1,7 +1,7 @@
-"""A run folder as Arrow tables and pandas frames; docs/run-folder.md says what each column is.
+"""A run folder as Arrow tables and pandas frames; docs/run-folder.md describes the columns.
 
-No number stands for "none": what is not there is null, and what failed took for ever. pandas takes
-half a second to import, so that only who asks for a frame does.
+Missing values are null, never a special number, and a failed request's latencies are infinite.
+Importing pandas takes half a second, so it is imported when the first frame is requested.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ READINGS: Final = tuple(f.name for f in fields(GpuSample) if f.name != "at_ns")
 
 @dataclass(frozen=True)
 class RunFrames:
-    """One run folder; each frame is read when it is first asked for."""
+    """One run folder; each frame is read on first access."""
 
     path: Path
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row per request; from the records where a run that was killed has no parquet file."""
+        """One row per request; from the records if a killed run left no parquet file."""
         file = self.path / names.PARQUET
         if file.exists():
             return _frame(pq.read_table(file))
@@ -65,12 +65,12 @@ class RunFrames:
 
     @cached_property
     def tokens(self) -> pd.DataFrame:
-        """One row per token-bearing event, and per token that a failed request owes."""
+        """One row per token-bearing event, and per token that a failed request did not deliver."""
         return self._joined(lambda piece, levels: tokens_of(piece.table, levels))
 
     @cached_property
     def levels(self) -> pd.DataFrame:
-        """One row per held level, with its figures of the result."""
+        """One row per level, with its figures from the result."""
         known = self._figures()
         rows = [
             {name: step.get(key) for name, key in LEVELS.items()}
@@ -93,18 +93,16 @@ class RunFrames:
 
     @cached_property
     def gpu(self) -> pd.DataFrame:
-        """One row per reading of one GPU."""
         samples = read_gpu(self.path, Damage())
         rows = [{"at": s.at_ns} | flat({n: getattr(s, n) for n in READINGS}) for s in samples]
         return _timed(rows, ("at", *READINGS))
 
     @cached_property
     def result(self) -> Result | None:
-        """What the run found; None where it was killed before that. Raises RunFolderError."""
+        """The result; None if the run was killed before it was written. Raises RunFolderError."""
         return read_result(self.path)
 
     def _figures(self) -> dict[int, dict[str, Any]]:
-        """The result's levels by their index."""
         return {level.index: to_json(level) for level in self.result.levels} if self.result else {}
 
     def _joined(self, of: Callable[[Piece, Levels], pa.Table]) -> pd.DataFrame:
@@ -114,13 +112,13 @@ class RunFrames:
 
 
 def open_run(path: Path | str) -> RunFrames:
-    """Raises RunFolderError where it is no run folder."""
+    """Open a run folder. Raises RunFolderError if it is none."""
     check_folder(Path(path))
     return RunFrames(Path(path))
 
 
 def requests_of(pieces: Sequence[Piece], levels: Levels) -> pa.Table:
-    """One row per request: requests.parquet."""
+    """Build the table of requests.parquet, one row per request."""
     table = concat([piece.table for piece in pieces])
     is_open, some, at = table.is_open, table.counts > 0, np.append(table.at_ns, -1)
     errors = [error for piece in pieces for error in piece.errors]
@@ -155,9 +153,12 @@ def requests_of(pieces: Sequence[Piece], levels: Levels) -> pa.Table:
 
 
 def tokens_of(table: RecordTable, levels: Levels) -> pa.Table:
-    """One row per event; then one, infinitely late, per token that a failed request owes."""
+    """Build one row per event, then one, infinitely late, per token not delivered."""
+    # `gaps` has the gaps between events first (gap i ends at event `ends[i]`), then an infinite one
+    # for each token that a failed request did not deliver. A request's first event ends no gap,
+    # so the gaps are scattered into an array of NaN with a row for each event.
     gaps, ends = itl(table), event_gaps(table).end
-    lost = gaps.row[len(ends) :]  # these stand at the end
+    lost = gaps.row[len(ends) :]
     at, row = np.append(table.at_ns, gaps.at_ns[len(ends) :]), table.request_of_event
     gap_ns = np.append(np.full(len(table.at_ns), nan), gaps.ns[len(ends) :])
     gap_ns[ends] = gaps.ns[: len(ends)]
@@ -174,14 +175,14 @@ def tokens_of(table: RecordTable, levels: Levels) -> pa.Table:
 
 
 def _latency(seen: Observed, table: RecordTable, *, age: bool = False) -> Floats:
-    """To the nanosecond; NaN where it is undefined, or not known but for the request's age."""
+    """Return whole ns by row; NaN: undefined, or only the age of an unfinished request is known."""
     ns = np.full(len(table), nan)
     ns[seen.row] = np.where(seen.only_age & (not age), nan, seen.ns)
     return np.asarray(np.rint(ns))
 
 
 def _table(columns: dict[str, Any]) -> pa.Table:
-    """Below zero, NaN and "" become null; `..._ms` comes in ns, and so does every instant."""
+    """Build a table; negative numbers, NaN and "" become null. `..._ms` columns are given in ns."""
     arrays = {}
     for name, values in columns.items():
         if isinstance(values, pa.Array):
@@ -200,24 +201,25 @@ def _table(columns: dict[str, Any]) -> pa.Table:
 
 
 def _all(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
-    """None of them null."""
     return _array(kind, values, np.ones(len(values), bool))
 
 
 def _array(
     kind: pa.DataType, values: NDArray[Any], some: NDArray[np.bool_], *rest: bytes
 ) -> pa.Array:
-    """As `pa.array`, null where not `some`; that one imports pandas to see whether these are its.
+    """Build an array that is null where not `some`.
 
-    Values are of `kind` as they are in memory; of text its ends, and `rest` is the text.
+    `values` must have the memory layout of `kind`; for text they are its offsets, and `rest` is the
+    text's bytes.
     """
+    # Not `pa.array`: it imports pandas (half a second) to check for types of pandas.
     there = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
     buffers = [pa.py_buffer(each) for each in (np.ascontiguousarray(values), *rest)]
     return pa.Array.from_buffers(kind, len(some), [there, *buffers])
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
-    """Integers stay integers where some are null."""
+    # pandas' nullable types: with the default ones, integers with a null become floats
     import pandas as pd  # noqa: PLC0415 - as above
 
     kinds = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
@@ -227,7 +229,7 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 def _timed(
     rows: list[dict[str, Any]], first: Iterable[str], times: Sequence[str] = ("at",)
 ) -> pd.DataFrame:
-    """A frame that has these columns first, also without a row."""
+    """Build a frame that has the columns `first` even without rows."""
     import pandas as pd  # noqa: PLC0415 - as above
 
     frame = pd.DataFrame(rows)

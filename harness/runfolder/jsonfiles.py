@@ -1,4 +1,4 @@
-"""JSON as the run folder speaks it: infinity is "inf", NaN is null, and a bad line costs itself."""
+"""JSON of the run folder: infinity is "inf", NaN is null, and a bad line is skipped and counted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import orjson
 if TYPE_CHECKING:
     from pathlib import Path
 
-INTERVALS: Final = ("ci95", "_instrument", "_bound", "_bucket")  # how their names end
+INTERVALS: Final = ("ci95", "_instrument", "_bound", "_bucket")  # suffixes of their names
 ENDS: Final = ("_lo", "_hi")
 
 
 def plain(value: Any) -> Any:
-    """JSON-like data of dataclasses, enums, numpy scalars and arrays, paths and tuples."""
+    """Convert dataclasses, enums, numpy scalars and arrays, paths and tuples to JSON-like data."""
     if hasattr(value, "tolist"):  # numpy scalars and arrays, array.array
         value = value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -26,31 +26,27 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(v) for v in value]
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
-        return None if math.isnan(value) else _infinity(value) if math.isinf(value) else value
+        return None if math.isnan(value) else str(value) if math.isinf(value) else value
     return str(value)  # paths, enums
 
 
 def to_json(value: Any, *, indent: bool = False) -> bytes:
-    """UTF-8 JSON of `plain(value)`; keys keep their order."""
+    """Return `plain(value)` as UTF-8 JSON; keys keep their order."""
     return orjson.dumps(plain(value), option=orjson.OPT_INDENT_2 if indent else 0)
 
 
 def number(value: Any) -> float:
-    """A figure as JSON holds it, back as a float: null is NaN, "inf" is infinity."""
+    """Convert a number of our JSON to a float: null is NaN, "inf" is infinity."""
     return math.nan if value is None else float(value)
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Scalars alone: `ttft_ms.p95` of nested objects, an interval as `..._lo` and `..._hi`."""
+    """Flatten nested objects to `ttft_ms.p95`, and an interval to `..._lo` and `..._hi`."""
     out: dict[str, Any] = {}
     for key, part in value.items():
         name = f"{before}{key}"
@@ -65,7 +61,7 @@ def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None when there is no readable one."""
+    """Return the object in a file; None if it is missing or unreadable."""
     try:
         value = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError):
@@ -74,7 +70,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The objects of a JSON-lines file, and how many lines held none. A missing file is empty."""
+    """Return a JSON-lines file's objects and its number of bad lines. A missing file is empty."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError:
@@ -85,14 +81,9 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError:
-            bad += 1
-            continue
+            value = None
         if isinstance(value, dict):
             rows.append(value)
         else:
             bad += 1
     return rows, bad
-
-
-def _infinity(value: float) -> str:
-    return "inf" if value > 0 else "-inf"

@@ -1,9 +1,9 @@
-"""What a run folder's files are called, in one place.
+"""The names of a run folder's files.
 
 run.json                  written first: configuration, versions, server, hardware, clock, seeds
 records.<worker>.msgpack  append-only, one frame per ended request
-levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
-ended.json                how the run ended and what the client says of itself
+levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, one JSON object per line
+ended.json                how the run ended, and the client's own health
 requests.parquet result.json levels.csv report.html report.md   written at the end
 """
 
@@ -34,7 +34,7 @@ _RECORDS = re.compile(r"records\.(\d+)\.msgpack")
 
 
 def records(worker: int) -> str:
-    """File of one worker's records."""
+    """Return the name of a worker's record file."""
     return f"records.{worker}.msgpack"
 
 
@@ -45,6 +45,6 @@ def levels_file(folder: Path) -> str:
 
 
 def record_files(folder: Path) -> list[Path]:
-    """The record files that exist, by worker number."""
+    """Return the existing record files, ordered by worker."""
     found = ((_RECORDS.fullmatch(path.name), path) for path in folder.iterdir())
     return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]

@@ -1,4 +1,4 @@
-"""requests.parquet: one row per request, its events as lists, for pandas, DuckDB and friends."""
+"""Writes requests.parquet: one row per request, its events as lists, for pandas, DuckDB, ..."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from harness.runfolder.columns import Piece
     from harness.runfolder.writer import RunFolder
 
-GROUP: Final = 1 << 17  # events of a row group, about: three megabytes
+GROUP: Final = 1 << 17  # events per row group, about: 3 MB
 WINDOW: Final = ("index", "users", "chosen_ns", "settled_ns", "end_ns", "judged_ns")
 
 
 class Phase(StrEnum):
-    """What a level was in when a request was sent, or a token came."""
+    """The phase of a level in which a request was sent or a token arrived."""
 
     warm_up = "warm-up"
     measured = "measured"
@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 class Levels:
-    """When which level was held in a run folder, and in which phase it was."""
+    """The levels of a run folder by time, and their phases."""
 
     def __init__(self, path: Path) -> None:
         """As levels.jsonl says."""
@@ -45,14 +45,15 @@ class Levels:
             begins = zip((chosen_ns, settled_ns, end_ns + 1), Phase, strict=True)
             spans += [(at_ns, level, users, phase) for at_ns, phase in begins]
         if not (read_json(path / names.ENDED) or {}).get("status"):
-            # a level that was still warming up when the run was stopped has no line
+            # A level that was still warming up when the run was stopped has no line: what was sent
+            # after the last line belongs to no level.
             spans.append((last_ns + 1, -1, -1, ""))
         begins_ns, *columns = (np.array(column) for column in zip(*spans, strict=True))
         self._begins_ns = np.maximum.accumulate(begins_ns)
         self._columns = dict(zip(("level", "users", "phase"), columns, strict=True))
 
     def place(self, at_ns: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Columns for these instants; -1 and "" without a level."""
+        """Return the columns for these instants; -1 and "" without a level."""
         span = np.searchsorted(self._begins_ns, at_ns, side="right") - 1
         return {name: column[span] for name, column in self._columns.items()}
 
@@ -64,9 +65,9 @@ def held(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def parquet_writer(folder: RunFolder) -> Iterator[Callable[[Piece], None]]:
-    """What takes the folder's records, some at a time; requests.parquet is there at the end.
+    """Yield a function that takes tables of records; requests.parquet exists when the block ends.
 
-    Raises RunFolderError when it cannot be written.
+    Raises RunFolderError if it cannot be written.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - 0.2 s, and only needed here
 
@@ -74,7 +75,8 @@ def parquet_writer(folder: RunFolder) -> Iterator[Callable[[Piece], None]]:
 
     levels = Levels(folder.path)
     empty = requests_of([Columns().piece()], levels)
-    # instants hardly ever repeat: looking for repetitions takes twice the time and saves nothing
+    # Dictionary encoding only for columns with repeated values: instants hardly ever repeat, and
+    # building a dictionary of them takes twice the time and saves nothing.
     words = [f.name for f in empty.schema if str(f.type) in ("int64", "string")]
     words.append("tokens.list.element")
     with (

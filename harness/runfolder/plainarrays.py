@@ -1,4 +1,4 @@
-"""`arrays` without C, and what reads many arrays at once."""
+"""The Python version of `arrays`, and `values`, which `columns` uses for many arrays at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-ZEROS: Final = b"c" + bytes(8)  # a packed array of nothing but zeros
+ZEROS: Final = b"c" + bytes(8)  # a packed array of zeros
 _TYPES: Final = {b"1": "<i1", b"2": "<i2", b"4": "<i4", b"8": "<i8"}
 
 
 def pack_in_python(
     sent_ns: int, at_ns: array[int], not_before_ns: array[int], tokens: array[int], /
 ) -> tuple[bytes, bytes, bytes]:
-    """(at_ns, not_before_ns, tokens) as in a payload; each has as many int64 values."""
+    """Return (at_ns, not_before_ns, tokens) as in a payload, from int64 arrays of one length."""
     raw, low = bytes(at_ns), bytes(not_before_ns)
     if not raw:
         return b"", b"", b""
@@ -33,7 +33,7 @@ def pack_in_python(
 def unpack_in_python(
     sent_ns: int, n: int, at: bytes, lags: bytes, tokens: bytes, /
 ) -> tuple[bytes, bytes, bytes]:
-    """The inverse: the bytes of n int64 values each. Raises ValueError, KeyError."""
+    """Return the bytes of the three arrays, n int64 values each. Raises ValueError, KeyError."""
     times = np.cumsum(values(at, n), dtype=np.int64)
     times += sent_ns
     low = times if lags == ZEROS else times - values(lags, n)
@@ -44,18 +44,19 @@ def _pack(raw: bytes) -> bytes:
     if raw == raw[:8] * (len(raw) // 8):
         return b"c" + raw[:8]
     numbers = np.frombuffer(raw, np.int64)
+    # the bits of the largest magnitude plus a sign; -128 fits into 8 bits, as 127 does
     bits = max(int(numbers.max()), -int(numbers.min()) - 1).bit_length() + 1
     width = next(w for w in (1, 2, 4, 8) if bits <= 8 * w)
     return b"%d" % width + numbers.astype(f"<i{width}").tobytes()
 
 
 def values(packed: bytes, n: int) -> NDArray[np.signedinteger[Any]]:
-    """So many, of whatever width; ValueError when there are not as many."""
+    """Return the n values of a packed array. Raises ValueError if their number is another."""
     if n == 0:
         return np.zeros(0, np.int64)
     constant = packed[:1] == b"c"
     numbers = np.frombuffer(packed, "<i8" if constant else _TYPES[packed[:1]], offset=1)
     if len(numbers) != (1 if constant else n):
         raise ValueError(n)
-    # a constant is not repeated in memory: each place of the view is the same eight bytes
+    # A constant is not repeated in memory: all n elements of the view are the same eight bytes.
     return np.broadcast_to(numbers, n) if constant else numbers

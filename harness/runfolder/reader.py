@@ -1,4 +1,4 @@
-"""Reading a run folder, whatever happened to it: what can be read, and what could not, counted."""
+"""Reads a run folder, whatever happened to it, and counts what could not be read."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder: its requests and samples in memory, its tokens on the disk (`Recorded`).
+    """A run folder: its requests and samples in memory, its tokens on disk (`Recorded`).
 
-    Rows of `table` and entries of `errors` are the same requests, by worker, then number.
+    Rows of `table` and entries of `errors` are the same requests, ordered by worker and number.
     """
 
     path: Path
-    info: dict[str, Any]  # run.json; {} when there is none
-    table: RecordTable  # thin: three events of a request at most
-    errors: list[str]  # "" where nothing was said
+    info: dict[str, Any]  # run.json; {} if it is missing
+    table: RecordTable  # thin: at most three events of each request
+    errors: list[str]  # "": no error text
     steps: list[dict[str, Any]]
     server: list[ServerSample]
     client: list[ClientSample]
@@ -50,7 +50,7 @@ class Run:
     damage: Damage
 
     def chunks(self) -> Iterator[RecordTable]:
-        """All requests with all events, read from the record files again."""
+        """Read all requests with all events from the record files again."""
         return (piece.table for piece in read_pieces(self.path, Damage()))
 
 
@@ -67,9 +67,10 @@ def check_folder(path: Path) -> None:
 
 
 def read_run(path: Path | str, also: Callable[[Piece], None] | None = None) -> Run:
-    """Everything in a run folder. Raises RunFolderError only when it is none at all.
+    """Read everything in a run folder. Raises RunFolderError only if it is no run folder.
 
-    `also` sees the requests with all their tokens as they are read: nobody reads them for it again.
+    `also` is called with the requests and all their tokens while they are read, which saves its
+    caller a second pass over the files.
     """
     path = Path(path)
     check_folder(path)
@@ -93,7 +94,7 @@ def read_run(path: Path | str, also: Callable[[Piece], None] | None = None) -> R
 
 
 def read_result(path: Path) -> Result | None:
-    """result.json; None where there is none. Raises RunFolderError when it is another's."""
+    """Read result.json; None if it is missing. Raises RunFolderError for an unknown format."""
     value = read_json(path / names.RESULT)
     if value is None:
         return None
@@ -109,7 +110,7 @@ def read_result(path: Path) -> Result | None:
 def read_requests(
     path: Path, damage: Damage, also: Callable[[Piece], None] | None = None
 ) -> tuple[RecordTable, list[str]]:
-    """Each request once, thin, and its error, by worker and number; losses go to `damage`."""
+    """Read each request once, thin, and its error, by worker and number; counts losses."""
     tables, errors = [], []
     for piece in read_pieces(path, damage):
         if also is not None:
@@ -122,7 +123,7 @@ def read_requests(
 
 
 def read_pieces(path: Path, damage: Damage) -> Iterator[Piece]:
-    """Each request once, by worker and number, from all record files; losses go to `damage`."""
+    """Yield each request once, from all record files in turn; counts losses in `damage`."""
     seen = Seen()
     for file in names.record_files(path):
         try:
@@ -134,14 +135,14 @@ def read_pieces(path: Path, damage: Damage) -> Iterator[Piece]:
 
 
 def read_server(path: Path, damage: Damage) -> list[ServerSample]:
-    """The server's samples in time order; figures that a line lacks are NaN."""
+    """Read the server's samples in time order; fields missing from a line are NaN."""
     samples, bad = from_rows(_lines(path, names.SERVER, damage))
     damage.bad_lines += bad
     return sorted(samples, key=lambda sample: sample.at_ns)
 
 
 def read_client(path: Path, damage: Damage) -> list[ClientSample]:
-    """What the load generator's processes said of themselves, in time order."""
+    """Read the samples of the load generator's processes in time order."""
 
     def sample(row: dict[str, Any]) -> ClientSample:
         seconds, lag_ms = number(row["cpu_s"]), number(row.get("loop_lag_ms", 0))
@@ -152,20 +153,20 @@ def read_client(path: Path, damage: Damage) -> list[ClientSample]:
 
 
 def read_gpu(path: Path, damage: Damage) -> list[GpuSample]:
-    """The GPUs' samples in time order; figures that a line lacks are NaN."""
+    """Read the GPUs' samples in time order; fields missing from a line are NaN."""
     floats = {f.name for f in fields(GpuSample)} - {"at_ns", "gpu", "throttled"}
 
     def sample(row: dict[str, Any]) -> GpuSample:
-        held = row.get("throttled")
+        reasons = row.get("throttled")
         read = {name: number(row[name]) for name in floats & row.keys()}
-        words = None if held is None else tuple(map(str, held))
+        words = None if reasons is None else tuple(map(str, reasons))
         return GpuSample(int(row["at_ns"]), int(row["gpu"]), **read, throttled=words)
 
     return sorted(_each(path, names.GPU, sample, damage), key=lambda sample: sample.at_ns)
 
 
 def read_traces(path: Path, damage: Damage) -> list[Trace]:
-    """What the server's traces said of requests, in the order in which they came."""
+    """Read the server's traces in the order of their arrival."""
 
     def trace(row: dict[str, Any]) -> Trace:
         seconds = (number(row[name]) for name in ("ttft_s", "queue_s", "prefill_s"))
@@ -175,14 +176,14 @@ def read_traces(path: Path, damage: Damage) -> list[Trace]:
 
 
 def _each(path: Path, name: str, read: Callable[[dict[str, Any]], T], damage: Damage) -> list[T]:
-    """What `read` makes of each line; a line of which it makes nothing is counted."""
-    made = []
+    """Apply `read` to each line; lines for which it raises are counted as bad."""
+    items = []
     for row in _lines(path, name, damage):
         try:
-            made.append(read(row))
+            items.append(read(row))
         except (KeyError, TypeError, ValueError, OverflowError):
             damage.bad_lines += 1
-    return made
+    return items
 
 
 def _lines(path: Path, name: str, damage: Damage) -> list[dict[str, Any]]:

@@ -1,4 +1,8 @@
-"""The record sink that writes to the run folder: whole requests at once, open ones at the end."""
+"""The record sink of the run folder: writes ended requests at once, unfinished ones at the end."""
+
+# Only ended requests are appended to the file. Partial records are kept in memory, by request and
+# then by the instant up to which they are known, and are dropped when the whole record arrives. So
+# a file never holds a request twice, and every record in it is final.
 
 from __future__ import annotations
 
@@ -23,13 +27,13 @@ CUT_SHORT = "the run ended while this answer was being read"
 class RecordWriter:
     """RecordSink: one worker's file. Parts are kept until their request ends.
 
-    `close()` writes what is still open as cancelled; call it from every way out (it may be called
-    twice). After a kill those requests are missing from the file, and the reader counts them by
-    the gap in the numbers.
+    `close()` writes unfinished requests as cancelled; call it on every exit path (calling it twice
+    is safe). After a kill these requests are missing from the file, and the reader counts them by
+    the gap in the request numbers.
     """
 
     def __init__(self, folder: RunFolder, worker: int) -> None:
-        """Open `records.<worker>.msgpack`; the records may be of any worker."""
+        """Open `records.<worker>.msgpack`; it may hold records of any worker."""
         self._file = folder.append_to(names.records(worker))
         self._secrets = folder.secrets
         self._ended = Seen()
@@ -37,11 +41,11 @@ class RecordWriter:
 
     @property
     def unwritten(self) -> int:
-        """Requests that did not fit on the disk."""
+        """The number of requests that did not fit on the disk."""
         return self._file.unwritten
 
     def put(self, records: Sequence[RequestRecord]) -> None:
-        """Write the whole records, one write for all; keep the parts; drop what came before."""
+        """Write the ended requests, in one write; keep the parts of the others."""
         whole: list[RequestRecord] = []
         for record in records:
             if record.outcome is Outcome.open:
@@ -53,7 +57,7 @@ class RecordWriter:
         self._write(whole)
 
     def close(self) -> None:
-        """Write what is open as cancelled, then bring the file to the disk."""
+        """Write unfinished requests as cancelled, then sync the file to disk."""
         for parts in self._parts.values():
             self._write([joined(decode(b"".join(parts.values())).records)])
         self._parts.clear()
@@ -64,14 +68,14 @@ class RecordWriter:
             self._file.append(b"".join(map(self._clean, records)), len(records))
 
     def _clean(self, record: RequestRecord) -> bytes:
-        """Its frame; an error text may quote a URL or a header."""
+        # an error text may quote a URL or a header
         if not record.error:
             return encode(record)
         return encode(replace(record, error=redact_text(record.error, self._secrets)))
 
 
 def joined(parts: list[RequestRecord]) -> RequestRecord:
-    """The record of an unended request from its parts, in any order: cancelled where they end."""
+    """Join the parts of an unfinished request, in any order, to a cancelled record."""
     parts = sorted(parts, key=lambda part: part.done_ns)
     return replace(
         parts[-1],

@@ -1,8 +1,8 @@
-"""ServerSample to a line of server.jsonl and back: short, and old folders stay readable.
+"""Converts a ServerSample to a line of server.jsonl and back.
 
-A line holds what the server said and nothing it did not say. Histograms are `[sum, counts]`, one
-count per bucket (not cumulative), without the empty buckets at the end; the buckets' bounds stand
-in the first line and again where they change.
+A line contains only the values that the server reported. Histograms are `[sum, counts]`, one count
+per bucket (not cumulative), without empty buckets at the end; the bounds of the buckets are in the
+first line, and again in a line where they change.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ NUMBERS: Final = tuple(
 
 
 def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
-    """One line; `known` holds the bounds that earlier lines gave and is brought up to date."""
+    """Return one line; `known` has the bounds written in earlier lines, and is updated."""
     row: dict[str, Any] = {"at_ns": sample.at_ns}
-    said = {name: getattr(sample, name) for name in NUMBERS}
+    values = {name: getattr(sample, name) for name in NUMBERS}
+    # fields that `sums` derives from the histograms when the line is read
     repeated = {f"{k}_{part}" for k in sample.histograms for part in ("sum_s", "count")}
-    row |= {k: _short(v) for k, v in said.items() if k not in repeated and not math.isnan(v)}
+    row |= {k: _short(v) for k, v in values.items() if k not in repeated and not math.isnan(v)}
     if sample.finished:
         row["finished"] = {reason: _short(count) for reason, count in sample.finished.items()}
     if sample.histograms:
         row["histograms"] = {key: _packed(each) for key, each in sample.histograms.items()}
         fresh = {k: h.bounds for k, h in sample.histograms.items() if known.get(k) != h.bounds}
         if fresh:
-            row["bounds"] = {key: bounds[:-1] for key, bounds in fresh.items()}  # +inf is no JSON
+            row["bounds"] = {key: bounds[:-1] for key, bounds in fresh.items()}  # JSON has no +inf
             known |= fresh
     return row
 
 
 def from_row(row: dict[str, Any], known: Bounds) -> ServerSample:
-    """The sample of a line. Raises KeyError, TypeError, ValueError for a line that is none."""
+    """Return the sample of a line. Raises KeyError, TypeError, ValueError for an invalid one."""
     for key, bounds in (row.get("bounds") or {}).items():
         known[key] = (*map(float, bounds), math.inf)
     packed = (row.get("histograms") or {}).items()
@@ -56,7 +57,7 @@ def from_row(row: dict[str, Any], known: Bounds) -> ServerSample:
 
 
 def from_rows(rows: Iterable[dict[str, Any]]) -> tuple[list[ServerSample], int]:
-    """The samples in the order of their lines, and how many lines were none."""
+    """Return the samples in the order of their lines, and the number of invalid lines."""
     known: Bounds = {}
     samples, bad = [], 0
     for row in rows:
@@ -83,5 +84,5 @@ def _unpacked(packed: Any, bounds: tuple[float, ...]) -> Histogram:
 
 
 def _short(value: float) -> float:
-    """3, not 3.0: a third of the bytes."""
+    # 3 instead of 3.0: a third of the bytes
     return int(value) if math.isfinite(value) and value == int(value) else value

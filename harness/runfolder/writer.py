@@ -1,8 +1,8 @@
-"""Writing a run folder so that a crash, a kill or a full disk costs as little as possible.
+"""Writes a run folder so that a crash, a kill or a full disk loses as little as possible.
 
-Everything appended goes to the kernel in one write and at once (nothing waits in our memory, so
-the promise "flushed each second" holds by itself), and a write that did not fit is taken back, so
-that a file holds whole frames or lines only. Final files appear by rename, complete or not at all.
+Appended data goes to the kernel at once, in a single write: nothing is buffered in the process. A
+write that does not fit on the disk is rolled back, so a file contains complete frames or lines
+only. Final files are written under a temporary name and renamed: they are complete or absent.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def _say(text: str) -> None:
 
 
 class RunFolder:
-    """A directory with the files of `names`. `secrets` are values that no file may hold."""
+    """A directory with the files of `names`. `secrets` are values that no file may contain."""
 
     def __init__(
         self, path: Path, secrets: Iterable[str] = (), say: Callable[[str], None] = _say
     ) -> None:
-        """An existing folder; `create` makes a new one. `say` tells a person."""
+        """Use an existing folder; `create` makes a new one. `say` prints a line for the user."""
         self.path = path
         self.secrets = tuple(secrets)
         self.say = say
@@ -41,7 +41,7 @@ class RunFolder:
     def create(
         cls, path: Path | str, secrets: Iterable[str] = (), say: Callable[[str], None] = _say
     ) -> RunFolder:
-        """Make the folder. Raises RunFolderError when it holds anything or cannot be made."""
+        """Create the folder. Raises RunFolderError if it is not empty or cannot be created."""
         path = Path(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -58,23 +58,23 @@ class RunFolder:
         return cls(path, secrets, say)
 
     def append_to(self, name: str) -> AppendFile:
-        """A file to append to, created when it is not there."""
+        """Open a file for appending; create it if it is missing."""
         return AppendFile(self.path / name, self.say)
 
     def lines(self, name: str) -> JsonLines:
-        """A JSON-lines file to append to: steps, server or gpu samples."""
+        """Open a JSON-lines file for appending."""
         return JsonLines(self.append_to(name), self.secrets)
 
     def write(self, name: str, data: bytes | str) -> None:
-        """Write a final file whole: to a temporary name, to the disk, then by rename."""
+        """Write a final file: under a temporary name, synced to disk, then renamed."""
         with self.replacing(name) as file:
             file.write(data.encode() if isinstance(data, str) else data)
 
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[BinaryIO]:
-        """A file that becomes `name` when the block ends well, and else is gone.
+        """Open a file that becomes `name` if the block succeeds and is deleted otherwise.
 
-        Raises RunFolderError where it cannot be written.
+        Raises RunFolderError if it cannot be written.
         """
         temporary = None
         try:
@@ -101,7 +101,7 @@ class RunFolder:
 
 
 class AppendFile:
-    """Whole pieces or nothing. A full disk is said once and counted; the run goes on."""
+    """Appends pieces completely or not at all. A full disk is reported once; the run continues."""
 
     def __init__(self, path: Path, say: Callable[[str], None] = _say) -> None:
         """Open or create `path`. Raises RunFolderError."""
@@ -117,13 +117,15 @@ class AppendFile:
             ) from error
 
     def append(self, data: bytes, pieces: int = 1) -> bool:
-        """Write all of `data`, which holds so many pieces, or take it back and count them."""
+        """Write all of `data`, which contains `pieces` pieces, or roll back and count them."""
         size = os.fstat(self._fd).st_size
         try:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
+            # Roll back a partial write: a reader would take the rest of it for damage, and the next
+            # piece would be appended to it.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, size)
             if not self.unwritten:
@@ -136,7 +138,7 @@ class AppendFile:
         return True
 
     def close(self) -> None:
-        """Bring everything to the disk; harmless when closed already."""
+        """Sync to disk and close; safe to repeat."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.fsync(self._fd)
@@ -148,14 +150,11 @@ class JsonLines:
     """One JSON object per line: dicts or dataclasses."""
 
     def __init__(self, file: AppendFile, secrets: Iterable[str] = ()) -> None:
-        """Write to `file`."""
         self.file = file
         self._secrets = tuple(secrets)
 
     def append(self, value: Any) -> None:
-        """Write one line, without secrets."""
         self.file.append(to_json(redact(plain(value), self._secrets)) + b"\n")
 
     def close(self) -> None:
-        """Nothing comes after."""
         self.file.close()

@@ -1,4 +1,4 @@
-"""Where the target is: a URL in, its parts out, or a sentence about what is wrong with it."""
+"""Parses the target's URL, or explains in a sentence what is wrong with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Address:
 
     @property
     def here(self) -> bool:
-        """Whether it is on this machine, as far as its name says."""
+        """Whether it is on this machine, as far as the name tells."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -39,7 +39,7 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """HOST:PORT as a URL and the Host header have it: an IPv6 address in brackets."""
+        """HOST:PORT as in a URL and in the Host header: an IPv6 address in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -48,12 +48,12 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, what: str = "the URL") -> Address:
-        """Read `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
+        """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
         try:
             parts = urlsplit(url.strip())
             port = parts.port
             host = parts.hostname or ""
-            host.encode("idna")  # as every connection will
+            host.encode("idna")  # every connection will do this, and fail with a traceback
         except ValueError as error:
             raise ConfigError(
                 f"{what} is {url!r} ({error.__cause__ or error}): expected http://HOST:PORT; "
@@ -82,7 +82,7 @@ class Address:
 
 
 def exporter_at(where: str) -> Address:
-    """The exporter that --gpu-metrics names, with or without /metrics. Raises ConfigError."""
+    """Parse the URL of --gpu-metrics, with or without /metrics. Raises ConfigError."""
     if "://" not in where:
         raise ConfigError(
             f"--gpu-metrics is {where!r}: expected local, none or the URL of an exporter; "
@@ -93,18 +93,18 @@ def exporter_at(where: str) -> Address:
 
 
 def by_family(found: list[Any]) -> list[list[Any]]:
-    """What `getaddrinfo` found, the addresses of a family together, in its order of preference."""
+    """Group the results of `getaddrinfo` by family, in its order of preference."""
     families = [info[0] for info in found]
     ordered = sorted(found, key=lambda info: families.index(info[0]))
     return [list(group) for _, group in groupby(ordered, key=lambda info: info[0])]
 
 
 def count_addresses(address: Address) -> int:
-    """How many addresses connections to it are spread over (`drive.connection.Addresses`)."""
+    """Return the number of addresses that connections are spread over."""
     import socket  # noqa: PLC0415 - the command line parses addresses; --help does without sockets
 
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError:  # it had one a moment ago
+    except OSError:  # the name resolved a moment ago; a hiccup of DNS is no reason to stop
         return 1
     return len(by_family(found)[0])

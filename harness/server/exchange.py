@@ -1,6 +1,6 @@
-"""Requests to the target, each read to its end: what the probe and the scraper are made of.
+"""Plain HTTP requests to the target, for the probe and the scraper: each response read to its end.
 
-Only the standard library: the probe must not depend on the reader that it clears the way for.
+Standard library only: the probe must work before the measuring reader is used, and without it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from harness.server.access import Access
 
 MAX_BODY: Final = 4 << 20  # bytes; /metrics of a busy vLLM is 0.1 MB
-LONGEST: Final = 200  # characters of a server's own words in a sentence
+LONGEST: Final = 200  # characters quoted from a server's own text in a sentence
 NAME_MISMATCH: Final = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH
 SPEAKS_PLAIN: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 OUR_PORT: Final = "try the port that `vllm serve` printed."
-CLOSED: Final = (ConnectionError, ssl.SSLError)  # what an idle connection's end looks like
+CLOSED: Final = (ConnectionError, ssl.SSLError)  # raised if the server closed an idle connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Answer:
     status: int
     content_type: str
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)  # by their names in lower case
+    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
 
     def json(self) -> object:
         """The body, parsed; None when it is not JSON."""
@@ -48,31 +48,34 @@ class Answer:
 
 
 def ask(access: Access, path: str, body: object = None) -> Answer:
-    """GET `path`, or POST `body` as JSON. Raises ServerUnreachable with its sentence."""
+    """GET `path`, or POST `body` as JSON. Raises ServerUnreachable with a sentence."""
     with closing(Line(access)) as line:
         return line.ask(path, body, last=True)
 
 
 class Line:
-    """Questions to one target over one connection, for as long as the server keeps it."""
+    """Sends requests to one target over one connection, as long as the server keeps it open."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._kept: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
-        """Hang up; harmless when repeated, and the next question opens a new connection."""
+        """Close the connection; safe to repeat, and the next request opens a new one."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None
 
     def ask(self, path: str, body: object = None, *, last: bool = False) -> Answer:
-        """As `ask` does; `last` tells the server to close after its answer."""
+        """Send one request, as `ask` does; `last` tells the server to close after its answer."""
         access = self._access
-        kept, self._kept = self._kept, None  # only a whole answer brings it back
+        # Only a response that was read to its end leaves the connection usable, and brings it back.
+        kept, self._kept = self._kept, None
         try:
             if kept is not None:
-                with suppress(*CLOSED):  # while it was idle, as servers do: once more on a new one
+                # Servers close idle connections without a warning; only that is tried once more, on
+                # a new connection. A fresh connection that fails is reported.
+                with suppress(*CLOSED):
                     return self._exchange(kept, path, body, last=last)
             return self._exchange(_connect(access), path, body, last=last)
         except (OSError, http.client.HTTPException) as error:
@@ -114,7 +117,8 @@ def _headers(access: Access, data: bytes | None, *, last: bool) -> dict[str, str
 
 
 def _speaks_tls(access: Access) -> bool:
-    """Whether a plain address answers a TLS handshake: what it says to plain HTTP does not tell."""
+    """Return whether a target with an http:// URL completes a TLS handshake."""
+    # Its reaction to plain HTTP does not tell: some close the connection, some send a 400.
     if access.address.tls:
         return False
     try:
@@ -125,13 +129,13 @@ def _speaks_tls(access: Access) -> bool:
 
 
 def _read(response: http.client.HTTPResponse, deadline_ns: int) -> bytes:
-    """The body, bounded in size and in time even if it comes in drips."""
+    """Read the body, bounded in size, and in time even if it arrives byte by byte."""
     body = bytearray()
     while len(body) < MAX_BODY and (piece := response.read1(1 << 16)):
         body += piece
         if time.monotonic_ns() > deadline_ns:
             raise TimeoutError
-    if response.length and len(body) < MAX_BODY:  # less came than Content-Length said
+    if response.length and len(body) < MAX_BODY:  # shorter than its Content-Length
         raise http.client.IncompleteRead(bytes(body), response.length)
     return bytes(body)
 
@@ -155,7 +159,7 @@ def _connect(access: Access) -> http.client.HTTPConnection:
 
 
 def _not_connected(access: Access, error: OSError) -> ServerUnreachable:
-    """No connection stands: name, network, listener or TLS."""
+    """Explain why there is no connection: name, network, listener or TLS."""
     where = access.address
     if isinstance(error, ssl.SSLError):
         return ServerUnreachable(_tls(access, error))
@@ -197,7 +201,7 @@ def _tls(access: Access, error: ssl.SSLError) -> str:
 
 
 def _no_answer(access: Access, error: Exception) -> ServerUnreachable:
-    """The connection stood, but what came back was no whole HTTP response."""
+    """Explain why a connection brought no whole HTTP response."""
     where = access.address
     if isinstance(error, TimeoutError):
         return ServerUnreachable(

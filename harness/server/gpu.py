@@ -1,10 +1,11 @@
-"""The GPUs that a server runs on: what they are, and a reading of each when asked.
+"""The GPUs that a server runs on: their properties and readings.
 
-    --gpu-metrics local   this machine's, through NVML
-    --gpu-metrics URL     another machine's: of `vllm-harness exporter` there, or a dcgm-exporter
+    --gpu-metrics local   this machine's GPUs, through NVML
+    --gpu-metrics URL     another machine's: URL of `vllm-harness exporter` or of a dcgm-exporter
     --gpu-metrics none    not read
 
-Without a choice it is `local` for a server on this machine. No GPU is no error: `Gpus.why` says it.
+The default is `local` for a server on this machine. A missing GPU is not an error: `Gpus.why` has
+the reason.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 LOCAL: Final = "local"
 NONE: Final = "none"
 ANSWER_NS: Final = 5 * SECOND
-UUID_LENGTH: Final = 12  # GPU-6fee9673: tells GPUs apart, names no machine
+UUID_LENGTH: Final = 12  # GPU-6fee9673: distinguishes GPUs, identifies no machine
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. What is not said is "" or 0."""
+    """One GPU. Unknown properties are "" or 0."""
 
     index: int
     name: str
@@ -42,41 +43,41 @@ class Gpu:
     uuid: str  # its beginning
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> Gpu:
-        return cls(**said | {"uuid": said["uuid"][:UUID_LENGTH]})
+    def of(cls, labels: dict[str, Any]) -> Gpu:
+        return cls(**labels | {"uuid": labels["uuid"][:UUID_LENGTH]})
 
 
 class GpuSource(Protocol):
     """Where readings come from."""
 
-    blocking: bool  # whether `read` holds up its thread: ask in another one
+    blocking: bool  # whether `read` blocks its thread: call it in another one
 
     def gpus(self) -> list[dict[str, Any]]:
-        """What there is: index, name, memory_mib, driver, uuid."""
+        """Return index, name, memory_mib, driver and uuid of each GPU."""
 
     def read(self, at_ns: int) -> list[GpuSample]:
-        """One reading of each; a figure that cannot be read is NaN."""
+        """Return one sample per GPU; a figure that cannot be read is NaN."""
 
     def close(self) -> None:
-        """No reading comes after."""
+        """Release the source."""
 
 
 class ExportedGpus:
-    """Those of another machine, or of this one, behind a dcgm-exporter or an exporter of ours."""
+    """GPUs read from a dcgm-exporter or from our own exporter."""
 
-    blocking = False  # it waits as any greenlet does
+    blocking = False  # sockets are gevent's: only the greenlet waits
 
     def __init__(self, access: Access) -> None:
         self._line = Line(access)
-        self.engine_cpu_s = nan  # of the engine cores beside an exporter of ours
+        self.engine_cpu_s = nan  # of the engine cores, where our own exporter runs beside them
 
     def gpus(self) -> list[dict[str, Any]]:
-        """As the exporter labels them. Raises ServerUnreachable."""
+        """Raises ServerUnreachable."""
         page = self._line.ask("/metrics").body
         return dcgm.gpu_labels(page) or own_exporter.gpu_labels(page)
 
     def read(self, at_ns: int) -> list[GpuSample]:
-        """[] when the exporter does not answer."""
+        """Return [] if the exporter does not answer."""
         try:
             page = self._line.ask("/metrics").body
         except ServerUnreachable:
@@ -91,7 +92,7 @@ class ExportedGpus:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What was found; `source` None: nothing to read, and `why`."""
+    """The GPUs that were found; without a `source` none can be read, and `why` has the reason."""
 
     where: str  # local, none, or the exporter's URL
     found: tuple[Gpu, ...] = ()
@@ -99,7 +100,7 @@ class Gpus:
     why: str = ""
 
     def told(self, sample: ServerSample) -> ServerSample:
-        """The sample with the engine cores' CPU, where only an exporter beside them says it."""
+        """Add the engine cores' CPU time where only an exporter on their machine knows it."""
         if not isinstance(self.source, ExportedGpus) or not isnan(sample.engine_cpu_s):
             return sample
         return replace(sample, engine_cpu_s=self.source.engine_cpu_s)
@@ -109,9 +110,9 @@ class Gpus:
 
 
 def open_gpus(choice: str | None, server: Address | None) -> Gpus:
-    """Those of `choice`; `server` None: the embedded engine, which uses none.
+    """Open the GPUs of `choice`; `server` None: the embedded engine, which uses none.
 
-    Raises ConfigError and ServerUnreachable for an exporter that was asked for.
+    Raises ConfigError and ServerUnreachable for the URL of an exporter.
     """
     if choice is None:
         if server is None:
@@ -128,11 +129,11 @@ def open_gpus(choice: str | None, server: Address | None) -> Gpus:
 
 
 def local_gpus() -> Gpus:
-    """This machine's."""
+    """Open this machine's GPUs."""
     try:
         source = NvmlGpus.open()
-    except NoGpu as no:
-        return Gpus(LOCAL, why=str(no))
+    except NoGpu as error:
+        return Gpus(LOCAL, why=str(error))
     return Gpus(LOCAL, tuple(map(Gpu.of, source.gpus())), source)
 
 

@@ -1,7 +1,7 @@
-"""Ask a target what it is, before any load: a few reads and at most one tiny streamed request.
+"""Probes a target before any load: a few reads and at most one tiny streamed request.
 
-What is wrong with a target is said here, once, in one sentence with an exit code. What it can do
-is returned as `Capabilities`, so that nothing downstream has to guess.
+A problem with the target is reported here, once, in one sentence with an exit code. What the target
+can do is returned as `Capabilities`, so that nothing downstream has to guess.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from harness.server.access import Access
 
-ASK: Final[dict[str, dict[str, object]]] = {
+TINY_REQUEST: Final[dict[str, dict[str, object]]] = {
     "chat": {"messages": [{"role": "user", "content": "Hi"}]},
     "completions": {"prompt": "Hi"},
 }
@@ -31,36 +31,36 @@ LENGTH: Final[dict[str, object]] = {"ignore_eos": True, "min_tokens": 2}
 COUNTS: Final[dict[str, object]] = {
     "stream_options": {"include_usage": True, "continuous_usage_stats": True}
 }
-# From all that the harness would like to ask for down to the bare API: the first that is accepted
-# counts. A refused one costs the server nothing: it generates only once.
+# From everything that the harness can make use of down to the bare API: the first tier that the
+# server accepts counts. A refused request costs the server nothing, so it generates only once.
 TIERS: Final[tuple[Mapping[str, object], ...]] = (LENGTH | COUNTS, COUNTS, {})
-# Only with VLLM_SERVER_DEV_MODE=1, and in the embedded engine; others do not show their flags.
+# Exists only with VLLM_SERVER_DEV_MODE=1 and in the embedded engine.
 SERVER_INFO: Final = "/server_info?config_format=json"
 REFUSED: Final = (400, 422)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a target is and accepts."""
+    """What a target is and what it accepts."""
 
     url: str  # its root, without /v1
     api: str  # `chat` or `completions`
     model: str
     models: tuple[str, ...]
-    max_model_len: int | None  # tokens, prompt and output together; None: not said
+    max_model_len: int | None  # tokens, prompt and output together; None: unknown
     version: str  # vLLM's; "" where there is no /version
-    fixed_length: bool  # takes ignore_eos and min_tokens: outputs can be of exact length
-    continuous_usage: bool  # says in each event how many tokens came so far
-    final_usage: bool  # says at the end how many tokens there were
+    fixed_length: bool  # accepts ignore_eos and min_tokens: outputs can have an exact length
+    continuous_usage: bool  # each event has the number of tokens so far
+    final_usage: bool  # the last event has the number of tokens
     tokenize: bool  # has /tokenize
     metrics: bool  # has /metrics with vLLM's names
-    addresses: int = 1  # of its host; connections are spread over them
-    flags: Mapping[str, Any] = field(default_factory=dict)  # as the server shows them, if it does
+    addresses: int = 1  # of its host name; connections are spread over them
+    flags: Mapping[str, Any] = field(default_factory=dict)  # if the server shows them
     cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
 
 
 def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
-    """Find out what the target is. Raises ServerUnreachable, or ConfigError for `model`."""
+    """Probe the target. Raises ServerUnreachable, or ConfigError for `model`."""
     listed = _models(access)
     chosen = _choose(access, model, tuple(listed))
     tier, streamed = _stream(access, api, chosen)
@@ -68,14 +68,14 @@ def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
     version = _optional(access, "/version")
     metrics = _optional(access, "/metrics")
     tokens = _optional(access, "/tokenize", {"model": chosen, "prompt": "Hi"})
-    said = version.json() if version else None
+    body = version.json() if version else None
     return Capabilities(
         url=str(access.address),
         api=api,
         model=chosen,
         models=tuple(listed),
         max_model_len=limit if isinstance(limit, int) else None,
-        version=str(said.get("version", "")) if isinstance(said, dict) else "",
+        version=str(body.get("version", "")) if isinstance(body, dict) else "",
         fixed_length="ignore_eos" in TIERS[tier],
         continuous_usage=streamed.continuous_usage,
         final_usage=streamed.final_usage,
@@ -88,7 +88,6 @@ def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
 
 
 def _models(access: Access) -> dict[str, dict[str, object]]:
-    """The rows of /v1/models by name."""
     answer = ask(access, "/v1/models")
     if answer.status != 200:  # noqa: PLR2004 - HTTP
         raise _refused(access, "/v1/models", answer)
@@ -121,9 +120,9 @@ def _choose(access: Access, model: str | None, listed: tuple[str, ...]) -> str:
 
 
 def _stream(access: Access, api: str, model: str) -> tuple[int, Streamed]:
-    """The first tier that the server accepts, and what its stream held."""
+    """Return the first tier that the server accepts, and what its stream contained."""
     for tier, extra in enumerate(TIERS):
-        body = {"model": model, "stream": True, "max_tokens": 2, **ASK[api], **extra}
+        body = {"model": model, "stream": True, "max_tokens": 2, **TINY_REQUEST[api], **extra}
         answer = ask(access, API_PATHS[api], body)
         if answer.status == 200:  # noqa: PLR2004 - HTTP
             return tier, read_stream(access, answer)
@@ -133,7 +132,7 @@ def _stream(access: Access, api: str, model: str) -> tuple[int, Streamed]:
 
 
 def _optional(access: Access, path: str, body: object = None) -> Answer | None:
-    """An answer of 200, else None: the harness can do without."""
+    """Return an answer with status 200, else None: the harness can do without it."""
     try:
         answer = ask(access, path, body)
     except ServerUnreachable:
@@ -142,7 +141,6 @@ def _optional(access: Access, path: str, body: object = None) -> Answer | None:
 
 
 def _refused(access: Access, path: str, answer: Answer) -> ServerUnreachable:
-    """An HTTP status other than 200."""
     where, status = f"{access.address}{path}", answer.status
     if status in (401, 403):
         key = (
@@ -186,7 +184,7 @@ def _quoted(text: str) -> str:
 
 
 def flags(access: Access) -> dict[str, Any]:
-    """Those of FLAGS that the server shows; {} when it shows none."""
+    """Return those of FLAGS that the server shows; {} if it shows none."""
     try:
         answer = ask(access, SERVER_INFO)
     except ServerUnreachable:
@@ -205,9 +203,9 @@ def flags(access: Access) -> dict[str, Any]:
 
 
 def cache_summary(engines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Of `vllm:cache_config_info`, one per engine: what all engines have together; {}: unknown.
+    """Sum up the labels of `vllm:cache_config_info`, one mapping per engine; {}: unknown.
 
-    `block_size` in tokens, `kv_blocks` and `kv_tokens` over all engines.
+    `block_size` is in tokens; `kv_blocks` and `kv_tokens` are totals over all engines.
     """
     if not engines:
         return {}

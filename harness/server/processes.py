@@ -1,9 +1,9 @@
-"""The CPU time of a vLLM's processes, from this host's process table: no /metrics page tells it.
+"""Reads the CPU time of vLLM's processes from this host's process table: /metrics does not have it.
 
 vLLM names its processes: `VLLM::EngineCore`, one for each data-parallel rank, and with several API
-servers `VLLM::APIServer_0` and so on (one API server is the process that was started). Those of a
-target are its listener's family: who listens on the port, the ancestors that run vLLM too, and
-their descendants. Elsewhere, or of another user, they are not seen, and nothing is said.
+servers `VLLM::APIServer_0` and so on (a single API server is the process that was started). The
+processes of a target are the listener on its port, the listener's ancestors that run vLLM too, and
+all their descendants. On another host, or of another user, they are not visible.
 """
 
 from __future__ import annotations
@@ -22,35 +22,34 @@ if TYPE_CHECKING:
     from harness.server.address import Address
 
 ENGINE: Final = "VLLM::EngineCore"
-FRONT: Final = "VLLM::APIServer"
-SEARCHES: Final = 3  # for the processes; then there are none here
+API_SERVER: Final = "VLLM::APIServer"
+SEARCHES: Final = 3  # attempts to find the processes before giving up
 
 
 class ServerProcesses:
-    """Finds them once, and again when one has gone."""
+    """Finds the processes once, and again when one of them has exited."""
 
     def __init__(self, address: Address) -> None:
-        """`address`: where the target listens."""
         self.port = address.port
         self._left = SEARCHES if address.here else 0
         self._engines: list[psutil.Process] = []
-        self._fronts: list[psutil.Process] = []
+        self._api_servers: list[psutil.Process] = []
 
     def told(self, sample: ServerSample) -> ServerSample:
-        """The sample with what this host says of the server's processes, seconds of CPU."""
+        """Add the CPU seconds of the server's processes to a sample, as far as they are known."""
         if not self._engines and self._left:
             self._left -= 1
             self._find()
         if not self._engines:
             return sample
         try:
-            engine_s, front_s = cpu_s(self._engines), cpu_s(self._fronts)
-        except psutil.Error:  # gone, or somebody else's: it is looked for anew
+            engine_s, api_s = cpu_s(self._engines), cpu_s(self._api_servers)
+        except psutil.Error:  # exited, or of another user: search again
             self._engines, self._left = [], SEARCHES
             return sample
-        # several API servers' own counters cannot be added up by a scrape of one of them
-        front_s = front_s / len(self._fronts) if self._fronts else sample.api_cpu_s
-        return replace(sample, engine_cpu_s=engine_s, api_cpu_s=front_s)
+        # Of several API servers on one port, a scrape reaches any one and sees only its counter.
+        api_s = api_s / len(self._api_servers) if self._api_servers else sample.api_cpu_s
+        return replace(sample, engine_cpu_s=engine_s, api_cpu_s=api_s)
 
     def _find(self) -> None:
         try:
@@ -58,11 +57,11 @@ class ServerProcesses:
         except psutil.Error:
             return
         self._engines = named(family, ENGINE)
-        self._fronts = named(family, FRONT)
+        self._api_servers = named(family, API_SERVER)
 
 
 def family_of(port: int) -> list[psutil.Process]:
-    """Who listens on the port, the vLLM above it, and all below. Raises psutil.Error."""
+    """Return the listener on the port, vLLM above it, and all below. Raises psutil.Error."""
     listeners = {
         c.pid
         for c in psutil.net_connections("tcp")
@@ -73,7 +72,7 @@ def family_of(port: int) -> list[psutil.Process]:
 
 
 def _head(process: psutil.Process) -> psutil.Process:
-    """The first of its ancestors that runs vLLM."""
+    """Return the topmost ancestor that runs vLLM."""
     above = process.parent()
     while above is not None and _is_vllm(above.cmdline()):
         process, above = above, above.parent()
@@ -81,19 +80,20 @@ def _head(process: psutil.Process) -> psutil.Process:
 
 
 def _is_vllm(command: Sequence[str]) -> bool:
-    """`vllm serve`, `python -m vllm...` or one of vLLM's own names; not a shell that says vllm."""
+    # `vllm serve`, `python -m vllm...` or one of vLLM's own process names, but not a shell whose
+    # command line mentions vllm.
     name, *rest = [*command, "", "", ""][:3]
     module = rest[1] if rest[0] == "-m" else Path(rest[0]).name
     return name.startswith("VLLM::") or module.split(".")[0] == "vllm"
 
 
 def named(processes: Sequence[psutil.Process], name: str) -> list[psutil.Process]:
-    """Those that carry one of vLLM's names."""
+    """Return the processes whose name begins with one of vLLM's names."""
     return [p for p in processes if (p.cmdline() or [""])[0].startswith(name)]
 
 
 def cpu_s(processes: Sequence[psutil.Process]) -> float:
-    """User and system time of all of them; NaN of none. Raises psutil.Error."""
+    """Return the sum of user and system time; NaN without a process. Raises psutil.Error."""
     if not processes:
         return math.nan
     times = [process.cpu_times() for process in processes]

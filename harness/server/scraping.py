@@ -1,4 +1,4 @@
-"""One scrape of a target's /metrics, with what this host says of the target's processes."""
+"""Scrapes a target's /metrics, and adds the CPU time of its processes on this host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Scraped(NamedTuple):
-    """What came of it; `sample` is None where the answer has no figure of vLLM's."""
+    """The result of a scrape; `sample` is None if the answer has no metric of vLLM's."""
 
     answer: Answer
     sample: ServerSample | None
@@ -30,7 +30,7 @@ class Scraped(NamedTuple):
 def read_metrics(
     access: Access, answer: Answer, at_ns: int, took_ns: float = nan
 ) -> ServerSample | None:
-    """VLLM's figures in an answer; None without any. Raises ServerUnreachable for a broken page."""
+    """Return vLLM's metrics in an answer, None without any. Raises ServerUnreachable: malformed."""
     try:
         return server_sample(answer.body, at_ns, took_ns)
     except ValueError as error:
@@ -42,7 +42,7 @@ def read_metrics(
 
 
 class Scrape:
-    """Call it for one scrape. A connection each second would cost the server more: one is kept."""
+    """Call it for one scrape; it keeps one connection, which is cheaper for the server."""
 
     def __init__(self, access: Access, now_ns: Callable[[], int]) -> None:
         """`now_ns`: the clock that samples are stamped with."""
@@ -52,13 +52,13 @@ class Scrape:
         self._now_ns = now_ns
 
     def __call__(self) -> Scraped:
-        """One reading, stamped with the middle of the exchange. Raises ServerUnreachable."""
-        begun = self._now_ns()
+        """Return one reading, stamped with the middle of the exchange. Raises ServerUnreachable."""
+        start = self._now_ns()
         answer = self._line.ask("/metrics")
-        took_ns = self._now_ns() - begun
+        took_ns = self._now_ns() - start
         found = None
         if answer.status == HTTPStatus.OK:
-            found = read_metrics(self._access, answer, begun + took_ns // 2, took_ns)
+            found = read_metrics(self._access, answer, start + took_ns // 2, took_ns)
         return Scraped(answer, found and self._processes.told(found), took_ns)
 
     def close(self) -> None:

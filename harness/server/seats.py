@@ -1,4 +1,4 @@
-"""`max_num_seqs`: given, read or inferred, and which; vLLM's metrics do not have it."""
+"""The server's flags and its `max_num_seqs`: given by the user, read, or inferred from metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.measure.samples import ServerSample
 
 NAME: Final = "max_num_seqs"
-# part of vLLM's configuration -> what of it moves a knee
+# section of vLLM's configuration -> its flags that influence a knee
 FLAGS: Final = {
     "scheduler_config": (
         "max_num_seqs",
@@ -35,13 +35,13 @@ FLAGS: Final = {
     "model_config": ("max_model_len", "dtype", "quantization", "enforce_eager"),
     "speculative_config": ("method", "num_speculative_tokens"),
 }
-# the same and more as `vllm serve` spells them; a person may name any of these
+# further flags that --server-flag accepts, as `vllm serve` spells them
 SPELLED: Final = ("api_server_count", "block_size", "kv_cache_dtype", "num_gpu_blocks_override",
                   "scheduling_policy")  # fmt: skip
 
 
 def flag_given(text: str) -> tuple[str, int | float | str]:
-    """`max-num-seqs=256` of --server-flag as ("max_num_seqs", 256). Raises ConfigError."""
+    """Parse `max-num-seqs=256` of --server-flag: ("max_num_seqs", 256). Raises ConfigError."""
     name, equals, value = (part.strip() for part in text.partition("="))
     name = name.lstrip("-").replace("-", "_")
     if not (name.isidentifier() and equals and value):
@@ -50,10 +50,10 @@ def flag_given(text: str) -> tuple[str, int | float | str]:
         )
     known = sorted({*SPELLED, *(flag for flags in FLAGS.values() for flag in flags)})
     if name not in known:
-        meant = closest(name, known, NAME).replace("_", "-")
+        suggestion = closest(name, known, NAME).replace("_", "-")
         raise ConfigError(
             f"--server-flag is {text!r}, which is not a known flag: expected one of "
-            f"{', '.join(known).replace('_', '-')}; try --server-flag {meant}={value}."
+            f"{', '.join(known).replace('_', '-')}; try --server-flag {suggestion}={value}."
         )
     return name, _value(value)
 
@@ -66,19 +66,20 @@ def _value(text: str) -> int | float | str:
 
 
 def flags_of(read: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's flags: what it says and what a person says. Raises ConfigError."""
+    """Merge the flags that the server shows and those that the user gave. Raises ConfigError."""
     for name in read.keys() & given.keys():
         if read[name] != given[name]:
-            spelt = name.replace("_", "-")
+            option = name.replace("_", "-")
             raise ConfigError(
-                f"--server-flag {spelt}={given[name]} contradicts the server, which says "
+                f"--server-flag {option}={given[name]} contradicts the server, which says "
                 f"{read[name]}: expected the flag that it was started with; leave it out."
             )
     return {**read, **given}
 
 
 def max_num_seqs(server: Mapping[str, Any], samples: Sequence[ServerSample]) -> MaxNumSeqs:
-    """From run.json's server and the run's samples; what is inferred is of all engines."""
+    """Return it from run.json's server and the run's samples, by engine."""
+    # Running requests are summed over all engines, while the flag is per engine.
     flags, engines = server.get("flags") or {}, server.get("engines") or 1
     value = flags.get(NAME)
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Does the server stream? Read the probe's one answer and see what its events hold."""
+"""Checks the stream that answers the probe: that it is one, and which usage its events carry."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What the probe's stream held."""
+    """Which events of the probe's stream carried usage."""
 
     continuous_usage: bool  # a token-bearing event carried usage too
     final_usage: bool  # an event without a choice carried usage
 
 
 def read_stream(access: Access, answer: Answer) -> Streamed:
-    """Read a 200 to its end. Raises ServerUnreachable when it is no stream of tokens."""
+    """Read a response with status 200. Raises ServerUnreachable if it is no stream of tokens."""
     if answer.content_type != EVENT_STREAM:
         raise ServerUnreachable(
             f"{access.address} does not stream: it answered a request for a stream with "

@@ -1,4 +1,15 @@
-"""The next token of a stream, known by its likeness to one that was read as JSON before."""
+"""Recognizes plain token events by comparing bytes with an earlier one, without parsing JSON."""
+
+# Strategy: the events of one stream differ only in the token's text and in the usage counts.
+# The first plain token event is parsed as JSON and split into a template:
+#
+#   1) a fixed prefix, up to and including the opening quote of the token's text;
+#   2) the text, which ends at the next quote that no backslash escapes;
+#   3) a fixed rest, from that quote on, in which only the counts are variable.
+#
+# A later event that fits the template is a token with a count, which costs a prefix comparison, a
+# search for a quote and one regular expression. An event that differs in any other byte is parsed
+# as JSON as usual, so a wrong guess is impossible: a template can only save work.
 
 from __future__ import annotations
 
@@ -14,41 +25,39 @@ if TYPE_CHECKING:
 UNLIKE: Final = -2
 _COUNT: Final = re.compile(rb'"(prompt|total|completion)_tokens":\d+')
 _QUOTE, _BACKSLASH = b'"', 92
-ANY_NUMBER, RUNNING_COUNT = b"\x01", b"\x02"  # in a likeness; JSON has no such bytes
+# Placeholders in a template; control characters never occur unescaped in JSON.
+ANY_NUMBER, RUNNING_COUNT = b"\x01", b"\x02"
 _COUNTED: Final = {
     b"prompt": b'"prompt_tokens":' + ANY_NUMBER,
     b"total": b'"total_tokens":' + ANY_NUMBER,
     b"completion": b'"completion_tokens":' + RUNNING_COUNT,
 }
-_DIGITS: Final = rb"[0-9]{1,15}"  # below `openai.MOST_TOKENS`; C has the same limit
+_DIGITS: Final = rb"[0-9]{1,15}"  # below `openai.MAX_TOKENS`; C has the same limit
 _patterns: dict[bytes, Callable[[bytes, int], re.Match[bytes] | None]] = {}
-_MOST_PATTERNS: Final = 256  # of a process; a pattern takes as long to make as 100 events to read
-_MOST_LESSONS: Final = 5  # of a stream: its events may all be different
+# Compiling a pattern takes as long as parsing 100 events. The cache is shared by all streams of a
+# process and bounded, because a server may put something unique into every stream.
+_MAX_PATTERNS: Final = 256
+# A stream whose events are all different would compile a pattern for each: it gets this many tries.
+_MAX_LESSONS: Final = 5
 
 
 class Alike:
-    """Of one stream: `learn` from events that were read, `count` those that are like them.
-
-    The events of a stream differ in the token's text and in the running count, and in nothing else.
-    An event that begins and goes on like a known one therefore needs no parsing, which is what
-    reading a token costs most. Whatever differs, by one byte, is left to `read_event`.
-    """
+    """The template of one stream: `learn` it from parsed events, `match` later ones."""
 
     __slots__ = ("_before", "_lessons", "_rest", "_size")
 
     def __init__(self) -> None:
-        """Nothing was seen."""
         self._before = b""
         self._size = self._lessons = 0
         self._rest: Callable[[bytes, int], re.Match[bytes] | None]
 
-    def count(self, data: bytes) -> int:
-        """The running count of the token in `data`, -1 if it has none; or UNLIKE."""
+    def match(self, data: bytes) -> int:
+        """Return the running count of the token in `data`, -1 if it has none, or UNLIKE."""
         size = self._size
         if not size or not data.startswith(self._before):
             return UNLIKE
         end = data.find(_QUOTE, size)
-        if end <= size or data[end - 1] == _BACKSLASH:  # no text; or perhaps not its end
+        if end <= size or data[end - 1] == _BACKSLASH:  # no text, or perhaps not its end
             return UNLIKE
         match = self._rest(data, end)
         if match is None:
@@ -56,11 +65,13 @@ class Alike:
         return int(match[1]) if match.lastindex else -1
 
     def learn(self, data: bytes, chunk: Chunk) -> None:
-        """An event that was read: if it is a plain token, what comes may be like it."""
-        if not _is_plain_token(chunk) or self._lessons >= _MOST_LESSONS:
+        """Take the template from a parsed event, if it is a plain token."""
+        if not _is_plain_token(chunk) or self._lessons >= _MAX_LESSONS:
             return
         self._lessons += 1
-        if self._lessons == 1:  # where the reader knows tokens itself, no second one comes here
+        # Only the second event makes a template: where the C reader matches tokens itself, it takes
+        # over after the first, and a pattern would be compiled for nothing.
+        if self._lessons == 1:
             return
         if (found := _split(data)) is None:
             return
@@ -71,9 +82,9 @@ class Alike:
 
 
 def likeness(data: bytes) -> tuple[bytes, bytes] | None:
-    """What the tokens after this event look like: (before the text, from its closing quote on).
+    """Return (prefix up to the text, rest from its closing quote on) of a plain token event.
 
-    Numbers that will differ are ANY_NUMBER or RUNNING_COUNT. None if it is not a plain token.
+    Variable numbers are replaced by ANY_NUMBER or RUNNING_COUNT. None if it is not a plain token.
     """
     if (found := _split(data)) is None:
         return None
@@ -104,8 +115,8 @@ def _split(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _pattern(rest: bytes) -> Callable[[bytes, int], re.Match[bytes] | None] | None:
-    """Matches what follows a token's text, whatever the counts in it; one for all streams."""
-    if rest not in _patterns and len(_patterns) < _MOST_PATTERNS:
+    """Return a matcher of what follows a token's text; None when the cache is full."""
+    if rest not in _patterns and len(_patterns) < _MAX_PATTERNS:
         pattern = re.escape(rest).replace(RUNNING_COUNT, b"(%b)" % _DIGITS)
         pattern = pattern.replace(ANY_NUMBER, _DIGITS)
         _patterns[rest] = re.compile(pattern).fullmatch

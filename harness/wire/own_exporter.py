@@ -1,4 +1,4 @@
-"""What our own exporter, beside a server on another machine, says: its GPUs, its engine's CPU.
+"""Reads the page of our own exporter on a server's machine: its GPUs, its engine cores' CPU time.
 
 The inverse of `export.target`: Prometheus' base units in, ours out. Names: docs/exporter.md.
 """
@@ -27,23 +27,23 @@ WANTED: Final = frozenset(
 
 
 def gpu_samples(text: bytes | str, at_ns: int) -> list[GpuSample]:
-    """One per GPU, by index; [] when there is no GPU or this is no such exporter."""
+    """Return one sample per GPU, by index; [] without a GPU, or for another exporter's page."""
     return [_sample(gpu, series, at_ns) for gpu, series in sorted(_by_gpu(text).items())]
 
 
 def gpu_labels(text: bytes | str) -> list[dict[str, Any]]:
-    """What is said of each GPU itself: index, name, memory in MiB, driver, UUID."""
+    """Return the properties of each GPU: index, name, memory in MiB, driver, UUID."""
     out = []
     for gpu, series in sorted(_by_gpu(text).items()):
         labels = next((one.labels for one in series if one.name == INFO), {})
         memory = next((one.value for one in series if one.name == MEMORY), nan)
-        said = {key: labels.get(key, "") for key in ("name", "driver", "uuid")}
-        out.append({"index": gpu, "memory_mib": memory / MIB, **said})
+        texts = {key: labels.get(key, "") for key in ("name", "driver", "uuid")}
+        out.append({"index": gpu, "memory_mib": memory / MIB, **texts})
     return out
 
 
 def engine_cpu_s(text: bytes | str) -> float:
-    """CPU time of the engine cores beside that exporter; NaN where it does not say."""
+    """Return the CPU time of the engine cores on the exporter's machine; NaN if it is absent."""
     return next((one.value for one in parse(text, {ENGINE_CPU})), nan)
 
 

@@ -1,8 +1,8 @@
-"""Server-sent events from bytes that may be cut anywhere.
+"""Decodes server-sent events from bytes that may be cut anywhere.
 
-Lines end with LF, CRLF or CR and with nothing else: U+2028 inside JSON is no line end, and a
-character cut in half is put together again because everything stays bytes. Comments and fields
-other than `data` are dropped.
+Lines end with LF, CRLF or CR and with nothing else: U+2028 inside JSON is no line end. Everything
+stays bytes, so a character that is cut in half needs no care. Comments and fields other than `data`
+are dropped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class EventTooLong(ValueError):  # noqa: N818 - says what it is
 
 
 class SseDecoder:
-    """Feed bytes, get the data of whole events (several data lines joined by LF).
+    """Takes bytes, returns the data of whole events (several data lines joined by LF).
 
-    `last` says of the latest feed whether its last byte is that of the last event in it.
+    `last`: whether the latest fed chunk ended with the last byte of an event.
     """
 
-    # The line that has not ended yet is kept in the pieces that it came in, and joined only when
-    # it ends: joining it with each piece would copy a body without line ends over and over.
+    # An unfinished line is kept as a list of pieces and joined once, when it ends. Joining it with
+    # every new piece would copy a body without line ends again and again: quadratic time.
     __slots__ = ("_after_cr", "_begun", "_data", "_data_bytes", "_line", "_line_bytes", "last")
 
     def __init__(self) -> None:
@@ -39,16 +39,16 @@ class SseDecoder:
         self._data: list[bytes] = []  # of the event that has not ended yet
         self._line_bytes = self._data_bytes = 0
         self._after_cr = False  # a CR ended the last line: an LF right after it belongs to it
-        self._begun = False  # past the byte order mark that a stream may begin with
+        self._begun = False  # past the byte order mark that may open a stream
 
     @property
     def held(self) -> int:
-        """Bytes of an event that has not ended."""
+        """Bytes of the unfinished event."""
         return self._line_bytes + self._data_bytes
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Events that end in this chunk, in order. Raises EventTooLong: feed nothing after it."""
-        # nearly always a read holds one whole event of one line: cut it out and be done
+        """Return the events that end in this chunk. Raises EventTooLong: feed nothing after it."""
+        # The fast path: nearly every read holds exactly one event of one line.
         if chunk.startswith(DATA) and chunk.endswith(EVENT_END) and self._begun:
             plain = chunk.count(b"\n") == 2 and _CR not in chunk  # noqa: PLR2004 - the two at the end
             if plain and not self._line and not self._data:
@@ -69,7 +69,7 @@ class SseDecoder:
             return []
         if not self._begun:
             chunk = self._joined(chunk)
-            if _BOM.startswith(chunk):  # all of it, or cut inside it
+            if _BOM.startswith(chunk):  # the whole mark, or a part of it
                 self._hold(chunk)
                 return []
             self._begun = True

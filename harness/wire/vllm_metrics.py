@@ -1,4 +1,4 @@
-"""The text of a vLLM's /metrics in, a ServerSample or the cache's configuration out."""
+"""Reads vLLM's /metrics: text in, a ServerSample or the KV cache's configuration out."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
     Lines = Mapping[str, list[Sample]]
 
-OWN: Final = ("vllm:", "vllm_")  # process_* alone is any server's
+VLLM_PREFIXES: Final = ("vllm:", "vllm_")  # process_* alone may be any server's
 
 
 def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> ServerSample | None:
-    """The sample of one scrape; None when no series of vLLM's is in it.
+    """Return the sample of one scrape; None if it contains no series of vLLM's.
 
-    `at_ns` is the middle of the exchange, `took_ns` how long it was. Raises ValueError, in words,
-    for a histogram whose buckets have no numbers as their bounds.
+    `at_ns`: the middle of the exchange; `took_ns`: its duration. Raises ValueError with a sentence
+    for a histogram bucket whose bound is not a number.
     """
     lines: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in parse(text, WANTED):
         lines[sample.name].append(sample)
-    if not any(name.startswith(OWN) for name in lines):
+    if not any(name.startswith(VLLM_PREFIXES) for name in lines):
         return None
     found: dict[str, Any] = {}
     histograms: dict[str, Histogram] = {}
@@ -46,7 +46,8 @@ def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> Server
 
 
 def _samples(series: Series, lines: Lines) -> list[Sample]:
-    """Those of the newest spelling that the server has; a server that gives two counts once."""
+    # By the newest name that the page has. Some versions write a series under its old and its new
+    # name at once; adding both would count it twice.
     label, value = series.where
     for names in series.names():
         for name in names:
@@ -62,11 +63,9 @@ def _number(series: Series, lines: Lines) -> float | None:
 
 
 def _newest_process(samples: Iterable[Sample]) -> list[float]:
-    """One value per engine.
-
-    With several API servers, 0.9.2 to 0.10 gave some gauges once per process (label `pid`), all but
-    one of them stale; which one is not said, so the largest stands for the engine.
-    """
+    """Return one value per engine."""
+    # With several API servers, vLLM 0.9.2 to 0.10 wrote some gauges once per process (label `pid`),
+    # all but one of them stale. Nothing tells which one, so the largest stands for the engine.
     values: dict[tuple[tuple[str, str], ...], float] = {}
     for sample in samples:
         engine = tuple(sorted((k, v) for k, v in sample.labels.items() if k != "pid"))
@@ -82,7 +81,7 @@ def _by_reason(series: Series, lines: Lines) -> dict[str, float] | None:
 
 
 def _histogram(series: Series, lines: Lines) -> Histogram | None:
-    """All engines together, on the buckets that they share."""
+    """Return the sum over all engines, on the buckets that they share."""
     for names in series.names():
         for bucket, total in ((names[0], names[1]), (names[3], names[4])):
             if bucket in lines:
@@ -102,8 +101,8 @@ def _bound(name: str, le: str) -> float:
         bound = float(le)
     except ValueError:
         bound = nan
-    if isnan(bound):  # would sort anywhere among the others
-        raise ValueError(f"{name} has a bucket le={le!r}, which is no number")
+    if isnan(bound):  # a NaN has no place in the order of the buckets
+        raise ValueError(f"{name} has a bucket le={le!r}, which is not a number")
     return bound
 
 
@@ -113,13 +112,13 @@ def _cumulative(counts: Mapping[float, float]) -> Histogram:
 
 
 def cache_config(text: bytes | str) -> list[dict[str, str]]:
-    """What each engine says of its KV cache: labels of `vllm:cache_config_info`, None left out."""
+    """Return each engine's labels of `vllm:cache_config_info`, without those that are None."""
     found = parse(text, CACHE_CONFIG)
-    said = [{k: v for k, v in s.labels.items() if v != "None" and k[:1] != "_"} for s in found]
-    return sorted(said, key=lambda labels: _in_order(labels.get("engine", "")))
+    engines = [{k: v for k, v in s.labels.items() if v != "None" and k[:1] != "_"} for s in found]
 
+    def order(labels: dict[str, str]) -> tuple[int, str]:
+        """By number, as vLLM names its engines; any other name comes first."""
+        name = labels.get("engine", "")
+        return int(name) if name.isascii() and name.isdecimal() else -1, name
 
-def _in_order(engine: str) -> tuple[int, str]:
-    """Engines by number, as vLLM calls them; names of any other kind come first."""
-    number = int(engine) if engine.isascii() and engine.isdecimal() else -1
-    return number, engine
+    return sorted(engines, key=order)

@@ -1,9 +1,9 @@
-"""SERIES: what vLLM calls the figures that we read, newest spelling first.
+"""SERIES: vLLM's names of the metrics that we read, the newest name first.
 
 Sources: `vllm/v1/metrics/loggers.py` of 0.9, 0.32 and main, `vllm/engine/metrics.py` of 0.5 (V0),
-docs.vllm.ai "Production Metrics" of 0.4 to 0.32, and vLLM's pull requests: `#38435` stands for the
-first version with it, where we know no number. What X.Y deprecates is hidden in X.Y+1 and gone in
-X.Y+2.
+docs.vllm.ai "Production Metrics" of 0.4 to 0.32, and vLLM's pull requests: `#38435` means the first
+version that contains it, where the number is unknown. What X.Y deprecates is hidden in X.Y+1 and
+removed in X.Y+2.
 
 Counters carry `_total` in the text format. An exporter that re-exports vLLM's series may turn the
 colon into an underscore, so `vllm:x` also matches `vllm_x`.
@@ -22,7 +22,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 
 def mean(values: Iterable[float]) -> float:
-    """Of at least one."""
+    """Return the mean of at least one value."""
     listed = list(values)
     return fsum(listed) / len(listed)
 
@@ -38,17 +38,17 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure of ServerSample: its field (or key of `histograms`) and where it comes from."""
+    """One field of ServerSample (or key of its `histograms`), and the series it is read from."""
 
     key: str
     kind: Kind
     spellings: tuple[Spelling, ...]
-    over: Callable[[Iterable[float]], float] = fsum  # how several engines make one
+    over: Callable[[Iterable[float]], float] = fsum  # how values of several engines are combined
     where: tuple[str, str] = ("", "")  # only the lines with this label
-    by: str = ""  # split by this label instead of added up
+    by: str = ""  # kept apart by this label instead of added up
 
     def names(self) -> tuple[tuple[str, ...], ...]:
-        """For each spelling, what its lines may begin with."""
+        """Return the names that lines may begin with, a tuple for each spelling."""
         return tuple(_written(self.kind, spelling.name) for spelling in self.spellings)
 
 
@@ -111,5 +111,8 @@ SERIES: Final = (
     Series("inference", "histogram", _one("vllm:request_inference_time_seconds")),
     Series("step_tokens", "histogram", _one("vllm:iteration_tokens_total")),
 )  # fmt: skip
-CACHE_CONFIG: Final = ("vllm:cache_config_info", "vllm_cache_config_info")  # labels say it all
+CACHE_CONFIG: Final = (
+    "vllm:cache_config_info",
+    "vllm_cache_config_info",
+)  # the labels are its content
 WANTED: Final = frozenset(name for series in SERIES for names in series.names() for name in names)
