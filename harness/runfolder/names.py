@@ -2,7 +2,7 @@
 
 run.json                  written first: configuration, versions, server, hardware, clock, seeds
 records.<worker>.msgpack  append-only, one frame per ended request
-levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, one JSON object per line
+levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended, and the client's own health
 requests.parquet result.json levels.csv report.html report.md   written at the end
 """
