@@ -25,6 +25,7 @@ from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRu
 
 from harness.drive import arguments, login, registry, webui
 from harness.drive.clock import now_ns
+from harness.drive.dispatch import Dispatcher
 from harness.drive.driver import Driver
 from harness.drive.figures import client_samples
 from harness.drive.files import RecordFiles
@@ -81,6 +82,7 @@ class Plugin:
         self.master: MasterRelay | None = None
         self.worker: WorkerRelay | None = None
         environment.stop_timeout = environment.stop_timeout or DRAIN_S
+        environment.dispatcher_class = Dispatcher
         runners.MASTER_HEARTBEAT_TIMEOUT = MASTER_SILENT_S
         runner = environment.runner
         if not isinstance(runner, WorkerRunner):
