@@ -103,13 +103,6 @@ class Driver:
         self._ready = True
         return reader
 
-    def retarget(self, options: DriveOptions) -> None:
-        """The next test of the same process: other options, the same count of numbers."""
-        self.close()
-        self.options = options
-        self._access = options.access()
-        self.mean_s = 0.0
-
     def missing(self) -> dict[int, int]:
         """Requests of this process without a record."""
         lost = self.issued - self.ended

@@ -52,7 +52,7 @@ class WorkerRelay:
     def begin(self, driver: Driver, *, kept: bool = False) -> None:
         """From now on the records of this driver, whose numbers count from 0."""
         self.driver = driver
-        self._run = driver.options.run_id if driver.options.fresh else ""
+        self._run = driver.options.run_id
         self.outbox = Outbox(
             driver.worker,
             self._send,
