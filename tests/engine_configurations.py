@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from harness.engine.config import EngineConfig
-from harness.engine.traffic import Traffic
+from harness.engine.simulate import Traffic
 from harness.measure.slo import Slo
 from harness.units import MS
 

@@ -14,7 +14,7 @@ from engine_configurations import HARDWARE, TTFT_MS, Configuration
 
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import GPUS, MODELS, roofline
-from harness.engine.traffic import Traffic
+from harness.engine.simulate import Traffic
 from harness.measure.slo import Slo
 from harness.units import MS
 

@@ -118,6 +118,34 @@ def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> No
     assert "never arrived" not in out
 
 
+def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
+    """It may be told to spawn users before its own `init` event: they send, and nothing fails."""
+    late = tmp_path / "late.py"  # its `init` takes long enough for the master to be first
+    late.write_text(
+        "import gevent\nfrom locust import events\n"
+        "events.init.add_listener(lambda **_: gevent.sleep(2))\n"
+        "from locustfiles.chat import Chat\n"
+    )
+    folder, port = tmp_path / "run", free_port()
+    early = locust("chat", "--worker", "--master-port", port)
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "12s", "--host", url, "--run-folder", folder)
+    bind = ("--master-bind-port", port, "--expect-workers", 1)
+    master = locust("chat", "--master", *end, *bind)
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (folder / "run.json").exists():
+        time.sleep(0.1)
+    command = [sys.executable, "-m", "locust", "-f", str(late), "--worker"]
+    joined = subprocess.Popen(
+        [*command, "--master-port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, cwd=TOP, env=os.environ | {"PYTHONPATH": str(TOP)},
+    )  # fmt: skip
+    out = [ended(process) for process in (master, early, joined)]
+    assert [text for text in out if "Traceback" in text] == []
+    run = read_run(folder)
+    assert complete(run)
+    assert set(run.table.worker.tolist()) == {0, 1}
+
+
 @pytest.mark.parametrize(("slo", "code"), [((), 1), (("--slo", "ttft_p95=5s"), 130)])
 def test_ctrl_c_leaves_every_record(
     url: str, slo: tuple[str, ...], code: int, tmp_path: Path

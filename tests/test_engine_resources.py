@@ -9,8 +9,7 @@ import pytest
 from planted_bottlenecks import RESOURCES, bottleneck
 
 from harness.engine.config import EngineConfig
-from harness.engine.simulate import ClosedLoop
-from harness.engine.traffic import Traffic
+from harness.engine.simulate import ClosedLoop, Traffic
 from harness.measure.metrics import itl, ttft
 from harness.measure.serverside import server_figures
 from harness.units import MS, SECOND

@@ -6,8 +6,7 @@ import socket
 
 import pytest
 
-from harness.engine.connection import SO_TIMESTAMPNS
-from harness.engine.listener import UNPACED, listen
+from harness.engine.connection import SO_TIMESTAMPNS, UNPACED, listen
 from harness.errors import ConfigError
 
 
@@ -26,7 +25,7 @@ def test_where_it_cannot_be_chosen(
     names: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel without these, or without the option, listens all the same."""
-    monkeypatch.setattr("harness.engine.listener.UNPACED", names)
+    monkeypatch.setattr("harness.engine.connection.UNPACED", names)
     with listen("127.0.0.1", 0) as listener:
         assert listener.getsockname()[1] > 0
 

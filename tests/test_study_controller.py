@@ -10,8 +10,7 @@ from engine_configurations import Configuration
 from simulated_knee import search
 
 from harness.engine.config import EngineConfig
-from harness.engine.simulate import ClosedLoop
-from harness.engine.traffic import Traffic
+from harness.engine.simulate import ClosedLoop, Traffic
 from harness.measure.metrics import failed
 from harness.measure.power import plateau_knee, power_knee
 from harness.measure.search import Hold, SearchPlan, next_action

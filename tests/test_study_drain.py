@@ -9,8 +9,7 @@ import pytest
 
 from harness.engine import simulate
 from harness.engine.config import EngineConfig
-from harness.engine.simulate import ClosedLoop
-from harness.engine.traffic import Traffic
+from harness.engine.simulate import ClosedLoop, Traffic
 from harness.measure.samples import ServerSample
 from harness.measure.search import Hold, SearchPlan
 from harness.measure.slo import Slo

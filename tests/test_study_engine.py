@@ -14,7 +14,7 @@ from study_process import harness, load
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.engine.server import Serving
-from harness.engine.traffic import Traffic
+from harness.engine.simulate import Traffic
 from harness.engine.truth import true_knee
 from harness.load.planner import plan_lengths
 from harness.load.workloads import workload

@@ -84,7 +84,7 @@ def _true_knee(args: argparse.Namespace, config: EngineConfig) -> int:
         raise ConfigError(
             "--true-knee has no --slo: expected at least one; try --slo ttft_p95=500ms."
         )
-    from harness.engine.traffic import Traffic  # noqa: PLC0415 - heavy: see app.py
+    from harness.engine.simulate import Traffic  # noqa: PLC0415 - heavy: see app.py
     from harness.engine.truth import true_knee  # noqa: PLC0415
 
     sent = args.workload.sized(args.prompt_tokens, args.output_tokens)

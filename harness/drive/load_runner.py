@@ -71,7 +71,7 @@ class LoadRunner:
         if isinstance(self.runner, MasterRunner):
             self.master = MasterRelay(self.runner, self._deliver, self._store)
         events = environment.events
-        events.test_start.add_listener(self._on_test_start)
+        events.test_start.add_listener(self.on_test_start)
         events.test_stopping.add_listener(self._on_test_stopping)
         events.test_stop.add_listener(self._on_test_stop)
 
@@ -186,7 +186,8 @@ class LoadRunner:
 
     # What Locust's events do.
 
-    def _on_test_start(self, **_: Any) -> None:
+    def on_test_start(self, **_: Any) -> None:
+        """Listener of Locust's event: make sure that users find a driver, or leave."""
         options = self._options()
         if options is None:
             register(self.environment, None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 import gevent
 import psutil
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("locust.harness")  # Locust's handlers show it
 QUIT_S: Final = 5.0
+INIT_S: Final = 60.0  # a worker's own start takes seconds
 MASTER_SILENT_S: Final = 20  # then a worker ends: a load that nobody records is only a burden
 SILENT_S: Final = 10  # a worker that sends no sign for so long is gone; Locust's own 4 s are few
 DRAIN_S: Final = 30.0  # Locust's own default, 0, kills streams at every step down
@@ -208,6 +210,24 @@ def _on_parser(parser: ArgumentParser, **_: Any) -> None:
         factory.add_arguments(parser)
 
 
+# A worker connects to its master within its runner's constructor, before `init` is fired. If a test
+# is under way there, the master answers at once with users to spawn, and `test_start` is fired
+# before there is a LoadRunner. Users without a driver would be the end of the worker: so the
+# greenlet that hears the master waits here for the one that makes the runner. `fire` goes through a
+# copy of its listeners, so the new LoadRunner's own is called by hand.
+_loads: WeakKeyDictionary[Environment, LoadRunner] = WeakKeyDictionary()
+
+
+@events.test_start.add_listener
+def _on_early_start(environment: Environment, **_: Any) -> None:
+    if environment in _loads:
+        return
+    with gevent.Timeout(INIT_S, False):
+        while environment not in _loads:
+            gevent.sleep(POLL_S)
+        _loads[environment].on_test_start()
+
+
 @events.init.add_listener
 def _on_init(environment: Environment, **_: Any) -> None:
     # imports took seconds in which the loop did not run: --run-time must not begin before them
@@ -215,7 +235,7 @@ def _on_init(environment: Environment, **_: Any) -> None:
     runners.MASTER_HEARTBEAT_TIMEOUT = MASTER_SILENT_S
     environment.stop_timeout = environment.stop_timeout or DRAIN_S
     arguments.fix(environment)
-    load = LoadRunner(environment)
+    load = _loads[environment] = LoadRunner(environment)
     if isinstance(environment.runner, WorkerRunner):
         environment.events.quitting.add_listener(lambda **_: _end_worker(load))
         return

@@ -1,4 +1,8 @@
-"""A completion request: read and checked as vLLM does, then its stream as tokens come out."""
+"""A completion request: read and checked as vLLM does, then its stream as tokens come out.
+
+The tokenizer is a toy: a word of up to eight characters is a token, longer ones are cut in eights.
+It counts and hashes; nothing is ever decoded, and what the engine answers is noise.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from harness.engine.tokenizer import Tokens, block_hashes, tokenize, tokenize_messages
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.engine.config import EngineConfig
     from harness.engine.connection import Client
     from harness.engine.framing import Frames
     from harness.engine.oracle import Sends
 
 DEFAULT_TOKENS: Final = 16  # /v1/completions without max_tokens
+TOKEN_CHARS: Final = 8
+TEMPLATE: Final = ("<|im_start|>", "role", "<|im_end|>")  # around each chat message
+OPENING: Final = ("<|im_start|>", "assistant")  # before the answer
+Tokens = list[str] | list[int]
 
 
 class BadRequest(Exception):  # noqa: N818 - becomes an HTTP status
@@ -101,6 +109,38 @@ def prompt_of(asked: dict[str, Any], *, chat: bool) -> Tokens:
     if isinstance(prompt, list) and all(type(token) is int for token in prompt):
         return prompt
     raise BadRequest(400, "Field required: prompt")
+
+
+def tokenize(text: str) -> list[str]:
+    """Tokens of plain text."""
+    tokens: list[str] = []
+    for word in text.split():
+        if len(word) <= TOKEN_CHARS:
+            tokens.append(word)
+        else:
+            tokens.extend(word[i : i + TOKEN_CHARS] for i in range(0, len(word), TOKEN_CHARS))
+    return tokens
+
+
+def tokenize_messages(messages: list[dict[str, Any]]) -> list[str]:
+    """Tokens of a chat, template included."""
+    tokens: list[str] = []
+    for message in messages:
+        content = message.get("content") or ""
+        if isinstance(content, list):
+            content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+        tokens += [TEMPLATE[0], str(message.get("role")), *tokenize(str(content)), TEMPLATE[2]]
+    return [*tokens, *OPENING]
+
+
+def block_hashes(tokens: Sequence[str | int], block_size: int) -> list[int]:
+    """One hash per full block, each chained to the one before."""
+    hashes: list[int] = []
+    previous = 0
+    for start in range(0, len(tokens) - block_size + 1, block_size):
+        previous = hash((previous, *tokens[start : start + block_size]))
+        hashes.append(previous)
+    return hashes
 
 
 class Answering:

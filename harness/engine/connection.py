@@ -1,7 +1,8 @@
-"""One client connection of the embedded engine: requests in, bytes out, never blocking."""
+"""The embedded engine's sockets: the one that listens, and a client's, which never blocks."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -12,11 +13,14 @@ import httptools
 
 from harness.engine.framing import NONSENSE
 from harness.engine.request import Request, RequestParser
+from harness.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 READ_BYTES: Final = 65_536
+BACKLOG: Final = 4096
+UNPACED: Final = (b"reno", b"cubic")
 SO_TIMESTAMPNS: Final = 35  # Python has no name for it
 _TIMESPEC: Final = struct.Struct("qq")
 _ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size)
@@ -103,3 +107,37 @@ class Client:
             self.waiting.append(request)
         else:
             self._begin(request)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, whose options every connection inherits; port 0: any free one.
+
+    Raises ConfigError.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    send_at_once(listener)
+    try:
+        listener.bind((host, port))
+    except OSError as problem:
+        listener.close()
+        raise ConfigError(
+            f"the engine cannot listen at {host}:{port} ({problem.strerror}): expected a free "
+            "port of this machine; try --port 0."
+        ) from None
+    listener.listen(BACKLOG)
+    return listener
+
+
+def send_at_once(sock: socket.socket) -> None:
+    """Choose a congestion control that does not pace, where this kernel lets us choose.
+
+    BBR, some hosts' default, spreads segments over time: they would leave later than the send that
+    the oracle noted, and a client's clocks would be blamed for it.
+    """
+    for name in UNPACED:
+        with contextlib.suppress(OSError, AttributeError):  # no such name, or no such option
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+            return

@@ -48,9 +48,8 @@ class FrontEnd:
         self.config = config
         self.processes = [Process() for _ in range(config.api_server_count)]
         self.cpu_ns = 0
-        self.ready: list[
-            tuple[int, int, int]
-        ] = []  # a heap of (ready, sent, number): for the engine
+        # a heap of (ready, sent, number): requests that the engine may take
+        self.ready: list[tuple[int, int, int]] = []
         self.taken: dict[int, int] = {}  # number -> when its process began with it: vLLM's arrival
 
     @property

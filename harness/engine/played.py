@@ -70,6 +70,8 @@ class Played:
         Token times are slices of the step ends, known ones only. `ends` has one array for each API
         server; they take turns in the requests.
         """
+        # Ended requests and open ones become one array of rows, put in the order of sending
+        # (`order`); `rank` is its inverse, by which the spans follow their rows.
         ended = np.array(self._rows, np.int64).reshape(-1, ROW)
         late = (ended[:, DONE] >= from_ns) & (ended[:, SENT] <= horizon_ns)
         late_spans = np.array(self._spans, np.int64).reshape(-1, 2)
@@ -103,7 +105,14 @@ def _row(place: int, sent_ns: int, done_ns: int, sequence: Sequence) -> tuple[in
 def _tokens(
     rows: Ints, row_of: Ints, spans: Ints, ends: list[Ints], horizon_ns: int
 ) -> tuple[Ints, Ints]:
-    """(token times by request, how many each request has)."""
+    """(token times by request, how many each request has).
+
+    `spans` is (k, 2): steps [first, end) in which the request of row `row_of[k]` had a token each.
+    """
+    # A token's time is the end of its step, so nothing is kept for a token: each span becomes a
+    # slice of its API server's step ends. All slices are taken at once by one flat index:
+    # `arange` counts through all tokens, and each span shifts its own stretch of it to where its
+    # slice begins in the concatenated ends (`place`: where each server's ends begin there).
     known = np.array([np.searchsorted(one, horizon_ns, "right") for one in ends], np.int64)
     place = np.cumsum([0, *(len(one) for one in ends[:-1])])
     whose = rows[row_of, NUMBER] % len(ends)
@@ -149,6 +158,8 @@ def _table(rows: Ints, at: Ints, counts: Ints, horizon_ns: int) -> RecordTable:
 
 def merged(table: RecordTable) -> RecordTable:
     """Tokens of a request that were sent at the same instant are one event."""
+    # `new` marks the tokens that begin an event. The first token of each request does so even
+    # where the one before it in the flat array, another request's last, has the same instant.
     at, offsets = table.at_ns, table.offsets
     new = np.ones(len(at), bool)
     new[1:] = at[1:] != at[:-1]

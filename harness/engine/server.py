@@ -18,10 +18,9 @@ import orjson
 
 from harness import __version__
 from harness.engine.completion import Answering, BadRequest, parse_json, prompt_of, read_wish
-from harness.engine.connection import Client
+from harness.engine.connection import Client, listen
 from harness.engine.figures import Figures
 from harness.engine.framing import UNAUTHORIZED, Frames, answer, error, refusal
-from harness.engine.listener import listen
 from harness.engine.oracle import Oracle
 from harness.engine.player import PacedPlayer, Player
 

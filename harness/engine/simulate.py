@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,14 +21,37 @@ from harness.measure.samples import ServerSample
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.engine.config import EngineConfig
     from harness.engine.scheduler import Sequence
-    from harness.engine.traffic import Traffic
     from harness.measure.samples import GpuSample
     from harness.measure.table import RecordTable
 
 CLIENT_NS: Final = 200_000  # from the last token to the same user's next request
 KEEP_NS: Final = 60 * SECOND  # requests that ended so long before the last look are forgotten
+DRAWS_AT_ONCE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Lengths of requests: lognormal around these means, with this coefficient of variation."""
+
+    prompt_tokens: int = 256
+    output_tokens: int = 128
+    variation: float = 0.5
+    most: int = 8192  # prompt and output together never exceed this
+
+    def lengths(self, seed: int) -> Iterator[tuple[int, int]]:
+        """Endless (prompt, output) pairs."""
+        rng = np.random.default_rng([seed, 2])
+        sigma = float(np.sqrt(np.log(1 + self.variation**2)))
+        while True:
+            draws = np.exp(sigma * rng.standard_normal((DRAWS_AT_ONCE, 2)) - sigma**2 / 2)
+            means = np.array([self.prompt_tokens, self.output_tokens])
+            pairs = np.maximum(np.rint(draws * means), [1, 2]).astype(np.int64)
+            pairs = np.minimum(pairs, self.most // 2)
+            yield from zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), strict=True)
 
 
 class ClosedLoop:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.engine.config import EngineConfig
-    from harness.engine.traffic import Traffic
+    from harness.engine.simulate import Traffic
     from harness.measure.slo import Slo
 
 CHUNK_NS: Final = 60 * SECOND
