@@ -165,7 +165,7 @@ def main() -> None:
         sinks: list[RecordSink] = [keep, script.ledger]
         if ui_port is not None:
             view = stack.enter_context(LiveView("run"))
-            view.serve(load.environment, ui_port, load.interrupt)
+            view.serve(load, ui_port)
             sinks.append(view.table)
         session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)
         told = summary(session, script, keep)

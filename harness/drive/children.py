@@ -55,14 +55,14 @@ def child_processes(options: DriveOptions) -> Iterator[LoadRunner]:
     )
     environment.create_master_runner(LOOPBACK, 0)
     load = ChildProcesses(environment, options)
-    collecting = Collecting()
-    try:
-        with _quiet(), _signals(load.interrupt):
+    with _quiet(), _signals(load.interrupt):
+        collecting = Collecting()
+        try:
             load.start()
             yield load
-    finally:
-        collecting.close()
-        load.close()
+        finally:
+            collecting.close()
+            load.close()
 
 
 class ChildProcesses(LoadRunner):

@@ -108,6 +108,7 @@ class LoadRunner:
     def detach_session(self) -> None:
         """The session is over; what can be known of it stays."""
         self.sinks.close()
+        self.sinks.sinks = []  # a run's records are let go, whatever outlives it
         self.options = self.shape = None
         self._interrupt = self._on_stopping = lambda: None
         self._close_writers()
@@ -205,7 +206,7 @@ class LoadRunner:
         # test before must not, where this one is refused.
         if parsed is not None:
             setattr(parsed, PREPARED, None)
-        if self.options is None:
+        if self.options is None or self._stopped.is_set():  # or one whose test is over
             self.on_test_without_session()
         if parsed is not None and self.options is not None:
             setattr(parsed, PREPARED, self.options.to_json())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from flask import Blueprint, Response, request
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from harness.drive.options import UI_HOST
 from harness.drive.origin import keep_out
 from harness.measure.stats import QUANTILES
 
@@ -56,6 +57,11 @@ class Shown:
     def structure(self) -> list[dict[str, str]]:
         """Columns as Locust's page wants them."""
         return [{"key": key, "title": title} for key, title in self.columns.items()]
+
+
+def create(environment: Environment, port: int) -> WebUI:
+    """Locust's web UI on this machine; 0: any free port. It serves once it is started."""
+    return environment.create_web_ui(UI_HOST, port, delayed_start=True)
 
 
 def install(

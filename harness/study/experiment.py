@@ -188,7 +188,7 @@ class Experiment:
             if load is None:
                 load = stack.enter_context(child_processes(self.options))
                 if self.view is not None and self.wanted.output.ui_port is not None:
-                    self.view.serve(load.environment, self.wanted.output.ui_port, load.interrupt)
+                    self.view.serve(load, self.wanted.output.ui_port)
             viewers: list[Viewer] = [one for one in (self.view, viewer) if one is not None]
             ended = self._hold(load, viewers)
         for one in viewers:

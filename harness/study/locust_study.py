@@ -47,7 +47,7 @@ class LocustStudy:
         self._experiment: Experiment | None = None
         self._stopped = False
         view.state.begin(**facts_of("idle", idle))
-        view.install(host.environment)
+        view.install(host.load)
 
     def _wanted(self, form: Mapping[str, str]) -> Wanted:
         """Raises HarnessError."""

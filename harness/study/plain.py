@@ -82,8 +82,9 @@ class LocustTestStudy(LocustStudy):
         return folder.with_name(f"{folder.name}-{self._n_tests}")
 
     def _code(self, result: Result) -> int | None:
-        """That of the result; where nothing was judged and nothing is wrong, Locust's own."""
-        return result.exit_code or (0 if result.slos else None)
+        """That of the result; where nothing was to be judged, Locust's own rule holds."""
+        said = result.slos or result.interrupted or result.invalid_reason
+        return result.exit_code if said else None
 
     def run(self, form: Mapping[str, str]) -> int | None:
         """As any study's."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from harness.drive import login, webui
 from harness.drive.livepage import LivePage
 from harness.drive.metricsport import MetricsPort
-from harness.drive.options import UI_HOST
 from harness.drive.tables import LatencyTable, SloTable
 from harness.export.history import LiveState
 from harness.export.live import LiveRun
@@ -29,11 +28,9 @@ from harness.study.watch import PageView
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from locust.env import Environment
-
+    from harness.drive.load_runner import LoadRunner
     from harness.measure.records import RecordSink
     from harness.measure.result import Result
     from harness.measure.samples import ClientSample
@@ -61,8 +58,9 @@ class LiveView:
         self._n_steps = -1
         self._served = self._looked_at = False
 
-    def install(self, environment: Environment) -> None:
+    def install(self, load: LoadRunner) -> None:
         """Serve everything beside the environment's web UI, if it has one. Raises ConfigError."""
+        environment = load.environment
         login.protect(environment)
         webui.install(environment, self.table, self.slos, self._metrics)
         self.page.install(environment)
@@ -71,11 +69,11 @@ class LiveView:
     def _metrics(self) -> bytes:
         return self.live.page()
 
-    def serve(self, environment: Environment, port: int, interrupt: Callable[[], None]) -> None:
-        """Locust's web UI on a port of this machine; `interrupt` is the Stop button's."""
-        web_ui = environment.create_web_ui(UI_HOST, port, delayed_start=True)
-        self.install(environment)
-        self.page.stop, self.page.close = interrupt, web_ui.stop
+    def serve(self, load: LoadRunner, port: int) -> None:
+        """Serve it on a port of this machine, until the block of this view ends."""
+        web_ui = webui.create(load.environment, port)
+        self.install(load)
+        self.page.stop, self.page.close = load.interrupt, web_ui.stop
         web_ui.start()  # type: ignore[no-untyped-call]
 
     def open_port(self, output: OutputOptions) -> None:
