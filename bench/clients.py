@@ -19,7 +19,7 @@ from watch import Watch
 from harness.drive.body import request_bytes
 from harness.drive.options import DriveOptions
 from harness.errors import MeasurementInvalid
-from harness.load.planner import plan
+from harness.load.plan import plan
 from harness.load.workloads import WORKLOADS
 from harness.measure.metrics import itl, ttft
 from harness.measure.table import OK, concat

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.records import RequestRecord
-    from harness.runfolder.codec import Sealed
 
 MS = 1e6
 FIRST_NS = 100_000_000
@@ -91,9 +90,9 @@ def cell(streams: int, options: argparse.Namespace, folder: Path) -> None:
         floor = c_client(port, streams, options, folder)
         records: dict[int, RequestRecord] = {}
 
-        def put(some: list[Sealed]) -> None:
+        def put(some: list[RequestRecord]) -> None:
             whole = (r for r in some if r.outcome is not Outcome.open)
-            records.update((r.number, r.open()) for r in whole)
+            records.update((r.number, r) for r in whole)
 
         reader = Reader(0, put, Place("127.0.0.1", port))
         gevent.sleep(0.5)

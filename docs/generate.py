@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.drive import arguments
-from harness.export.exported import BUCKETS_OF, EXPORTED
+from harness.export.exported import EXPORTED
 from harness.export.live import PHASES
 from harness.export.rules import routing_alerts, rule_file
-from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
+from harness.measure.compat.definitions import COMPAT, INSTANTS, LINEAR, PER
 from harness.measure.gpuside import REASON_LABELS
-from harness.measure.metrics import METRICS
+from harness.measure.metrics import HISTOGRAMS, METRICS, PROMISED
 from harness.measure.records import Outcome
 from harness.measure.result import Result
 from harness.measure.samples import GpuSample, ServerSample
 from harness.measure.seats import Source
-from harness.measure.slo import LATENCIES
 from harness.measure.states import Decision, Purpose, Status, Verdict
 from harness.measure.typed import schema
 from harness.measure.verdict import RULES, UNDECIDED
@@ -39,6 +38,8 @@ sys.path.extend(
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
 from recording import RECORDED
+from seeds import stored
+from simulated_verdict import known, tally
 from watching import WATCHED
 
 if TYPE_CHECKING:
@@ -57,20 +58,22 @@ def metrics() -> str:
         "Made from `METRICS` in `harness/measure/metrics.py` by `make docs`; a test compares them.",
         "Times are integer nanoseconds internally, milliseconds in JSON, reports and the terminal,",
         "and seconds for Prometheus. [result.md](result.md) defines how failures, quantiles and",
-        "intervals are treated, [design.md](design.md) also open requests.",
+        "intervals are treated, [design.md](design.md) also open requests. Latencies of which a",
+        "request has one are exact. Gaps between tokens are counted in bins: their quantiles and",
+        "the ends of their intervals are within 0.1%; their number, mean and maximum and the share",
+        "that is over an SLO's limit are exact.",
         "",
         "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
-        "or p999, which can also be written p99.9.",
+        "or p999, which can also be written p99.9. `tps_p5=30` is one on output speed in tokens/s,",
+        "whose slow requests are its lower tail: any quantile from p1 to p50.",
         "",
         "| In JSON | In SLOs | What | Unit | Prometheus |",
         "|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
-        name = f"{metric.key}_ms" if metric.unit == "ms" else metric.key
-        slo = f"`{metric.key}`" if metric.key in LATENCIES else ""
-        rows.append(
-            f"| `{name}` | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |"
-        )
+        name = f"`{metric.field}`" if getattr(metric, "slo", True) else ""
+        slo = f"`{metric.key}`" if metric.key in PROMISED else ""
+        rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |")
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]
     return "\n".join(rows) + "\n"
@@ -81,7 +84,8 @@ def compat() -> str:
     rows = [
         "# Comparison with other tools",
         "",
-        "Made from `COMPAT` in `harness/measure/compat.py` by `make docs`; a test compares them.",
+        "Made from `COMPAT` in `harness/measure/compat/definitions.py` by `make docs`; a test",
+        "compares them.",
         "",
         "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
         "from the same requests, under that tool's names, and prints them next to ours, so that a",
@@ -134,6 +138,10 @@ def vllm_series() -> str:
         "buckets in `server.jsonl`; the buckets of several engines are added. What a server does",
         "not export is missing from the step's metrics, and the report says so.",
         "",
+        "Speculative decoding has counters only with `--speculative-config`; its acceptance",
+        "and the mean accepted length are made of them. They were tried on pages in vLLM's format,",
+        "as the tests have them.",
+        "",
         "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
         "|---|---|---|---|---|",
     ]
@@ -163,8 +171,8 @@ def exporter() -> str:
     for label, values in LABEL_VALUES.items():
         rows.append(f"| `{label}` | {values} |")
     rows += ["", "## Buckets, in seconds", ""]
-    for key, bounds in BUCKETS_OF.items():
-        finite = bounds[:-1]
+    for key, metric in HISTOGRAMS.items():
+        finite = metric.buckets_s[:-1]
         told = ", ".join(f"{bound:g}" for bound in finite)
         rows.append(f"- `harness_{key}_seconds` ({len(finite)} and +Inf): {told}")
     return "\n".join(rows) + "\n"
@@ -251,14 +259,14 @@ def watched() -> str:
 
 
 def verdict() -> str:
-    """docs/verdict.md, from RULES, RESOURCES and the tally of tests/test_study_verdicts.py."""
-    found = json.loads((HERE.parent / "tests/data/verdicts.json").read_text())
+    """docs/verdict.md, from RULES, RESOURCES and what `make seeds` has stored."""
+    found = tally(known(), stored("verdicts"))
     cases, right = found["cases"], found["right"]
     rows = [
         "# The bottleneck",
         "",
         "Made from `RULES` in `harness/measure/verdict.py`, `RESOURCES` in",
-        "`tests/planted_bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
+        "`tests/planted_bottlenecks.py` and `tests/data/seeds.json` by `make docs`; a test",
         "compares them.",
         "",
         VERDICT_HOW,
@@ -321,7 +329,7 @@ event; events that wait are merged, as in vLLM.
 """
 VERDICT_LIMITS = """\
 The truths are rough (levels of a few hundred requests, interpolated between two at most 20%
-apart), computed by `tests/simulated_verdict.py truths`. Client, network, throttling and bursts are
+apart), computed by `tests/simulated_verdict.py`. Client, network, throttling and bursts are
 not simulated; table tests cover them. A simulated GPU reads memory or computes, whichever takes
 longer; a real one is less clear-cut. Without GPU metrics the same rules were right in 89% of these
 configurations and never wrong with a confidence of 0.8 or more: what they miss is the engine
@@ -372,11 +380,12 @@ The variables above each dashboard:
 Quantiles are interpolated by Prometheus within a bucket and are off by at most a third; the
 report has the exact ones.
 
-No Grafana server was run to make or test any of this. Tested were: every query of every panel,
-annotation and variable by a real Prometheus over a real run, of the embedded engine and of vLLM
-on a CPU, each answer compared with a recomputation from the stored samples, and these with the
-run folder; the GPU panels over recorded readings of an H200 (a burn-in, not vLLM); and the JSON
-against the types of `@grafana/schema`. The pictures show those answers, drawn by
+No Grafana server was run to make or test any of this. Tested were: every query of every panel
+and annotation by `promtool test rules`, over samples and answers written by hand, with a second
+run, model and server beside them; that each has data in a real Prometheus after a real run, of
+the embedded engine and of vLLM on a CPU (the GPU panels over recorded readings of an H200: a
+burn-in, not vLLM); and the JSON against the types of `@grafana/schema`. The pictures show what
+that Prometheus answered, drawn by
 `tests/dashboard_pictures.py` where Grafana would place the panels. They are not screenshots. The
 run: an embedded engine with `max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of
 5 s.
@@ -590,7 +599,8 @@ RESULT_RULES = """\
   counted from 0 in ascending order. pandas and NumPy call that `"higher"`. Failed requests are
   infinite and come last, so a p95 is `"inf"` where 5% failed or more. Verdicts follow the share
   over the limit, not the quantile: at exactly 5% nothing is missed yet. `mean` and `max` are of the
-  finite values, with `n_failed` beside them.
+  finite values, with `n_failed` beside them. Of the gaps between tokens (`itl_ms`), quantiles and
+  the ends of their intervals are within 0.1% of the observed value; all else is exact.
 - **Intervals.** `..._ci95` is the 95% confidence interval: how far another window as long may
   differ. Its ends are observed values too (order statistics), with the ranks that a binomial
   leaves open for as many independent observations as there are (`effective_n` for the p95). With
@@ -682,9 +692,9 @@ RULES_OF_FRAMES = """\
 
 - **A quantile is an observed value**: the one of rank ceil(q (n - 1)), counted from 0 in ascending
   order, with the infinite ones at the end. pandas calls that
-  `interpolation="higher"`, NumPy `method="higher"`. The result's quantiles are these. pandas'
-  default interpolates between two values, which means nothing between a finite one and an infinite
-  one.
+  `interpolation="higher"`, NumPy `method="higher"`. The result's quantiles are these; those of
+  `gap_ms` are within 0.1% of them. pandas' default interpolates between two values, which means
+  nothing between a finite one and an infinite one.
 - **Failed is infinite.** `ttft_ms`, `ttfot_ms`, `tpot_ms` and `e2e_ms` of a failed request are
   +infinity, even if some of its tokens came, and so is the gap before each token that it still
   owed: shedding load never looks fast. A successful response without a token has an infinite TTFT,

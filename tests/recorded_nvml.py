@@ -38,10 +38,10 @@ class Recorded:
         self.reading = SAID["readings"][index]
         return int(self.reading["t_ns"])
 
-    def nvmlInit(self) -> None:  # noqa: D102, N802 - pynvml's name, as below
+    def nvmlInit(self) -> None:  # noqa: N802 - pynvml's name, as below
         self.inits += 1
 
-    def nvmlShutdown(self) -> None:  # noqa: D102, N802
+    def nvmlShutdown(self) -> None:  # noqa: N802
         self.inits -= 1
 
     def __getattr__(self, name: str) -> Any:

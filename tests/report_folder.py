@@ -18,7 +18,7 @@ from harness.runfolder.reader import read_result, read_run
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
 from harness.runfolder.writer import RunFolder
-from harness.study.results import EXIT_OF, write_results
+from harness.study.results import EXIT_OF, compute, write_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,5 +120,5 @@ def ended_as(result: Result, status: str) -> Result:
 
 def report(path: Path, result: Result | None = None) -> Answer:
     """The folder's reports, of its own result or another; the answer."""
-    found = result or read_result(path) or write_results(path)[1]
-    return write_reports(read_run(path), found)
+    run, own, gaps = compute(read_run(path))
+    return write_reports(run, result or read_result(path) or own, gaps)

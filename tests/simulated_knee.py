@@ -21,7 +21,7 @@ from harness.study.outcome import Found, locate
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from harness.study.controller import Step
+    from harness.study.steps import Step
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees.json"
 SEEDS = range(480)

@@ -1,14 +1,13 @@
 """The verdict on seeded configurations in simulated time, against what doubling resources does.
 
-`python tests/simulated_verdict.py` writes data/verdicts.json again, with the argument `truths`
-data/bottlenecks.json before it (5 minutes on two cores). Then: `make docs`.
+`python tests/simulated_verdict.py` writes data/bottlenecks.json, the truths, again (5 minutes on
+two cores). Then: `make seeds docs`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -29,8 +28,8 @@ from harness.measure.search import SearchPlan
 from harness.measure.states import Purpose, Status
 from harness.measure.verdict import UNDECIDED
 from harness.server.seats import max_num_seqs
-from harness.study.controller import Step
 from harness.study.outcome import Found
+from harness.study.steps import Step
 from harness.study.why import bottleneck as bottleneck_of
 from harness.study.why import with_figures
 from harness.units import MS, SECOND
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from harness.measure.samples import GpuSample, ServerSample
 
 TRUTHS = Path(__file__).parent / "data" / "bottlenecks.json"
-VERDICTS = TRUTHS.with_name("verdicts.json")
 CONFIDENT = 0.8
 HELD_OUT = 4000  # the rules' constants were chosen while looking at seeds below it
 CASES = 200
@@ -136,16 +134,13 @@ def known() -> dict[int, dict[str, Any]]:
     return {int(seed): one for seed, one in json.loads(TRUTHS.read_text()).items()}
 
 
-def tally(truths: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """How often the verdict is right and sure; resource that moves most -> name -> how often."""
-    knees = [one["knee"] for one in truths.values()]
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
-        told = dict(zip(truths, pool.map(conclusion, truths, knees), strict=True))
-    right = {seed for seed, one in truths.items() if told[seed].bound_by in answers(one)}
-    sure = {seed for seed in truths if told[seed].confidence >= CONFIDENT}
+def tally(truths: dict[int, dict[str, Any]], told: dict[int, list[Any]]) -> dict[str, Any]:
+    """How often a verdict (name, confidence) is right and sure; truth -> name -> how often."""
+    right = {seed for seed, one in truths.items() if told[seed][0] in answers(one)}
+    sure = {seed for seed in truths if told[seed][1] >= CONFIDENT}
     table: dict[str, Counter[str]] = {name: Counter() for name in RESOURCES}
     for seed, one in truths.items():
-        table[max(one["moved"], key=one["moved"].get)][told[seed].bound_by] += 1
+        table[max(one["moved"], key=one["moved"].get)][told[seed][0]] += 1
     return {
         "cases": len(truths),
         "right": len(right),
@@ -155,15 +150,7 @@ def tally(truths: dict[int, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write the tally; before it, with the argument `truths`, the truths."""
-    if sys.argv[1:] == ["truths"]:
-        every = {str(seed): one for seed, one in truths(HELD_OUT, CASES)}
-        TRUTHS.write_text(json.dumps(every, indent=0) + "\n")
-    found = tally(known())
-    VERDICTS.write_text(json.dumps(found, indent=1) + "\n")
-    sys.stdout.write(f"{found}\n")
-
-
 if __name__ == "__main__":
-    main()
+    every = {str(seed): one for seed, one in truths(HELD_OUT, CASES)}
+    TRUTHS.write_text(json.dumps(every, indent=0) + "\n")
+    sys.stdout.write(f"{TRUTHS}: {len(every)} configurations\n")

@@ -14,7 +14,7 @@ from harness.load.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[1]
 
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+NAMES = list(COMMANDS)
 HEAVY = {
     "numpy", "locust", "gevent", "matplotlib", "rich", "pyarrow", "jinja2", "orjson", "msgpack",
     "httptools", "asyncio", "multiprocessing", "http.client", "ssl", "socket", "scipy",

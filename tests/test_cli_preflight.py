@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cli.app import main
+from harness.cli.checks import CHECKS, Level
+from harness.drive import reading
 from harness.errors import ConfigError, RunFolderError
 from harness.load.workloads import workload
 from harness.measure.slo import Slo, check_slos
+from harness.runfolder import arrays
 from harness.study.options import LoadOptions, OutputOptions
 from harness.study.preflight import (
     FILES_BESIDE_USERS,
@@ -165,3 +168,26 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith(("ok ", "warn "))] == []
     assert [line for line in lines if line.startswith("warn") and "->" not in line] == []
+
+
+@pytest.mark.parametrize("name", ["reader", "codec"])
+def test_what_was_not_compiled_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `doctor` and in run.json, with the reason; the other one is as it was."""
+    why = "it does not load (invalid ELF header)"
+    if name == "reader":
+        monkeypatch.setattr(reading, "why_not_c", lambda: why)
+    else:
+        monkeypatch.setattr(arrays, "WHY_PYTHON", why)
+    found = CHECKS[name]()
+    assert (found.level, found.what) == (Level.warn, f"in Python: {why}")
+    said = reading.code_in_use()
+    assert (said[name], said[f"{name}_fallback"]) == ("python", why)
+    other = "codec" if name == "reader" else "reader"
+    assert (f"{other}_fallback" in said) == (said[other] == "python")
+
+
+def test_a_reader_in_python_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is the reason."""
+    monkeypatch.setenv("HARNESS_READER", "python")
+    said = reading.code_in_use()
+    assert (said["reader"], said["reader_fallback"]) == ("python", "HARNESS_READER is python")

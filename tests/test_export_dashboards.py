@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from dashboard_wants import WANTS
 from panels import PANELS, expressions
 from prometheus_tools import test_rules
 from yamllint import linter
@@ -55,12 +54,6 @@ def test_regenerated_equals_committed() -> None:
     text = runpy.run_path(str(GRAFANA / "generate.py"))["text"]
     committed = {p.stem: p.read_text() for p in (GRAFANA / "dashboards").glob("*")}
     assert committed == {name: text(name) for name in PANELS}
-
-
-def test_every_expression_is_recomputed() -> None:
-    """WANTS has each query and each note once, under a name of its own."""
-    keys = [key for key, _ in expressions()]
-    assert sorted(keys) == sorted(WANTS)
 
 
 def page_of(run: str, **values: str) -> list[dict[str, str]]:

@@ -18,8 +18,8 @@ from harness.measure.result import Knee, Level, Result, SloResult
 from harness.measure.routing import limits_ns, route
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Verdict
+from harness.report.answer import routed
 from harness.report.facts import Facts
-from harness.report.routing import routed
 
 ROOT = Path(__file__).parents[1]
 MS = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS
 from harness.load.lengths import SHAPES, Lengths
-from harness.load.planner import clipped, plan, plan_lengths, randomness
+from harness.load.plan import clipped, plan, plan_lengths, randomness
 from harness.load.tokens import TEXT_WORDS, Calibration, calibrate, prompt_ids, prompt_text
 from harness.load.workloads import WORKLOADS, workload
 

@@ -18,6 +18,7 @@ BUSY = [
     for s in range(10)
     for u in range(2)
 ]
+THIRD = [record(40 + s, 1000 * s, [1000 * s + 100 * k for k in range(1, 11)]) for s in range(10)]
 ONE_IDLE = [r for r in BUSY if r.number % 2 == 0]
 FAILED = record(20, 5000, [], done=5500, outcome=Outcome.status)
 
@@ -103,6 +104,12 @@ def test_hits_in_the_prefix_cache(hits, shared, want):
         (BUSY, scrapes(300), "the server generated 300 tokens while this client received 120"),
         (BUSY[::2] + BUSY[1:3:2], [], "1.1 requests were under way with 2 users"),  # 11 s of 10
         (BUSY[:8], [], ""),  # too few to say
+        # 3 x 10 s of work within 10 s by 2 users: too many are no idle client
+        (
+            BUSY + THIRD,
+            [],
+            "3.0 requests were under way with 2 users (N = X R is broken): re",
+        ),
     ],
 )
 def test_why_a_step_must_not_be_used(records, samples, want):

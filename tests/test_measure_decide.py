@@ -22,7 +22,7 @@ from harness.measure.decide import (
     met,
     missed,
 )  # fmt: skip
-from harness.measure.evidence import Judged
+from harness.measure.evidence import Judged, gather
 from harness.measure.figures import LIFETIMES
 from harness.measure.records import Outcome
 from harness.measure.slo import Slo
@@ -319,3 +319,40 @@ def test_counts_may_be_many_at_a_time():
         one = in_order("x", 0.05, took[i] > 1.5, sent, users=20, values=took[i])
         for test in (met, missed):
             assert test(many)[i] == pytest.approx(float(test(one)))
+
+
+@pytest.mark.parametrize(
+    ("slow", "failed", "silent", "want"),
+    [
+        (0, 0, 0, (MET, 0, 200)),
+        (30, 0, 0, (MISSED, 30, 200)),  # 25 tokens/s
+        (0, 30, 0, (MISSED, 30, 200)),  # 0 tokens/s
+        (0, 0, 30, (MISSED, 30, 200)),  # ended well without a token: 0 too
+        (5, 3, 2, (OPEN, 10, 200)),  # 5% may be slower
+    ],
+)
+def test_output_speed(slow, failed, silent, want):
+    """`tps_p5=30` of 200 requests: three tokens 33.333333 ms apart are 30 tokens/s, just enough."""
+    requests = []
+    for i in range(200):
+        place = i * 7 % 200  # spread evenly
+        if place < failed:
+            requests.append(request(i, outcome=Outcome.timeout))
+        elif place < failed + silent:
+            requests.append(record(i, 100.0 * i, []))
+        else:
+            requests.append(request(i, gap=40 if place < failed + silent + slow else 33.333333))
+    slos = [Slo.parse("tps_p5=30")]
+    got, _ = of(requests, slos, max_errors=1)
+    assert got == want
+    level = window_summary(table(*requests), 0, 60 * SECOND, slos)
+    speeds = level["tps"]
+    assert (speeds["n"], speeds["n_failed"]) == (200, failed + silent)
+    # rank floor(0.05 x 199) = 9 from 0, of them in ascending order
+    bad = [0.0] * (failed + silent) + [25.0] * slow
+    assert speeds["p5"] == pytest.approx([*bad, *[30.0] * 10][9], abs=1e-3)
+    assert speeds["p50"] == pytest.approx(30, abs=1e-3)
+    # a silent one has no TPOT and counts as over; goodput is of those that keep the SLO
+    assert level["goodput_per_s"] == pytest.approx((200 - len(bad)) / 60, abs=1e-4)
+    share = sum(found.sum() for found in gather(table(*requests), window(1), slos).over(0)[1:])
+    assert share == len(bad)

@@ -8,14 +8,14 @@ from measure_tables import SECOND, window
 from random_tables import Pieces, random_table
 
 from harness.measure.evidence import gather
-from harness.measure.metrics import METRICS, Observed, delivered_tokens, itl, lost_gaps
+from harness.measure.metrics import GAPS, LATENCIES, Observed, delivered_tokens, itl, lost_gaps
 from harness.measure.recorded import Known, thin
 from harness.measure.slo import Slo
 from harness.measure.summary import good_requests
 from harness.measure.table import concat
 
 SLOS = tuple(map(Slo.parse, ("ttft_p95=90ms", "itl_p95=21ms", "tpot_p90=20ms", "e2e_p50=1s")))
-PER_REQUEST = [key for key, row in METRICS.items() if row.observe and key != "itl"]
+PER_REQUEST = [key for key in LATENCIES if key not in GAPS]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -28,7 +28,7 @@ def test_every_figure_of_a_request_is_kept(seed, horizon_s):
     if horizon_s is not None:
         whole, few = whole.until(horizon_s * SECOND), few.until(horizon_s * SECOND)
     for key in PER_REQUEST:
-        got, want = METRICS[key].observe(few), METRICS[key].observe(whole)
+        got, want = LATENCIES[key].observe(few), LATENCIES[key].observe(whole)
         for f in fields(Observed):
             assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), (key, f.name)
     assert np.array_equal(good_requests(few, SLOS), good_requests(whole, SLOS))

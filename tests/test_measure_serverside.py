@@ -17,6 +17,7 @@ from harness.measure.seats import MaxNumSeqs, Source, inferred_seats
 from harness.measure.serverside import lacking, server_figures
 from harness.measure.typed import to_json
 from harness.server.seats import flags_of, max_num_seqs
+from harness.wire.vllm_metrics import server_sample
 
 S = 10**9
 BOUNDS = (0.1, 1.0, inf)
@@ -54,6 +55,40 @@ def test_the_figures_of_a_window() -> None:
         "ttft_p95_s": [0.1, 1.0],  # of 190, 29, 1: rank 208.05 is in the second bucket
         "finished": {"length": 219, "abort": 1},
     }  # fmt: skip
+
+
+SPECULATING = """\
+# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{{engine="0",model_name="m"}} {drafts:.1f}
+# TYPE vllm:spec_decode_num_draft_tokens_total counter
+vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="m"}} {tokens:.1f}
+# TYPE vllm:spec_decode_num_accepted_tokens_total counter
+vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="m"}} {accepted:.1f}
+# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} {accepted:.1f}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "acceptance", "length"),
+    [
+        ((100, 300, 150), (300, 900, 450), 0.5, 2.5),  # 300 of 600 tokens; 1 + 300 / 200 drafts
+        ((0, 0, 0), (10, 40, 0), 0, 1),  # nothing accepted: a token a step
+        ((100, 300, 150), (100, 300, 150), None, None),  # no draft in the window
+        ((100, 300, 150), (5, 15, 3), None, None),  # restarted
+        (None, None, None, None),  # a server that does not speculate
+    ],
+)
+def test_speculative_decoding(first, last, acceptance, length):
+    """Acceptance by vLLM's counters, read from pages as vLLM writes them."""
+    names, samples = ("drafts", "tokens", "accepted"), []
+    for at_s, counts in ((10, first), (12, last)):
+        page = "vllm:num_requests_running 1\n"
+        page += SPECULATING.format(**dict(zip(names, counts, strict=True))) if counts else ""
+        samples.append(server_sample(page, at_s * S))
+    got = to_json(server_figures(samples))
+    assert (got["spec_acceptance"], got["spec_accepted_length"]) == (acceptance, length)
 
 
 @pytest.mark.parametrize("samples", [[], [FIRST]])

@@ -38,7 +38,7 @@ def test_the_figures_of_two_seconds():
     assert got["output_tokens_per_s"] == (194 + 196) / 2
     assert got["goodput_per_s"] == 194 / 2
     assert (got["outcomes"], got["n_failed"]) == ({"ok": 199, "status": 1}, 1)
-    assert got["exact_share"] == 1
+    assert (got["exact_share"], got["tokens_per_event"]) == (1, 1)
     ttft = got["ttft_ms"]
     assert (ttft["n"], ttft["n_failed"], ttft["mean"], ttft["max"]) == (200, 1, 50, 50)
     assert (ttft["p50"], ttft["p50_instrument"], ttft["p50_ci95"]) == (50, [50, 50], [50, 50])

@@ -129,9 +129,7 @@ def while_the_loop_stands_still(it: Case) -> tuple[RequestRecord, list[tuple[int
     script = [*send(HEAD), ["sleep", 50], *send(token()), ["sleep", 30], *send(token()),
               ["sleep", 200], *send(DONE)]  # fmt: skip
     user = it.start(0, script)
-    opened = it.reader._open  # noqa: SLF001 - nothing else says that the head has been read
-    while not any(stream.head_ns >= 0 for stream in opened.values()):
-        gevent.sleep(0.001)
+    it.wait_for_heads(1)
     time.sleep(0.15)
     user.join()
     assert it.reader.flush(10)
@@ -155,7 +153,7 @@ def test_what_came_before_a_request_was_stopped(port: int) -> None:
         script = [*send(HEAD, token()), *[s for _ in range(4) for s in (["sleep", 20],
                   *send(token()))], ["sleep", 5000], *send(DONE)]  # fmt: skip
         user = it.start(0, script)
-        gevent.sleep(0.015)
+        it.wait_for_heads(1)
         time.sleep(0.2)
         user.kill()
         assert it.reader.flush(10)

@@ -10,7 +10,7 @@ import pytest
 from harness.measure.result import Knee, Result
 from harness.measure.states import Status
 from harness.measure.table import concat
-from harness.report.explain import explained
+from harness.report.answer import explained
 from harness.report.facts import Facts
 from harness.runfolder.reader import Damage, Run
 

@@ -19,7 +19,7 @@ from harness.measure.records import Outcome, RequestRecord
 from harness.measure.states import Decision, Purpose
 from harness.report.live import SO_FAR, Live, LiveView, Row, line, panel
 from harness.report.say import Figure
-from harness.study.controller import Step
+from harness.study.steps import Step
 from harness.units import SECOND
 
 ROWS = [

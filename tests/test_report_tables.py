@@ -10,9 +10,10 @@ import pytest
 from report_folder import LEVELS, begin, make, report
 from study_process import harness, load
 
+from harness.errors import one_line
 from harness.measure.result import Target
-from harness.report.compat import digits
-from harness.report.words import in_markdown, one_line, sentence
+from harness.report.say import in_markdown, sentence
+from harness.report.tables import digits
 from harness.runfolder import names
 from harness.study.results import write_results
 

@@ -12,8 +12,11 @@ from harness.measure.result import Level, Result
 from harness.measure.states import Decision
 from harness.measure.ttft_split import TtftSplit
 from harness.measure.typed import from_json
+from harness.report.answer import answer
 from harness.report.facts import Facts
-from harness.report.waterfall import as_markdown, bucket_rows, table_rows, waterfall
+from harness.report.tables import ttft_buckets, ttft_split
+from harness.report.waterfall import waterfall
+from harness.report.write import markdown
 from harness.runfolder import names
 from harness.runfolder.reader import read_run
 
@@ -65,7 +68,7 @@ def facts(folder: Path, *splits: dict[str, Any]) -> Facts:
 
 def test_the_table_adds_up(folder: Path) -> None:
     """One number of decimals in a row; bounds only where they are wider than a point."""
-    exact, bounded = table_rows(facts(folder, SPLIT, BOUNDED))
+    exact, bounded = ttft_split(facts(folder, SPLIT, BOUNDED))
     assert exact == {
         "#": "1", "Users": "8", "n": "1,234", "Queue": "120", "Prefill": "31", "Rest": "9",
         "Server": "161", "Residual": "-4", "Client": "156", "Exact": "yes",
@@ -86,7 +89,7 @@ def test_a_residual_below_zero_is_drawn_to_the_left_of_it(folder: Path) -> None:
 
 def test_buckets_stand_beside_each_other(folder: Path) -> None:
     """What the server did not say is a dash."""
-    assert bucket_rows(facts(folder, SPLIT)) == [
+    assert ttft_buckets(facts(folder, SPLIT)) == [
         {"#": "1", "Users": "8", "TTFT p50": "–", "Queue p50": "–", "Prefill p50": "–",  # noqa: RUF001
          "TTFT p95": "250 to 500", "Queue p95": "0 to 300", "Prefill p95": "over 7,680,000"},
     ]  # fmt: skip
@@ -96,4 +99,5 @@ def test_without_a_split_there_is_nothing(folder: Path) -> None:
     """A server that does not say its queue time, a run without scrapes."""
     unsaid = SPLIT | {f"{k}_ms{b}": None for k in ("queue", "rest") for b in ("", "_bound")}
     for found in (facts(folder, {}), facts(folder, unsaid)):
-        assert (waterfall(found), table_rows(found), as_markdown(found)) == ("", [], [])
+        assert (waterfall(found), ttft_split(found)) == ("", [])
+        assert "where it is spent" not in markdown(found, answer(found))

@@ -14,12 +14,13 @@ from measure_tables import MS, record
 from random_tables import random_records
 
 from harness.measure.figures import sample_of, spans_of
-from harness.measure.metrics import METRICS
+from harness.measure.metrics import LATENCIES
 from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.measure.table import RecordTable
 from harness.runfolder import names, parquet
 from harness.runfolder.frames import open_run
-from harness.runfolder.parquet import write_parquet
+from harness.runfolder.parquet import parquet_writer
+from harness.runfolder.reader import read_run
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
 from harness.runfolder.writer import RunFolder
@@ -53,7 +54,8 @@ def write(
         })  # fmt: skip
     lines.close()
     folder.write_json(names.ENDED, {"status": status})
-    write_parquet(folder)
+    with parquet_writer(folder) as write_piece:
+        read_run(path, write_piece)
     return folder
 
 
@@ -83,7 +85,7 @@ FULL = RequestRecord(
     not_before_ns=ns_array([START + 20 * MS, START + 45 * MS, START + 70 * MS]),
     tokens=ns_array([1, 2, 1]),
 )  # fmt: skip
-LATENCIES = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
+COLUMNS = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
 
 
 def test_a_request_in_full(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_nothing_stands_for_none(case: str, tmp_path: Path) -> None:
     """Failed: infinite. Undefined or missing: null. Cut off by ourselves: `open`, with its age."""
     made, latencies, more = CASES[case]
     got = row(made, tmp_path)
-    assert tuple(got[name] for name in LATENCIES) == latencies
+    assert tuple(got[name] for name in COLUMNS) == latencies
     assert {name: got[name] for name in more} == more
 
 
@@ -187,7 +189,7 @@ def test_the_same_in_however_many_groups(
     groups = pq.ParquetFile(tmp_path / "some" / names.PARQUET).num_row_groups
     assert (groups > 1) == (group < 1 << 17)
     for key in ("ttft", "ttfot", "tpot", "e2e"):
-        seen = METRICS[key].observe(whole)
+        seen = LATENCIES[key].observe(whole)
         want = np.full(60, nan)
         want[seen.row] = np.where(seen.only_age & (key != "e2e"), nan, seen.ns.round() / MS)
         assert np.array_equal(got[f"{key}_ms"].to_numpy(), want, equal_nan=True), key

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from study_process import harness
 
-from harness.cli.timing import plan, timing
+from harness.cli.checks import plan, timing
 from harness.study.ceiling import Ceiling, Rung
 from harness.units import MS
 

@@ -13,12 +13,14 @@ from harness.engine.config import EngineConfig
 from harness.engine.simulate import ClosedLoop, Traffic
 from harness.measure.metrics import failed
 from harness.measure.power import plateau_knee, power_knee
-from harness.measure.search import Hold, SearchPlan, next_action
+from harness.measure.search import Done, Hold, SearchPlan, next_action
 from harness.measure.slo import Slo
-from harness.measure.states import Decision
+from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.measure.table import OPEN, OUTCOME_CODE, RecordTable
 from harness.study.controller import KneeController
 from harness.study.outcome import locate
+from harness.study.run import levels
+from harness.study.steps import Step
 from harness.units import SECOND
 
 SEATS = Configuration(
@@ -108,15 +110,31 @@ def test_a_target_that_always_fails_hard_ends_the_run() -> None:
     assert loop.now_ns < 30 * SECOND
 
 
+@pytest.mark.parametrize(
+    ("length_ns", "requests", "done", "want"),
+    [
+        (SECOND, None, 0, Hold(4, Purpose.hold, StopRule.time, max_ns=SECOND)),
+        (SECOND, None, 1, Hold(8, Purpose.hold, StopRule.time, max_ns=SECOND)),
+        (None, 500, 1, Hold(8, Purpose.hold, StopRule.requests, max_requests=500)),
+        (None, 500, 2, Done(Status.measured, None)),
+    ],
+)
+def test_given_levels_are_a_function_of_the_steps(
+    length_ns: int | None, requests: int | None, done: int, want: Hold | Done
+) -> None:
+    """Asked again with the same steps the answer is the same; a count is no time."""
+    plan, step = SearchPlan(()), Step(*[None] * 3, invalid="it does not matter")  # type: ignore[arg-type]
+    choose = levels((4, 8), length_ns, requests)
+    assert [choose(plan, [step] * done, 0) for _ in range(3)] == [want] * 3
+
+
 @pytest.mark.parametrize("slos", [(), SEATS.slos])
 def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> None:
     """Nothing is searched, so nothing goes down: what was held before is kept."""
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
     records = Failing(loop, 8)
-    given = iter([Hold(users, "hold", "time", 20 * SECOND) for users in (4, 16, 32)])
-    controller = KneeController(
-        SearchPlan(slos, budget_ns=600 * SECOND), records, choose=lambda *_: next(given)
-    )
+    choose = levels((4, 16, 32), 20 * SECOND, None)
+    controller = KneeController(SearchPlan(slos, budget_ns=600 * SECOND), records, choose=choose)
     drive(controller.plan, loop, records, controller)
     assert controller.result is not None
     assert controller.result.status == "target_failed"

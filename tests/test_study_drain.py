@@ -13,10 +13,11 @@ from harness.engine.simulate import ClosedLoop, Traffic
 from harness.measure.samples import ServerSample
 from harness.measure.search import Hold, SearchPlan
 from harness.measure.slo import Slo
+from harness.measure.states import StopRule
 from harness.study.controller import KneeController
 from harness.study.counted import Counted
-from harness.study.drain import Drain, worth_it
 from harness.study.entries import step_levels
+from harness.study.steps import Drain, worth_it
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def test_where_it_is_worth_it(
     purpose: str, life_s: float, server: ServerSample | None, *, want: bool
 ) -> None:
     """A repeated level, short requests, a server whose metrics show when it is empty."""
-    hold = Hold(8, purpose, "decided", 36 * SECOND)
+    hold = Hold(8, purpose, StopRule.decided, 36 * SECOND)
     assert worth_it(hold, life_s * SECOND, server) is want
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from study_process import alive, descendants, harness, lines, load, send, started, wait_for
 
+from harness import open_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -60,6 +62,25 @@ def test_kill(tmp_path: Path) -> None:
     assert done.returncode == 130
     assert "Interrupted" in done.stdout
     assert load(out / "result.json")["levels"][0]["outcomes"]["ok"] > 0
+
+
+def test_a_dead_decoder_ends_the_run(tmp_path: Path) -> None:
+    """Exit 5 with a sentence, nothing left running, and all that it had written is there."""
+    out = tmp_path / "run"
+    run = ("run", "--embedded", "--users", "4", "--duration", "60s", "--output-tokens", "32")
+    with started(*run, "--quiet", "--out", str(out)) as process:
+        records = out / "records.0.msgpack"
+        wait_for(lambda: records.exists() and records.stat().st_size > 0)
+        family = descendants(process.pid)
+        decoder = next(pid for pid, what in family.items() if "drive.decoder" in what)
+        send(decoder, signal.SIGKILL)
+        said, err = process.communicate(timeout=60)
+    assert process.returncode == 5, err
+    assert f"(pid {decoder}) ended in the middle of the run by signal 9" in " ".join(said.split())
+    assert alive(family) == []
+    frames = open_run(out).requests
+    assert "ok" in set(frames["outcome"])
+    assert load(out / "result.json")["status"] == "invalid"
 
 
 def test_the_server_dies(tmp_path: Path) -> None:

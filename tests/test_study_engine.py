@@ -16,8 +16,9 @@ from harness.engine.process import start_engine
 from harness.engine.server import Serving
 from harness.engine.simulate import Traffic
 from harness.engine.truth import true_knee
-from harness.load.planner import plan_lengths
+from harness.load.plan import plan_lengths
 from harness.load.workloads import workload
+from harness.measure.metrics import LATENCIES
 from harness.measure.slo import Slo
 from harness.runfolder.reader import read_run
 
@@ -32,7 +33,7 @@ SLO = "ttft_p95=200ms"
 BLOCK = {
     "n", "n_failed", "effective_n", "mean", "p50", "p90", "p95", "p99", "p999", "max",
 }  # fmt: skip
-BLOCKS = {"ttft_ms", "ttfot_ms", "itl_ms", "tpot_ms", "e2e_ms"}
+BLOCKS = {row.field for row in LATENCIES.values()}
 RATES = {"output_tokens_per_s", "requests_per_s", "goodput_per_s", "outcomes"}
 KNEE = {"holds", "estimate", "fails_by", "ci95", "criterion", "output_tokens_per_s"} | {
     f"{key}_p95_ms{part}" for key in ("ttft", "itl") for part in ("", "_ci95")

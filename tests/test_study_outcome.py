@@ -9,10 +9,10 @@ from harness.measure.search import SearchPlan
 from harness.measure.seats import MaxNumSeqs
 from harness.measure.slo import Slo
 from harness.measure.states import Status
-from harness.study.controller import Step
 from harness.study.counted import Counted
 from harness.study.entries import step_levels
 from harness.study.outcome import Found
+from harness.study.steps import Step
 from harness.study.why import bottleneck
 
 PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))

@@ -70,7 +70,7 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
     assert "4 (read)" in page
 
 
-@pytest.mark.realtime
+@pytest.mark.process
 def test_a_run_without_a_gpu(tmp_path: Path) -> None:
     """One clear line says so, in run.json and in the report; the rest is as ever."""
     out = tmp_path / "run"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.engine.process import EngineProcess
 
 # one group: the order of the day holds only within one of pytest-xdist's workers
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 # two batch slots, answers of 50 ms: from three users on, one waits for another's end
 OPTIONS = (
     "--slo", "ttft_p95=30ms", "--prompt-tokens", 16, "--output-tokens", 4, "--min-users", 2,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import subprocess
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -211,6 +214,14 @@ def test_a_form_is_read() -> None:
     assert (values["budget"], values["max_users"]) == (90_000_000_000, 512)
 
 
+def test_an_emptied_number_has_its_default() -> None:
+    """Of an SLO or a model, nothing means nothing."""
+    empty = ("prompt_tokens", "output_tokens", "min_users", "max_users", "slo", "model")
+    values, wrong = forms.read({"host": "http://h:1"} | dict.fromkeys(empty, " "))
+    assert wrong == {}
+    assert [values[name] for name in empty] == [0, 0, 1, 512, (), ""]
+
+
 @pytest.mark.parametrize(
     ("said", "want"),
     [
@@ -404,6 +415,40 @@ def test_what_another_site_may_not_do(
     assert answer(f"{url}/harness/files/passwd", None, who)[0] == 404
     assert answer(f"{url}/stats/reset", b"", who | {"Origin": url})[0] == 200
     assert answer(f"{url}/stats/reset", b"", who)[0] == 200
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("where", "who", "host", "want"),
+    [
+        ("unguarded", {}, "evil.example:{port}", 403),  # DNS rebinding: its name, our address
+        ("unguarded", {}, "localhost.evil.example:{port}", 403),
+        ("unguarded", {}, "127.0.0.1.evil.example", 403),
+        ("unguarded", {}, "[evil", 403),
+        ("unguarded", {}, "localhost:{port}", 200),
+        ("unguarded", {}, "LOCALHOST", 200),
+        ("unguarded", {}, "127.0.0.1:{port}", 200),
+        ("unguarded", {}, "[::1]:{port}", 200),
+        ("unguarded", {}, "192.0.2.7:{port}", 200),  # an address cannot be rebound
+        ("guarded", BASIC, "bench.example:{port}", 200),  # the login decides
+        ("guarded", {}, "bench.example:{port}", 302),
+    ],
+)
+def test_names_that_another_site_may_have(
+    where: str, who: dict[str, str], host: str, want: int, request: pytest.FixtureRequest
+) -> None:
+    """Without a login only an address, localhost or --web-host's name is answered."""
+    url = request.getfixturevalue(where)
+    name = host.format(port=urlsplit(url).port)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+    with contextlib.closing(connection):
+        for method, path in (("GET", "/stats/requests"), ("POST", "/stats/reset")):
+            origin = {"Origin": f"http://{name}"}
+            connection.request(method, path, headers=who | {"Host": name} | origin)
+            answered = connection.getresponse()
+            body = answered.read()
+            assert answered.status == want, (path, body)
+            assert (b"without a login expected" in body) == (want == 403)
 
 
 @pytest.mark.process

@@ -81,11 +81,11 @@ def test_spans_of_requests() -> None:
     assert math.isnan(unsaid.ttft_s)
 
 
-@pytest.mark.parametrize("cut", range(1, len(TWO), 7))
-def test_a_body_cut_short_is_refused(cut: int) -> None:
+def test_a_body_cut_short_is_refused() -> None:
     """Never half a request: the outermost message lacks bytes."""
-    with pytest.raises(ValueError, match="byte"):
-        traces(TWO[:cut])
+    for cut in range(1, len(TWO)):
+        with pytest.raises(ValueError, match="byte"):
+            traces(TWO[:cut])
 
 
 @pytest.mark.parametrize("body", [b"\x0b", b"\xff" * 11, b"\x0a\x7f", b"{}"])

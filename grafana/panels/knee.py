@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from harness.export.promql import OURS, quantile
 from panels.model import Dashboard, Note, Panel, Query, Row
 from panels.promql import (
-    OURS,
     SAME,
     THIS_RUN,
     VARIABLES,
     WINDOW,
-    quantile,
     run,
     run_buckets,
     run_rate,
@@ -34,7 +33,7 @@ def p95(key: str) -> str:
 
 def limits(key: str) -> Query:
     """One dashed line for each limit of a latency."""
-    which = f'slo=~"{key}_.+"'
+    which = f'slo=~"{key}_p[0-9]+"'
     return Query("limit of {{slo}}", f"max by (slo) ({run('slo_limit', which)})", "limit")
 
 

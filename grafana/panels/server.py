@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from harness.export.promql import quantile
 from panels.model import Dashboard, Panel, Query, Row
 from panels.promql import (
     SAME,
     VARIABLES,
     beside,
     beside_rate,
-    quantile,
     server,
     server_buckets,
     server_mean,

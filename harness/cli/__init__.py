@@ -1,4 +1,4 @@
-"""Layer 5: one file per subcommand: parse, call one function, map errors to exit codes."""
+"""Layer 7: the subcommands: parse, call one function, map errors to exit codes."""
 
 from harness.cli.app import command, main
 

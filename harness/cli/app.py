@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, sweep
+from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run
 from harness.cli.parsing import Parser, paste
 from harness.drive.leaving import leave
 from harness.errors import EXIT_INTERRUPTED, HarnessError
@@ -19,7 +19,17 @@ from harness.errors import EXIT_INTERRUPTED, HarnessError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS: Final = (knee, run, sweep, report, compare, rules, exporter, engine, doctor)
+COMMANDS: Final = {
+    "knee": knee.add,
+    "run": run.add_run,
+    "sweep": run.add_sweep,
+    "report": report.add,
+    "compare": compare.add,
+    "rules": rules.add,
+    "exporter": exporter.add,
+    "engine": engine.add,
+    "doctor": doctor.add,
+}
 
 
 def parser() -> Parser:
@@ -36,8 +46,8 @@ def parser() -> Parser:
     )
     top.add_argument("-V", "--version", action="version", version=f"vllm-harness {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
+    for add in COMMANDS.values():
+        add(commands)
     manual = commands.add_parser("help", help="show this page, or the page of a command")
     manual.add_argument("command", nargs="?", metavar="COMMAND")
     manual.set_defaults(

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.parsing import paste, share
+from harness.cli.parsing import paste
 from harness.errors import RunFolderError
+from harness.study.option_table import Option, share
 
 if TYPE_CHECKING:
     import argparse
@@ -31,8 +32,8 @@ def add(commands: Subparsers) -> None:
     )
     for name, what in (("A", "the baseline: a run folder"), ("B", "the run folder to judge")):
         parser.add_argument(name, type=Path, help=what)
-    parser.add_argument("--tolerance", type=share("--tolerance"), default=0.05, metavar="SHARE",
-                        help="how much worse it may be; default: 5%%")  # fmt: skip
+    tolerance = share("--tolerance")
+    Option("--tolerance", "how much worse it may be", tolerance, "SHARE", "5%").declare(parser)
     for name, what in (("json", "the result"), ("html", "a page"), ("markdown", "a comment")):
         parser.add_argument(f"--{name}", metavar="FILE", help=f"write {what} there; - for stdout")
     parser.set_defaults(execute=execute)

@@ -7,9 +7,10 @@ import sys
 from math import exp
 from typing import TYPE_CHECKING
 
-from harness.cli import engine_flags, groups
-from harness.cli.parsing import duration, paste
+from harness.cli import engine_flags, plain
+from harness.cli.parsing import paste
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
+from harness.study.option_table import LENGTHS, SLO, USER_RANGE, Option, declare, duration
 
 if TYPE_CHECKING:
     import argparse
@@ -33,7 +34,7 @@ def add(commands: Subparsers) -> None:
             "vllm-harness engine --true-knee --max-num-seqs 16 --slo ttft_p95=500ms",
         ),
     )
-    groups.listen(parser, 8000)
+    plain.listen(parser, 8000)
     parser.add_argument(
         "--served-model-name", default="", metavar="NAME", help="default: the shape's name"
     )
@@ -43,14 +44,9 @@ def add(commands: Subparsers) -> None:
     )
     for flag, text in (("--first", "time to the first token"), ("--pace", "time between tokens")):
         paced.add_argument(flag, type=duration(flag, "20ms"), default=0, metavar="TIME", help=text)
-    offline = groups.lengths(parser, "true knee (simulated, nothing is served)")
-    offline.add_argument(
-        "--true-knee",
-        action="store_true",
-        help="compute the most users that meet the SLOs",
-    )
-    groups.slo(offline)
-    groups.user_range(offline)
+    offline = plain.with_workloads(parser, "true knee (simulated, nothing is served)")
+    switch = Option("--true-knee", "compute the most users that meet the SLOs", None)
+    declare(offline, (*LENGTHS, switch, SLO, *USER_RANGE))
     parser.set_defaults(execute=execute)
 
 

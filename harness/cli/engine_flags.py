@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import BooleanOptionalAction
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.cli.parsing import count, duration, share
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import GPUS, MODELS
+from harness.study.option_table import count, duration, share
 
 if TYPE_CHECKING:
     import argparse

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cli import groups, plain
+from harness.cli import plain
 from harness.cli.parsing import paste
 from harness.errors import EXIT_OK
 from harness.server.address import Address
+from harness.study.option_table import CERTIFICATE, KEY_FROM, SERVER, declare
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -34,15 +35,10 @@ def add(commands: Subparsers) -> None:
             "vllm-harness exporter --target http://10.0.0.7:8000 --gpu-metrics http://10.0.0.7:9401",
         ),
     )
-    group = parser.add_argument_group(
-        "target",
-        f"The API key is read from the environment only: {' or '.join(groups.KEY_VARIABLES)}.",
-    )
+    group = parser.add_argument_group("target", KEY_FROM)
     group.add_argument("--target", required=True, metavar="URL", help="http://HOST:PORT")
-    groups.certificate(group)
-    groups.around(group)
-    serving = parser.add_argument_group("serving")
-    groups.listen(serving, 9400)
+    declare(group, (*CERTIFICATE, *SERVER))
+    plain.listen(parser.add_argument_group("serving"), 9400)
     parser.set_defaults(execute=execute)
 
 

@@ -6,25 +6,27 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from harness.measure.figures import sample_of, spans_of
-from harness.measure.states import Decision, Purpose
+from harness.measure.metrics import HEADLINES
+from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.summary import Tokens
 from harness.report.junit import junit
 from harness.report.live import PURPOSES, SO_FAR, Live, LiveView, Row
 from harness.report.say import Figure, count, say
 from harness.report.write import write_reports
 from harness.study.outcome import bracket_users
-from harness.study.watch import levels_ended, p95_ms
+from harness.study.watch import headlines, levels_ended
 from harness.units import MS, SECOND, say_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.measure.gaps import WindowGaps
     from harness.measure.recorded import Recorded
     from harness.measure.result import Result
     from harness.runfolder.reader import Run
-    from harness.study.controller import KneeController, Now, Step
+    from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer, Wanted
+    from harness.study.steps import Now, Step
 
 RECENT_NS = 30 * SECOND  # the view's figures are of the step under way, this much at most,
 LEAST_NS = 5 * SECOND  # less where so much has more events than
@@ -36,19 +38,16 @@ class Front:
 
     @contextmanager
     def watch(self, wanted: Wanted, stream: TextIO) -> Iterator[Viewer]:
-        """The live view on `stream`."""
         if not wanted.output.live:
             yield _Nothing()
             return
         with Live(stream) as live:
             yield _View(live, wanted)
 
-    def report(self, run: Run, result: Result) -> str:
-        """Write html, md and csv; the answer in words."""
-        return write_reports(run, result).text
+    def report(self, run: Run, result: Result, gaps: WindowGaps) -> str:
+        return write_reports(run, result, gaps).text
 
     def junit(self, result: Result) -> str:
-        """A test case per SLO."""
         return junit(result)
 
 
@@ -98,8 +97,9 @@ class _View:
 
     def _progress(self, controller: KneeController, now: Now, elapsed_ns: int, ended: int) -> None:
         """What is left: of the budget, or of the levels that were given."""
-        each, settled_ns, levels = now.hold.cap_ns, now.settled_ns, self.wanted.levels
-        by_time = now.hold.until == "time"
+        by_time = now.hold.stop == StopRule.time
+        each = now.hold.max_ns if by_time else now.hold.max_requests
+        settled_ns, levels = now.settled_ns, self.wanted.levels
         part = max(controller.horizon_ns - settled_ns, 0) * (settled_ns >= 0) if by_time else ended
         done, of = len(controller.steps) * each + min(part, each), levels * each
         if not levels:
@@ -113,9 +113,9 @@ class _View:
         """The figures of a time; the events that were looked at."""
         view, span = self.view, (start, end)
         tokens = Tokens.of(seen, span)
-        ttft = sample_of(seen.table, "ttft", spans_of(seen.table, [span]))
-        for name, figures in (("TTFT", ttft), ("ITL", tokens.gaps)):
-            view.latencies[name] = str(Figure(*p95_ms(figures), "ms")) if figures.n else ""
+        for key, p95 in headlines(seen, span, tokens).items():
+            figure = Figure(*p95, "ms")
+            view.latencies[HEADLINES[key]] = str(figure) if figure.known else ""
         seconds = max(end - start, 1) / SECOND
         view.tokens_per_s = f"{say(tokens.arrived.tokens / seconds)} tokens/s"
         return tokens.arrived.events
@@ -123,13 +123,12 @@ class _View:
     def _past(self, experiment: Experiment) -> None:
         view, controller = self.view, experiment.controller
         slos = controller.plan.slos
-        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.name.endswith("_p95")}
+        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.statistic == "p95"}
         for step, seen in zip(controller.steps, levels_ended(experiment), strict=True):
             if step.window.index < len(view.past):
                 continue
             ttft, itl = (
-                Figure(*p95, "ms", limits.get(key, math.nan))
-                for key, p95 in (("ttft", seen.ttft_p95_ms), ("itl", seen.itl_p95_ms))
+                Figure(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
             )
             rate, ended = Figure(seen.output_tokens_per_s), counts(seen.ended, seen.failed)
             reason = step.invalid or step.judgement.reason

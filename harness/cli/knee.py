@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import groups, plain
-from harness.cli.parsing import number, paste, share
+from harness.cli import plain
+from harness.cli.parsing import paste
 from harness.errors import ConfigError
-from harness.study.options import KneeOptions, budget_ns
-from harness.units import SECOND
+from harness.study.option_table import SEARCH, declare
+from harness.study.options import KneeOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -33,35 +31,10 @@ def add(commands: Subparsers) -> None:
             "vllm-harness knee http://127.0.0.1:8000 --slo e2e_p95=10s --plan-users 2000 --dry-run",
         ),
     )
-    groups.target(parser)
-    groups.load(parser)
-    groups.objectives(parser)
-    search = parser.add_argument_group("search")
-    groups.user_range(search)
-    search.add_argument(
-        "--budget",
-        type=partial(budget_ns, what="--budget"),
-        default=600 * SECOND,
-        metavar="TIME",
-        help="the load ends within this time; default: 10m",
-    )
-    replicas = "also report how many replicas N concurrent requests need"
-    number(search, "--plan-users", replicas, example=2000)
-    gate = "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive"
-    number(search, "--at-least", gate, example=64)
-    search.add_argument(
-        "--baseline",
-        type=Path,
-        metavar="DIR",
-        help="a run folder: 99 if this run is shown to be worse, as `compare` has it",
-    )
-    search.add_argument(
-        "--tolerance",
-        type=share("--tolerance"),
-        metavar="SHARE",
-        help="how much worse than the baseline it may be; default: 5%%",
-    )
-    groups.output(parser)
+    plain.target(parser)
+    plain.load_and_objectives(parser)
+    declare(parser.add_argument_group("search"), SEARCH)
+    plain.output(parser)
     parser.set_defaults(execute=execute)
 
 

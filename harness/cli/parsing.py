@@ -5,16 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from itertools import takewhile
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from harness.errors import ConfigError, closest
-from harness.units import duration_ns, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Subparsers = argparse._SubParsersAction["Parser"]  # noqa: SLF001 - its only name
     Options = argparse._ActionsContainer  # noqa: SLF001 - a parser or a group
 
@@ -25,7 +21,6 @@ class Parser(argparse.ArgumentParser):
     """Raises ConfigError instead of printing usage; accepts no abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
-        """Take ArgumentParser's options."""
         options["description"] = fill(options.get("description", ""), WIDTH)
         raw = argparse.RawDescriptionHelpFormatter  # keeps the epilog's lines as they are
         super().__init__(allow_abbrev=False, formatter_class=raw, **options)
@@ -63,78 +58,3 @@ class Parser(argparse.ArgumentParser):
 def paste(*lines: str) -> str:
     """The end of a help text: three lines to paste into a shell."""
     return "\n".join(("Examples:", *(f"  {line}" for line in lines)))
-
-
-def duration(option: str, example: str = "30s") -> Callable[[str], int]:
-    """A reader of `500ms` into ns, above zero, for the option so called."""
-    return lambda text: duration_ns(text, option, example)
-
-
-def share(option: str) -> Callable[[str], float]:
-    """A reader of `1%` into 0.01 for the option so called."""
-    return lambda text: percent(text, option)
-
-
-def count(option: str, least: int = 1, example: int = 1) -> Callable[[str], int]:
-    """A reader of a whole number of at least `least` for the option so called."""
-
-    def read(text: str) -> int:
-        word = text.strip()
-        if not (word.isascii() and word.isdecimal() and int(word) >= least):
-            raise ConfigError(
-                f"{option} is {text!r}: expected a whole number from {least} up; "
-                f"try {option} {example}."
-            )
-        return int(word)
-
-    return read
-
-
-def levels(option: str) -> Callable[[str], tuple[int, ...]]:
-    """A reader of `1,2,4` into (1, 2, 4)."""
-    one = count(option)
-
-    def read(text: str) -> tuple[int, ...]:
-        try:
-            return tuple(map(one, text.split(",")))
-        except ConfigError:
-            raise ConfigError(
-                f"{option} is {text!r}: expected whole numbers from 1 up, separated by commas; "
-                f"try {option} 1,2,4,8."
-            ) from None
-
-    return read
-
-
-def number(
-    group: Options, option: str, text: str = "", *, least: int = 1, example: int = 1, **more: Any
-) -> None:
-    """Declare an option that takes a whole number; its help ends with the default, if any."""
-    if "default" in more:
-        text = f"{text}; default: {more['default']}".removeprefix("; ")
-    reader = count(option, least, example)
-    group.add_argument(option, type=reader, help=text, **{"metavar": "N", **more})
-
-
-def folder(text: str) -> Path:
-    """A reader of --out. Raises ConfigError for "", which would be the folder that we are in."""
-    if not text.strip():
-        raise ConfigError("--out is empty: expected the name of a new folder; try --out result.")
-    return Path(text)
-
-
-def writable(option: str, path: str) -> str:
-    """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
-    where = Path(path)
-    try:
-        new = path != "-" and not where.exists()
-        if new or where.is_file() or where.is_dir():  # a pipe's reader would see it end
-            where.open("xb" if new else "ab").close()
-        if new:
-            where.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"{option} is {path!r} ({error.strerror}): expected a file that can be written, in a "
-            f"folder that exists; try {option} result.json."
-        ) from None
-    return path

@@ -1,4 +1,7 @@
-"""From parsed arguments to a study's frozen options. Raises ConfigError where they contradict."""
+"""Options that several subcommands share, and from parsed arguments to a study's frozen options.
+
+Raises ConfigError where arguments contradict each other.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.cli import engine_flags
-from harness.cli.groups import KEY_VARIABLES, TIMEOUTS
 from harness.errors import ConfigError
+from harness.load.workloads import WORKLOADS
 from harness.server.address import Address
+from harness.study import option_table as table
 from harness.study.options import LoadOptions, OutputOptions, RunOptions, TargetOptions, Timeouts
 from harness.units import SECOND, exact_ns
 
@@ -22,6 +26,40 @@ if TYPE_CHECKING:
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
+
+
+def target(parser: argparse.ArgumentParser) -> None:
+    """Which server."""
+    parser.add_argument("url", nargs="?", metavar="URL", help="the server: http://HOST:PORT")
+    table.declare(parser.add_argument_group("target", table.KEY_FROM), table.TARGET)
+
+
+def with_workloads(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """A group of options that is headed by the workloads and their lengths."""
+    rows = "\n".join(
+        f"  {w.name:<12}{w.prompt.mean + w.system_tokens:>6} {w.output.mean:>6}  {w.title}"
+        for w in WORKLOADS.values()
+    )
+    means = "mean tokens of a prompt, of an answer"
+    return parser.add_argument_group(title, f"Workloads ({means}):\n{rows}")
+
+
+def load_and_objectives(parser: argparse.ArgumentParser) -> None:
+    """What is sent by how many processes, and what users were promised."""
+    table.declare(with_workloads(parser, "load"), table.LOAD)
+    table.declare(parser.add_argument_group("objectives"), table.OBJECTIVES)
+
+
+def output(parser: argparse.ArgumentParser) -> None:
+    """Where results go; the embedded server's flags come last."""
+    table.declare(parser.add_argument_group("output"), table.OUTPUT)
+    engine_flags.declare(parser, "embedded server (with --embedded), with vLLM's option names")
+
+
+def listen(group: argparse._ActionsContainer, port: int) -> None:
+    """Where a server of ours listens."""
+    table.Option("--host", "", str, "ADDRESS", "127.0.0.1").declare(group)
+    table.number("--port", "0: any free port", port, least=0, example=port).declare(group)
 
 
 def target_options(args: argparse.Namespace) -> TargetOptions:
@@ -65,10 +103,12 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
 def _timeouts(args: argparse.Namespace) -> Timeouts:
     """Those given, and the defaults. Raises ConfigError for one that could never be reached."""
     given = {
-        name: value
-        for flag, (name, _, _) in TIMEOUTS.items()
-        if (value := getattr(args, flag.strip("-").replace("-", "_"))) is not None
+        "connect_ns": args.connect_timeout,
+        "first_token_ns": args.first_token_timeout,
+        "idle_ns": args.idle_timeout,
+        "total_ns": args.request_timeout,
     }
+    given = {name: ns for name, ns in given.items() if ns is not None}
     limits = Timeouts(**given)
     if given.get("first_token_ns", 0) > limits.total_ns:
         first = exact_ns(limits.first_token_ns)
@@ -122,8 +162,9 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
     )
 
 
-def run_options(args: argparse.Namespace, command: str, users: tuple[int, ...]) -> RunOptions:
+def run_options(args: argparse.Namespace, command: str) -> RunOptions:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
+    users: tuple[int, ...] = args.users
     duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
     return RunOptions(
         target=target_options(args),
@@ -141,7 +182,7 @@ def run_options(args: argparse.Namespace, command: str, users: tuple[int, ...]) 
 
 def api_key() -> tuple[str, str]:
     """The key and the variable it came from, or two empty strings. The key is never printed."""
-    for name in KEY_VARIABLES:
+    for name in table.KEY_VARIABLES:
         key = os.environ.get(name, "")
         if not key:
             continue

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import groups
 from harness.cli.parsing import paste
-from harness.study.options import ReportOptions
+from harness.study.option_table import JSON, OTHER_TOOLS, declare
 
 if TYPE_CHECKING:
     import argparse
@@ -30,15 +29,13 @@ def add(commands: Subparsers) -> None:
         ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
-    groups.json_file(parser)
-    groups.compat(parser)
+    declare(parser, [JSON, OTHER_TOOLS])
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the study; its exit code."""
-    wanted = ReportOptions(folder=args.folder, json_to=args.json, compat=tuple(args.compat))
+    """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
     from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.recompute import run_report  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.session import conclude  # noqa: PLC0415 - as above
 
-    return run_report(wanted, Front())
+    return conclude(args.folder, args.json, Front(), tuple(args.compat)).exit_code

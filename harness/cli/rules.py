@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.parsing import number, paste
+from harness.cli.parsing import paste
 from harness.errors import EXIT_OK, RunFolderError
+from harness.study.option_table import number
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +42,7 @@ def add(commands: Subparsers) -> None:
     keda.add_argument(
         "--prometheus", default="http://prometheus:9090", metavar="URL", help="default: %(default)s"
     )
-    number(keda, "--max-replicas", default=8)
+    number("--max-replicas", "", 8).declare(keda)
     parser.set_defaults(execute=execute)
 
 

@@ -1,1 +1,1 @@
-"""Layer 3: Locust. The only folder that imports locust or gevent."""
+"""Layer 5: Locust. The only folder that imports locust or gevent."""

@@ -1,189 +1,82 @@
-/* A lane: what is kept of one connection, when a read of it arrived, and what the read holds. */
-#include <errno.h>
+/* One connection as the C reader sees it, and what `_lane.c` does with a read of it.
+
+   The Python modules that say the same, and why: `wire.stamps` (when it arrived), `wire.alike` (is
+   it a token), `wire.framing` (what an event looks like), `drive.fast_path` (who writes which cell).
+   `_drain.c` exports all constants below as LAYOUT; `drive.reading` compares them with Python's
+   and reads in Python where they differ. Change LAYOUT_VERSION with the meaning of anything that
+   LAYOUT does not show. */
+#ifndef HARNESS_LANE_H
+#define HARNESS_LANE_H
+
+#include <stddef.h>
 #include <stdint.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
+#include <sys/types.h>
 
-#define NO_STAMP (-1)
-#define LANE_CELLS 128        /* 1 kB; `lanes.py` has the same constants */
-#define SHAPE_BYTES (8 * (LANE_CELLS - 10))
-#define LEAST_CHUNK 13        /* bytes of the shortest event in its chunk */
+#define LAYOUT_VERSION 2
 
-enum { CLOSED, HAND_OVER, WHOLE_EVENTS, LEARNING }; /* a lane's mode */
-enum { BYTES = 0, TOKEN = 4 };                      /* a row's kind; + 1: exact */
+/* ---- wire.framing */
+
+#define DATA "data: "
+#define EVENT_END "\n\n"
+#define CHUNK_END "\r\n"
+#define DONE "[DONE]"
+#define ERROR_KEY "\"error\""
+#define LENGTH_OF(literal) (sizeof(literal) - 1)
+
+#define SHORTEST_EVENT (LENGTH_OF(DATA) + LENGTH_OF(EVENT_END))
+#define SHORTEST_CHUNK (1 + 2 * LENGTH_OF(CHUNK_END) + SHORTEST_EVENT) /* one digit of size */
+
+/* ---- the lane: LANE_CELLS cells of 64 bits that Python allocates and shares */
+
+#define LANE_CELLS 128 /* 1 KiB */
+#define NAMED_CELLS 10
+#define SHAPE_BYTES (8 * (LANE_CELLS - NAMED_CELLS))
+
+/* Who takes the next read. IDLE and PYTHON are the same to C: hand it over. LEARNING: hand over
+   events unlike the template, too, so that Python may learn from them. */
+enum owner { IDLE, PYTHON, LEARNING, EVENTS };
+
+/* In a template, the places of numbers. JSON has no such bytes. */
+enum { ANY_NUMBER = 1, RUNNING_COUNT = 2 };
+#define MAX_DIGITS 15 /* below what wire.openai takes for a count */
 
 struct lane {
-    int64_t mode, stream, drained_ns, last_ns, round, body_ns, n_bytes, before_size, rest_size;
-    int64_t waiting;         /* reads that Python has not seen yet: the next ones go there too */
-    char shape[SHAPE_BYTES]; /* of a token's event: before its text, then the rest */
+    int64_t owner, stream, drained_ns, last_ns, round, body_ns, n_bytes, before_size, rest_size;
+    int64_t waiting;         /* reads that Python has not seen yet: the next ones follow them */
+    char shape[SHAPE_BYTES]; /* the template of a token's event: before its text, then the rest */
 };
 
-struct round {
+_Static_assert(sizeof(struct lane) == 8 * LANE_CELLS, "a lane is LANE_CELLS cells");
+_Static_assert(offsetof(struct lane, shape) == 8 * NAMED_CELLS, "the template follows the cells");
+
+/* ---- rounds, reads, rows */
+
+struct poll_round {
     int64_t number, polled_ns, before_ns, offset_ns, anchor_ns;
-    int believe;
+    int trust_stamps;
     size_t read_bytes;
 };
 
-struct row { int64_t stream, at_ns, bound_ns, kind, value; };
-
-struct read {
+struct socket_read {
     int fd, code, handed, stamped; /* code: errno; handed: to Python, as it is */
-    char *data;           /* body bytes of whole chunks, or all that was read */
+    char *data;                    /* all that was read; after lane_rows, the events' bytes */
     ssize_t size;
     int64_t at_ns, bound_ns;
     int exact;
 };
 
-/* ---- when it arrived: wire.stamps.SocketStamps.arrival */
+/* For the decoder: `drive.batch`. Kind: BYTES or TOKEN, plus EXACT. */
+enum { BYTES = 0, EXACT = 1, TOKEN = 4 };
+struct row { int64_t stream, at_ns, bound_ns, kind, value; };
 
-static int64_t clock_ns(int64_t anchor_ns) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec + anchor_ns;
-}
+_Static_assert(sizeof(struct row) == 5 * sizeof(int64_t), "a row is five integers");
 
-static void arrival(struct lane *lane, const struct round *round, int64_t stamp_ns, int drained,
-                    int64_t read_ns, struct read *out) {
-    int64_t before = lane->drained_ns, bound = before, at;
-    if (round->number - lane->round > 1 && round->before_ns > bound) bound = round->before_ns;
-    lane->round = round->number;
-    if (drained) lane->drained_ns = round->polled_ns;
-    out->exact = 0;
-    if (stamp_ns >= before) {
-        at = stamp_ns;
-        out->exact = drained;
-    } else {
-        at = read_ns ? read_ns : clock_ns(round->anchor_ns);
-        if (stamp_ns != NO_STAMP) bound = stamp_ns;
-    }
-    if (at < lane->last_ns) {
-        if (at < bound) bound = at;
-        at = lane->last_ns;
-        out->exact = 0;
-    }
-    lane->last_ns = at;
-    out->at_ns = at;
-    out->bound_ns = bound < at ? bound : at;
-}
+#define NO_STAMP (-1)
 
-static int64_t stamp_of(struct msghdr *message) {
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SO_TIMESTAMPNS) continue;
-        struct timespec when;
-        memcpy(&when, CMSG_DATA(c), sizeof when);
-        return when.tv_sec * 1000000000LL + when.tv_nsec;
-    }
-    return NO_STAMP;
-}
+int64_t clock_ns(int64_t anchor_ns);
+void lane_arrival(struct lane *lane, const struct poll_round *round, int64_t stamp_ns, int drained,
+                  int64_t read_ns, struct socket_read *out);
+size_t lane_rows(struct lane *lane, struct socket_read *read, struct row *rows);
+int lane_receive(struct lane *lane, const struct poll_round *round, struct socket_read *out);
 
-/* ---- what it holds */
-
-/* The next chunk of [data, end): where it begins and its size; NULL unless it is whole and is that
-   of events: `data: ...` up to two line feeds. The return is what follows it. */
-static char *next_chunk(char *data, char *end, char **body, size_t *size) {
-    size_t n = 0;
-    char *digits = data;
-    for (; data < end && data - digits < 7; data++) {
-        char c = *data;
-        if (c >= '0' && c <= '9') n = n * 16 + (size_t)(c - '0');
-        else if ((c | 32) >= 'a' && (c | 32) <= 'f') n = n * 16 + (size_t)((c | 32) - 'a' + 10);
-        else break;
-    }
-    if (end - data < 2 || data[0] != '\r' || data[1] != '\n') return NULL;
-    data += 2;
-    if (n < 8 || (size_t)(end - data) < n + 2) return NULL;
-    if (memcmp(data, "data: ", 6) || memcmp(data + n - 2, "\n\n\r\n", 4)) return NULL;
-    *body = data;
-    *size = n;
-    return data + n + 2;
-}
-
-/* Whether the event is a token like the one that the lane has learned (wire.alike.Alike.count);
-   if so `running` is its running count, or -1. */
-static int is_token(const struct lane *lane, const char *data, size_t size, int64_t *running) {
-    const char *end = data + size - 2;
-    const unsigned char *rest = (const unsigned char *)lane->shape + lane->before_size;
-    const unsigned char *rest_end = rest + lane->rest_size;
-    data += 6;
-    if (!lane->before_size || end - data < lane->before_size) return 0;
-    if (memcmp(data, lane->shape, (size_t)lane->before_size)) return 0;
-    data += lane->before_size;
-    const char *quote = memchr(data, '"', (size_t)(end - data));
-    if (!quote || quote == data || quote[-1] == '\\') return 0;
-    data = quote;
-    *running = -1;
-    while (rest < rest_end) {
-        if (*rest > 2) { /* compare up to the next number */
-            const unsigned char *from = rest;
-            while (rest < rest_end && *rest > 2) rest++;
-            if (end - data < rest - from || memcmp(data, from, (size_t)(rest - from))) return 0;
-            data += rest - from;
-            continue;
-        }
-        int64_t n = 0; /* 1: any number; 2: the running count */
-        const char *digits = data;
-        for (; data < end && *data >= '0' && *data <= '9' && data - digits < 18; data++)
-            n = n * 10 + (*data - '0');
-        if (data == digits) return 0;
-        if (*rest++ == 2) *running = n;
-    }
-    return data == end;
-}
-
-/* Whether the user must be told of it at once: how a stream ends, or an error object. */
-static int is_special(const char *data, size_t size) {
-    return memmem(data, size, "[DONE]", 6) || memmem(data, size, "\"error\"", 7);
-}
-
-/* Make rows of a read that is nothing but whole events; how many, 0 for one that Python must see.
-   There is room for one row in LEAST_CHUNK bytes. */
-static size_t rows_of(struct lane *lane, struct read *read, struct row *rows) {
-    char *at = read->data, *end = at + read->size, *body;
-    size_t size, n = 0, known = 0;
-    for (; at < end; n++) {
-        if (!(at = next_chunk(at, end, &body, &size))) return 0;
-        rows[n] = (struct row){lane->stream, read->at_ns, read->bound_ns, TOKEN, -1};
-        if (is_token(lane, body, size, &rows[n].value)) known++;
-        else if (lane->mode == LEARNING || is_special(body, size)) return 0;
-    }
-    lane->n_bytes += read->size;
-    lane->body_ns = read->at_ns;
-    if (known == n) {
-        rows[n - 1].kind += read->exact; /* an event that another follows may have come earlier */
-        read->size = 0;
-        return n;
-    }
-    char *to = read->data; /* the chunks' bytes, moved together */
-    for (at = read->data; at < end; to += size) {
-        at = next_chunk(at, end, &body, &size);
-        memmove(to, body, size);
-    }
-    read->size = to - read->data;
-    rows[0].kind = BYTES + read->exact;
-    rows[0].value = read->size;
-    return 1;
-}
-
-/* ---- reading */
-
-/* Read a socket once; 0 when there was nothing to read after all. */
-static int read_one(struct lane *lane, const struct round *round, struct read *out) {
-    union { char bytes[CMSG_SPACE(sizeof(struct timespec))]; struct cmsghdr align; } control;
-    struct iovec part = {out->data, round->read_bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    ssize_t size;
-    do size = recvmsg(out->fd, &message, MSG_DONTWAIT);
-    while (size < 0 && errno == EINTR);
-    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    out->code = size < 0 ? errno : 0;
-    out->size = size < 0 ? 0 : size;
-    out->handed = size <= 0 || lane->mode == HAND_OVER || lane->waiting;
-    if (size <= 0) return 1;
-    int64_t stamp_ns = round->believe ? stamp_of(&message) : NO_STAMP;
-    out->stamped = stamp_ns != NO_STAMP;
-    if (out->stamped) stamp_ns -= round->offset_ns;
-    arrival(lane, round, stamp_ns, (size_t)size < round->read_bytes, 0, out);
-    return 1;
-}
+#endif

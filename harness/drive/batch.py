@@ -1,7 +1,8 @@
 """What the reader tells the decoder, many streams at once, in as few Python objects as possible.
 
 A batch is columns: one row of five integers for each read, token or notice, and the reads' bytes
-one after another. It travels as one message (the same Python is on both ends).
+one after another. It travels as one message (the same Python is on both ends). The first message
+of all is an `Output`; then come batches.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import struct
 from typing import Any, Final, NamedTuple
 
 LENGTH: Final = struct.Struct("!I")
-_HEAD: Final = struct.Struct("=qq?II")  # of a message: sequence, now, parts, sizes of rows and blob
+_HEAD: Final = struct.Struct("=qqqII")  # of a message: sequence, now, known, sizes of rows and blob
 ROW: Final = struct.Struct("=qqqqq")
 COLUMNS: Final = 5
-SLICE: Final = 16  # records of one answer at most
 
 # a row's kind: what it is, and for a read or a token plus one if its stamp is exact
 BYTES: Final = 0  # the value is how many
@@ -26,7 +26,16 @@ EXACT: Final = 1
 OPENED: Final = "opened"  # (asked)
 HEAD: Final = "head"  # (status, head_ns, content_type)
 ENDED: Final = "ended"  # (outcome or "", error, done_ns); "" means judge by content
-RESUMED: Final = "resumed"  # (asked, state, the parts' frames)
+
+
+class Output(NamedTuple):
+    """Where a decoder's records go. One that has no master sends them home through the pipe."""
+
+    file: str = ""  # a file of the run folder, which it appends whole records to; "": none
+    secrets: tuple[str, ...] = ()  # never to be written, not even in a server's error message
+    worker: int = 0
+    run: str = ""  # as `transport.Batch` has it
+    master: tuple[str, int, str] | None = None  # host, port, the worker's id at Locust's master
 
 
 class Batch:
@@ -73,10 +82,10 @@ class Batch:
         """Bytes of the message, about."""
         return len(self.rows) + len(self.blob)
 
-    def message(self, sequence: int, now_ns: int, parts: bool) -> bytes:
+    def message(self, sequence: int, now_ns: int, known_ns: int = 0) -> bytes:
         """For the decoder, with its length; `Message.read` takes it, less the length."""
         notices = marshal.dumps(self.notices)
-        head = _HEAD.pack(sequence, now_ns, parts, len(self.rows), len(self.blob))
+        head = _HEAD.pack(sequence, now_ns, known_ns, len(self.rows), len(self.blob))
         length = len(head) + len(self.rows) + len(self.blob) + len(notices)
         return b"".join((LENGTH.pack(length), head, self.rows, self.blob, notices))
 
@@ -86,7 +95,9 @@ class Message(NamedTuple):
 
     sequence: int
     now_ns: int
-    parts: bool  # whether open streams are to report
+    # all that happened before is in this message or an earlier one, and open streams are to report
+    # what they have; 0: nothing is said, and they need not
+    known_ns: int
     rows: memoryview
     blob: memoryview
     notices: list[tuple[Any, ...]]
@@ -95,14 +106,14 @@ class Message(NamedTuple):
     def read(cls, data: bytes) -> Message:
         """The inverse of `Batch.message`."""
         view = memoryview(data)
-        sequence, now_ns, parts, rows, blob = _HEAD.unpack_from(view)
+        sequence, now_ns, known_ns, rows, blob = _HEAD.unpack_from(view)
         begin, middle = _HEAD.size, _HEAD.size + rows
         end = middle + blob
         notices = marshal.loads(view[end:])  # noqa: S302 - our own parent wrote it
-        return cls(sequence, now_ns, parts, view[begin:middle], view[middle:end], notices)
+        return cls(sequence, now_ns, known_ns, view[begin:middle], view[middle:end], notices)
 
 
 def pack(message: Any) -> bytes:
-    """One answer with its length."""
+    """Plain values with their length: an answer, or the `Output` that comes first."""
     body = marshal.dumps(message)
     return LENGTH.pack(len(body)) + body

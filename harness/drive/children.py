@@ -132,6 +132,10 @@ class ChildProcesses(LoadRunner):
                 )
         return super().trouble()
 
+    def n_dead(self) -> int:
+        """Locust would take SILENT_S to notice."""
+        return sum(child.poll() is not None for child in self.children)
+
     def _end_test(self) -> None:
         """Send the workers home too: a dead one would be waited for."""
         if not self._quit:

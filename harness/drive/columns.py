@@ -18,13 +18,28 @@ if TYPE_CHECKING:
     from harness.drive.batch import Message
 
 
+# Strategy: everything that would be a loop over tokens is one numpy pass over the whole batch, done
+# once in `__init__`, and what is asked later for a run of tokens is two look-ups in a running sum.
+#
+# - A stable sort by stream keeps each stream's rows in the order of time.
+# - A running sum over a flag makes "how many of rows first .. last - 1 have it" a difference of two
+#   of its entries (`_exact`), and "none after the first has it" an equality (`_uneven`).
+# - Columns that are handed on whole stay numpy; those of which single values are asked become lists
+#   once, for a numpy scalar costs ten times a list's item.
+# - A slice of a column travels as a memoryview of its bytes: an array takes these in one copy
+#   (`array.frombytes`), and no int is made for a time.
+
+
 class Columns:
     """The rows of one message, sorted by stream. An index is a row's, in this order."""
 
     def __init__(self, message: Message) -> None:
         """Sort them."""
+        # (n, 5) int64: stream, at_ns, bound_ns, kind, value
         rows = np.frombuffer(message.rows, np.int64).reshape(-1, COLUMNS)
         kind, value = rows[:, 3], rows[:, 4]
+        # a read's value is its size, and the reads' bytes lie one after another in the order that
+        # they came: where each begins is known before the sort only
         sizes = np.where(kind < NOTICE, value, 0)
         order = np.argsort(rows[:, 0], kind="stable")
         self._blob = message.blob
@@ -32,14 +47,23 @@ class Columns:
         # of a read: where its bytes begin; of a notice: how many came before it
         begin = np.where(kind < NOTICE, np.cumsum(sizes) - sizes, np.cumsum(kind == NOTICE) - 1)
         self._begin: list[int] = begin[order].tolist()
+        # the copy after .T makes each column contiguous, which a cast to bytes needs
         self._stream, self._at, self._bound, kind, value = rows[order].T.copy()
         self._kinds: list[int] = kind.tolist()
         self._values: list[int] = value.tolist()
+        # an exact stamp is its own lower bound; a token's bound may happen to be its stamp, and
+        # then it is exact as well: so the times are compared, not the flag
         low = np.where(kind & EXACT, self._at, self._bound)
         self._at_bytes, self._low_bytes = memoryview(self._at).cast("B"), memoryview(low).cast("B")
         self._exact = [0, *np.cumsum(low == self._at).tolist()]
+        # Tokens are even as long as each running count is one more than that before it, or all are
+        # -1, "the server does not count". A row is uneven if its step is neither: not 1, and not 0
+        # between two -1. A run is even when the sum has not grown after its first row, whose step
+        # is from another stream's row and says nothing.
         step = np.diff(value, prepend=0)
         self._uneven = np.cumsum((step != 1) & ((step != 0) | (value != -1))).tolist()
+        # A run begins where the stream changes (-1 is none's number, so the first row does), and
+        # at each row but a token that follows a token of its stream.
         token = kind >= TOKEN
         new = np.diff(self._stream, prepend=-1) != 0
         new[1:] |= ~(token[1:] & token[:-1])
@@ -66,7 +90,7 @@ class Columns:
         return body, int(self._at[row]), int(self._bound[row]), self._kinds[row]
 
     def tokens(self, first: int, last: int) -> tuple[memoryview, memoryview, list[int], bool, int]:
-        """For `StreamDecoder.tokens`."""
+        """For `StreamDecoder.tokens`: the rows first .. last - 1, int64 times as bytes."""
         part = slice(first * 8, last * 8)
         return (
             self._at_bytes[part],

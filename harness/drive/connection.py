@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent.socket
+from gevent.lock import BoundedSemaphore
 
 from harness.drive.stamping import Socket, ask_for_stamps
 from harness.measure.records import Outcome
+from harness.server.address import by_family
 from harness.wire.tls import TlsClient
 
 if TYPE_CHECKING:
-    from harness.drive.lanes import Lane
+    from harness.drive.fast_path import FastPath
     from harness.drive.stream import Stream
     from harness.wire.stamps import SocketStamps
 
@@ -44,19 +46,61 @@ class Place:
     connect_s: float = 10.0
 
 
+class Addresses:
+    """A place's addresses, looked up once; connections take them in turn.
+
+    A name may stand for many replicas (a headless service): each gets as many connections as the
+    others. Addresses of another family (IPv6 beside IPv4) are other ways to the same replicas, so
+    they are tried only where all of the first family fail; the family that answered comes first.
+    """
+
+    def __init__(self, place: Place, first: int = 0) -> None:
+        """`first`: where to begin, so that processes with few connections do not all meet."""
+        self.place = place
+        self.used: set[str] = set()  # what connections were made to
+        self._turn = first
+        self._by_family: list[list[Any]] = []
+        self._looking = BoundedSemaphore()  # users that start at once share one lookup
+
+    def in_turn(self) -> list[Any]:
+        """As of `getaddrinfo`, best first. Blocks this greenlet once. Raises ConnectFailed."""
+        place = self.place
+        try:
+            with gevent.Timeout(place.connect_s, TimeoutError), self._looking:
+                if not self._by_family:
+                    self._by_family = by_family(
+                        gevent.socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+                    )
+        except TimeoutError:
+            raise ConnectFailed(f"{place.host} has no address (no answer in time)") from None
+        except OSError as error:
+            raise ConnectFailed(f"{place.host} has no address ({error.strerror})") from None
+        turn, self._turn = self._turn, self._turn + 1
+        rotated = []
+        for family in self._by_family:
+            at = turn % len(family)
+            rotated += family[at:] + family[:at]
+        return rotated
+
+    def answered(self, info: Any) -> None:
+        """A connection was made to it."""
+        self.used.add(info[4][0])
+        self._by_family.sort(key=lambda family: family[0][0] != info[0])
+
+
 class Connection:
     """A socket with stamps asked for, TLS done. `stream` is what it carries now."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, addresses: Addresses) -> None:
         """Blocks the calling greenlet until connected. Raises ConnectFailed."""
-        self.place = place
+        self.place = place = addresses.place
         self.stream: Stream | None = None
-        self.stamps: SocketStamps  # one of the two is set when it is polled: see `reading`
-        self.lane: Lane | None = None
+        self.stamps: SocketStamps | FastPath  # set when it is polled: see `backends`
+        self.fast_path: FastPath | None = None  # the same, if it is one
         self.used = False  # carried a response before: the server may have closed it since
         self.tls: TlsClient | None = None
         self._until = time.monotonic() + place.connect_s
-        self.sock = self._connect()
+        self.sock = self._connect(addresses)
         self.fd = self.sock.fileno()
         self.recvmsg = self.sock.recvmsg
         try:
@@ -66,30 +110,33 @@ class Connection:
             self.close()
             raise
 
-    def _connect(self) -> socket.socket:
+    def _connect(self, addresses: Addresses) -> socket.socket:
         place, code = self.place, 0
         sock: socket.socket
-        addresses = _addresses(place)
-        for i, (family, kind, protocol, _, address) in enumerate(addresses):
-            sock = Socket(family, kind, protocol)
+        found = addresses.in_turn()
+        for i, info in enumerate(found):
+            sock = Socket(*info[:3])
             try:
                 ask_for_stamps(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setblocking(False)
-                code = sock.connect_ex(address)
+                code = sock.connect_ex(info[4])
                 if code in _PENDING:
-                    gevent.socket.wait_write(sock.fileno(), timeout=self._left_s())
+                    # one that never answers leaves the next ones their share of the time
+                    wait_s = self._left_s() / (len(found) - i)
+                    gevent.socket.wait_write(sock.fileno(), timeout=wait_s)
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             except TimeoutError:
-                sock.close()
-                raise self._too_slow("connecting") from None
+                code = errno.ETIMEDOUT
             except BaseException:
                 sock.close()
                 raise
             if code == 0:
-                addresses[0], addresses[i] = addresses[i], addresses[0]  # next time straight there
+                addresses.answered(info)
                 return sock
             sock.close()
+        if code == errno.ETIMEDOUT:
+            raise self._too_slow("connecting")
         raise ConnectFailed(f"cannot connect to {place.host}:{place.port} ({os.strerror(code)})")
 
     def _left_s(self) -> float:
@@ -128,31 +175,6 @@ class Connection:
             except BlockingIOError:
                 gevent.socket.wait_write(self.fd, timeout=self.place.connect_s)
 
-    def asked(self, sent_ns: int) -> None:
-        """A request is about to be sent: its answer comes after."""
-        (self.lane or self.stamps).asked(sent_ns)
-
-    def forget(self, now_ns: int) -> None:
-        """What the last stamps said is void."""
-        (self.lane or self.stamps).forget(now_ns)
-
     def close(self) -> None:
         """Harmless when repeated."""
         self.sock.close()
-
-
-_resolved: dict[tuple[str, int], list[Any]] = {}
-
-
-def _addresses(place: Place) -> list[Any]:
-    """Addresses of the place, looked up once per process; the one that answered last is first."""
-    key = place.host, place.port
-    if key not in _resolved:
-        try:
-            with gevent.Timeout(place.connect_s, TimeoutError):
-                _resolved[key] = gevent.socket.getaddrinfo(*key, type=socket.SOCK_STREAM)
-        except TimeoutError:
-            raise ConnectFailed(f"{place.host} has no address (no answer in time)") from None
-        except OSError as error:
-            raise ConnectFailed(f"{place.host} has no address ({error.strerror})") from None
-    return _resolved[key]

@@ -1,28 +1,34 @@
-"""One process's sender: its reader, its request numbers, its pace, and where its records go."""
+"""One process's sender: its reader, its request numbers, its pace, and where its records go.
+
+Records do not pass through it: the reader's decoder appends them to the run folder, where this
+machine sees it, and sends them to the master. Without a master they come back to `put`.
+"""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
+from harness.drive.batch import Output
 from harness.drive.body import request_bytes
 from harness.drive.clock import CLOCK
 from harness.drive.connection import Place
 from harness.drive.reader import Exchange, Limits, Reader
-from harness.drive.sinks import Fanout
-from harness.load.planner import plan, randomness
+from harness.errors import MeasurementInvalid
+from harness.load.plan import plan, randomness
 from harness.measure.records import Outcome, request_id
+from harness.runfolder import names
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from harness.drive.options import DriveOptions
-    from harness.drive.sinks import Sink
     from harness.load.plan import RequestSpec
-    from harness.runfolder.codec import Sealed
+    from harness.measure.records import RequestRecord
 
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0
@@ -33,20 +39,42 @@ SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 class Driver:
     """Sends requests for any number of users. Numbers count from 0 without gaps."""
 
-    def __init__(self, options: DriveOptions, worker: int, sinks: Sequence[Sink] = ()) -> None:
-        """`worker`: Locust's index of this process, 0 of the only one. Sinks get `Sealed`."""
+    def __init__(
+        self,
+        options: DriveOptions,
+        worker: int,
+        put: Callable[[list[RequestRecord]], None] | None = None,
+        master: tuple[str, int, str] | None = None,
+    ) -> None:
+        """`worker`: Locust's index of this process, 0 of the only one.
+
+        `put` takes records and parts on this loop; or they go to the `master` (host, port, and this
+        worker's id there).
+        """
         self.options = options
         self.worker = worker
-        self.sinks = Fanout(sinks)
         self.issued = 0  # requests begun
-        self.ended = 0  # whole records handed to the sinks
         self.users = 0
         self.mean_s = 0.0  # service time, smoothed
+        self.on_trouble: Callable[[str], None] = lambda _: None
+        self._put, self._master = put, master
+        self._ended_before = 0  # by readers before this one
         self._next_start_s = 0.0
         self._access = options.access()
         self._reader: Reader | None = None
         self._ready = False  # the first reader runs, or ran
         self._figures: dict[str, Any] = {}
+        self._trouble = ""
+
+    @property
+    def ended(self) -> int:
+        """Whole records that are where records go."""
+        return self._ended_before + (self._reader.link.ended if self._reader is not None else 0)
+
+    @property
+    def trouble(self) -> str:
+        """Why what was recorded must not be believed; "" as long as it may."""
+        return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
 
     def new_user(self) -> int:
         """A number for a user, unique in this process."""
@@ -90,7 +118,7 @@ class Driver:
     def start(self) -> Reader:
         """The process's one reader, created when it is first asked for: never before a fork.
 
-        Everybody waits until all of it runs.
+        Everybody waits until all of it runs. Raises MeasurementInvalid when its decoder does not.
         """
         reader = self._reader
         if reader is None:
@@ -98,10 +126,24 @@ class Driver:
             tls = self._access.tls_context() if address.tls else None
             place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
             limits = Limits(o.first_token_ns, o.idle_ns, o.total_ns)
-            reader = self._reader = Reader(self.worker, self._put, place, limits)
-        reader.link.ready()
+            reader = Reader(self.worker, self._put, place, limits, output=self._output())
+            reader.link.on_trouble = self._on_trouble
+            self._reader = reader
+        if not reader.link.ready():
+            raise MeasurementInvalid(reader.link.trouble)
         self._ready = True
         return reader
+
+    def _on_trouble(self, sentence: str) -> None:
+        self.on_trouble(sentence)  # as it is then: it may be set after the start
+
+    def _output(self) -> Output:
+        """For the decoder. Only where the master's run folder is seen does it write a file."""
+        o, folder = self.options, Path(self.options.run_folder)
+        shared = o.run_folder and (folder / names.RUN).is_file()
+        file = str(folder / names.records(self.worker)) if shared else ""
+        secrets = (o.api_key,) if o.api_key else ()
+        return Output(file, secrets, self.worker, o.run_id, self._master)
 
     def missing(self) -> dict[int, int]:
         """Requests of this process without a record."""
@@ -110,7 +152,7 @@ class Driver:
 
     @property
     def known_ns(self) -> int:
-        """All that happened in this process before this instant was handed to the sinks.
+        """All that happened in this process before this instant is where records go.
 
         0: it is not ready yet.
         """
@@ -129,17 +171,15 @@ class Driver:
         if self._reader is not None:
             self.figures()
             self._reader.close()
-            self._reader = None
+            self._trouble = self.trouble
+            self._ended_before, self._reader = self.ended, None
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every request begun has its record; call it when no user runs any more."""
+        """Wait until every request begun is recorded; call it when no user runs any more."""
         until = time.monotonic() + timeout_s
-        if self._reader is not None:
-            self._reader.flush(timeout_s)
-        while self.ended < self.issued and time.monotonic() < until:
+        while self._reader is not None and not self.trouble:
+            flushed = self._reader.flush(until - time.monotonic())
+            if (flushed and self.ended >= self.issued) or time.monotonic() >= until:
+                break
             gevent.sleep(0.02)
         return self.ended >= self.issued
-
-    def _put(self, records: list[Sealed]) -> None:
-        self.ended += sum(record.outcome is not Outcome.open for record in records)
-        self.sinks.put(records)

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SUMS: Final = (
-    "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_restarts", "decoder_backlog",
-    "clock_steps",
+    "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_backlog", "clock_steps",
 )  # fmt: skip
 WORST: Final = ("loop_lag_p99_ms", "loop_lag_max_ms", "decoder_hold_max_ms")
 
@@ -35,6 +34,7 @@ def merge(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged | {
         "processes": len(some),
         "stamp_source": sources.pop() if len(sources) == 1 else "read",
+        "addresses": sorted({a for f in some for a in f.get("addresses", ())}),
         "reader": readers.pop() if len(readers) == 1 else IN_PYTHON,
         "exact_share": round(exact / merged["events"], 6) if merged["events"] else None,
     }

@@ -5,17 +5,20 @@ Environment of each of their processes: a master, its workers, or the only proce
 outlives sessions: `attach_session` says what is sent and where the records go, `detach_session`
 ends that. Between the two, Locust's own events do the work:
 
-    test_start      a worker, or the only process, starts its driver; users find it there
+    test_start      a worker, or the only process, starts its driver; users find it there.
+                    Records go to the run folder and to the master without passing here
     test_stopping   a master lets its workers end their requests and deliver every record
     test_stop       the only process has every record handed over
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import gevent
 from gevent.event import Event
 from locust.runners import STATE_INIT, STATE_MISSING, MasterRunner, WorkerRunner
 
@@ -24,10 +27,10 @@ from harness.drive.driver import Driver
 from harness.drive.figures import merge
 from harness.drive.options import DriveOptions
 from harness.drive.relay import FLUSH_S, MasterRelay, WorkerRelay
-from harness.drive.sinks import Fanout, Unsealed
+from harness.drive.sinks import Fanout
 from harness.drive.transport import say_missing
 from harness.drive.users import register
-from harness.runfolder import names
+from harness.errors import HarnessError
 from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.writer import RunFolder
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from harness.drive.shape import ControllerShape
     from harness.measure.records import RecordSink, RequestRecord
 
+logger = logging.getLogger("locust.harness")  # Locust's handlers show it
 PREPARED: Final = "harness_prepared"  # the master's finished options, on their way to the workers
 REPORT_S: Final = 1  # Locust's own 3 s make the master's user count late
 POLL_S: Final = 0.05
@@ -62,14 +66,14 @@ class LoadRunner:
         self.on_refused: Callable[[], None] = lambda: None
         self._interrupt: Callable[[], None] = lambda: None
         self._on_stopping: Callable[[], None] = lambda: None
-        self._writers: dict[int, RecordWriter] = {}
+        self._writers: dict[int, RecordWriter] = {}  # for workers that see no run folder
         self._clients: list[str] = []  # workers that the session began with
         self._stopping = False
         self._trouble = ""  # why Locust stopped by itself
         self._stopped = Event()
         environment.dispatcher_class = Dispatcher
         if isinstance(self.runner, MasterRunner):
-            self.master = MasterRelay(self.runner, self._deliver, self._store)
+            self.master = MasterRelay(self.runner, self.sinks.put, self._store)
         events = environment.events
         events.test_start.add_listener(self.on_test_start)
         events.test_stopping.add_listener(self._on_test_stopping)
@@ -125,7 +129,9 @@ class LoadRunner:
         return int(self.runner.worker_count) if self.master is not None else 1
 
     def trouble(self) -> str:
-        """A sentence when a load process is lost that the run needs; "" while there is none."""
+        """A sentence when a load process or its records are lost; "" while none are."""
+        if self.lost_records:
+            return self.lost_records
         if self.master is None or self._stopping:
             return self._trouble
         clients = self.runner.clients
@@ -137,6 +143,13 @@ class LoadRunner:
             "middle of the run: its users are gone, so the level is not what was asked for; what "
             "was measured before is kept; see its log, and run again."
         )
+
+    @property
+    def lost_records(self) -> str:
+        """Why what was recorded must not be believed; "" as long as it may."""
+        if self.master is not None:
+            return self.master.inbox.trouble
+        return self.driver.trouble if self.driver is not None else ""
 
     def used_up(self) -> bool:
         """Whether `options.requests` have all ended."""
@@ -157,7 +170,15 @@ class LoadRunner:
                 return
 
     def _end_test(self) -> None:
-        self.runner.stop()
+        headless = self.environment.web_ui is None
+        if self.shape is None and headless:  # Locust would wait for its --run-time
+            self.runner.quit()
+        else:
+            self.runner.stop()
+
+    def n_dead(self) -> int:
+        """How many load processes are known not to answer any more."""
+        return 0
 
     def missing(self) -> dict[int, int]:
         """By worker, requests without a record."""
@@ -173,10 +194,7 @@ class LoadRunner:
 
     def figures(self) -> dict[str, Any]:
         """The same of all processes together."""
-        merged = merge(list(self.by_worker().values())) | {"missing": say_missing(self.missing())}
-        if self.master is not None:
-            merged["duplicates"] = self.master.inbox.duplicates
-        return merged
+        return merge(list(self.by_worker().values())) | {"missing": say_missing(self.missing())}
 
     def known_ns(self) -> int:
         """All that happened before this instant is in the sinks; 0: nothing is known yet."""
@@ -194,7 +212,13 @@ class LoadRunner:
             register(self.environment, None)
             self.on_refused()
         elif self.master is None and (self.driver is None or self.driver.options is not options):
-            self.drive(options)
+            try:
+                self.drive(options)
+            except HarnessError as error:
+                logger.error("%s", error)  # noqa: TRY400 - the sentence is for a person
+                register(self.environment, None)
+                if self.relay is not None:
+                    gevent.spawn(self.runner.quit)
 
     def _options(self) -> DriveOptions | None:
         """What to send: the session's, or, in a worker, what its master hands over."""
@@ -213,27 +237,23 @@ class LoadRunner:
         return self.options
 
     def drive(self, options: DriveOptions) -> None:
-        """Users of this process send this from now on, with numbers from 0."""
+        """Users of this process send this from now on, with numbers from 0.
+
+        Raises ConfigError, MeasurementInvalid when the decoder does not start.
+        """
+        runner = self.runner
         if self.driver is not None:
             self.driver.close()
-        self._close_writers()
-        index = self.runner.worker_index if isinstance(self.runner, WorkerRunner) else 0
         self.options = options
-        self.driver = driver = Driver(options, index)
-        folder = Path(options.run_folder)
-        # A worker that sees the run folder keeps its records itself: they survive even the master.
-        # Those of workers on other machines are written by the master as they arrive.
-        kept = bool(options.run_folder) and (folder / names.RUN).is_file()
-        if isinstance(self.runner, WorkerRunner):
+        if isinstance(runner, WorkerRunner):
+            master = runner.master_host, runner.master_port, runner.client_id
+            self.driver = driver = Driver(options, runner.worker_index, master=master)
             if self.relay is None:
-                self.relay = WorkerRelay(self.runner, driver, kept=kept)
+                self.relay = WorkerRelay(runner, driver)
             else:
-                self.relay.begin(driver, kept=kept)
-            driver.sinks.sinks.append(self.relay)
+                self.relay.begin(driver)
         else:
-            driver.sinks.sinks.append(Unsealed(self.sinks))
-        if kept:
-            driver.sinks.sinks.append(self._writer(options, index))
+            self.driver = driver = Driver(options, 0, self.sinks.put)
         driver.start()
         register(self.environment, driver)
 
@@ -247,26 +267,24 @@ class LoadRunner:
             self._stopping = True
             self._on_stopping()
         if self.master is not None:
-            self.master.finish(self.environment.stop_timeout)
+            ramp = self.runner.shape_greenlet  # it would go on to spawn users
+            if ramp is not None and ramp is not gevent.getcurrent():
+                ramp.kill()
+            self.master.finish(self.environment.stop_timeout, self.n_dead)
 
     def _on_test_stop(self, **_: Any) -> None:
         if self.driver is not None and self.relay is None:
             self.driver.flush(FLUSH_S)
         self._stopped.set()
 
-    def _deliver(self, records: list[RequestRecord]) -> None:
-        self.sinks.put(records)
-
     def _store(self, worker: int, records: list[RequestRecord]) -> None:
         """Write the records of a worker that cannot."""
-        if self.options is not None and self.options.run_folder:
-            self._writer(self.options, worker).put(records)
-
-    def _writer(self, options: DriveOptions, worker: int) -> RecordWriter:
-        if worker not in self._writers:
-            folder = RunFolder(Path(options.run_folder), [options.api_key])
-            self._writers[worker] = RecordWriter(folder, worker)
-        return self._writers[worker]
+        options = self.options
+        if options is not None and options.run_folder:
+            if worker not in self._writers:
+                folder = RunFolder(Path(options.run_folder), [options.api_key])
+                self._writers[worker] = RecordWriter(folder, worker)
+            self._writers[worker].put(records)
 
     def _close_writers(self) -> None:
         for writer in self._writers.values():

@@ -32,6 +32,7 @@ class MetricsPort:
         self._pages: Pages | None = None
         self._error: ConfigError | None = None
         self._running = False
+        self._switch_s: float | None = None  # what the process had; None: left as it is
 
     @property
     def port(self) -> int:
@@ -41,11 +42,13 @@ class MetricsPort:
     def start(self) -> None:
         """Returns when the port is open. Raises ConfigError."""
         self._running = True
+        self._switch_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         get_original("_thread", "start_new_thread")(self._serve, ())
         while self._running and self._pages is None:
             gevent.sleep(WAIT_S)
         if self._error is not None:
+            self.close()
             raise self._error
 
     def _serve(self) -> None:
@@ -72,3 +75,6 @@ class MetricsPort:
             self._pages.stop()
         while self._running:
             gevent.sleep(WAIT_S)
+        if self._switch_s is not None:
+            sys.setswitchinterval(self._switch_s)
+            self._switch_s = None

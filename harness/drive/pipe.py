@@ -1,6 +1,6 @@
-"""Where decoding happens: in a child process, or, when that will not live, in this one.
+"""The reader's end of the pipe to its decoder: a child process at the other end of a socket pair.
 
-Both take messages and give answers as `decoder` describes them, without blocking the loop.
+Nothing here blocks the loop: a greenlet that has to wait for the pipe lets the others run.
 """
 
 from __future__ import annotations
@@ -9,38 +9,23 @@ import marshal
 import socket
 import subprocess
 import sys
-from collections import deque
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-import gevent
 import gevent.socket
-from gevent.event import Event
 
-from harness.drive.batch import LENGTH, Message
+from harness.drive.batch import LENGTH, pack
 from harness.drive.stamping import Socket
+
+if TYPE_CHECKING:
+    from harness.drive.batch import Output
 
 EXIT_S: Final = 5.0
 
 
-class DecodesElsewhere(Protocol):
-    """One end of a decoder."""
+class DecoderProcess:
+    """Takes messages and gives answers as `decoder` describes them."""
 
-    pid: int
-
-    def send(self, message: bytes) -> bool:
-        """Give one packed message; False when the decoder is gone."""
-
-    def receive(self) -> tuple[Any, ...] | None:
-        """Wait for the next answer; None when the decoder is gone."""
-
-    def close(self) -> None:
-        """End it. No greenlet may wait on it any more."""
-
-
-class Child:
-    """A process at the other end of a socket pair."""
-
-    def __init__(self) -> None:
+    def __init__(self, output: Output) -> None:
         """Starts it. Raises OSError."""
         ours, theirs = socket.socketpair()
         self._pipe = Socket(fileno=ours.detach())
@@ -53,6 +38,7 @@ class Child:
                 start_new_session=True,  # Ctrl-C is for us; it ends when the pair does
             )
         self.pid = self._process.pid
+        self._pipe.send(pack(tuple(output)))  # by pipe: arguments are for everybody to read
 
     def send(self, message: bytes) -> bool:
         """All of it; False when the process is gone."""
@@ -88,43 +74,11 @@ class Child:
             view = view[got:]
         return bytes(pieces)
 
-    def close(self) -> None:
-        """It ends by itself when the pair is closed; waited for, killed when it does not."""
+    def close(self, timeout_s: float = EXIT_S) -> int:
+        """It ends by itself when the pair is closed; killed when it does not. Its exit code."""
         self._pipe.close()
         try:
-            self._process.wait(EXIT_S)
+            return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-
-
-class Here:
-    """The last resort: decoding costs the reader time, and the loop's lag will say so."""
-
-    pid = -1
-
-    def __init__(self) -> None:
-        """Nothing was sent yet."""
-        from harness.drive.decoder import Decoding  # noqa: PLC0415 - numpy, and hardly ever needed
-
-        self._decoding = Decoding()
-        self._answers: deque[tuple[Any, ...]] = deque()
-        self._some = Event()
-
-    def send(self, message: bytes) -> bool:
-        """Decode it, with a pause after each answer."""
-        for answer in self._decoding.take(Message.read(message[LENGTH.size :])):
-            self._answers.append(answer)
-            self._some.set()
-            gevent.sleep(0)
-        return True
-
-    def receive(self) -> tuple[Any, ...] | None:
-        """The next answer."""
-        while not self._answers:
-            self._some.clear()
-            self._some.wait()
-        return self._answers.popleft()
-
-    def close(self) -> None:
-        """Nothing to end."""
+            return self._process.wait()

@@ -13,10 +13,10 @@ import gevent
 from gevent import monkey
 from gevent.hub import get_hub
 
+from harness.drive.backends import CReader, PythonReader, Sockets
 from harness.drive.clock import SHARP_NS
 from harness.drive.connection import READ_BYTES
-from harness.drive.plainreads import PlainReads
-from harness.drive.reading import IN_C, Reads, Round, Sockets, which
+from harness.drive.reading import IN_C, which
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class Poller:
     ) -> None:
         """`stamped` False: the time of the read counts, and it never naps.
 
-        `stand_in`: see `reading.Sockets`.
+        `stand_in`: see `backends.Sockets`.
         """
         self.reads = self.stamped_reads = self.n_bytes = 0
         self.code = which()
@@ -61,8 +61,7 @@ class Poller:
         sockets = Sockets(
             self._poll, self._connections, clock, deliver, closed, read_bytes, stand_in
         )
-        self._reads = reads_in(self.code, sockets)
-        self._round = 0
+        self._reads = CReader(sockets) if self.code == IN_C else PythonReader(sockets)
         self._polled_ns = self._before_ns = clock.sample()[0]
         self._distrust = False  # the next round's stamps are not believed
         self._loop = gevent.spawn(self._run)
@@ -74,7 +73,7 @@ class Poller:
 
     def add(self, connection: Connection) -> None:
         """Poll this new connection from now on."""
-        self._reads.admit(connection, self._clock.now_ns(), self._round)
+        self._reads.admit(connection, self._clock.now_ns())
         self._connections[connection.fd] = connection
 
     def has(self, connection: Connection) -> bool:
@@ -121,17 +120,15 @@ class Poller:
             return 0
         clock, batch = self._clock, self._link.batch
         self._before_ns, self._polled_ns = self._polled_ns, clock.now_ns()
-        self._round += 1
-        believe = self._stamped and not self._distrust
-        when = Round(self._round, self._polled_ns, self._before_ns, believe, len(batch))
+        believe, first_row = self._stamped and not self._distrust, len(batch)
         try:
-            seen = self._reads.read(batch, when)
+            seen = self._reads.read(batch, believe, self._polled_ns, self._before_ns)
             self.reads += seen.reads
             self.stamped_reads += seen.stamped
             self.n_bytes += seen.n_bytes
             now, stepped = clock.sample()
             if self._stamped:
-                self._check_stamps(when.first_row, now, seen.latest_ns, stepped=stepped)
+                self._check_stamps(first_row, now, seen.latest_ns, stepped=stepped)
         finally:
             self._reads.over(self._stamped and not self._distrust)
         self._link.round_is_over()
@@ -143,7 +140,7 @@ class Poller:
         if stepped or latest_ns > latest:
             self._link.batch.unsure(first_row, now, latest_ns=0 if stepped else latest)
             for connection in self._connections.values():
-                connection.forget(now)
+                connection.stamps.clamp_bounds(now)
         self._distrust = stepped  # what was queued before the step may be read in the next round
 
     def close(self) -> None:
@@ -153,12 +150,3 @@ class Poller:
         for connection in self.connections:
             self.drop(connection)
         self._poll.close()
-
-
-def reads_in(code: str, sockets: Sockets) -> Reads:
-    """The code that `which` chose."""
-    if code != IN_C:
-        return PlainReads(sockets)
-    from harness.drive.lanes import LaneReads  # noqa: PLC0415 - it may not be built
-
-    return LaneReads(sockets)

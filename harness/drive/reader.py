@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
-from harness.drive.batch import HEAD
+from harness.drive.backends import END_OF_FILE
+from harness.drive.batch import HEAD, Output
 from harness.drive.clock import CLOCK, Clock
 from harness.drive.collecting import Collecting
-from harness.drive.connection import READ_BYTES, ConnectFailed, Connection, Place
+from harness.drive.connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.drive.decoding import DecoderLink
 from harness.drive.polling import NAP_S, Poller
-from harness.drive.reading import END_OF_FILE, IN_C
+from harness.drive.reading import IN_C
 from harness.drive.selfcheck import LoopLag, cpu_s, share
 from harness.drive.stamping import Stamping
 from harness.drive.stream import Exchange, Limits, Stream
@@ -27,19 +28,19 @@ from harness.wire.http import ChunkedResponse, Response, ends_with_body
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.runfolder.codec import Sealed
+    from harness.measure.records import RequestRecord
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STOPPED: Final = "the harness stopped it"
 
 
 class Reader:
-    """Sends requests and reads their streams. Records and parts go to `put`, on this loop."""
+    """Sends requests and reads their streams."""
 
     def __init__(
         self,
         worker: int,
-        put: Callable[[list[Sealed]], None],
+        put: Callable[[list[RequestRecord]], None] | None,
         place: Place,
         limits: Limits | None = None,
         *,
@@ -48,20 +49,23 @@ class Reader:
         nap_s: float = NAP_S,
         read_bytes: int = READ_BYTES,
         stand_in: bool = True,
+        output: Output | None = None,
     ) -> None:
-        """`stamps` False: as on a system without them. Starts the decoder process.
+        """`output`: where records and parts go; without a master there, to `put`, on this loop.
 
-        `stand_in`: a thread reads where the loop is late (`reading.Sockets`).
+        `stamps` False: as on a system without them. Starts the decoder process.
+
+        `stand_in`: a thread reads where the loop is late (`backends.Sockets`).
 
         Raises ConfigError (see `reading.which`).
         """
         self.worker = worker
-        self.place = place
+        self.addresses = Addresses(place, first=worker)
         self.limits = limits or Limits()
         self.clock = clock
         self.stamping = Stamping()
         self.source = self.stamping.source if stamps else "read"
-        self.link = DecoderLink(clock, put)
+        self.link = DecoderLink(clock, put, output or Output(worker=worker))
         self.poller = Poller(
             clock, self.link, self._deliver, self._closed,
             stamped=self.source == "kernel", nap_s=nap_s, read_bytes=read_bytes,
@@ -124,7 +128,7 @@ class Reader:
         begun = self.clock.now_ns()
         if self._stopped:
             raise ConnectFailed(STOPPED, Outcome.cancelled)
-        connection = Connection(self.place)
+        connection = Connection(self.addresses)
         asked[5] = self.clock.now_ns() - begun
         self.poller.add(connection)
         return connection
@@ -132,12 +136,9 @@ class Reader:
     def _send(self, connection: Connection, stream: Stream, data: bytes, asked: list[int]) -> bool:
         """Put the request on its way; False when that failed, and the stream says how."""
         out = connection.tls.encrypt(data) if connection.tls else data
-        connection.asked(
-            self.clock.now_ns()
-        )  # may wait for the thread's round, so before the stamp
-        connection.stream = stream
-        if connection.tls is None:
-            stream.lane = connection.lane
+        # may wait for the thread's round, so before the stamp
+        connection.stamps.mark_request_sent(self.clock.now_ns())
+        connection.stream, stream.fast_path = stream, connection.fast_path
         stream.sent_ns = asked[6] = self.clock.now_ns()
         # before the first byte leaves: the decoder must know a stream before its reads
         self.link.open(stream.number, tuple(asked))
@@ -145,7 +146,7 @@ class Reader:
             connection.send_all(out)
         except OSError as error:  # TimeoutError too
             if connection.used and stream.head_ns < 0:
-                stream.stale = True
+                stream.send_again()
             else:
                 why = f"the request could not be sent ({error.strerror or error})"
                 stream.end(Outcome.connect, why, self.clock.now_ns())
@@ -189,7 +190,6 @@ class Reader:
         if stream is None or stream.over.is_set():
             self.poller.drop(connection)  # bytes that nobody asked for
             return
-        stream.catch_up()
         stream.n_bytes += len(data)
         response = stream.response
         body = response.feed(data)
@@ -203,10 +203,10 @@ class Reader:
             self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
         if response.complete:
             stream.end(None, "", at_ns)
-        elif response.problem:
-            stream.end(Outcome.protocol, response.problem, self.clock.now_ns())
-        else:
-            stream.let_go(body)
+        elif problem := response.problem or stream.problem:
+            stream.end(Outcome.protocol, problem, self.clock.now_ns())
+        elif stream.fast_path is not None:
+            stream.fast_path.after_read(stream.number, response, body)
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
         """The head is under way, or just read."""
@@ -233,18 +233,15 @@ class Reader:
     def _closed(self, connection: Connection, why: str) -> None:
         """End of file or a broken connection."""
         stream = connection.stream
-        if stream is not None:
-            stream.catch_up()
-        self.poller.drop(connection)
         if stream is None or stream.over.is_set():
-            return
-        if stream.n_bytes == 0 and connection.used:
-            stream.stale = True
-            stream.over.set()
+            pass
+        elif stream.n_bytes == 0 and connection.used:
+            stream.send_again()
         elif stream.response.status and not stream.response.keep_alive and why == END_OF_FILE:
             stream.end(None, "", max(stream.body_ns, stream.head_ns))  # its body ends here
         else:
             stream.end(Outcome.truncated, why, self.clock.now_ns())
+        self.poller.drop(connection)
 
     def _sweep(self) -> None:
         """Timeouts, all of them, ten times a second: no timer per request, let alone per token."""
@@ -252,17 +249,16 @@ class Reader:
             gevent.sleep(SWEEP_S)
             now = self.clock.now_ns()
             for stream in [s for s in self._open.values() if s.in_time_ns <= now and s.sent_ns]:
-                stream.catch_up(amid=True)
                 if sentence := stream.overdue(now, self.limits):
                     stream.end(Outcome.timeout, sentence, now)
 
     @property
     def known_ns(self) -> int:
-        """All that happened before this instant was given to `put`; a second or two ago."""
+        """All that happened before this instant is where records go; a second or two ago."""
         return self.link.known_ns
 
     def _read_until_ns(self) -> int:
-        """All that happened before this instant is in the batch: a checkpoint asks.
+        """All that happened before this instant is in the batch: asked when parts are due.
 
         A response that was read to its end is recorded when its user's greenlet wakes up, a moment
         later: until then nothing from its end on is known.
@@ -273,7 +269,7 @@ class Reader:
     # the end
 
     def flush(self, timeout_s: float = 15.0) -> bool:
-        """Wait until everything that was read has come back as records."""
+        """Wait until everything that was read is where records go."""
         return self.link.flush(timeout_s)
 
     def close(self) -> None:
@@ -297,9 +293,10 @@ class Reader:
         return {
             "stamp_source": self.source,
             "reader": poller.code,
+            "addresses": sorted(self.addresses.used),
             "stamp_coverage": share(poller.stamped_reads, poller.reads),
-            "events": link.opened.events,
-            "exact_share": share(link.opened.exact_events, link.opened.events),
+            "events": link.events,
+            "exact_share": share(link.exact_events, link.events),
             "at_ns": self.clock.now_ns(),
             "reads": poller.reads,
             "stamped_reads": poller.stamped_reads,
@@ -309,7 +306,6 @@ class Reader:
             "cpu_s": round(cpu_s(), 3),
             "decoder_cpu_s": round(link.cpu_s, 3),
             "decoder_hold_max_ms": round(link.hold_ns / 1e6, 3),
-            "decoder_restarts": link.restarts,
             "decoder_backlog": link.backlog,
             "decoder_held": link.held,
         }

@@ -1,96 +1,51 @@
-"""Which code reads the sockets: `_drain.c`, or, where it was not built, the same in Python.
+"""Which code reads the sockets (`backends`) and packs the records: C, or the same in Python.
 
-Both take one round of reads: each ready socket is read once, and what came of it is a row in the
-batch for the decoder or a call of `deliver`. HARNESS_READER=c or =python forces one of them.
+An extension that does not load, or was compiled with another `LAYOUT`, counts as not built.
+HARNESS_READER=c or =python forces one of the readers.
 """
 
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from functools import cache
+from typing import Final
 
+from harness.drive.fast_path import LAYOUT
 from harness.errors import ConfigError
-
-if TYPE_CHECKING:
-    import select
-    from collections.abc import Callable
-
-    from harness.drive.batch import Batch
-    from harness.drive.clock import Clock
-    from harness.drive.connection import Connection
+from harness.extensions import load_extension
+from harness.runfolder import arrays
 
 VARIABLE: Final = "HARNESS_READER"
 IN_C, IN_PYTHON = "c", "python"
-END_OF_FILE: Final = "the server closed the connection"
-
-
-class Sockets(NamedTuple):
-    """What is read, and who hears of it."""
-
-    poll: select.epoll
-    connections: dict[int, Connection]  # by descriptor: the poller's own
-    clock: Clock
-    deliver: Callable[[Connection, bytes, int, int, bool], None]  # a read: at, bound, exact
-    closed: Callable[[Connection, str], None]  # why
-    read_bytes: int  # a read that returns less has drained the socket
-    stand_in: bool = True  # in C: a thread reads where the loop is late
-
-
-class Round(NamedTuple):
-    """When a round takes place, on the records' clock."""
-
-    number: int
-    polled_ns: int  # just before the poll
-    before_ns: int  # just before the poll of the round before
-    believe: bool  # the kernel's stamps
-    first_row: int  # of the batch: rows before it are those of earlier rounds
-
-
-class Seen(NamedTuple):
-    """What a round found."""
-
-    ready: int = 0
-    reads: int = 0
-    stamped: int = 0
-    n_bytes: int = 0
-    latest_ns: int = 0  # arrival
-
-
-class Reads(Protocol):
-    """Reads all sockets that are ready."""
-
-    def admit(self, connection: Connection, now_ns: int, number: int) -> None:
-        """Poll a new connection, with nothing to read in this round."""
-
-    def dismiss(self, connection: Connection) -> None:
-        """It is about to be closed."""
-
-    def read(self, batch: Batch, when: Round) -> Seen:
-        """Poll, and read what is ready. Nobody else reads until `over`."""
-
-    def over(self, believe: bool) -> None:
-        """The round's stamps were checked; whether those are believed that come before the next."""
-
-    def close(self) -> None:
-        """No more rounds."""
 
 
 def which() -> str:
     """IN_C or IN_PYTHON. Raises ConfigError when the environment asks for what is not there."""
-    wanted = os.environ.get(VARIABLE, "")
+    wanted, why = os.environ.get(VARIABLE, ""), why_not_c()
     if wanted not in ("", IN_C, IN_PYTHON):
         raise ConfigError(
             f"{VARIABLE} is {wanted!r}: expected {IN_C} or {IN_PYTHON}; unset it to have the best."
         )
-    if wanted == IN_C and not built():
+    if wanted == IN_C and why:
         raise ConfigError(
-            f"{VARIABLE} is {IN_C}, but the extension was not built: expected a C compiler and "
-            "Python's headers at the installation; install them and run `make setup` again."
+            f"{VARIABLE} is {IN_C}, but the extension cannot be used: {why}: expected a C compiler "
+            "and Python's headers at the installation; install them and run `make setup` again."
         )
-    return IN_PYTHON if wanted == IN_PYTHON or not built() else IN_C
+    return IN_PYTHON if wanted == IN_PYTHON or why else IN_C
 
 
-def built() -> bool:
-    """Whether the installation had a C compiler."""
-    return find_spec("harness.drive._drain") is not None
+@cache
+def why_not_c() -> str:
+    """Why the extension cannot be used; "" if it can."""
+    return load_extension("harness.drive._drain", LAYOUT)
+
+
+def code_in_use() -> dict[str, str]:
+    """For run.json: what reads and packs here, and where that is not C, why."""
+    reader = which()
+    why = {
+        "reader": "" if reader == IN_C else why_not_c() or f"{VARIABLE} is {IN_PYTHON}",
+        "codec": arrays.WHY_PYTHON,
+    }
+    code = {"reader": reader, "codec": IN_PYTHON if arrays.WHY_PYTHON else IN_C}
+    return code | {f"{name}_fallback": said for name, said in why.items() if said}

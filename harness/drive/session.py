@@ -124,7 +124,7 @@ class Session:
             if self.shape.error is not None:
                 raise self.shape.error
             missing = load.missing()
-            invalid = invalid or say_missing(missing)
+            invalid = invalid or load.lost_records or say_missing(missing)
             return Ended(self.interrupted, invalid, missing, load.figures())
         finally:
             if ticks is not None:
@@ -142,7 +142,8 @@ class Session:
         """Wait for the end; a sentence when it comes because a process died."""
         while not self._over.wait(WATCH_S):
             # where Locust decides, its test goes on with the users that are left
-            if self.decides and (trouble := self.load.trouble()):
+            load = self.load
+            if trouble := load.trouble() if self.decides else load.lost_records:
                 return trouble
             if self.load.used_up():
                 self._over.set()

@@ -12,19 +12,27 @@ from gevent.event import Event
 from harness.measure.records import Outcome
 from harness.units import SECOND
 from harness.wire.decode import verdict
-from harness.wire.http import EVENT_STREAM, OK_STATUS, Response
-from harness.wire.openai import DONE, NotACompletion, read_event
+from harness.wire.framing import (
+    DONE,
+    ERROR_KEY,
+    EVENT_END,
+    EVENT_ENDS,
+    EVENT_STREAM,
+    LAST_EVENT,
+    MAX_EVENT_BYTES,
+    TOO_LONG,
+)
+from harness.wire.http import OK_STATUS, Response
+from harness.wire.openai import NotACompletion, read_event
 from harness.wire.sse import SseDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from harness.drive.lanes import Lane
+    from harness.drive.fast_path import FastPath
 
 KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
 SHORT: Final = 64  # bytes; a shorter read counts as one with the next
-LAST_EVENT: Final = b"\n\ndata: [DONE]\n\n"
-ERROR: Final = b'"error"'  # only a key is written so: inside a string the quotes are escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +65,9 @@ class Stream:
     number: int
     sent_ns: int = 0
     head_ns: int = -1  # first byte
-    body_ns: int = -1  # latest read with body in it
+    body_ns: int = -1  # latest read with body in it that Python saw; so `n_bytes`
     n_bytes: int = 0
-    lane: Lane | None = None  # its connection's, from sending to the end; see `catch_up`
+    fast_path: FastPath | None = None  # its connection's, from sending to the end
     latest: deque[bytes] = field(default_factory=lambda: deque(maxlen=KEPT))
     response: Response = field(default_factory=Response)
     stale: bool = False  # the kept connection had been closed: send again
@@ -68,17 +76,22 @@ class Stream:
     error: str = ""
     done_ns: int = 0
     in_time_ns: int = 0  # no limit can pass before: nobody need look
+    open_bytes: int = 0  # since the latest end of an event in the body that Python saw
+    _tail: bytes = b""
 
     def overdue(self, now_ns: int, limits: Limits) -> str:
         """The sentence of a timeout; "" while there is time, and `in_time_ns` says for how long."""
+        body_ns = self.body_ns
+        if self.fast_path is not None:
+            body_ns = max(body_ns, self.fast_path.progress()[1])
         total_ns = self.sent_ns + limits.total_ns
-        first_ns = self.sent_ns + limits.first_byte_ns if self.body_ns < 0 else total_ns
-        idle_ns = max(self.body_ns, self.sent_ns) + limits.idle_ns
+        first_ns = self.sent_ns + limits.first_byte_ns if body_ns < 0 else total_ns
+        idle_ns = max(body_ns, self.sent_ns) + limits.idle_ns
         if now_ns > total_ns:
             return f"the whole request took longer than {limits.total_ns / SECOND:g} s"
         if now_ns > first_ns:
             return f"no first token in {limits.first_byte_ns / SECOND:g} s"
-        if self.body_ns >= 0 and now_ns > idle_ns:
+        if body_ns >= 0 and now_ns > idle_ns:
             return f"no further byte in {limits.idle_ns / SECOND:g} s"
         # until the body begins, it may at any time
         self.in_time_ns = min(total_ns, first_ns, max(idle_ns, now_ns))
@@ -86,38 +99,46 @@ class Stream:
 
     def end(self, outcome: Outcome | None, error: str, done_ns: int) -> None:
         """It is over: wake the user. Only the first end counts."""
-        if not self.over.is_set():
-            self.catch_up()
-            self.lane = None
-            self.outcome, self.error, self.done_ns = outcome, error, done_ns
-            self.over.set()
-
-    def catch_up(self, *, amid: bool = False) -> None:
-        """Account what the lane has read; unless `amid` it, every read comes to Python again."""
-        if self.lane is not None:
-            n_bytes, body_ns = self.lane.since() if amid else self.lane.take_back()
+        if self.over.is_set():
+            return
+        if self.fast_path is not None:
+            n_bytes, body_ns = self.fast_path.end_response()
             self.n_bytes += n_bytes
             self.body_ns = max(self.body_ns, body_ns)
+            self.fast_path = None
+        self.outcome, self.error, self.done_ns = outcome, error, done_ns
+        self.over.set()
 
-    def let_go(self, body: bytes) -> None:
-        """After a read's body: if whole events follow, the lane can do without Python."""
-        response = self.response
-        if self.lane is None or not response.between or not body.endswith(b"\n\n"):
-            return
-        if response.status == OK_STATUS and response.content_type == EVENT_STREAM:
-            self.lane.learn(body)
-            self.lane.let_go(self.number)
+    def send_again(self) -> None:
+        """The kept connection was closed before it served this: wake the user for a new one."""
+        self.stale, self.fast_path = True, None
+        self.over.set()
 
     def keep(self, body: bytes) -> None:
         """The end of the body so far; no more than this is done for each read in Python.
 
-        What a lane reads is never how a stream ends, nor an error object.
+        What C reads past Python is never how a stream ends, nor an error object.
         """
         latest = self.latest
         if latest and len(latest[-1]) < SHORT:
             latest[-1] += body
         else:
             latest.append(body)
+        if body.endswith(EVENT_END):
+            self.open_bytes = 0
+            return
+        # a cut may go through the line ends: the last three bytes may belong to one
+        seen = self._tail + body
+        self._tail = seen[-3:]
+        ended = max(map(seen.rfind, EVENT_ENDS))
+        self.open_bytes = len(seen) - ended if ended >= 0 else self.open_bytes + len(body)
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the body: an event too long for the decoder; "" for nothing."""
+        if self.open_bytes <= MAX_EVENT_BYTES or self.response.status != OK_STATUS:
+            return ""
+        return TOO_LONG if self.response.content_type in (EVENT_STREAM, "") else ""
 
     def exchange(self) -> Exchange:
         """What the user is told at once; the decoder, which reads every event, has more to say."""
@@ -126,7 +147,7 @@ class Stream:
             outcome, error = Outcome.status, f"HTTP {response.status}"
         elif outcome is None or outcome is Outcome.truncated:
             latest = b"".join(self.latest)
-            if outcome is None and latest.endswith(LAST_EVENT) and ERROR not in latest:
+            if outcome is None and latest.endswith(LAST_EVENT) and ERROR_KEY not in latest:
                 return Exchange(Outcome.ok, max(self.done_ns - self.sent_ns, 0), self.n_bytes, "")
             events = SseDecoder().feed(latest)
             if said := error_in(events):
@@ -144,7 +165,7 @@ def error_in(events: Iterable[bytes]) -> str:
     """
     said = ""
     for data in events:
-        if ERROR in data:
+        if ERROR_KEY in data:
             with suppress(NotACompletion):  # the first one may have lost its beginning
                 said = read_event(data).error or said
     return said

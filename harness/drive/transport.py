@@ -1,9 +1,10 @@
-"""Records from workers to the master over Locust's messages, which are fire-and-forget.
+"""Records from decoders to the master over Locust's messages, which are fire-and-forget.
 
-A worker numbers its batches 0, 1, 2, ... and keeps each until the master has acknowledged it; what
-is not acknowledged in time is sent again, in order. The master takes batch n of a worker only
-after n - 1, so every batch is taken once and in order, and a batch taken twice is impossible. Each
-batch also says how many request numbers the worker has given out: what never arrives is counted.
+A decoder numbers its batches 0, 1, 2, ... and keeps each until the master has acknowledged it; what
+is not acknowledged in time is sent again, in order. The master takes batch n of a decoder only
+after n - 1, so every batch is taken once and in order, and a batch taken twice is impossible. The
+worker itself says once a second how many request numbers it has given out: what never arrives is
+counted.
 
 Nothing here knows a socket or a clock: `send` and the time are passed in.
 """
@@ -15,16 +16,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from harness.measure.records import Outcome, in_pieces
-from harness.measure.seen import Seen
-from harness.runfolder.codec import Decoded, Sealed, decode_each
+from harness.runfolder.codec import Decoded, decode_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.measure.records import RequestRecord
 
-RECORDS: Final = "harness_records"  # worker -> master: a Batch
-ACK: Final = "harness_ack"  # master -> worker: the number of batches taken so far
+RECORDS: Final = "harness_records"  # decoder -> master: a Batch
+ACK: Final = "harness_ack"  # master -> decoder: {"taken": batches taken so far}
+BEAT: Final = "harness_beat"  # worker -> master: a Beat
 BATCH: Final = 500  # records in a message: about 400 kB at 200 tokens a record
 WINDOW: Final = 32  # batches in flight; the rest waits its turn in memory
 EVENTS: Final = 1 << 14  # that the master unpacks at a time: 0.4 MB
@@ -35,39 +36,40 @@ class Batch(TypedDict):
     """One message. `records` are codec frames, whole records and parts of open ones alike."""
 
     run: str  # of which run: a process may send for several, one after another
+    stream: str  # of which decoder; batches are numbered in each
     worker: int
     batch: int
-    issued: int  # request numbers given out so far: 0 .. issued - 1
     known_ns: int  # all that the worker saw happen before it is in this batch or an earlier one
     records: bytes
-    kept: bool  # the worker writes its records to the run folder itself
-    figures: dict[str, Any]  # the worker's figures about itself
+    kept: bool  # the decoder writes whole records to the run folder itself
+
+
+class Beat(TypedDict):
+    """What a worker says of itself, once a second."""
+
+    run: str
+    worker: int
+    issued: int  # request numbers given out so far: 0 .. issued - 1
+    figures: dict[str, Any]
+    trouble: str  # a sentence when its records must not be believed; else ""
 
 
 class Outbox:
-    """The worker's end. A sink of sealed records; `tick` it a few times a second."""
+    """The decoder's end: keeps each batch until it is acknowledged."""
 
     def __init__(
         self,
-        worker: int,
         send: Callable[[Batch], None],
-        issued: Callable[[], int],
-        figures: Callable[[], dict[str, Any]] = dict,
         *,
-        known_ns: Callable[[], int] = int,
-        kept: bool = False,
+        stream: str,
+        worker: int,
         run: str = "",
+        kept: bool = False,
     ) -> None:
-        """`issued` and `figures` are asked for each batch, `known_ns` when all is in batches."""
-        self.worker = worker
-        self._run = run
+        """The names are those of `Batch`."""
         self._send = send
-        self._issued = issued
-        self._figures = figures
-        self._ask_known_ns = known_ns
+        self._stream, self._worker, self._run, self._kept = stream, worker, run, kept
         self._known_ns = 0  # as of the last batch
-        self._kept = kept
-        self._frames: list[bytes] = []  # that are in no batch yet
         self._waiting: deque[Batch] = deque()  # not acknowledged, in order
         self._made = 0
         self._sent = 0  # batches sent since the last acknowledgement moved or a resend began
@@ -75,20 +77,31 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether the master has everything."""
-        return not (self._frames or self._waiting)
+        """Whether the master has every record."""
+        return not any(batch["records"] for batch in self._waiting)
 
-    def put(self, records: list[Sealed]) -> None:
-        """Take records; they leave at the next tick."""
-        self._frames += [record.frame for record in records]
+    def put(self, frames: list[bytes], known_ns: int = 0) -> None:
+        """Make batches, which leave at the next tick; `known_ns`: of the last one, 0: as before."""
+        pieces = [frames[i : i + BATCH] for i in range(0, len(frames), BATCH)]
+        if known_ns and not pieces:
+            pieces = [[]]
+        for i, piece in enumerate(pieces):
+            if known_ns and i == len(pieces) - 1:
+                self._known_ns = known_ns
+            batch = Batch(
+                run=self._run,
+                stream=self._stream,
+                worker=self._worker,
+                batch=self._made,
+                known_ns=self._known_ns,
+                records=b"".join(piece),
+                kept=self._kept,
+            )
+            self._waiting.append(batch)
+            self._made += 1
 
-    def close(self) -> None:
-        """Nothing comes after; what is waiting still goes out by `tick`."""
-
-    def tick(self, now_s: float, *, always: bool = False) -> None:
-        """Send what is new (`always`: a batch even without records), and again what got lost."""
-        if self._frames or always:
-            self._make_batches()
+    def tick(self, now_s: float) -> None:
+        """Send what is new, and again what got lost."""
         if self._sent and now_s - self._since > RESEND_S:
             self._sent = 0
         while self._sent < min(len(self._waiting), WINDOW):
@@ -104,69 +117,47 @@ class Outbox:
             self._sent = max(self._sent - 1, 0)
             self._since = now_s
 
-    def _make_batches(self) -> None:
-        frames, self._frames = self._frames, []
-        starts = range(0, max(len(frames), 1), BATCH)
-        for start in starts:
-            if start == starts[-1]:
-                self._known_ns = self._ask_known_ns()
-            blob = b"".join(frames[start : start + BATCH])
-            batch = Batch(
-                run=self._run,
-                worker=self.worker,
-                batch=self._made,
-                issued=self._issued(),
-                known_ns=self._known_ns,
-                records=blob,
-                kept=self._kept,
-                figures=self._figures(),
-            )
-            self._waiting.append(batch)
-            self._made += 1
-
 
 @dataclass(slots=True)
 class Inbox:
-    """The master's end: delivers whole records once, parts in order, and counts what is missing."""
+    """The master's end: delivers every record once, in order, and counts what is missing."""
 
     deliver: Callable[[list[RequestRecord]], None]
-    store: Callable[[int, list[RequestRecord]], None] | None = None  # what no worker has kept
+    store: Callable[[int, list[RequestRecord]], None] | None = None  # what no decoder has kept
     run: str = ""
     issued: dict[int, int] = field(default_factory=dict)  # worker -> numbers given out
     known_ns: dict[int, int] = field(default_factory=dict)  # worker -> what happened before is here
     figures: dict[int, dict[str, Any]] = field(default_factory=dict)
-    duplicates: int = 0  # records that came twice, and were dropped
+    trouble: str = ""  # the first worker's that had any
     damaged_bytes: int = 0
-    _taken: dict[int, int] = field(default_factory=dict)
+    _taken: dict[str, int] = field(default_factory=dict)
     _ended: dict[int, int] = field(default_factory=dict)
-    _seen: Seen = field(default_factory=Seen)
 
     def take(self, batch: Batch) -> int:
-        """Deliver the batch if it is this worker's next; say how many were taken so far."""
-        worker = batch["worker"]
-        taken = self._taken.get(worker, 0)
+        """Deliver the batch if it is this stream's next; say how many were taken so far."""
+        worker, stream = batch["worker"], batch["stream"]
+        taken = self._taken.get(stream, 0)
         if batch["run"] != self.run or batch["batch"] != taken:
             return taken
-        self._taken[worker] = taken + 1
-        self.issued[worker] = max(batch["issued"], self.issued.get(worker, 0))
-        self.figures[worker] = batch["figures"]
+        self._taken[stream] = taken + 1
         lost = Decoded()
-        for fresh in in_pieces(filter(self._fresh, decode_each(batch["records"], lost)), EVENTS):
-            self.deliver(fresh)
+        for some in in_pieces(decode_each(batch["records"], lost), EVENTS):
+            ended = sum(record.outcome is not Outcome.open for record in some)
+            self._ended[worker] = self._ended.get(worker, 0) + ended
+            self.deliver(some)
             if self.store is not None and not batch["kept"]:
-                self.store(worker, fresh)
+                self.store(worker, some)
         self.damaged_bytes += lost.damaged_bytes + lost.torn_bytes
         self.known_ns[worker] = batch["known_ns"]
         return taken + 1
 
-    def _fresh(self, record: RequestRecord) -> bool:
-        """Whether this whole record, or part of a request that has not ended, is new."""
-        if record.outcome is Outcome.open:
-            return record.key not in self._seen
-        new = self._seen.add(record.key)
-        self.duplicates += not new
-        self._ended[record.worker] = self._ended.get(record.worker, 0) + new
-        return new
+    def beat(self, beat: Beat) -> None:
+        """What a worker says of itself."""
+        if beat["run"] == self.run:
+            worker = beat["worker"]
+            self.issued[worker] = max(beat["issued"], self.issued.get(worker, 0))
+            self.figures[worker] = beat["figures"]
+            self.trouble = self.trouble or beat["trouble"]
 
     @property
     def ended(self) -> int:

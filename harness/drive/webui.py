@@ -74,7 +74,7 @@ def install(
     web_ui = environment.web_ui
     if web_ui is None or web_ui.app is None:
         return
-    keep_out(web_ui.app)
+    keep_out(web_ui)
     shown: list[Shown] = [Shown(KEY, "Token latencies", COLUMNS, table.rows)]
     if slos.slos:
         shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))

@@ -22,6 +22,7 @@ from harness.drive.leaving import leave
 from harness.drive.load_runner import REPORT_S, LoadRunner
 from harness.drive.options import DriveOptions
 from harness.drive.users import session_user
+from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from locust.runners import WorkerRunner
@@ -44,9 +45,11 @@ def main(port: int) -> None:
     runner: WorkerRunner = environment.create_worker_runner("127.0.0.1", port)
     load = LoadRunner(environment)
     watch = gevent.spawn(_until_eof, brief, runner)
-    load.drive(options)  # before any user: the decoder's process takes a moment to start
-    if load.relay is not None:
-        load.relay.tell()
+    try:
+        load.drive(options)  # before any user: the decoder's process takes a moment to start
+    except HarnessError as error:
+        sys.stderr.write(f"{error}\n")
+        leave(error.exit_code)
     runner.greenlet.join()
     watch.kill(block=False)
     load.close()

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from harness.measure.buckets import BUCKETS_S
 from harness.measure.histogram import Histogram
-from harness.measure.metrics import METRICS
+from harness.measure.metrics import GAPS, HISTOGRAMS, METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from prometheus_client import Metric
 
@@ -52,10 +51,14 @@ def _counter(key: str, unit: str, text: str, *labels: str) -> Exported:
     return Exported(key, name, "counter", text, labels)
 
 
-def _histogram(key: str, more: str = "") -> Exported:
-    metric = METRICS[key]
-    text = f"{metric.title} of each {'gap' if key == 'itl' else 'request'}. {more}".strip()
-    return Exported(key, metric.prometheus, "histogram", text)
+def _histograms() -> tuple[Exported, ...]:
+    return tuple(
+        Exported(
+            key, row.prometheus, "histogram",
+            f"{row.title} of each {'gap' if key in GAPS else 'request'}. {row.counted}",
+        )
+        for key, row in HISTOGRAMS.items()
+    )  # fmt: skip
 
 
 def _of_metric(key: str, metric: str, text: str, *labels: str) -> Exported:
@@ -111,21 +114,15 @@ RUN: Final = (
     _gauge("step_phase", "", "1 for the current phase of the step.", "phase"),
     _gauge("step_purpose", "", "1 for the purpose of the step.", "purpose"),
     _counter("steps", "", "Steps that ended, by decision.", "decision"),
-    _histogram("ttft", "Counted when the first token arrives; a request that fails without one "
-               "counts as +Inf."),
-    _histogram("itl", "Counted when the gap ends; a failed request adds +Inf for each planned "
-               "token that it did not deliver."),
-    _histogram("tpot", "Counted when the request ends; +Inf when it fails."),
-    _histogram("e2e", "Counted when the request ends; +Inf when it fails."),
-    Exported("schedule_lag", "harness_schedule_lag_seconds", "histogram",
-             "How much later than scheduled a request was sent; only for runs with a schedule."),
+    *_histograms(),
     _of_metric("output_tokens", "output_tokens_per_s", "Output tokens received."),
     _counter("prompt_tokens", "", "Prompt tokens of ended requests, as reported by the server."),
     _of_metric("requests", "requests_per_s", "Requests that ended, by outcome (`ok`: no failure).",
                "outcome"),
     _of_metric("good_requests", "goodput_per_s", "Requests that met every SLO, each judged by its "
                "own latencies."),
-    _gauge("slo_limit", "seconds", "Limit of the SLO.", "slo"),
+    _gauge("slo_limit", "seconds", "Limit of the SLO; of an output speed, the time per token "
+           "that it stands for.", "slo"),
     _gauge("slo_allowed", "ratio", "Share of the latencies that may be over the limit.", "slo"),
     _counter("slo_observations", "", "Latencies that the SLO applies to.", "slo"),
     _counter("slo_misses", "", "Of them, those over the limit, counted exactly.",
@@ -145,16 +142,6 @@ EXPORTED: Final = {
     "the exporter": (*TARGET, *GPU),
     "a run": RUN,
 }
-BUCKETS_OF: Final = {row.key: BUCKETS_S[row.key] for row in RUN if row.kind == "histogram"}
-
-
-def finite_mean(key: str, rate: Callable[[str, str], str]) -> str:
-    """PromQL: the mean of a run's histogram, of what is finite; `rate` is told part and labels.
-
-    A run's sums leave failures out, its counts do not.
-    """
-    finite = f'le="{BUCKETS_OF[key][-2]}"'
-    return f"{rate('_sum', '')} / {rate('_bucket', finite)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from harness.export.pages import Pages
 from harness.export.target import Seen, gpu_values, target_values
 from harness.measure.resets import fell
 from harness.server.gpu import open_gpus
-from harness.server.says import cache_summary, flags
+from harness.server.probe import cache_summary, flags
 from harness.server.scraping import Scrape
 from harness.units import SECOND
 from harness.wire.vllm_metrics import cache_config

@@ -11,18 +11,41 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.measure.metrics import LATENCIES
 from harness.measure.recent import KEYS, SHOWN
+from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from harness.measure.slo import Slo
 
 MOST: Final = 1_800
 COLUMNS: Final = (
     "t_s", "users", "tokens_per_s", "running", "waiting",
     *(f"{key}_{name}_ms" for key in KEYS for name in SHOWN),
 )  # fmt: skip
+DRAWN: Final = [
+    {"key": key, "name": row.name, "headline": row.headline}
+    for key, row in LATENCIES.items()
+    if row.live
+]
 Point = list[float | str | None]
 _CURSOR: Final = re.compile(r"([0-9a-f]{1,20})-(\d{1,9})-(\d{1,9})-(\d{1,9})")
+
+
+def slo_facts(slos: Sequence[Slo]) -> list[dict[str, Any]]:
+    """What a page is told of the limits."""
+    return [
+        {
+            "key": "tpot" if slo.speed else slo.metric,  # drawn there, at the same time per token
+            "statistic": f"{slo.name}," if slo.speed else slo.statistic,
+            "limit": slo.limit,
+            "unit": slo.unit,
+            "limit_ms": slo.limit_ns / MS,
+        }
+        for slo in slos
+    ]
 
 
 class History:
@@ -95,5 +118,6 @@ class LiveState:
             "whole": whole,
         }
         if had[2] != self._version:
-            told["facts"] = self.facts | {"columns": COLUMNS, "every_s": history.every}
+            shape = {"columns": COLUMNS, "latencies": DRAWN, "every_s": history.every}
+            told["facts"] = self.facts | shape
         return told

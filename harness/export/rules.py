@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Final, Protocol
 
-from harness.measure.metrics import METRICS
+from harness.export.promql import OURS, REPLICA, newest, quantile_of
 from harness.measure.routing import SIGNS, Q, limits_ns
 from harness.units import SECOND, say_ns
-from harness.wire.vllm_series import SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
     from harness.export.threshold import Threshold
     from harness.measure.routing import Sign
 
-SERVER: Final = {row.key: row.spellings[0].name for row in SERIES}  # the newest spelling
 RATE: Final = "5m"  # what the server's p95 looks back over
 RATE_LIVE: Final = "1m"  # ours, during a run
 WAIT: Final = "2m"  # how long it stays so before somebody is told
-REPLICA: Final = "job, instance, model_name"
 NAMES: Final = {"ttft": "InspectQueueingAndPrefill", "itl": "InspectDecodeAndMemory"}
 
 
@@ -49,11 +46,6 @@ class Alert:
         return said
 
 
-def p95(name: str, by: str, back: str) -> str:
-    """The p95 of a histogram, as far as its buckets tell (Prometheus interpolates in them)."""
-    return f"histogram_quantile({Q}, sum by (le, {by}) (rate({name}_bucket[{back}])))"
-
-
 def routing_alerts(ttft_ns: float, itl_ns: float) -> list[Alert]:
     """Of each sign that has a limit: by the server's own histogram, and by ours during a run.
 
@@ -62,8 +54,8 @@ def routing_alerts(ttft_ns: float, itl_ns: float) -> list[Alert]:
     alerts = []
     for sign, limit_ns in zip(SIGNS, (ttft_ns, itl_ns), strict=True):
         if not isnan(limit_ns):
-            server = p95(SERVER[sign.metric], "job, model_name", RATE)
-            client = p95(METRICS[sign.metric].prometheus, "job", RATE_LIVE)
+            server = quantile_of(Q, newest(sign.metric), RATE, "job, model_name")
+            client = quantile_of(Q, OURS[sign.metric], RATE_LIVE, "job")
             alerts += [
                 _routed(sign, server, limit_ns, WAIT, "server"),
                 _routed(sign, client, limit_ns, "0s", "client"),
@@ -88,7 +80,7 @@ def _routed(sign: Sign, expr: str, limit_ns: float, wait: str, seen_by: str) -> 
 def in_flight(model: str, by: str = "") -> str:
     """Requests of a model that run or wait: in all, or per replica with `by`."""
     only = f"{{model_name={json.dumps(model)}}}" if model else ""
-    both = f"{SERVER['running']}{only} + {SERVER['waiting']}{only}"
+    both = f"{newest('running')}{only} + {newest('waiting')}{only}"
     return f"sum by ({by}) ({both})" if by else f"sum({both})"
 
 

@@ -94,12 +94,10 @@ class Draws:
         self._left = int.from_bytes(blake2b(key.encode(), digest_size=24).digest(), "big")
 
     def randrange(self, stop: int) -> int:
-        """As Random's."""
         self._left, drawn = divmod(self._left, stop)
         return drawn
 
     def choices(self, population: Sequence[_T], *, k: int) -> list[_T]:
-        """As Random's."""
         left, n, drawn = self._left, len(population), []
         for _ in range(k):
             left, place = divmod(left, n)

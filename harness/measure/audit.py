@@ -30,6 +30,8 @@ TOLERANCE: Final = 0.03  # of the tokens, beside what may be under way at the ed
 WARM: Final = 0.02  # of the prompt tokens: more hits than this make a level too fast
 BLOCK: Final = 16  # vLLM's default tokens in a KV block
 EDGE_NS: Final = 250 * MS  # a scrape's counters are this uncertain in time
+LITTLE_ERROR: Final = 0.25  # of the users: so far may the requests in flight be from them
+LITTLE_LEAST: Final = 10  # finished requests: with fewer the law says nothing yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +153,13 @@ def audit_sentence(
         )
     law = little(table, window)
     backs_off = bool((table.outcome == CONNECT).any())  # users wait before they try again
-    if int((table.outcome == OK).sum()) > 10 and abs(law.error) > 0.25 and not backs_off:  # noqa: PLR2004 - a quarter of the users idle
+    enough = int((table.outcome == OK).sum()) > LITTLE_LEAST
+    if not enough or abs(law.error) <= LITTLE_ERROR or backs_off:
+        return ""
+    seen = f"{law.n * (1 + law.error):.1f} requests were under way with {law.n:.0f} users"
+    if law.error > 0:  # users send one request at a time: there cannot be more than users
         return (
-            f"{law.n * (1 + law.error):.1f} requests were under way with {law.n:.0f} users "
-            "(N = X R is broken): the client cannot keep its users busy; try --processes 2"
+            f"{seen} (N = X R is broken): requests of another level were still running, or the "
+            "clock was set; measure the level again"
         )
-    return ""
+    return f"{seen} (N = X R is broken): the client cannot keep its users busy; try --processes 2"

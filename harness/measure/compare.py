@@ -108,10 +108,8 @@ class Comparison:
         return EXIT_OK if any(known) else EXIT_INCONCLUSIVE
 
 
-def latency(
-    q: float, values: Numbers, blocks: Numbers, counts: Numbers | None = None, ns: float = math.nan
-) -> Side:
-    """The q-quantile (`ns`, of binned values) of what was seen so often, once, in a block."""
+def latency(q: float, values: Numbers, blocks: Numbers, counts: Numbers | None = None) -> Side:
+    """The q-quantile of values (ns), each seen in a block, so often (None: once)."""
     counts = np.ones(len(values)) if counts is None else counts
     order = np.argsort(values, kind="stable")
     values, blocks, counts = values[order], blocks[order], counts[order]
@@ -120,7 +118,7 @@ def latency(
     at = values[np.searchsorted(upto, math.ceil(q * (n - 1)), "right")]
     sizes, hits = (np.bincount(blocks, each) for each in (counts, counts * (values <= at)))
     error = max(_error(hits[sizes > 0], sizes[sizes > 0]), math.sqrt(q * (1 - q) / n))
-    ns, used = float(at) if math.isnan(ns) else ns, int((sizes > 0).sum())
+    ns, used = float(at), int((sizes > 0).sum())
     logs, point = np.log(np.append(np.maximum(values, 1), INF)), math.log(max(ns, 1))
 
     def bounds(z: float) -> Bounds:

@@ -34,13 +34,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.evidence import HALF
-from harness.measure.metrics import METRICS, failed
+from harness.measure.metrics import PROMISED, failed
 from harness.measure.result import SloResult
 from harness.measure.states import Verdict
 from harness.measure.stats import at_least, block_count, design_effects, highest, joined, student
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -189,12 +189,12 @@ def counts_of(
     max_errors: float,
     *,
     judged: Judged | None = None,
-    gaps: Figures | None = None,
+    gaps: Mapping[str, Figures] | None = None,
 ) -> list[Counts]:
     """What a level shows of each SLO and, last, of failures: of the requests sent in its window.
 
     `table`: requests as they ended (a thin one will do). `judged` and `gaps` have counted the
-    window's tokens; only an ITL needs them.
+    window's tokens; only a latency of gaps needs them.
     """
     level = table.select((table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
     level = level.ordered(np.argsort(level.sent_ns, kind="stable"))
@@ -207,12 +207,10 @@ def counts_of(
             sizes, hits = grid.sum(axis=1), grid[:, HALF + 1 :].sum(axis=1)
             together = max(float(sizes.sum()) / (TOGETHER * max(lifetimes, 1)), 1)
             held = {"lifetimes": lifetimes, "together": together}
-            above = gaps.effect(1 - 2 * allowed)
+            above = gaps[slo.metric].effect(1 - 2 * allowed)
             counts.append(counted(name, allowed, len(level), sizes, hits, **held, above=above))
             continue
-        observe = METRICS[slo.metric].observe
-        assert observe is not None  # noqa: S101 - an SLO is of a latency
-        seen = observe(level)
+        seen = PROMISED[slo.metric].observe(level)
         known = ~(
             np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)
         )  # else open, and not over yet

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.metrics import METRICS, failed, lost_gaps
+from harness.measure.metrics import GAPS, PROMISED, failed, lost_gaps
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.walk import inside, walk
 from harness.units import SECOND
@@ -108,7 +108,7 @@ class Judged:
         )
         self.block_ns = self.length_ns // self.blocks + 1  # the last instant lies in the last one
         self.tokens = np.zeros(self.blocks)
-        self.grids = {slo: np.zeros((self.blocks, BINS)) for slo in slos if slo.metric == "itl"}
+        self.grids = {slo: np.zeros((self.blocks, BINS)) for slo in slos if slo.metric in GAPS}
         rows, owed = lost_gaps(known)
         ends = known.done_ns[rows]
         here = (ends >= self.start_ns) & (ends <= self.end_ns)
@@ -125,12 +125,11 @@ class Judged:
         here = inside(chunk.at_ns, self.start_ns, self.end_ns)
         came = self.block_of(chunk.at_ns[here])
         self.tokens += np.bincount(came, weights=chunk.tokens[here], minlength=self.blocks)
-        if not self.grids:
-            return
-        here = inside(piece.end_ns, self.start_ns, self.end_ns)
-        row, gaps = self.block_of(piece.end_ns[here]) * BINS, piece.gap_ns[here].astype(float)
         for slo, grid in self.grids.items():
-            cells = row + bin_of(gaps / slo.limit_ns)
+            gaps = piece.of(slo.metric)
+            here = inside(gaps.end_ns, self.start_ns, self.end_ns)
+            row = self.block_of(gaps.end_ns[here]) * BINS
+            cells = row + bin_of(gaps.gap_ns[here] / slo.limit_ns)
             np.add(grid, np.bincount(cells, minlength=grid.size).reshape(grid.shape), out=grid)
 
 
@@ -176,14 +175,10 @@ def gather(
 def _observed(
     table: RecordTable, window: Window, slo: Slo, sent_in: NDArray[np.bool_]
 ) -> tuple[Floats, Ints]:
-    """(values in ns, instants that place them in a block) of a latency that requests have one of.
-
-    Nothing where the metric is not a latency.
-    """
-    observe = METRICS[slo.metric].observe
-    if observe is None or not len(table):
+    """(values in ns, instants that place them in a block) of a latency with one per request."""
+    if not len(table):
         return np.zeros(0), np.zeros(0, np.int64)
-    seen = observe(table)
+    seen = PROMISED[slo.metric].observe(table)
     sent = table.sent_ns[seen.row]
     unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)  # open, and not over it yet
     ripe = sent_in[seen.row] & (sent < sent[unknown].min(initial=window.end_ns + 1))

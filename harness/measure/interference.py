@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.gaps import count_gaps
 from harness.measure.stats import quantile
 from harness.measure.typed import rounded
-from harness.measure.walk import inside
+from harness.measure.walk import inside, walk
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 PLACES: Final = 4
 FEWEST: Final = 20  # gaps of a kind that a quantile of them needs
-MOST: Final = 100_000  # gaps that are looked at: evenly drawn where there are more
+MAX_GAPS: Final = 100_000  # that are looked at: half as many at least where there are more
 LONGEST: Final = 0.95  # the gaps above this quantile are the longest ones
 SHORT: Final = 0.5  # of the median gap: the event before it was late
 CERTAIN: Final = 0.75  # of a prompt's mean time in the engine: it was surely computed then
@@ -37,36 +36,31 @@ BIN_S: Final = 0.1  # arrivals are counted in bins of this length,
 PER_BIN: Final = 2.0  # longer where so many would not come in one on average
 
 
-class Drawn:
-    """Gaps that ended in a window, MOST at most and evenly drawn: two looks."""
+class GapSample:
+    """A Walker: the gaps that ended in a window, or each k-th one; at most MAX_GAPS are kept."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
-        """None yet."""
         self.start_ns, self.end_ns = start_ns, end_ns
-        self.finite, self._each, self._skip = 0, 0, 0
-        self._kept: list[tuple[Ints, Ints, Ints]] = []
+        self._n, self._stride = 0, 1
+        self._kept = np.zeros((3, 0), np.int64)
 
     def see(self, piece: Piece) -> None:
-        """Count them, then keep each so many-th."""
+        """Keep each k-th gap; k doubles, and every other one goes, where they are too many."""
+        # What is kept are always the gaps whose place, counted from 0, is a multiple of k: whatever
+        # k was when they came, they are evenly drawn.
         here = np.arange(len(piece.ends))[inside(piece.end_ns, self.start_ns, self.end_ns)]
-        if not self._each:
-            self.finite += len(here)
-            return
-        some = here[self._skip :: self._each]
-        self._skip = (self._skip - len(here)) % self._each
-        tokens = piece.chunk.tokens[piece.ends[some]]
-        self._kept.append((piece.end_ns[some], piece.gap_ns[some], tokens))
-
-    def look_again(self) -> None:
-        """How many there are is known."""
-        self._each = -(-self.finite // MOST) or 1
+        some = here[-self._n % self._stride :: self._stride]
+        self._n += len(here)
+        fresh = np.stack([piece.end_ns[some], piece.gap_ns[some], piece.tokens[some]])
+        self._kept = np.concatenate([self._kept, fresh], axis=1)
+        while self._kept.shape[1] > MAX_GAPS:
+            self._kept = self._kept[:, ::2]
+            self._stride *= 2
 
     @property
     def columns(self) -> tuple[Ints, Ints, Ints]:
         """(when each ended, its length, the tokens that ended it); ns."""
-        if not self._kept:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
-        ends, gaps, tokens = (np.concatenate(part) for part in zip(*self._kept, strict=True))
+        ends, gaps, tokens = self._kept
         return ends, gaps, tokens
 
 
@@ -98,19 +92,19 @@ def gap_figures(
     start_ns: int,
     end_ns: int,
     prefill_s: float = nan,
-    drawn: Drawn | None = None,
+    sample: GapSample | None = None,
 ) -> GapFigures:
     """Of the gaps that ended in the window, FEWEST at least.
 
     `prefill_s`: the server's mean time from a request's first step to its first token: prompts are
     cut into steps. An event came late where it carries several tokens, or comes in less than half
-    a gap after the one before. `drawn`: the gaps, where they were drawn already; `table` may be
+    a gap after the one before. `sample`: the gaps, where they were drawn already; `table` may be
     thin then.
     """
-    if drawn is None:
-        drawn = Drawn(start_ns, end_ns)
-        count_gaps(table, [drawn])
-    ends, lengths, came = drawn.columns
+    if sample is None:
+        sample = GapSample(start_ns, end_ns)
+        walk(table, [sample])
+    ends, lengths, came = sample.columns
     if len(ends) < FEWEST:
         return GapFigures()
     gaps = lengths / MS

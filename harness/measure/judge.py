@@ -81,7 +81,7 @@ def judge(
         leans |= bool(n and k / n > slo.allowed)
         share = k / n / slo.allowed if n else 0.0
         if share > worst[1]:
-            worst = (f"{k:.0f} of {n:.0f} over {slo}", share)
+            worst = (f"{k:.0f} of {n:.0f} {slo.beyond} {slo}", share)
     all_passed = bool(slos) and set(decisions) == {Decision.passed}
     decision = (
         Decision.failed

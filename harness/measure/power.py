@@ -15,7 +15,7 @@ import numpy as np
 from harness.measure.evidence import pool
 from harness.measure.fit import isotonic
 from harness.measure.search import Done, Hold, ended
-from harness.measure.states import Purpose, Status
+from harness.measure.states import Purpose, Status, StopRule
 from harness.measure.stats import percentile_levels, resample_weights
 
 if TYPE_CHECKING:
@@ -64,13 +64,17 @@ def next_power_action(
     left = plan.budget_ns - spent_ns
     cap = int(min(left, plan.budget_ns * 0.05))
     if not levels:  # every step so far was invalid, or there is none yet
-        return ended(evidences) if left <= 0 else Hold(plan.min_users, Purpose.up, "steady", cap)
+        return (
+            ended(evidences)
+            if left <= 0
+            else Hold(plan.min_users, Purpose.up, StopRule.steady, cap)
+        )
     best = max(levels, key=lambda level: level.power)
     top = levels[-1]
     if left <= 0:
         return Done(Status.found if top.users > best.users else Status.inconclusive, None)
     if top.power > PAST_PEAK * best.power and top.users < plan.max_users:
-        return Hold(min(top.users * 2, plan.max_users), Purpose.up, "steady", cap)
+        return Hold(min(top.users * 2, plan.max_users), Purpose.up, StopRule.steady, cap)
     at = levels.index(best)
     below = levels[at - 1].users if at else best.users
     above = levels[at + 1].users if at + 1 < len(levels) else best.users
@@ -78,7 +82,7 @@ def next_power_action(
     sides.append((above - best.users, (best.users + above) // 2))
     gap, middle = max(sides)
     if gap > plan.width(best.users):
-        return Hold(middle, Purpose.bisect, "steady", cap)
+        return Hold(middle, Purpose.bisect, StopRule.steady, cap)
     if best is top:
         return Done(Status.not_reached, (below, best.users))
     return Done(Status.found, (below, above))

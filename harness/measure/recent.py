@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.metrics import LATENCIES
 from harness.measure.stats import quantile
 from harness.units import MS
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-KEYS: Final = ("ttft", "itl", "tpot")
+KEYS: Final = tuple(key for key, row in LATENCIES.items() if row.live)
 SHOWN: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 SPAN_S: Final = 10
 MOST: Final = 20_000  # values of each latency: half a millisecond to sort

@@ -65,20 +65,24 @@ def thin(table: RecordTable) -> RecordTable:
     """
     n, begin = table.counts, table.offsets[:-1]
     some = n > 0
+    # The answer's first event is a third one where it is neither the first nor the last
     amid = (table.answer_index > 0) & (table.answer_index < n - 1)
     kept = np.minimum(n, 2) + amid
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+    # For each event that stays, its place among all: last, the answer's first, first
     flat = np.zeros(int(offsets[-1]), np.int64)
     flat[offsets[1:][some] - 1] = table.offsets[1:][some] - 1
     flat[offsets[:-1][amid] + 1] = (begin + table.answer_index)[amid]
     flat[offsets[:-1][some]] = begin[some]
-    upto = np.cumsum(table.tokens)[flat]
-    tokens = np.diff(upto, prepend=0)
+    # One sum over the tokens of all requests: the difference between two events that stay is what
+    # came since the one before. Only a request's first event has its own, not the one's before it.
+    tokens = np.diff(np.cumsum(table.tokens)[flat], prepend=0)
     first = offsets[:-1][some]
     tokens[first] = table.tokens[flat[first]]
-    late = table.answer_index >= n  # a table that was cut before it: still not reached
+    # A table may have been cut before the answer's first event (`until`): it stays as far beyond
+    # the last one as it was. Else it is the first, the one amid (1) or the last (kept - 1).
     place = np.select(
-        [table.answer_index <= 0, late, amid],
+        [table.answer_index <= 0, table.answer_index >= n, amid],
         [table.answer_index, table.answer_index - n + kept, 1],
         kept - 1,
     )

@@ -18,6 +18,7 @@ COUNTERS: Final = (
     "preemptions_total",
     "prefix_queries_total",
     "prefix_hits_total",
+    "spec_draft_tokens_total",
     "api_cpu_s",
 )
 

@@ -13,11 +13,12 @@ from typing import Any
 from harness.measure.audit import Audit, Little
 from harness.measure.gpuside import GpuFigures
 from harness.measure.interference import ArrivalFigures, GapFigures
+from harness.measure.metrics import LATENCIES, PROMISED
 from harness.measure.power import PlateauKnee, PowerKnee
 from harness.measure.seats import MaxNumSeqs
 from harness.measure.selfcheck import ClientFigures
 from harness.measure.serverside import ServerFigures
-from harness.measure.slo import Slo, quantile_name
+from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.measure.traces import TracedSplit
 from harness.measure.ttft_split import TtftSplit
@@ -32,6 +33,8 @@ SCHEMA_VERSION = 1
 @dataclass(frozen=True, slots=True)
 class Latency:
     """One latency. A quantile is an observed value, of rank ceil(q (n - 1)) counted from 0.
+
+    Those of the gaps between tokens are within 0.1% of it.
 
     Failed requests are infinite, "inf". Intervals are [lower end, upper end]; with too few values
     above a quantile its upper end is null: it is at least the lower end.
@@ -70,12 +73,48 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """Output speed of requests, tokens/s: the inverse of TPOT, so its slow tail is the lower one.
+
+    A failed request, and one that ended without a token, has 0. A quantile is an observed value, of
+    rank floor(q (n - 1)) counted from 0. An interval of which nothing is known below begins at 0.
+    """
+
+    n: int = 0  # observations, failed ones included
+    n_failed: int = 0  # of them 0
+    effective_n: float = 0  # independent observations that would know the p5 as well
+    mean: float = nan  # of those above 0, tokens/s
+    p50: float = nan  # median, tokens/s
+    p50_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p50_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p10: float = nan  # 10th percentile, tokens/s
+    p10_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p10_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p5: float = nan  # 5th percentile, tokens/s
+    p5_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p5_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p1: float = nan  # 1st percentile, tokens/s
+    p1_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p1_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+
+    @classmethod
+    def of(cls, block: Json) -> Speed:
+        """Of the figures as `figures.speed_block` has them."""
+        return from_json(cls, {key: value for key, value in block.items() if value is not None})
+
+    def at(self, name: str) -> tuple[float, float, float]:
+        """As `Latency.at`."""
+        lo, hi = getattr(self, f"{name}_ci95", (nan, nan))
+        return float(getattr(self, name, nan)), lo, hi
+
+
+@dataclass(frozen=True, slots=True)
 class SloResult:
     """What a level, or the run, says of one SLO."""
 
     slo: str  # as asked for: ttft_p95=500ms; max_errors=1%
     verdict: Verdict  # whether it was met
-    observed: float = nan  # the quantile that the SLO is on, ms
+    observed: float = nan  # the quantile that the SLO is on, ms or tokens/s
     users: int | None = None  # the level that this is of
     n: int = 0  # observations; 0 of a search
     n_over: float = 0  # of them over the limit; failed requests count as over
@@ -112,11 +151,14 @@ class Level:
     ttft_ms: Latency = field(default_factory=Latency)  # time to first token
     ttfot_ms: Latency = field(default_factory=Latency)  # time to the first token of the answer
     itl_ms: Latency = field(default_factory=Latency)  # inter-token latency, per event
+    itl_per_token_ms: Latency = field(default_factory=Latency)  # inter-token latency, per token
     tpot_ms: Latency = field(default_factory=Latency)  # time per output token
+    tps: Speed = field(default_factory=Speed)  # output speed per request, tokens/s
     e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
     requests_per_s: float = nan  # requests that succeeded in the window, per second
     goodput_per_s: float = nan  # of these, requests that met every SLO, per second
+    tokens_per_event: float = nan  # mean number of tokens that an event carried
     exact_share: float = nan  # share of the events with an exact time stamp
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
@@ -149,14 +191,13 @@ class Level:
         return next((verdict for verdict in WORST_FIRST if verdict in verdicts), "measured")
 
     def latency(self, key: str) -> Latency:
-        """Of ttft, ttfot, itl, tpot or e2e."""
-        found: Latency = getattr(self, f"{key}_ms")
+        """Of one of LATENCIES."""
+        found: Latency = getattr(self, LATENCIES[key].field)
         return found
 
     def observed(self, slo: Slo) -> float:
-        """The quantile that an SLO is on, ms; NaN of one that no level keeps."""
-        name = f"p{quantile_name(slo.q)}"
-        return float(getattr(self.latency(slo.metric), name, nan))
+        """The quantile that an SLO is on, in its unit; NaN of one that no level keeps."""
+        return float(getattr(getattr(self, PROMISED[slo.metric].field), slo.statistic, nan))
 
 
 @dataclass(frozen=True, slots=True)

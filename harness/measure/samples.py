@@ -35,6 +35,9 @@ class ServerSample:
     requests_total: float = NAN  # finished requests, for any reason
     prefix_queries_total: float = NAN  # prompt tokens looked up in the prefix cache
     prefix_hits_total: float = NAN  # prompt tokens found there
+    spec_drafts_total: float = NAN  # drafts that speculative decoding proposed
+    spec_draft_tokens_total: float = NAN  # tokens in these drafts
+    spec_accepted_tokens_total: float = NAN  # of them, those that the model accepted
     api_cpu_s: float = NAN  # CPU time of the API server's process; the mean of several
     engine_cpu_s: float = NAN  # CPU time of the engine cores' processes, all together
     started_s: float = NAN  # when the API server's process started, seconds since 1970

@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.measure.fit import isotonic, levels_of
 from harness.measure.judge import Judgement, judge
-from harness.measure.states import Decision, Purpose, Status
+from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -63,16 +63,13 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold `users`, measuring for about `cap_ns`.
-
-    `until`: lean (a quick look will do), decided, steady (a throughput is known), time (the cap and
-    nothing else), requests (`cap_ns` is their number).
-    """
+    """Hold `users`. Measuring ends as `stop` says, or after about `max_ns`."""
 
     users: int
     purpose: Purpose
-    until: str  # lean, decided
-    cap_ns: int
+    stop: StopRule
+    max_ns: int = 0  # not where `stop` is requests
+    max_requests: int = 0  # only where `stop` is requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +111,8 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     if left <= plan.budget_ns * TOO_SHORT:
         return _settle(plan, bracket) if levels else ended(evidences)
     if purpose == Purpose.up:
-        return Hold(users, purpose, "lean", int(min(left, plan.budget_ns * 0.04)))
-    return Hold(users, purpose, "decided", int(min(left, plan.budget_ns * 0.05)))
+        return Hold(users, purpose, StopRule.lean, int(min(left, plan.budget_ns * 0.04)))
+    return Hold(users, purpose, StopRule.decided, int(min(left, plan.budget_ns * 0.05)))
 
 
 def ended(evidences: Sequence[Evidence]) -> Done:
@@ -169,7 +166,7 @@ def _confirm(plan: SearchPlan, bracket: Bracket, levels: Sequence[Level], left: 
     users = least.users
     if bracket.low is not None and least.steps >= 2:  # noqa: PLR2004 - as above
         users = _shown_below(plan, bracket.low.users, levels) or users
-    return Hold(users, Purpose.repeat, "decided", int(min(left, plan.budget_ns * 0.06)))
+    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, plan.budget_ns * 0.06)))
 
 
 def _shown_below(plan: SearchPlan, low: int, levels: Sequence[Level]) -> int | None:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.figures import Sample, sample_of, spans_of
+from harness.measure.metrics import GAPS, PROMISED, SPEEDS
 from harness.measure.samples import within
+from harness.measure.slo import statistic
 from harness.measure.stats import quantile
 from harness.measure.summary import Tokens
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -59,24 +61,24 @@ class Instrument:
 
 
 def instruments(
-    recorded: Recorded, window: Window, slos: Sequence[Slo], gaps: Gaps | None = None
+    recorded: Recorded, window: Window, slos: Sequence[Slo], gaps: Mapping[str, Gaps] | None = None
 ) -> list[Instrument]:
     """The quantiles that the step is judged by: its SLOs', else p95 TTFT and p95 ITL.
 
-    `gaps`: those of the window, where they were counted already, with the SLOs' quantiles.
+    `gaps`: those of the window, where they were counted already.
     """
     table, span = recorded.table, (window.settled_ns, window.end_ns)
     wanted = [(s.metric, s.q, float(s.limit_ns)) for s in slos]
     wanted = wanted or [(key, 0.95, 0.0) for key in WITHOUT_SLO]
-    if gaps is None and any(key == "itl" for key, _, _ in wanted):
-        gaps = Tokens.of(recorded, span, [q for _, q, _ in wanted]).gaps
+    if gaps is None and any(key in GAPS for key, _, _ in wanted):
+        gaps = Tokens.of(recorded, span).gaps
     found = []
     for key, q, limit_ns in wanted:
-        if key == "itl":
-            seen: Figures | None = gaps
+        if gaps is not None and key in GAPS:
+            seen: Figures = gaps[key]
         else:
             seen = _closed(sample_of(table, key, spans_of(table, [span])))
-        if seen is not None and seen.n >= FEWEST:
+        if seen.n >= FEWEST:
             found.append(_bounds(seen, key, q, limit_ns))
     return found
 
@@ -98,7 +100,7 @@ def _bounds(seen: Figures, key: str, q: float, limit_ns: float) -> Instrument:
 
 
 def instrument_sentence(
-    recorded: Recorded, window: Window, slos: Sequence[Slo], gaps: Gaps | None = None
+    recorded: Recorded, window: Window, slos: Sequence[Slo], gaps: Mapping[str, Gaps] | None = None
 ) -> str:
     """Why the step's figures must not be used, with the remedy; '' when they may."""
     found = instruments(recorded, window, slos, gaps)
@@ -106,13 +108,14 @@ def instrument_sentence(
     if worst is None or worst.share <= SHARE_LIMIT:
         return ""
     exact = recorded.table.not_before_ns == recorded.table.at_ns
+    name = "TPOT" if worst.metric in SPEEDS else PROMISED[worst.metric].name
     why = (
         "two arrivals shared a read, or were read late"
         if exact.any()
         else "no arrival has a kernel stamp here"
     )
     return (
-        f"this client cannot tell p{worst.q * 100:g} {worst.metric.upper()} better than "
+        f"this client cannot tell p{worst.q * 100:g} {name} better than "
         f"{worst.lo_ns / MS:.4g} to {worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of the scale it "
         f"is judged on: expected at most {SHARE_LIMIT:.0%} ({why}); try --processes 4, or fewer "
         "users per worker"
@@ -158,7 +161,7 @@ def client_figures(
     window: Window,
     slos: Sequence[Slo],
     samples: Sequence[ClientSample],
-    gaps: Gaps | None = None,
+    gaps: Mapping[str, Gaps] | None = None,
 ) -> ClientFigures:
     """Of the records and the samples of a window."""
     turns = np.sort(turnarounds(recorded.table, window))
@@ -169,7 +172,7 @@ def client_figures(
         turnaround = Turnaround(round(float(turns.mean()) / MS, 4), round(p99, 4))
     found = instruments(recorded, window, slos, gaps)
     return ClientFigures(
-        {f"{x.metric}_p{x.q * 100:g}": round(x.share, 5) for x in found},
+        {f"{x.metric}_{statistic(x.metric, x.q)}": round(x.share, 5) for x in found},
         turnaround,
         cpu=_cpu(inside),
         loop_lag_max_ms=max((s.loop_lag_ms for s in inside), default=nan),

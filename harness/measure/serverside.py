@@ -58,6 +58,8 @@ class ServerFigures:
     awake_min: float = nan  # engines that do not sleep, at least
     preemptions: float = nan  # requests that lost their KV blocks
     prefix_hit_share: float = nan  # share of the prompt tokens found in the prefix cache
+    spec_acceptance: float = nan  # share of the draft tokens accepted (speculative decoding)
+    spec_accepted_length: float = nan  # tokens for each draft: those accepted, and one more
     prompt_tokens_per_s: float = nan  # prompt tokens computed per second
     generation_tokens_per_s: float = nan  # output tokens per second
     requests_per_s: float = nan  # requests that ended per second
@@ -90,6 +92,8 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         kv_usage_fullest_max=_most(samples, "kv_usage_fullest"),
         awake_min=-_most(samples, "awake", -1), preemptions=grown(samples, "preemptions_total"),
         prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
+        spec_acceptance=_share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
+        spec_accepted_length=1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total"),
         prompt_tokens_per_s=per_s(samples, "prompt_tokens_total"),
         generation_tokens_per_s=per_s(samples, "generation_tokens_total"),
         requests_per_s=per_s(samples, "requests_total"),

@@ -39,6 +39,16 @@ class Purpose(StrEnum):
     hold = "hold"  # it was asked for
 
 
+class StopRule(StrEnum):
+    """What ends a level, besides its limit and the budget."""
+
+    lean = "lean"  # a quick look that says whether to climb on
+    decided = "decided"  # the sequential test
+    steady = "steady"  # its throughput is known
+    time = "time"  # its time and nothing else: the level was given
+    requests = "requests"  # its number of requests: the level was given
+
+
 class Verdict(StrEnum):
     """What a run says of an SLO."""
 

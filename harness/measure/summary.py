@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.measure.figures import block, sample_of, spans_of
-from harness.measure.gaps import Gaps, count_gaps
-from harness.measure.metrics import METRICS, failed, tpot, ttft
+from harness.measure.figures import block, sample_of, spans_of, speed_block
+from harness.measure.gaps import Gaps
+from harness.measure.metrics import GAPS, LATENCIES, SPEEDS, failed, good_requests
 from harness.measure.table import OK, OPEN, OUTCOMES
-from harness.measure.walk import Arrivals
+from harness.measure.walk import Arrivals, walk
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from harness.measure.recorded import Recorded
     from harness.measure.slo import Slo
@@ -25,31 +23,20 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def good_requests(table: RecordTable, slos: Sequence[Slo]) -> NDArray[np.bool_]:
-    """Requests that ended well and met every SLO by their own figures."""
-    good = np.asarray(table.outcome == OK)
-    for slo in slos:
-        observe = METRICS[slo.metric].observe
-        seen = tpot(table) if slo.metric == "itl" else (observe or ttft)(table)
-        good[seen.row[seen.ns > slo.limit_ns]] = False
-    return good
-
-
 class Tokens:
     """What a window's figures need of each token: its gaps and what arrived in it."""
 
-    def __init__(
-        self, table: RecordTable, window: tuple[int, int], more: Sequence[float] = ()
-    ) -> None:
-        """Of the requests in `table`; `more`: quantiles wanted beside QUANTILES."""
-        self.gaps = Gaps(table, spans_of(table, [window]), more)
+    def __init__(self, table: RecordTable, window: tuple[int, int]) -> None:
+        """Of the requests in `table`."""
+        (span,) = spans_of(table, [window])
+        self.gaps = {key: Gaps(table, span, key) for key in GAPS}
         self.arrived = Arrivals(*window)
 
     @classmethod
-    def of(cls, recorded: Recorded, window: tuple[int, int], more: Sequence[float] = ()) -> Tokens:
+    def of(cls, recorded: Recorded, window: tuple[int, int]) -> Tokens:
         """Counted, for one window alone."""
-        made = cls(recorded.table, window, more)
-        count_gaps(recorded, [made.gaps], [made.arrived])
+        made = cls(recorded.table, window)
+        walk(recorded, [*made.gaps.values(), made.arrived])
         return made
 
 
@@ -70,11 +57,11 @@ def window_summary(
     seconds = max(end_ns - start_ns, 1) / SECOND
     spans = spans_of(table, [(start_ns, end_ns)])
     out: Json = {}
-    for metric in METRICS.values():
-        if metric.observe is not None:
-            gaps = metric.key == "itl"
-            seen = tokens.gaps if gaps else sample_of(table, metric.key, spans)
-            out[f"{metric.key}_ms"] = block(seen)
+    for key, metric in LATENCIES.items():
+        seen = tokens.gaps[key] if key in tokens.gaps else sample_of(table, key, spans)
+        out[metric.field] = block(seen)
+    for key, metric in SPEEDS.items():
+        out[metric.field] = speed_block(sample_of(table, key, spans))
     ended = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
     sent = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     out["output_tokens_per_s"] = round(tokens.arrived.tokens / seconds, 3)
@@ -86,5 +73,6 @@ def window_summary(
     out["outcomes"] = {str(o): int(c) for o, c in zip(OUTCOMES, counts, strict=True) if c}
     out["n_failed"] = int((failed(table) & sent).sum())
     exact, events = tokens.arrived.exact, tokens.arrived.events
+    out["tokens_per_event"] = round(tokens.arrived.tokens / events, 4) if events else None
     out["exact_share"] = round(exact / events, 6) if events else None
     return out

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from harness.measure.result import Bottleneck
 from harness.measure.rules.around import bursts, client, network, throttled
-from harness.measure.rules.decoding import decode
 from harness.measure.rules.processes import engine_process, front_end
-from harness.measure.rules.prompts import interference, prefill
+from harness.measure.rules.prompts import decode, interference, prefill
 from harness.measure.rules.seating import kv_capacity, slots
 
 if TYPE_CHECKING:

@@ -5,20 +5,21 @@ Whoever needs each token is a Walker: it is shown one chunk after another, and k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from harness.measure.metrics import inner_events
-from harness.measure.spread import bin_of
+from harness.measure.log_histogram import bin_of
+from harness.measure.metrics import GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from harness.measure.metrics import TokenGaps
     from harness.measure.recorded import Recorded
     from harness.measure.table import RecordTable
 
@@ -28,41 +29,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Piece:
-    """The events of a chunk and the gaps that they end; computed once, when first asked for."""
+    """The events of a chunk and the gaps that they end, computed once, when first asked for."""
 
     chunk: RecordTable
+    key: str = "itl"  # of GAPS
+    _others: dict[str, Piece] = field(default_factory=dict)
+
+    def of(self, key: str) -> Piece:
+        """The same events with the gaps of another latency."""
+        if key not in self._others:
+            other = Piece(self.chunk, key)
+            # latencies that differ only where events carry several tokens share their bins
+            same = np.array_equal(other.gap_ns, self.gap_ns)
+            self._others[key] = self if same else other
+        return self._others[key]
 
     @cached_property
+    def _gaps(self) -> TokenGaps:
+        return GAPS[self.key](self.chunk)
+
+    @property
     def ends(self) -> Ints:
         """Flat indices of the events that end a gap."""
-        return inner_events(self.chunk)
+        return self._gaps.end
 
-    @cached_property
+    @property
     def end_ns(self) -> Ints:
         """When each gap ended."""
-        return self.chunk.at_ns[self.ends]
+        return self._gaps.at_ns
 
-    @cached_property
+    @property
     def gap_ns(self) -> Ints:
         """Each gap, by the stamps."""
-        return self.end_ns - self.chunk.at_ns[self.ends - 1]
+        return self._gaps.ns
 
-    @cached_property
+    @property
     def least_ns(self) -> Ints:
         """What each gap was at least."""
-        gaps = self.chunk.not_before_ns[self.ends] - self.chunk.at_ns[self.ends - 1]
-        return gaps.clip(min=0)
+        return self._gaps.least_ns
 
-    @cached_property
+    @property
     def most_ns(self) -> Ints:
         """What each gap was at most."""
-        return self.end_ns - self.chunk.not_before_ns[self.ends - 1]
+        return self._gaps.most_ns
+
+    @cached_property
+    def tokens(self) -> Ints:
+        """How many tokens the event that ended each gap carried."""
+        return self.chunk.tokens[self.ends]
 
     @cached_property
     def columns(self) -> dict[str, tuple[Ints, Ints]]:
-        """(gaps, their bins) by the stamps, at least and at most."""
-        names = ("gap_ns", "least_ns", "most_ns")
-        return {name: (gaps := getattr(self, name), bin_of(gaps)) for name in names}
+        """(gaps, their bins), named as in `Observed`."""
+        gaps = {"ns": self.gap_ns, "lo_ns": self.least_ns, "hi_ns": self.most_ns}
+        return {name: (ns, bin_of(ns)) for name, ns in gaps.items()}
 
 
 class Walker(Protocol):
@@ -100,7 +120,6 @@ class Arrivals:
     """Events and tokens that arrived between two instants, and how many have exact stamps."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
-        """Nothing seen yet."""
         self.start_ns, self.end_ns = start_ns, end_ns
         self.events = self.exact = self.tokens = 0
 

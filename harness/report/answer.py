@@ -6,17 +6,16 @@ What is promised was shown: a knee's headline names the level that passed, not t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isnan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.metrics import HEADLINES, PROMISED
+from harness.measure.routing import SIGNS, Q, Sign, limits_ns, route
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
-from harness.report.compat import as_text, beside
-from harness.report.explain import explained, knee_figures
-from harness.report.routing import routed
-from harness.report.say import Figure, count
-from harness.report.words import limit, sentence, slo_name
-from harness.units import MS
+from harness.report.facts import knee_figures
+from harness.report.say import Figure, bound, count, limit, sentence, slo_name
+from harness.report.tables import beside, tools_as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +39,6 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All of it, for a terminal."""
         first = [f"Simulated: {self.simulated}."] if self.simulated else []
         return "\n".join([*first, self.headline, *self.sentences, *self.tables])
 
@@ -55,7 +53,7 @@ def answer(facts: Facts) -> Answer:
     )
     if simulated:
         told = replace(told, badge=f"{told.badge} (simulated)")
-    return replace(told, tables=as_text(beside(facts)), simulated=simulated)
+    return replace(told, tables=tools_as_text(beside(facts)), simulated=simulated)
 
 
 def _found(facts: Facts) -> Answer:
@@ -81,15 +79,16 @@ def _kept(facts: Facts) -> str:
     parts = []
     for slo in facts.slos:
         name = slo_name(slo)
-        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} under {limit(slo)}")
+        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} {bound(slo)}")
     return " and ".join(parts)
 
 
 def _observed(level: Level | None, slo: Slo) -> str:
     if level is None:
         return str(Figure())
-    statistic, at_most = slo.name.partition("_")[2], slo.limit_ns / MS
-    return str(Figure.of(level.latency(slo.metric), statistic, at_most))
+    seen = getattr(level, PROMISED[slo.metric].field)
+    value, lo, hi = seen.at(slo.statistic)
+    return str(Figure(value, lo, hi, slo.unit, slo.limit))
 
 
 def _slo_failed_at_min(facts: Facts) -> Answer:
@@ -98,8 +97,8 @@ def _slo_failed_at_min(facts: Facts) -> Answer:
         return Answer("SLO missed at the lowest level", "bad", "The lowest level is too much.")
     over = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[:1]
     told = " and ".join(
-        f"{slo_name(slo)} is {_observed(first, slo)} at {count(first.users, REQUESTS)}, over the "
-        f"{limit(slo)} limit"
+        f"{slo_name(slo)} is {_observed(first, slo)} at {count(first.users, REQUESTS)}, "
+        f"{slo.beyond} the {limit(slo)} limit"
         for slo in over
     )
     headline = f"No level holds: {told}."
@@ -182,9 +181,11 @@ def _held(facts: Facts) -> Answer:
 def _figures(facts: Facts, step: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
     shown = [
-        f"{name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
-        for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL"))
+        f"p95 {name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
+        for key, name in HEADLINES.items()
     ]
+    speeds = [slo for slo in facts.slos if slo.speed]
+    shown += [f"{slo_name(slo)} {_observed(step, slo)}" for slo in speeds]
     tokens = Figure(step.output_tokens_per_s, unit="output tokens/s")
     return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
@@ -202,9 +203,11 @@ def verdict(one: SloResult, commonest_error: str = "") -> str:
         mostly = f", most often with {commonest_error!r}" if commonest_error else ""
         return f"SLO missed: {one.n_over:,.0f} of {one.n:,} requests failed{at} {shares}{mostly}."
     if one.n:
-        told = f"{one.n_over:,.0f} of {one.n:,} over {one.slo} {shares}"
+        beyond = Slo.parse(one.slo).beyond
+        told = f"{one.n_over:,.0f} of {one.n:,} {beyond} {one.slo} {shares}"
     elif not isnan(one.observed):  # of a search: by its sequential test
-        told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
+        slo = Slo.parse(one.slo)
+        told = str(Figure(one.observed, unit=slo.unit, limit=slo.limit))
     line = f"{one.slo} {one.verdict}{at}: {told}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
         line += f"; about {count(one.needs_more, 'more request')} would decide it"
@@ -220,6 +223,77 @@ def _bracket(facts: Facts) -> str:
     failed = min(above, default=0)
     told = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
     return f": {', '.join(told)}" if told else ""
+
+
+def explained(facts: Facts, *, capacity: bool = True) -> list[str]:
+    """The bottleneck, the figures there, and how many replicas that makes."""
+    lines = []
+    if (found := facts.result.bottleneck) is not None and found.sentence:
+        sure = f" (confidence {found.confidence:.2g})" if found.confidence > 0 else ""
+        lines.append(f"Bottleneck: {found.sentence.rstrip('.')}{sure}.")
+        if found.try_next:
+            lines.append(f"Try next: {found.try_next[0]}.")
+    lines += routed(facts)
+    lines += at_knee(facts)
+    if capacity:
+        lines += _replicas(facts)
+    return lines
+
+
+def at_knee(facts: Facts) -> list[str]:
+    """`At 34: p95 TTFT 434 ms (397 to 459), ...`; empty when nothing was measured."""
+    figures = [figure for figure in knee_figures(facts).items() if figure[1].known]
+    if not figures:
+        return []
+    told = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
+    return [f"At {facts.measured_at:,}: {', '.join(told)}."]
+
+
+def _replicas(facts: Facts) -> list[str]:
+    """Each replica holds the interval's lower end; U users need that many, rounded up."""
+    promised = facts.status in (Status.found, Status.not_reached)
+    each = facts.knee.holds or facts.knee.ci95[0] or 0
+    if not promised or each < 1:
+        return []
+    planned = facts.config.get("plan_users")
+    if not planned:
+        if facts.status != Status.found:
+            return []
+        return [f"Each replica holds {each:,}, so U users need R = ceil(U / {each:,}) replicas."]
+    need = -(-int(planned) // each)
+    users = count(int(planned), "user")
+    division = f"R = ceil({int(planned):,} / {each:,}) = {count(need, 'replica')}"
+    if facts.status != Status.found:  # a bound: the knee lies higher
+        return [f"Each replica holds at least {each:,}, so {users} need at most {division}."]
+    return [f"Each replica holds {each:,}, so {users} need {division}."]
+
+
+def routed(facts: Facts) -> list[str]:
+    """One sentence, of the lowest level (above the knee, where one was found) that is over."""
+    ttft_ns, itl_ns = limits_ns(facts.slos)
+    knee = facts.knee.estimate or 0
+    for steps in facts.levels:
+        step = max(steps, key=lambda one: one.seconds)
+        if step.users <= knee or not _shown_over(step):
+            continue
+        ttft, itl = (_sign_ns(step, sign) for sign in SIGNS)
+        found = route(ttft, itl, ttft_ns, itl_ns)
+        if found.over:
+            return [f"At {count(step.users, 'concurrent request')} {found.sentence}."]
+    return []
+
+
+def _shown_over(step: Level) -> bool:
+    """Whether a limit was shown to be broken: a level that was not decided is never called over."""
+    missed = any(one.verdict == Verdict.missed for one in step.slos)
+    by_failures = step.n_failed > (1 - Q) * step.ttft_ms.n  # no queue and no batch is the cause
+    return (missed or step.decision == Decision.failed) and not by_failures
+
+
+def _sign_ns(step: Level, sign: Sign) -> float:
+    """By the share over the limit: where requests failed that is what was judged."""
+    over = step.over_share.get(f"{sign.metric}_p95", nan)
+    return nan if isnan(over) else inf if over > 1 - Q else 0.0
 
 
 STATUSES: Final[dict[Status, Callable[[Facts], Answer]]] = {

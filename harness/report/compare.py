@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.measure.compare import ERRORS, KNEE, Change
-from harness.report.say import UNKNOWN, count, say
-from harness.report.words import in_markdown, metric_name, one_line
+from harness.report.say import UNKNOWN, count, in_markdown, metric_name, say
+from harness.report.tables import aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.compare import Comparison, Difference
 
 COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
@@ -23,9 +21,9 @@ NAMES: Final = {KNEE: "knee (users)", ERRORS: "failed requests", "requests_per_s
 TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
 
 
-def row(one: Difference) -> list[str]:
-    """What a table says of it, in COLUMNS."""
-    metric, _, quantile = one.metric.partition("_")
+def row(one: Difference) -> dict[str, str]:
+    """What a table says of it."""
+    metric, _, quantile = one.metric.rpartition("_")
     name = NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
     name += f" at {count(one.users, 'user')}" if one.users else ""
 
@@ -48,7 +46,8 @@ def row(one: Difference) -> list[str]:
         interval = "too few requests" if lo <= -1 else f"at least {change(lo)}"
     if one.needs_times is not None:
         verdict += f"; about {one.needs_times:.2g} times the requests may decide"
-    return [name, value(one.a), value(one.b), change(one.change), interval, verdict]
+    cells = (name, value(one.a), value(one.b), change(one.change), interval, verdict)
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def warning(c: Comparison) -> str:
@@ -68,7 +67,7 @@ def headline(c: Comparison) -> str:
         ([d for d in c.differences if d.beyond], f"B is worse than A by {limit}"),
     ):
         if some:
-            name, a, b, change, interval, _ = row(some[0])
+            name, a, b, change, interval, _ = row(some[0]).values()
             more = f", and {count(len(some) - 1, 'other figure')}" if some[1:] else ""
             said = f"{so}: {name} {b}, not {a}: {change} ({interval}){more}."
     return said
@@ -81,7 +80,7 @@ def summary(c: Comparison) -> str:
     return f"Of {count(len(c.differences), 'figure')}: {each}. {of}"
 
 
-def in_sight(c: Comparison) -> list[list[str]]:
+def in_sight(c: Comparison) -> list[dict[str, str]]:
     """The knees and what changed, or else what one looks at first."""
     top = max(d.users for d in c.differences)
     usual = [d for d in c.differences if d.users == top and d.metric in USUAL]
@@ -93,16 +92,16 @@ def in_sight(c: Comparison) -> list[list[str]]:
 
 def text(c: Comparison) -> str:
     """For a terminal."""
-    told = [*map(one_line, (warning(c), headline(c), summary(c))), *_table(in_sight(c), one_line)]
+    told = [*map(one_line, (warning(c), headline(c), summary(c))), *aligned(in_sight(c), one_line)]
     return "\n".join([*told, ""]).lstrip()
 
 
 def markdown(c: Comparison) -> str:
     """For a comment on a pull request: the answer, what matters, and the rest folded."""
     told = [f"> **{in_markdown(warning(c))}**", ""] if c.unlike else []
-    told += [f"**{in_markdown(headline(c))}**", "", *_table(in_sight(c)), ""]
+    told += [f"**{in_markdown(headline(c))}**", "", *aligned(in_sight(c)), ""]
     told += [in_markdown(summary(c)), "", "<details><summary>All figures</summary>", ""]
-    return "\n".join([*told, *_table([row(d) for d in c.differences]), "", "</details>", ""])
+    return "\n".join([*told, *aligned([row(d) for d in c.differences]), "", "</details>", ""])
 
 
 def html(c: Comparison) -> str:
@@ -116,19 +115,9 @@ def html(c: Comparison) -> str:
         style=report.partition("<style>")[2].partition("</style>")[0],
         badge=(TONES[c.exit_code], f"exit code {c.exit_code}"),
         told=(warning(c), headline(c), summary(c)),
-        columns=COLUMNS,
         tables={"In short": in_sight(c), "All figures": [row(d) for d in c.differences]},
     )
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:
     return [d for d in c.differences if d.verdict is verdict]
-
-
-def _table(rows: Sequence[Sequence[str]], told: Callable[[str], str] = in_markdown) -> list[str]:
-    """In Markdown, aligned."""
-    cells = [COLUMNS, *(list(map(told, one)) for one in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    lines = ([x.ljust(n) for x, n in zip(line, widths, strict=True)] for line in cells)
-    return [f"| {' | '.join(line)} |" for line in lines]

@@ -12,9 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.states import Decision, Verdict
-from harness.report.say import Figure
+from harness.report.say import Figure, limit
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
-from harness.report.words import limit
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -243,7 +242,7 @@ def _slo_lines(axes: Axes, facts: Facts, metric: str) -> None:
         if slo.metric != metric:
             continue
         at, (_, top) = slo.limit_ns / MS, axes.get_ylim()
-        told = f"SLO {slo.name.partition('_')[2]} {limit(slo)}"
+        told = f"SLO {slo.statistic} {limit(slo)}"
         if at > top:
             told, at = f"{told}: far above", top
         else:

@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.figures import in_window
-from harness.measure.metrics import lost_gaps, ttft
-from harness.measure.spread import Spread, bin_edges, bin_of
+from harness.measure.gaps import together
+from harness.measure.metrics import ttft
 from harness.measure.states import Decision
-from harness.measure.walk import inside, walk
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.say import count
+from harness.report.say import count, limit, metric_name
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
-from harness.report.words import limit, metric_name
 from harness.units import MS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.measure.result import Level
-    from harness.measure.walk import Piece
     from harness.report.facts import Facts
 
 POINTS: Final = 240  # of a curve; more would not be seen
@@ -69,47 +66,23 @@ def ttft_curve(facts: Facts, steps: list[Level]) -> Curve:
     return values[rank], (rank + 1) / max(n, 1)
 
 
-class GapCurve:
-    """Of all gaps that ended in the steps' windows, within a thousandth: a Walker."""
-
-    def __init__(self, facts: Facts, steps: list[Level]) -> None:
-        """Nothing counted yet."""
-        self.windows = [(step.settled_ns, step.end_ns) for step in steps]
-        self.start_ns = min(start for start, _ in self.windows)
-        self.end_ns = max(end for _, end in self.windows)
-        self.spread = Spread()
-        rows, owed = lost_gaps(facts.run.table)
-        at = facts.run.table.done_ns[rows]
-        inside_any = [(at >= start) & (at <= end) for start, end in self.windows]
-        self.lost = sum(int(owed[here].sum()) for here in inside_any)
-
-    def see(self, piece: Piece) -> None:
-        """Count a piece's gaps."""
-        for window in self.windows:
-            self.spread.count(bin_of(piece.gap_ns[inside(piece.end_ns, *window)]))
-
-    @property
-    def curve(self) -> Curve:
-        """What was counted; gaps that never ended are never reached."""
-        bins, upto = self.spread.bins
-        if not len(bins):
-            return np.zeros(0), np.zeros(0)
-        n = int(upto[-1])
-        rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
-        low, above = bin_edges(bins[np.searchsorted(upto, rank, "right")])
-        return (low + above) / 2 / MS, (rank + 1) / (n + self.lost)
+def itl_curve(facts: Facts, steps: list[Level]) -> Curve:
+    """Of all gaps that ended in the steps' windows; those that never ended are never reached."""
+    windows = [(step.settled_ns, step.end_ns) for step in steps]
+    gaps = together([facts.gaps[window] for window in windows if window in facts.gaps])
+    _, counts, means = gaps.histograms["ns"].totals
+    n = gaps.finite
+    rank = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
+    x = means[np.searchsorted(np.cumsum(counts), rank, "right")] / MS
+    return x, (rank + 1) / max(gaps.n, 1)
 
 
 def curves(facts: Facts, metric: str) -> dict[str, tuple[int, Curve]]:
     """(users, curve) of each chosen level that has observations."""
+    curve = {"ttft": ttft_curve, "itl": itl_curve}[metric]
     levels = chosen_levels(facts)
-    if metric == "ttft":
-        found = {name: ttft_curve(facts, steps) for name, steps in levels.items()}
-    else:
-        walkers = {name: GapCurve(facts, steps) for name, steps in levels.items()}
-        walk(facts.run, list(walkers.values()))
-        found = {name: walker.curve for name, walker in walkers.items()}
-    return {name: (levels[name][0].users, c) for name, c in found.items() if len(c[0])}
+    found = {name: (steps[0].users, curve(facts, steps)) for name, steps in levels.items()}
+    return {name: (users, c) for name, (users, c) in found.items() if len(c[0])}
 
 
 def distribution(facts: Facts, metric: str) -> str:

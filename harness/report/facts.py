@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import nan
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from harness.measure.result import Knee
 from harness.measure.slo import Slo
+from harness.report.say import Figure
 from harness.units import MS
 
 if TYPE_CHECKING:
+    from harness.measure.gaps import WindowGaps
     from harness.measure.result import Level, Result
     from harness.measure.states import Status
     from harness.runfolder.reader import Run
@@ -23,15 +25,14 @@ class Facts:
 
     run: Run
     result: Result
+    gaps: WindowGaps = field(default_factory=dict)  # between tokens, of the levels' windows
 
     @property
     def status(self) -> Status:
-        """How the run ended."""
         return self.result.status
 
     @property
     def searched(self) -> bool:
-        """Whether a knee was looked for."""
         return self.result.knee is not None
 
     @property
@@ -46,12 +47,10 @@ class Facts:
 
     @property
     def used(self) -> list[Level]:
-        """Those whose figures may be used."""
         return self.result.used
 
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
-        """As asked for."""
         return tuple(Slo.parse(one.slo) for one in self.result.slos)
 
     @property
@@ -72,6 +71,11 @@ class Facts:
             by_users.setdefault(step.users, []).append(step)
         return [by_users[users] for users in sorted(by_users)]
 
+    @property
+    def split(self) -> list[Level]:
+        """Those whose mean TTFT is split."""
+        return [step for step in self.used if not isnan(step.ttft_split.rest_ms)]
+
     def limit_ms(self, metric: str) -> float:
         """The limit on the p95 of a latency; NaN without one."""
         limits = (s.limit_ns / MS for s in self.slos if s.name == f"{metric}_p95")
@@ -87,3 +91,13 @@ class Facts:
 def mapping(value: Any) -> dict[str, Any]:
     """The value when it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
+
+
+def knee_figures(facts: Facts) -> dict[str, Figure]:
+    """p95 TTFT and ITL and the throughput of the level that stands for the knee."""
+    knee = facts.knee
+    return {
+        "p95 TTFT": Figure(knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms", facts.limit_ms("ttft")),
+        "p95 ITL": Figure(knee.itl_p95_ms, *knee.itl_p95_ms_ci95, "ms", facts.limit_ms("itl")),
+        "Throughput": Figure(knee.output_tokens_per_s, unit="output tokens/s"),
+    }

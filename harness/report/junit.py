@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
-from harness.errors import EXIT_OK
+from harness.errors import EXIT_OK, one_line
 from harness.measure.states import Verdict
 from harness.report.answer import verdict
-from harness.report.words import one_line
 
 if TYPE_CHECKING:
     from harness.measure.result import Result

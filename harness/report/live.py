@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
+from harness.errors import one_line
 from harness.measure.states import Decision, Purpose
 from harness.report.say import Figure, count
-from harness.report.words import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,6 @@ class Live:
         self._line_at = 0.0
 
     def __enter__(self) -> Self:
-        """Begin drawing."""
         if not self.plain:
             from rich.console import Console  # noqa: PLC0415 - 0.1 s, and not for CI
             from rich.live import Live as RichLive  # noqa: PLC0415
@@ -119,7 +118,6 @@ class Live:
             self._live.stop()
 
     def show(self, view: LiveView) -> None:
-        """Redraw, or print what is new."""
         self._rows(view)
         if self._live is not None:
             self._live.update(panel(view), refresh=True)

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.metrics import failed
 from harness.measure.states import Status
-from harness.report.explain import knee_figures
-from harness.report.facts import mapping
-from harness.report.say import as_int, count
-from harness.report.words import limit, sentence, slo_name
+from harness.report.facts import knee_figures, mapping
+from harness.report.say import as_int, bound, count, sentence, slo_name
 from harness.units import say_ns
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
     names = {
         "stamp_source": "Time stamps",
         "reader": "Reader's inner loop",
+        "addresses": "Server's addresses",
         "exact_share": "Events with an exact stamp",
         "loop_lag_p99_ms": "Reader's loop lag, p99 in ms",
         "clock_steps": "Steps of the machine's clock",
@@ -36,9 +35,10 @@ def instrument(facts: Facts) -> list[tuple[str, str]]:
         "missing": "Missing records",
     }
     for key, name in names.items():
-        if client.get(key) not in (None, ""):
+        if client.get(key) not in (None, "", []):
             value = client[key]
             told = f"{value:.2%}" if key == "exact_share" else str(value)
+            told = ", ".join(value) if key == "addresses" else told
             rows.append((name, SPELLED.get(told, told)))
     rows.append(("Accuracy", "against the arrival of segments at this host"))
     return rows
@@ -105,7 +105,7 @@ def settings(facts: Facts) -> list[tuple[str, str]]:
         ("max_num_seqs", _slots(facts)),
         ("KV cache", _kv_cache(server)),
         ("GPUs", _gpus(facts)),
-        ("SLOs", ", ".join(f"{slo_name(slo)} under {limit(slo)}" for slo in facts.slos)),
+        ("SLOs", ", ".join(f"{slo_name(slo)} {bound(slo)}" for slo in facts.slos)),
         ("Requests", _sent(facts)),
         ("Workload", _lengths(config)),
         ("Seeds", _pairs(info.get("seeds"))),

@@ -1,4 +1,6 @@
-"""Numbers to the precision they have: the interval decides the digits.
+"""Numbers to the precision they have, and SLOs and sentences in words.
+
+The interval of a number decides its digits.
 
 The last digit printed is the place of the half-width's first digit (one more when that digit is 1),
 of two to four: 412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. Without an interval:
@@ -8,17 +10,27 @@ three. A figure that has a limit gets as many as it takes to show on which side 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.errors import one_line
+from harness.measure.metrics import PROMISED
+from harness.units import MS, SECOND
+
 if TYPE_CHECKING:
     from harness.measure.result import Latency
+    from harness.measure.slo import Slo
 
 NAN: Final = math.nan
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
 FEWEST_DIGITS, PLAIN_DIGITS, MOST_DIGITS = 2, 3, 4
 WHOLE_DIGITS: Final = 6  # before the point there may be so many
 MOST_DECIMALS: Final = 3  # to show that a figure is not its limit
+# An underscore inside a word is none to Markdown: `ttft_p95` stays as it is.
+_MARKDOWN: Final = re.compile(
+    r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#=]|^[+-](?!\d)"
+)
 SMALL_LEAD: Final = 2  # below this a single digit would round by up to a half of the half-width
 
 
@@ -69,7 +81,6 @@ class Figure:
 
     @property
     def known(self) -> bool:
-        """Whether there is a number at all."""
         return not math.isnan(self.value)
 
     @property
@@ -136,3 +147,38 @@ def bounds(pair: Any) -> tuple[float, float]:
 def count(n: float, one: str, many: str = "") -> str:
     """`1 request`, `1,200 requests`."""
     return f"{n:,.0f} {one if n == 1 else many or one + 's'}"
+
+
+def slo_name(slo: Slo) -> str:
+    """`p95 TTFT`."""
+    return f"{slo.statistic} {metric_name(slo.metric)}"
+
+
+def metric_name(metric: str) -> str:
+    """`TTFT`; e2e stays as it is."""
+    return PROMISED[metric].name
+
+
+def bound(slo: Slo) -> str:
+    """`under 500 ms`, `at least 30 tokens/s`."""
+    return f"{'at least' if slo.speed else 'under'} {limit(slo)}"
+
+
+def limit(slo: Slo) -> str:
+    """`500 ms`, `1.5 s`, `30 tokens/s`: as a person would write it."""
+    if slo.speed:
+        return f"{slo.limit:g} {slo.unit}"
+    unit, size = ("s", SECOND) if slo.limit_ns >= SECOND else ("ms", MS)
+    return f"{slo.limit_ns / size:g} {unit}"
+
+
+def sentence(text: str) -> str:
+    """With a capital, unless it begins with a name like `p95`, and a full stop."""
+    text = text.strip()
+    capital = text[:1] if text[1:2].isdigit() else text[:1].upper()
+    return capital + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def in_markdown(text: str) -> str:
+    """One line that Markdown shows as it is: no tags, no emphasis, no cell of a table ends."""
+    return _MARKDOWN.sub(r"\\\g<0>", one_line(text))

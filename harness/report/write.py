@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.errors import one_line
+from harness.measure.result import Bottleneck
 from harness.measure.typed import to_json
-from harness.report import waterfall
+from harness.report import tables
 from harness.report.answer import answer
-from harness.report.cells import table_row
-from harness.report.compat import as_markdown, beside
-from harness.report.facts import Facts
-from harness.report.page import html
-from harness.report.words import in_markdown, one_line, ruled
+from harness.report.curves import curves
+from harness.report.distributions import distributions
+from harness.report.facts import Facts, mapping
+from harness.report.notes import instrument, settings, target, unknown
+from harness.report.say import count, in_markdown, sentence
+from harness.report.timeline import timeline
+from harness.report.waterfall import waterfall
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import flat
 from harness.runfolder.writer import RunFolder
@@ -21,6 +26,7 @@ from harness.runfolder.writer import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.measure.gaps import WindowGaps
     from harness.measure.result import Level, Result
     from harness.report.answer import Answer
     from harness.runfolder.reader import Run
@@ -32,17 +38,19 @@ SAID: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s
 
 def markdown(facts: Facts, told: Answer) -> str:
     """Short enough for a comment on a pull request; what the folder lost is said there too."""
-    rows = [table_row(facts, step) for step in facts.steps]
+    rows = [{name: row[name] for name in MD_COLUMNS} for row in tables.levels(facts)]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
     lines = [f"Simulated: {in_markdown(told.simulated)}.", ""] if told.simulated else []
     lines += [f"**{in_markdown(told.headline)}**"]
     if told.sentences or lost:
         lines += ["", *map(in_markdown, [*told.sentences, *lost])]
     if rows:
-        lines += ["", f"| {' | '.join(MD_COLUMNS)} |", ruled(MD_COLUMNS, "Result")]
-        lines += [f"| {' | '.join(in_markdown(row[c]) for c in MD_COLUMNS)} |" for row in rows]
-    lines += waterfall.as_markdown(facts)
-    lines += as_markdown(beside(facts))
+        lines += ["", *tables.markdown(rows, "Result")]
+    if split := tables.ttft_split(facts):
+        lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
+        lines += [*tables.markdown(split, "Exact"), "", tables.split_in_words(facts)]
+        lines += ["", "</details>"]
+    lines += tables.tools_as_markdown(tables.beside(facts))
     return "\n".join([*lines, ""])
 
 
@@ -80,6 +88,46 @@ def _seconds(ms: float) -> object:
     return "" if ms != ms else round(ms / 1e3, 6)  # noqa: PLR0124 - NaN test
 
 
+def html(facts: Facts, answer: Answer) -> str:
+    """One self-contained page, the answer first."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
+
+    environment = Environment(
+        loader=PackageLoader("harness.report"), autoescape=True, undefined=StrictUndefined
+    )
+    environment.filters["sentence"] = sentence
+    command = facts.run.info.get("command")
+    return environment.get_template("report.html.j2").render(
+        title=f"vllm-harness: {answer.headline}",
+        answer=answer,
+        cards=tables.cards(facts),
+        curves=curves(facts),
+        distributions=distributions(facts),
+        waterfall=waterfall(facts),
+        split=tables.ttft_split(facts),
+        buckets=tables.ttft_buckets(facts),
+        split_words=tables.split_in_words(facts),
+        traced=tables.ttft_traced(facts),
+        timeline=timeline(facts),
+        verdict=facts.result.bottleneck or Bottleneck(),
+        searched=facts.searched,
+        knee=facts.knee.estimate is not None,
+        simulated=facts.result.target.label,
+        levels=tables.levels(facts),
+        beside=tables.beside(facts),
+        instrument=instrument(facts),
+        quantiles=tables.quantiles(facts),
+        at_users=count(facts.measured_at, "user") if facts.measured_at else "",
+        clients=tables.clients(facts),
+        unknown=unknown(facts),
+        settings=settings(facts),
+        command=shlex.join(map(str, command if isinstance(command, list) else [])),
+        started=str(mapping(facts.run.info.get("clock")).get("started", "")),
+        target=target(facts),
+        folder=shlex.quote(str(facts.config.get("folder") or facts.run.path)),
+    )
+
+
 REPORTERS: Final[dict[str, Callable[[Facts, Answer], str]]] = {
     names.REPORT_MD: markdown,
     names.STEPS_CSV: steps_csv,
@@ -87,9 +135,9 @@ REPORTERS: Final[dict[str, Callable[[Facts, Answer], str]]] = {
 }
 
 
-def write_reports(run: Run, result: Result) -> Answer:
+def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
-    facts = Facts(run, result)
+    facts = Facts(run, result, gaps)
     told = answer(facts)
     folder = RunFolder(run.path)
     for name, reporter in REPORTERS.items():

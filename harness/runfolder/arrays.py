@@ -6,10 +6,17 @@ are the same. In C they need no numpy, whose import takes a load process longer 
 
 from __future__ import annotations
 
-try:
+from typing import Final
+
+from harness.extensions import load_extension
+
+LAYOUT: Final = 1  # as in `_arrays.c`
+WHY_PYTHON: Final = load_extension("harness.runfolder._arrays", LAYOUT)
+
+if not WHY_PYTHON:
     from harness.runfolder._arrays import pack, unpack
-except ImportError:  # there was no compiler
+else:
     from harness.runfolder.plainarrays import pack_in_python as pack
     from harness.runfolder.plainarrays import unpack_in_python as unpack
 
-__all__ = ["pack", "unpack"]
+__all__ = ["WHY_PYTHON", "pack", "unpack"]

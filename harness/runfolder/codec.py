@@ -22,7 +22,7 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
@@ -41,7 +41,12 @@ NUMBERS: Final = (
     "cached_tokens", "answer_index",
 )  # fmt: skip
 LATER: Final = ("events_before", "silent_events", "last_silent_ns")
-_PAYLOAD: Final = (*NUMBERS, "outcome", "error", "finish_reason", "n", *ARRAYS, *LATER)
+WIDTHS: Final = {b"1": 1, b"2": 2, b"4": 4, b"8": 8}  # bytes a value of a packed array
+# Damage or malice may claim any length. What claims more than these is no record, so that neither a
+# frame's end is looked for far away nor more memory is taken than this for its events.
+MAX_EVENTS: Final = 1 << 20  # of a request
+MAX_PAYLOAD: Final = 1 << 25  # bytes: room for as many events of 24 bytes, and then some
+NO_RECORD: Final = (ValueError, TypeError, IndexError, KeyError, OverflowError)  # of a payload
 
 # array of 3 | version (positive fixint) | uint32 crc32 | bin32 length; then the payload
 _HEADER: Final = struct.Struct(">BBBIBI")
@@ -62,35 +67,11 @@ class Decoded:
     damaged_bytes: int = 0  # bytes skipped to the next good frame, or of a frame we cannot read
 
 
-class Sealed(NamedTuple):
-    """A record as its frame, and what must be known of it without opening that."""
-
-    worker: int
-    number: int
-    outcome: Outcome
-    done_ns: int
-    error: str
-    frame: bytes
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """As the record's."""
-        return self.worker, self.number
-
-    def open(self) -> RequestRecord:
-        """The record."""
-        return decode(self.frame).records[0]
-
-
-def encode(record: RequestRecord | Sealed) -> bytes:
+def encode(record: RequestRecord) -> bytes:
     """One frame: that from which the record was decoded, if it was."""
-    if isinstance(record, Sealed) or record.frame:
-        return record.frame
-    return _frame(record)
-
-
-def _frame(record: RequestRecord) -> bytes:
     r = record
+    if r.frame:
+        return r.frame
     arrays = pack(r.sent_ns, r.at_ns, r.not_before_ns, r.tokens)
     words = r.outcome.value, r.error, r.finish_reason
     payload: bytes = msgpack.packb((*_numbers(r), *words, len(r.at_ns), *arrays, *_later(r)))
@@ -108,13 +89,16 @@ def decode(data: bytes) -> Decoded:
 def decode_each(data: bytes, losses: Decoded) -> Iterator[RequestRecord]:
     """The same one after another, so that they need not all be in memory."""
     end = 0
-    for start, stop in frames(data):
+    while True:
+        start, stop, whole = next_frame(data, end)
+        if not whole:
+            break
         losses.damaged_bytes += start - end
         end = stop
         frame = bytes(data[start:stop])
         try:
-            record = _record(msgpack.unpackb(frame[HEADER_BYTES:]))
-        except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError):
+            record = Row.read(frame[HEADER_BYTES:]).record()
+        except NO_RECORD:
             losses.damaged_bytes += stop - start
         else:
             object.__setattr__(record, "frame", frame)  # frozen, but not known to anybody yet
@@ -122,37 +106,66 @@ def decode_each(data: bytes, losses: Decoded) -> Iterator[RequestRecord]:
     losses.torn_bytes = len(data) - end
 
 
-def frames(data: bytes | bytearray, more: int = 0) -> Iterator[tuple[int, int]]:
-    """(start, stop) of each frame with a right checksum.
+def next_frame(data: bytes, at: int, more: int = 0) -> tuple[int, int, bool]:
+    """(start, stop, True) of the first frame from `at` on that has a right checksum.
 
-    `more` bytes are to come after these: where a frame may reach into them, the search ends.
+    Where there is none: (start, stop, False), and no frame begins before `start`. One that needs
+    the bytes up to `stop` may begin there, if `more` bytes are to come after these.
     """
-    start = data.find(_START)
-    while start >= 0:
+    while (start := data.find(_START, at)) >= 0:
         payload = start + HEADER_BYTES
         if payload > len(data):
-            return
+            return start, payload, False
         *_, crc, kind, size = _HEADER.unpack_from(data, start)
         stop = payload + size
-        if kind == _BIN32 and len(data) < stop <= len(data) + more:
-            return
-        if (
-            kind == _BIN32
-            and stop <= len(data)
-            and zlib.crc32(memoryview(data)[payload:stop]) == crc
-        ):
-            yield start, stop
-            start = data.find(_START, stop)
-        else:
-            start = data.find(_START, start + 1)
+        if kind == _BIN32 and size <= MAX_PAYLOAD:
+            if len(data) < stop <= len(data) + more:
+                return start, stop, False
+            if stop <= len(data) and zlib.crc32(memoryview(data)[payload:stop]) == crc:
+                return start, stop, True
+        at = start + 1
+    # the last bytes may be a frame's first ones
+    return max(at, len(data) - len(_START) + 1), len(data), False
 
 
-def _record(values: list[Any]) -> RequestRecord:
-    """The record of one payload; raises on anything that is not one."""
-    fields = dict(zip(_PAYLOAD, values, strict=False))
-    packed = [fields[name] for name in ARRAYS]
-    unpacked = unpack(fields["sent_ns"], fields.pop("n"), *packed)
-    for name, raw in zip(ARRAYS, unpacked, strict=True):
-        fields[name] = array("q", raw)
-    fields["outcome"] = OUTCOMES[fields["outcome"]]
-    return RequestRecord(**fields)
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A payload whose fields have been checked; its arrays are still packed."""
+
+    numbers: array[int]  # NUMBERS, LATER
+    outcome: Outcome
+    error: str
+    finish_reason: str
+    n: int  # events
+    packed: tuple[bytes, bytes, bytes]  # ARRAYS
+
+    @classmethod
+    def read(cls, payload: bytes) -> Row:
+        """Raises one of NO_RECORD."""
+        values = msgpack.unpackb(payload)
+        plain, later = len(NUMBERS), len(NUMBERS) + 7
+        outcome, error, reason, n, *packed = values[plain:later]
+        # Equal values are packed as one, however many they are: only this limit bounds their number
+        if not 0 <= n <= MAX_EVENTS or not all(_has_length(one, n) for one in packed):
+            raise ValueError(n)
+        if not (isinstance(error, str) and isinstance(reason, str)):
+            raise TypeError(error, reason)
+        told = values[later : later + len(LATER)]
+        unsaid = [-1] * (len(LATER) - len(told))  # by an older version
+        numbers = array("q", [*values[:plain], *told, *unsaid])
+        at, lags, tokens = packed
+        return cls(numbers, OUTCOMES[outcome], error, reason, n, (at, lags, tokens))
+
+    def record(self) -> RequestRecord:
+        """As an object."""
+        fields: dict[str, Any] = dict(zip((*NUMBERS, *LATER), self.numbers, strict=True))
+        unpacked = unpack(fields["sent_ns"], self.n, *self.packed)
+        fields |= {name: array("q", raw) for name, raw in zip(ARRAYS, unpacked, strict=True)}
+        fields |= {"error": self.error, "finish_reason": self.finish_reason}
+        return RequestRecord(**fields, outcome=self.outcome)
+
+
+def _has_length(packed: bytes, n: int) -> bool:
+    """Whether a packed array holds n values."""
+    kind = packed[:1]
+    return not n or len(packed) == (9 if kind == b"c" else 1 + WIDTHS[kind] * n)

@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.measure.metrics import Observed, e2e, inner_events, itl, tpot, ttfot, ttft
+from harness.measure.metrics import GAPS, LATENCIES, Observed, event_gaps, itl
 from harness.measure.records import Outcome
 from harness.measure.samples import GpuSample
 from harness.measure.table import OUTCOMES, concat
 from harness.measure.typed import to_json
 from harness.runfolder import names
-from harness.runfolder.columns import Columns
-from harness.runfolder.damage import Damage
+from harness.runfolder.columns import Columns, Damage
 from harness.runfolder.jsonfiles import flat
 from harness.runfolder.parquet import WINDOW, Levels, held
 from harness.runfolder.reader import check_folder, read_gpu, read_pieces, read_result, read_server
@@ -139,10 +138,10 @@ def requests_of(pieces: Sequence[Piece], levels: Levels) -> pa.Table:
         "first_token_at": np.where(some, at[table.offsets[:-1]], -1),
         "last_token_at": np.where(some, at[table.offsets[1:] - 1], -1),
         "done_at": np.where(is_open, -1, table.done_ns),
-        "ttft_ms": _latency(ttft(table), table),
-        "ttfot_ms": _latency(ttfot(table), table),
-        "tpot_ms": _latency(tpot(table), table),
-        "e2e_ms": _latency(e2e(table), table, age=True),
+        **{
+            row.field: _latency(row.observe(table), table, age=row.at_age)
+            for key, row in LATENCIES.items() if key not in GAPS
+        },
         "connect_ms": np.where(table.connect_ns > 0, table.connect_ns, nan),
         "outcome": np.where(is_open, Outcome.open, np.array(OUTCOMES)[table.outcome]),
         "error": ["" if cut else error for cut, error in zip(is_open, errors, strict=True)],
@@ -157,7 +156,7 @@ def requests_of(pieces: Sequence[Piece], levels: Levels) -> pa.Table:
 
 def tokens_of(table: RecordTable, levels: Levels) -> pa.Table:
     """One row per event; then one, infinitely late, per token that a failed request owes."""
-    gaps, ends = itl(table), inner_events(table)
+    gaps, ends = itl(table), event_gaps(table).end
     lost = gaps.row[len(ends) :]  # these stand at the end
     at, row = np.append(table.at_ns, gaps.at_ns[len(ends) :]), table.request_of_event
     gap_ns = np.append(np.full(len(table.at_ns), nan), gaps.ns[len(ends) :])

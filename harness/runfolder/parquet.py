@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,11 +10,10 @@ import numpy as np
 
 from harness.runfolder import names
 from harness.runfolder.columns import Columns
-from harness.runfolder.damage import Damage
 from harness.runfolder.jsonfiles import read_json, read_lines
-from harness.runfolder.reader import read_pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -62,8 +62,9 @@ def held(path: Path) -> list[dict[str, Any]]:
     return [row for row in read_lines(path / names.STEPS)[0] if {*WINDOW} <= row.keys()]
 
 
-def write_parquet(folder: RunFolder) -> None:
-    """Write requests.parquet from the folder's records, some at a time, in their order.
+@contextmanager
+def parquet_writer(folder: RunFolder) -> Iterator[Callable[[Piece], None]]:
+    """What takes the folder's records, some at a time; requests.parquet is there at the end.
 
     Raises RunFolderError when it cannot be written.
     """
@@ -80,10 +81,13 @@ def write_parquet(folder: RunFolder) -> None:
         folder.replacing(names.PARQUET) as file,
         pq.ParquetWriter(file, empty.schema, compression="zstd", use_dictionary=words) as writer,
     ):
-        some: list[Piece] = []
-        for piece in read_pieces(folder.path, Damage()):
-            some.append(piece)
-            if sum(len(each.table.at_ns) for each in some) >= GROUP:
-                writer.write_table(requests_of(some, levels))
-                some = []
-        writer.write_table(requests_of(some, levels) if some else empty)
+        group: list[Piece] = []
+
+        def add(piece: Piece) -> None:
+            group.append(piece)
+            if sum(len(each.table.at_ns) for each in group) >= GROUP:
+                writer.write_table(requests_of(group, levels))
+                group.clear()
+
+        yield add
+        writer.write_table(requests_of(group, levels) if group else empty)

@@ -54,8 +54,8 @@ def values(packed: bytes, n: int) -> NDArray[np.signedinteger[Any]]:
     if n == 0:
         return np.zeros(0, np.int64)
     constant = packed[:1] == b"c"
-    raw = packed[1:] * n if constant else packed[1:]
-    numbers = np.frombuffer(raw, "<i8" if constant else _TYPES[packed[:1]])
-    if len(numbers) != n:
+    numbers = np.frombuffer(packed, "<i8" if constant else _TYPES[packed[:1]], offset=1)
+    if len(numbers) != (1 if constant else n):
         raise ValueError(n)
-    return numbers
+    # a constant is not repeated in memory: each place of the view is the same eight bytes
+    return np.broadcast_to(numbers, n) if constant else numbers

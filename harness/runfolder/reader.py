@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,17 +17,18 @@ from harness.measure.table import concat
 from harness.measure.traces import Trace
 from harness.measure.typed import from_json
 from harness.runfolder import names
-from harness.runfolder.columns import tables
-from harness.runfolder.damage import Damage
+from harness.runfolder.columns import Damage, tables
 from harness.runfolder.jsonfiles import number, read_json, read_lines
 from harness.runfolder.serverlines import from_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
     from harness.runfolder.columns import Piece
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,15 @@ def check_folder(path: Path) -> None:
         )
 
 
-def read_run(path: Path | str) -> Run:
-    """Everything in a run folder. Raises RunFolderError only when it is none at all."""
+def read_run(path: Path | str, also: Callable[[Piece], None] | None = None) -> Run:
+    """Everything in a run folder. Raises RunFolderError only when it is none at all.
+
+    `also` sees the requests with all their tokens as they are read: nobody reads them for it again.
+    """
     path = Path(path)
     check_folder(path)
     damage = Damage()
-    table, errors = read_requests(path, damage)
+    table, errors = read_requests(path, damage, also)
     info = read_json(path / names.RUN)
     if info is None:
         damage.unreadable.append(names.RUN)
@@ -102,10 +106,14 @@ def read_result(path: Path) -> Result | None:
         ) from None
 
 
-def read_requests(path: Path, damage: Damage) -> tuple[RecordTable, list[str]]:
+def read_requests(
+    path: Path, damage: Damage, also: Callable[[Piece], None] | None = None
+) -> tuple[RecordTable, list[str]]:
     """Each request once, thin, and its error, by worker and number; losses go to `damage`."""
     tables, errors = [], []
     for piece in read_pieces(path, damage):
+        if also is not None:
+            also(piece)
         tables.append(thin(piece.table))
         errors += piece.errors
     whole = concat(tables)
@@ -134,41 +142,47 @@ def read_server(path: Path, damage: Damage) -> list[ServerSample]:
 
 def read_client(path: Path, damage: Damage) -> list[ClientSample]:
     """What the load generator's processes said of themselves, in time order."""
-    known = {f.name for f in fields(ClientSample)}
-    samples = []
-    for row in _lines(path, names.CLIENT, damage):
-        try:
-            samples.append(ClientSample(**{k: v for k, v in row.items() if k in known}))
-        except TypeError:
-            damage.bad_lines += 1
-    return sorted(samples, key=lambda sample: sample.at_ns)
+
+    def sample(row: dict[str, Any]) -> ClientSample:
+        seconds, lag_ms = number(row["cpu_s"]), number(row.get("loop_lag_ms", 0))
+        counts = (int(row.get(name, 0)) for name in ("reads", "stamped_reads", "clock_steps"))
+        return ClientSample(int(row["at_ns"]), str(row["process"]), seconds, lag_ms, *counts)
+
+    return sorted(_each(path, names.CLIENT, sample, damage), key=lambda sample: sample.at_ns)
 
 
 def read_gpu(path: Path, damage: Damage) -> list[GpuSample]:
     """The GPUs' samples in time order; figures that a line lacks are NaN."""
     floats = {f.name for f in fields(GpuSample)} - {"at_ns", "gpu", "throttled"}
-    samples = []
-    for row in _lines(path, names.GPU, damage):
-        try:
-            held = row.get("throttled")
-            read = {name: number(row[name]) for name in floats & row.keys()}
-            words = None if held is None else tuple(map(str, held))
-            samples.append(GpuSample(int(row["at_ns"]), int(row["gpu"]), **read, throttled=words))
-        except (KeyError, TypeError, ValueError):
-            damage.bad_lines += 1
-    return sorted(samples, key=lambda sample: sample.at_ns)
+
+    def sample(row: dict[str, Any]) -> GpuSample:
+        held = row.get("throttled")
+        read = {name: number(row[name]) for name in floats & row.keys()}
+        words = None if held is None else tuple(map(str, held))
+        return GpuSample(int(row["at_ns"]), int(row["gpu"]), **read, throttled=words)
+
+    return sorted(_each(path, names.GPU, sample, damage), key=lambda sample: sample.at_ns)
 
 
 def read_traces(path: Path, damage: Damage) -> list[Trace]:
     """What the server's traces said of requests, in the order in which they came."""
-    traces = []
-    for row in _lines(path, names.TRACES, damage):
+
+    def trace(row: dict[str, Any]) -> Trace:
+        seconds = (number(row[name]) for name in ("ttft_s", "queue_s", "prefill_s"))
+        return Trace(str(row["request_id"]), *seconds)
+
+    return _each(path, names.TRACES, trace, damage)
+
+
+def _each(path: Path, name: str, read: Callable[[dict[str, Any]], T], damage: Damage) -> list[T]:
+    """What `read` makes of each line; a line of which it makes nothing is counted."""
+    made = []
+    for row in _lines(path, name, damage):
         try:
-            seconds = (number(row[name]) for name in ("ttft_s", "queue_s", "prefill_s"))
-            traces.append(Trace(str(row["request_id"]), *seconds))
-        except (KeyError, TypeError, ValueError):
+            made.append(read(row))
+        except (KeyError, TypeError, ValueError, OverflowError):
             damage.bad_lines += 1
-    return traces
+    return made
 
 
 def _lines(path: Path, name: str, damage: Damage) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.measure.records import Outcome, RequestRecord
 from harness.measure.seen import Seen
 from harness.runfolder import names
-from harness.runfolder.codec import Sealed, decode, encode
+from harness.runfolder.codec import decode, encode
 from harness.runfolder.redact import redact_text
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class RecordWriter:
         """Requests that did not fit on the disk."""
         return self._file.unwritten
 
-    def put(self, records: Sequence[RequestRecord | Sealed]) -> None:
+    def put(self, records: Sequence[RequestRecord]) -> None:
         """Write the whole records, one write for all; keep the parts; drop what came before."""
-        whole: list[RequestRecord | Sealed] = []
+        whole: list[RequestRecord] = []
         for record in records:
             if record.outcome is Outcome.open:
                 if record.key not in self._ended:
@@ -59,16 +59,15 @@ class RecordWriter:
         self._parts.clear()
         self._file.close()
 
-    def _write(self, records: Sequence[RequestRecord | Sealed]) -> None:
+    def _write(self, records: Sequence[RequestRecord]) -> None:
         if records:
             self._file.append(b"".join(map(self._clean, records)), len(records))
 
-    def _clean(self, record: RequestRecord | Sealed) -> bytes:
+    def _clean(self, record: RequestRecord) -> bytes:
         """Its frame; an error text may quote a URL or a header."""
         if not record.error:
             return encode(record)
-        opened = record.open() if isinstance(record, Sealed) else record
-        return encode(replace(opened, error=redact_text(record.error, self._secrets)))
+        return encode(replace(record, error=redact_text(record.error, self._secrets)))
 
 
 def joined(parts: list[RequestRecord]) -> RequestRecord:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
 from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
@@ -25,7 +28,6 @@ class Address:
 
     @property
     def tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.scheme == "https"
 
     @property
@@ -43,7 +45,6 @@ class Address:
         return f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        """The root URL, the port always written."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @classmethod
@@ -90,3 +91,19 @@ def exporter_at(where: str) -> Address:
         )
     address = Address.parse(where, "--gpu-metrics")
     return replace(address, path=address.path.removesuffix("/metrics"))
+
+
+def by_family(found: list[Any]) -> list[list[Any]]:
+    """What `getaddrinfo` found, the addresses of a family together, in its order of preference."""
+    families = [info[0] for info in found]
+    ordered = sorted(found, key=lambda info: families.index(info[0]))
+    return [list(group) for _, group in groupby(ordered, key=lambda info: info[0])]
+
+
+def count_addresses(address: Address) -> int:
+    """How many addresses connections to it are spread over (`drive.connection.Addresses`)."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError:  # it had one a moment ago
+        return 1
+    return len(by_family(found)[0])

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from harness.errors import ServerUnreachable
-from harness.server import why
-from harness.units import SECOND
+from harness.errors import ServerUnreachable, one_line
+from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from harness.server.access import Access
 
 MAX_BODY: Final = 4 << 20  # bytes; /metrics of a busy vLLM is 0.1 MB
+LONGEST: Final = 200  # characters of a server's own words in a sentence
+NAME_MISMATCH: Final = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH
+SPEAKS_PLAIN: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+OUR_PORT: Final = "try the port that `vllm serve` printed."
 CLOSED: Final = (ConnectionError, ssl.SSLError)  # what an idle connection's end looks like
 
 
@@ -53,7 +57,6 @@ class Line:
     """Questions to one target over one connection, for as long as the server keeps it."""
 
     def __init__(self, access: Access) -> None:
-        """Nothing is opened yet."""
         self._access = access
         self._kept: http.client.HTTPConnection | None = None
 
@@ -74,8 +77,11 @@ class Line:
             return self._exchange(_connect(access), path, body, last=last)
         except (OSError, http.client.HTTPException) as error:
             if not isinstance(error, TimeoutError) and _speaks_tls(access):
-                raise why.speaks_tls(access) from error
-            raise why.no_answer(access, error) from error
+                raise ServerUnreachable(
+                    f"{access.address} speaks TLS: expected plain HTTP as the URL says; try "
+                    "https:// in it."
+                ) from error
+            raise _no_answer(access, error) from error
 
     def _exchange(
         self, connection: http.client.HTTPConnection, path: str, body: object, *, last: bool
@@ -143,6 +149,63 @@ def _connect(access: Access) -> http.client.HTTPConnection:
         connection.connect()
     except OSError as error:  # ssl.SSLError is one
         connection.close()
-        raise why.not_connected(access, error) from error
+        raise _not_connected(access, error) from error
     connection.sock.settimeout(access.answer_ns / SECOND)
     return connection
+
+
+def _not_connected(access: Access, error: OSError) -> ServerUnreachable:
+    """No connection stands: name, network, listener or TLS."""
+    where = access.address
+    if isinstance(error, ssl.SSLError):
+        return ServerUnreachable(_tls(access, error))
+    if isinstance(error, socket.gaierror):
+        found = f"the host {where.host!r} has no address: expected a known name; try its IP address"
+    elif isinstance(error, ConnectionRefusedError):
+        found = (
+            f"nothing listens at {where}: expected a vLLM server; start it with "
+            f"`vllm serve MODEL --port {where.port}` or correct the port"
+        )
+    else:
+        slow = isinstance(error, TimeoutError)
+        reason = f"no answer in {say_ns(access.connect_ns)}" if slow else error.strerror or error
+        found = (
+            f"{where} cannot be reached ({reason}): expected a vLLM server; "
+            f"try `curl {where}/v1/models` from this machine"
+        )
+    return ServerUnreachable(f"{found}.")
+
+
+def _tls(access: Access, error: ssl.SSLError) -> str:
+    where = access.address
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in NAME_MISMATCH:
+            return (
+                f"{where} presents a certificate for another name ({error.verify_message}): "
+                "expected one for the host in the URL; try the name that the certificate carries."
+            )
+        return (
+            f"{where} presents a certificate that is not trusted ({error.verify_message}): "
+            "expected one signed by a known authority; try --ca-file FILE with its authority."
+        )
+    if error.reason in SPEAKS_PLAIN:
+        return f"{where} does not speak TLS: expected HTTPS as the URL says; try http:// in it."
+    return (
+        f"{where} fails the TLS handshake ({error.reason or error}): expected HTTPS; "
+        f"try `openssl s_client -connect {where.host}:{where.port}`."
+    )
+
+
+def _no_answer(access: Access, error: Exception) -> ServerUnreachable:
+    """The connection stood, but what came back was no whole HTTP response."""
+    where = access.address
+    if isinstance(error, TimeoutError):
+        return ServerUnreachable(
+            f"{where} takes the connection but does not finish an answer within "
+            f"{say_ns(access.answer_ns)}: expected an HTTP response; try `curl {where}/health`."
+        )
+    cut = isinstance(error, ConnectionError | http.client.IncompleteRead)
+    seen = "it closes the connection early" if cut else one_line(f"it says {str(error)!r}", LONGEST)
+    return ServerUnreachable(
+        f"{where} does not answer in HTTP, {seen}: expected a vLLM server; {OUR_PORT}"
+    )

@@ -43,7 +43,6 @@ class Gpu:
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> Gpu:
-        """From what a source says."""
         return cls(**said | {"uuid": said["uuid"][:UUID_LENGTH]})
 
 
@@ -68,7 +67,6 @@ class ExportedGpus:
     blocking = False  # it waits as any greenlet does
 
     def __init__(self, access: Access) -> None:
-        """Nothing is asked yet."""
         self._line = Line(access)
         self.engine_cpu_s = nan  # of the engine cores beside an exporter of ours
 
@@ -88,7 +86,6 @@ class ExportedGpus:
         return dcgm.gpu_samples(page, at_ns) or own_exporter.gpu_samples(page, at_ns)
 
     def close(self) -> None:
-        """Hang up."""
         self._line.close()
 
 
@@ -108,7 +105,6 @@ class Gpus:
         return replace(sample, engine_cpu_s=self.source.engine_cpu_s)
 
     def to_json(self) -> dict[str, Any]:
-        """For run.json."""
         return {"where": self.where, "gpus": [asdict(gpu) for gpu in self.found], "why": self.why}
 
 

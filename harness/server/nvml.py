@@ -64,11 +64,9 @@ class NvmlGpus:
         return cls(nvml, handles)
 
     def close(self) -> None:
-        """Let the library go."""
         self._nvml.nvmlShutdown()
 
     def gpus(self) -> list[dict[str, Any]]:
-        """What each is."""
         nvml = self._nvml
         driver = nvml.nvmlSystemGetDriverVersion()
         return [

@@ -9,16 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.errors import ConfigError, ServerUnreachable
+from harness.errors import ConfigError, ServerUnreachable, one_line
 from harness.load.workloads import API_PATHS
-from harness.server import why
-from harness.server.exchange import Answer, ask
-from harness.server.says import cache_summary, flags
+from harness.server.address import count_addresses
+from harness.server.exchange import LONGEST, OUR_PORT, Answer, ask
+from harness.server.scraping import read_metrics
+from harness.server.seats import FLAGS
 from harness.server.stream import Streamed, read_stream
-from harness.wire.vllm_metrics import cache_config, server_sample
+from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from harness.server.access import Access
 
@@ -33,6 +34,8 @@ COUNTS: Final[dict[str, object]] = {
 # From all that the harness would like to ask for down to the bare API: the first that is accepted
 # counts. A refused one costs the server nothing: it generates only once.
 TIERS: Final[tuple[Mapping[str, object], ...]] = (LENGTH | COUNTS, COUNTS, {})
+# Only with VLLM_SERVER_DEV_MODE=1, and in the embedded engine; others do not show their flags.
+SERVER_INFO: Final = "/server_info?config_format=json"
 REFUSED: Final = (400, 422)
 
 
@@ -51,8 +54,9 @@ class Capabilities:
     final_usage: bool  # says at the end how many tokens there were
     tokenize: bool  # has /tokenize
     metrics: bool  # has /metrics with vLLM's names
+    addresses: int = 1  # of its host; connections are spread over them
     flags: Mapping[str, Any] = field(default_factory=dict)  # as the server shows them, if it does
-    cache: Mapping[str, Any] = field(default_factory=dict)  # says.cache_summary
+    cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
 
 
 def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
@@ -76,7 +80,8 @@ def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
         continuous_usage=streamed.continuous_usage,
         final_usage=streamed.final_usage,
         tokenize=tokens is not None,
-        metrics=metrics is not None and server_sample(metrics.body, 0) is not None,
+        metrics=metrics is not None and read_metrics(access, metrics, 0) is not None,
+        addresses=count_addresses(access.address),
         flags=flags(access),
         cache=cache_summary(cache_config(metrics.body)) if metrics else {},
     )
@@ -86,7 +91,7 @@ def _models(access: Access) -> dict[str, dict[str, object]]:
     """The rows of /v1/models by name."""
     answer = ask(access, "/v1/models")
     if answer.status != 200:  # noqa: PLR2004 - HTTP
-        raise why.refused(access, "/v1/models", answer)
+        raise _refused(access, "/v1/models", answer)
     body = answer.json()
     rows = body.get("data") if isinstance(body, dict) else None
     named = {str(row["id"]): row for row in rows or [] if isinstance(row, dict) and row.get("id")}
@@ -101,16 +106,16 @@ def _models(access: Access) -> dict[str, dict[str, object]]:
 def _choose(access: Access, model: str | None, listed: tuple[str, ...]) -> str:
     if model is None and len(listed) == 1:
         return listed[0]
-    names = ", ".join(why.clean(name) for name in listed)
+    names = ", ".join(_quoted(name) for name in listed)
     if model is None:
         raise ConfigError(
             f"{access.address} serves {len(listed)} models and none was named: expected --model "
-            f"with one of {names}; try --model {why.clean(listed[0])}."
+            f"with one of {names}; try --model {_quoted(listed[0])}."
         )
     if model not in listed:
         raise ConfigError(
             f"--model is {model!r}, which {access.address} does not serve: expected one of "
-            f"{names}; try --model {why.clean(listed[0])}."
+            f"{names}; try --model {_quoted(listed[0])}."
         )
     return model
 
@@ -123,7 +128,7 @@ def _stream(access: Access, api: str, model: str) -> tuple[int, Streamed]:
         if answer.status == 200:  # noqa: PLR2004 - HTTP
             return tier, read_stream(access, answer)
         if answer.status not in REFUSED or tier == len(TIERS) - 1:
-            raise why.refused(access, API_PATHS[api], answer)
+            raise _refused(access, API_PATHS[api], answer)
     raise AssertionError("unreachable: the last tier returns or raises")
 
 
@@ -134,3 +139,89 @@ def _optional(access: Access, path: str, body: object = None) -> Answer | None:
     except ServerUnreachable:
         return None
     return answer if answer.status == 200 else None  # noqa: PLR2004 - HTTP
+
+
+def _refused(access: Access, path: str, answer: Answer) -> ServerUnreachable:
+    """An HTTP status other than 200."""
+    where, status = f"{access.address}{path}", answer.status
+    if status in (401, 403):
+        key = (
+            f"the key in {access.key_source} was refused"
+            if access.key_source
+            else "no key was sent: neither VLLM_API_KEY nor OPENAI_API_KEY is set"
+        )
+        return ServerUnreachable(
+            f"{where} answers {status} and {key}: expected the key that the server was started "
+            "with; try `export VLLM_API_KEY=...`."
+        )
+    if status == 404:  # noqa: PLR2004 - HTTP
+        return ServerUnreachable(
+            f"{where} answers 404: expected vLLM's API; {OUR_PORT[:-1]}, or another --api."
+        )
+    if status == 503:  # noqa: PLR2004 - HTTP
+        return ServerUnreachable(
+            f"{where} answers 503: expected a server that is ready; try again when "
+            f"`curl -f {access.address}/health` succeeds."
+        )
+    if 300 <= status < 400 and "location" in answer.headers:  # noqa: PLR2004 - HTTP
+        return ServerUnreachable(
+            f"{where} answers {status} and redirects to {_quoted(answer.headers['location'])}: "
+            "expected the server itself; try the URL that it redirects to, without the path."
+        )
+    if status == 429:  # noqa: PLR2004 - HTTP
+        later = _quoted(answer.headers.get("retry-after", ""))
+        wait = f"(Retry-After: {later})" if later else "(no Retry-After)"
+        return ServerUnreachable(
+            f"{where} answers 429 {wait}: expected a server that takes requests; try again "
+            f"{f'after {later} s' if later.isdecimal() else 'later'}, or without its rate limit."
+        )
+    words = _quoted(answer.body.decode(errors="replace"))
+    return ServerUnreachable(
+        f"{where} answers {status} ({words}): expected 200; try the same request with curl."
+    )
+
+
+def _quoted(text: str) -> str:
+    return one_line(text, LONGEST)
+
+
+def flags(access: Access) -> dict[str, Any]:
+    """Those of FLAGS that the server shows; {} when it shows none."""
+    try:
+        answer = ask(access, SERVER_INFO)
+    except ServerUnreachable:
+        return {}
+    body = answer.json() if answer.status == 200 else None  # noqa: PLR2004 - HTTP
+    config = body.get("vllm_config") if isinstance(body, dict) else None
+    if not isinstance(config, dict):
+        return {}
+    return {
+        name: part[name]
+        for key, names in FLAGS.items()
+        if isinstance(part := config.get(key), dict)
+        for name in names
+        if isinstance(part.get(name), int | float | str)
+    }
+
+
+def cache_summary(engines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Of `vllm:cache_config_info`, one per engine: what all engines have together; {}: unknown.
+
+    `block_size` in tokens, `kv_blocks` and `kv_tokens` over all engines.
+    """
+    if not engines:
+        return {}
+    size = _whole_number(engines[0].get("block_size"))
+    blocks = [_whole_number(engine.get("num_gpu_blocks")) for engine in engines]
+    total = None if None in blocks else sum(b for b in blocks if b is not None)
+    return {
+        "engines": len(engines),
+        "block_size": size,
+        "kv_blocks": total,
+        "kv_tokens": total * size if total is not None and size is not None else None,
+        "cache_config": dict(engines[0]),
+    }
+
+
+def _whole_number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from harness.errors import ServerUnreachable
-from harness.server.why import clean
+from harness.errors import ServerUnreachable, one_line
+from harness.wire.framing import EVENT_STREAM
+from harness.wire.openai import NotACompletion, read_event
+from harness.wire.sse import EventTooLong, SseDecoder
 
 if TYPE_CHECKING:
     from harness.server.access import Access
     from harness.server.exchange import Answer
-
-DONE: Final = b"[DONE]"
-TOKEN_FIELDS: Final = ("content", "text", "reasoning", "reasoning_content", "tool_calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +25,32 @@ class Streamed:
 
 def read_stream(access: Access, answer: Answer) -> Streamed:
     """Read a 200 to its end. Raises ServerUnreachable when it is no stream of tokens."""
-    token = continuous = final = done = False
-    for line in answer.body.splitlines():
-        if not line.startswith(b"data:"):
-            continue
-        data = line.removeprefix(b"data:").strip()
-        if data == DONE:
-            done = True
-            continue
-        event = _event(access, data)
-        has_token, usage = _carries_token(event), bool(event.get("usage"))
-        token |= has_token
-        continuous |= has_token and usage
-        final |= usage and not event.get("choices")
-    if answer.content_type != "text/event-stream":
+    if answer.content_type != EVENT_STREAM:
         raise ServerUnreachable(
             f"{access.address} does not stream: it answered a request for a stream with "
-            f"{clean(answer.content_type)} in one piece; expected text/event-stream; try without "
-            "the proxy in between."
+            f"{one_line(answer.content_type)} in one piece; expected text/event-stream; try "
+            "without the proxy in between."
         )
+    token = continuous = final = done = False
+    for data in _events(access, answer.body):
+        try:
+            chunk = read_event(data)
+        except NotACompletion:
+            text = one_line(data.decode(errors="replace"))
+            raise ServerUnreachable(
+                f"{access.address} streams what is not JSON of a completion ({text}): expected "
+                "OpenAI's chunks; try the port that `vllm serve` printed."
+            ) from None
+        if chunk.error:
+            raise ServerUnreachable(
+                f"{access.address} streams an error ({one_line(chunk.error)}): expected tokens; "
+                "see the server's log."
+            )
+        usage = chunk.completion_tokens >= 0
+        done |= chunk.done
+        token |= chunk.carries_token
+        continuous |= usage and chunk.carries_token
+        final |= usage and not chunk.carries_token and not chunk.silent
     if not token:
         raise ServerUnreachable(
             f"{access.address} streams no token: expected two; try the same request with curl -N."
@@ -58,29 +63,11 @@ def read_stream(access: Access, answer: Answer) -> Streamed:
     return Streamed(continuous, final)
 
 
-def _event(access: Access, data: bytes) -> dict[str, Any]:
-    """One event's JSON. An error object inside the stream stops the probe."""
+def _events(access: Access, body: bytes) -> list[bytes]:
     try:
-        event = json.loads(data)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
+        return SseDecoder().feed(body)
+    except EventTooLong as error:
         raise ServerUnreachable(
-            f"{access.address} streams what is not JSON ({clean(data.decode(errors='replace'))}): "
-            "expected OpenAI's chunks; try the port that `vllm serve` printed."
-        )
-    if event.get("error") or event.get("object") == "error":
-        words = clean(json.dumps(event.get("error") or event.get("message")))
-        raise ServerUnreachable(
-            f"{access.address} streams an error ({words}): expected tokens; see the server's log."
-        )
-    return event
-
-
-def _carries_token(event: dict[str, Any]) -> bool:
-    """Whether the first choice holds text, reasoning or a tool call; a role alone is no token."""
-    choices = event.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return False
-    delta = choices[0].get("delta", choices[0])
-    return isinstance(delta, dict) and any(delta.get(name) for name in TOKEN_FIELDS)
+            f"{access.address} does not stream events: {error}; expected OpenAI's chunks; try the "
+            "port that `vllm serve` printed."
+        ) from None

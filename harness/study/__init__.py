@@ -1,1 +1,1 @@
-"""Layer 4: whole experiments made of runs."""
+"""Layer 6: whole experiments made of runs."""

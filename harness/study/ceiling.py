@@ -29,7 +29,7 @@ from harness.measure.metrics import itl, ttft
 from harness.measure.records import Outcome
 from harness.measure.stats import quantile
 from harness.measure.table import RecordTable
-from harness.study.controller import Target
+from harness.study.steps import Target
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:

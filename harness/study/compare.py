@@ -11,13 +11,14 @@ from harness.errors import ConfigError
 from harness.measure import compare
 from harness.measure.compare import ERRORS, KNEE, Comparison, Pair, latency
 from harness.measure.evidence import FEWEST_BLOCKS, Judged, gather, lifetime_ns
+from harness.measure.figures import Span
 from harness.measure.fit import crossing, levels_of
-from harness.measure.gaps import Gaps, Span, count_gaps
+from harness.measure.gaps import Gaps, together
 from harness.measure.metrics import e2e, failed, tpot, ttft
 from harness.measure.recorded import Known
-from harness.measure.spread import bin_edges
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.table import OK, OPEN
+from harness.measure.walk import walk
 from harness.runfolder.reader import read_run
 from harness.study.counted import Counted, overlapping
 from harness.study.outcome import ends_decided
@@ -43,24 +44,27 @@ QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
 OF_REQUESTS: Final = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
 
 
-class ByBlock(Gaps):
+class ByBlock:
     """All holds of one level: their gaps, and their tokens, by blocks of a lifetime at least."""
 
     def __init__(self, recorded: Recorded, windows: Sequence[Window]) -> None:
-        """`windows`: those holds."""
         holds = [(overlapping(recorded.table, w), w.settled_ns, w.end_ns) for w in windows]
-        spans = [Span(start, end, _block_ns(t, end - start)) for t, start, end in holds]
-        super().__init__(recorded.table, spans)
-        edges = [np.append(np.arange(s, e + 1, block), e + 1) for s, e, block in spans]
+        self.spans = [Span(start, end, _block_ns(t, end - start)) for t, start, end in holds]
+        self.start_ns = min(span.start_ns for span in self.spans)
+        self.end_ns = max(span.end_ns for span in self.spans)
+        self.gaps = [Gaps(recorded.table, span) for span in self.spans]
+        edges = [np.append(np.arange(s, e + 1, block), e + 1) for s, e, block in self.spans]
         self.seconds = np.concatenate([np.diff(one) / SECOND for one in edges])
         self.tokens = np.zeros(len(self.seconds))
 
     def place(self, at_ns: Numbers) -> Numbers:
         """The block of each instant; -1: in no hold."""
         out = np.full(len(at_ns), -1)
-        for first, (start, end, block_ns) in zip(self._first, self.spans, strict=False):
-            here = (at_ns >= start) & (at_ns <= end)
-            out[here] = first + (at_ns[here] - start) // block_ns
+        first = 0
+        for span in self.spans:
+            here = (at_ns >= span.start_ns) & (at_ns <= span.end_ns)
+            out[here] = first + (at_ns[here] - span.start_ns) // span.block_ns
+            first += span.blocks
         return out
 
     def count(self, at_ns: Numbers, each: Numbers | int = 1) -> Numbers:
@@ -69,26 +73,25 @@ class ByBlock(Gaps):
         return np.bincount(place, np.broadcast_to(each, len(place)), len(self.seconds) + 1)[1:]
 
     def see(self, piece: Piece) -> None:
-        """As Gaps."""
-        super().see(piece)
-        if not self._second:
-            self.tokens += self.count(piece.chunk.at_ns, piece.chunk.tokens)
+        for gaps in self.gaps:
+            gaps.see(piece)
+        self.tokens += self.count(piece.chunk.at_ns, piece.chunk.tokens)
 
     def sides(self, table: RecordTable, users: int) -> dict[str, Side]:
-        """Every figure of the level."""
         out = {}
-        blocks, bins, counts = self._spreads["gap_ns"].cells
-        lost = np.arange(len(self._lost))  # infinite gaps, one value for each block
-        values = np.append(bin_edges(bins)[0], np.full(len(lost), np.inf))
-        gaps = values, np.append(blocks, lost), np.append(counts, self._lost)
+        gaps = together(self.gaps)
+        blocks, bins, counts = gaps.histograms["ns"].cells
+        lost = np.arange(len(gaps.lost))  # infinite gaps, one value for each block
+        values = np.append(gaps.histograms["ns"].totals[2][bins], np.full(len(lost), np.inf))
+        by_block = np.append(blocks, lost), np.append(counts, gaps.lost).astype(np.float64)
         for name, q in QUANTILES.items():
             for key, observe in OF_REQUESTS.items():
                 seen = observe(table)
                 place = self.place(table.sent_ns[seen.row])
                 if (here := place >= 0).any():
                     out[f"{key}_{name}"] = latency(q, seen.ns[here], place[here])
-            if self.n:
-                out[f"itl_{name}"] = latency(q, *gaps, ns=self.quantile(q))
+            if gaps.n:
+                out[f"itl_{name}"] = latency(q, values, *by_block)
         done = self.count(table.done_ns[table.outcome == OK])
         for name, amounts in (("output_tokens_per_s", self.tokens), ("requests_per_s", done)):
             out[name] = compare.rate(amounts, self.seconds, users, len(self.spans))
@@ -112,7 +115,7 @@ def sides_of(
     seen = {n: ByBlock(recorded, list(of)) for n, of in groupby(ordered, lambda w: w.users)}
     known = {w: Known(recorded, w.settled_ns, w.end_ns) for w in windows if searched}
     judged = {w: Judged(one.table, w, plan.slos) for w, one in known.items()}
-    count_gaps(recorded, list(seen.values()), list(judged.values()))
+    walk(recorded, [*seen.values(), *judged.values()])
     evidences = [gather(known[w], w, plan.slos, one) for w, one in judged.items()]
     sides: Sides = {users: one.sides(recorded.table, users) for users, one in seen.items()}
     if plan.slos and (levels := levels_of(evidences, plan.slos, plan.max_errors)):

@@ -4,113 +4,68 @@ A step has three phases. *ramp*: until the level's users are all there and busy.
 two requests per user have ended since (the old load and the burst of the ramp are gone; one is
 enough where the load has hardly changed and where the look only says whether to climb on), or three
 lifetimes where a long queue makes turnover slow. *measure*: until the sequential test
-decides, or the step's cap. Around a level's first repeat the load drains (drain.py). A judgement
-sees only what happened up to a horizon a little before now, by when every record has arrived, so
-that it can be repeated from the run folder.
+decides, or the step's time is up. A judgement sees only what happened up to a horizon a little
+before now, by when every record has arrived, so that it can be repeated from the run folder.
+
+Around a level's first repeat the load drains to nothing. vLLM observes TTFT at the first token and
+its parts when a request ends: only between two instants at which nothing is under way are they of
+the same requests (measure/cohort.py). More drains would take time from the search: of 200 simulated
+knees it found 2% fewer with every repeat drained, 1% fewer with the first of each level drained up
+to lifetimes of a third of its time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from harness.measure.evidence import Evidence, Window, gather, pool, worst_ratio
 from harness.measure.judge import Judgement, judge_share
 from harness.measure.search import Done, Hold, SearchPlan
-from harness.measure.states import Decision, Purpose, Status
+from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.measure.table import OPEN
-from harness.study.choosing import search, unless_invalid
-from harness.study.drain import Drain, worth_it
+from harness.study.steps import Drain, Now, Step, Target, search, worth_it
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from harness.measure.recorded import Recorded
     from harness.measure.samples import ServerSample
     from harness.measure.table import RecordTable
-    from harness.study.choosing import Choice
+    from harness.study.steps import Choice, Records
 
 LAG_NS: Final = 2 * SECOND  # simulated: as long as a record and its parts take in real time
 MOST_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
-GIVEN: Final = ("time", "requests")  # ends of a level that nothing about its latencies can change
-FAR: Final = float(np.log(2))  # a quick look suffices at half or twice the limit
-SHORTEST: Final = 2  # lifetimes that any look needs,
-SHORTEST_LEAN: Final = 1  # one that says only whether to climb on
-GOOD_LIFETIMES: Final = 8  # and a level near the knee before it counts as good
-STEADY_LIFETIMES: Final = 6  # a throughput needs so many, with as many blocks
-CLEAR_N: Final = 3  # requests or gaps that a look needs on the way up: all under half the limit,
-QUICK_N: Final = 10  # the worst over twice the limit,
-LEAN_N: Final = 40  # or the quantile merely below the limit
+# A level is there when this share of its users has a request under way, and settled when so many
+# requests per user have ended since.
+BUSY_SHARE: Final = 0.9
+TURNOVERS: Final = 2
+TURNOVERS_LEAN: Final = 1  # on the way up, or where users change by at most NEARBY
+NEARBY: Final = 0.1
+# How many request lifetimes a level is measured for.
+SHORTEST: Final = 2  # before any look
+SHORTEST_LEAN: Final = 1  # before a look that only says whether to climb on
+GOOD_LIFETIMES: Final = 8  # before a level near the knee passes: queues and full caches grow
+STEADY_LIFETIMES: Final = 6  # for a throughput: as many as it has blocks
+# A quick look on the way up suffices when the worst SLO is far from its limit, by a factor of two
+# (in log-odds), or when it is merely met but seen often. Observations that each case needs:
+FAR: Final = float(np.log(2))
+CLEARLY_GOOD_N: Final = 3
+CLEARLY_BAD_N: Final = 10
+MET_N: Final = 40
+# A step ends at once when so many requests of the last ten seconds failed. Where answers take
+# seconds one failure may be all that ended, so it takes three.
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
+HARD_FAIL_LEAST: Final = 3
 HARD_FAILED: Final = "more than half of the requests failed"
-HARD_FAIL_LEAST: Final = 3  # failures: where answers take seconds, one may be all that ended
-TURNOVERS: Final = 2  # so many requests per user have ended since the ramp: settled;
-TURNOVERS_LEAN: Final = 1  # on the way up, or
-NEARBY: Final = 0.1  # when users change by this share at most
-BUSY_SHARE: Final = 0.9  # of the users have a request under way: the level is there
-
-
-class Records(Protocol):
-    """Where the controller sees what happened: a live ledger or the simulator."""
-
-    def table(self, from_ns: int, horizon_ns: int) -> Recorded:
-        """Requests with any event after `from_ns`, as known at `horizon_ns`."""
-
-    def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
-        """(requests that ended in this time, those of them that failed); no token is looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What the load should be now."""
-
-    users: int
-    spawn_per_s: float
-    done: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A finished step: its window, what it showed, and the judgement at its end."""
-
-    window: Window
-    evidence: Evidence
-    judgement: Judgement
-    invalid: str = ""  # why the search does not use it
-    audited: bool = True  # False: whether it is valid is still to be found out, from the records
-
-
-def decided(steps: Sequence[Step]) -> list[Evidence]:
-    """What the steps showed that the search uses, without those that are judged later."""
-    used = [step for step in steps if not step.invalid]
-    return [step.evidence for step in used if step.judgement.decision != Decision.held]
-
-
-@dataclass(slots=True)
-class Now:
-    """The step under way."""
-
-    hold: Hold
-    began_ns: int
-    loaded_ns: int  # its users were asked for
-    drain: Drain | None = None  # until then
-    ramped_ns: int = -1
-    settled_ns: int = -1
-    look_ns: int = 0  # horizon of the next look: a tenth longer each time, a second at least
-
-    @property
-    def phase(self) -> str:
-        """Of `export.live.PHASES`."""
-        step = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
-        return "draining" if self.drain is not None else step or "measuring"
+GIVEN: Final = (StopRule.time, StopRule.requests)  # ends that nothing about latencies can change
 
 
 def _shortest(hold: Hold) -> int:
-    return SHORTEST_LEAN if hold.until == "lean" else SHORTEST
+    return SHORTEST_LEAN if hold.stop == StopRule.lean else SHORTEST
 
 
 class KneeController:
@@ -174,10 +129,7 @@ class KneeController:
         return Target(0 if self.now.drain is not None else self.now.hold.users, per_s)
 
     def _advance(self, now_ns: int) -> None:
-        used = [step.evidence for step in self.steps if not step.invalid]
-        action = self.choose(self.plan, used, now_ns - self.began_ns)
-        if self.choose is search:
-            action = unless_invalid(action, self.steps)
+        action = self.choose(self.plan, self.steps, now_ns - self.began_ns)
         if isinstance(action, Done):
             self.result = action
             return
@@ -199,7 +151,7 @@ class KneeController:
         horizon = self.horizon_ns
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
         failing = self._hard_fail(now, since, horizon)
-        if now.settled_ns >= 0 and not failing and now.hold.until in GIVEN:
+        if now.settled_ns >= 0 and not failing and now.hold.stop in GIVEN:
             self._hold(now, now_ns, horizon)
             return
         looks = now.settled_ns < 0 or horizon >= now.look_ns or self._spent(now, now_ns, horizon)
@@ -237,7 +189,7 @@ class KneeController:
         before = self.steps[-1].window.users if self.steps else 0
         drained = now.loaded_ns > now.began_ns
         nearby = not drained and abs(before - hold.users) <= NEARBY * hold.users
-        return TURNOVERS_LEAN if nearby or hold.until == "lean" else TURNOVERS
+        return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
 
     def _window(self, now: Now, horizon: int, now_ns: int) -> Window:
         settled = now.settled_ns if now.settled_ns >= 0 else now.began_ns
@@ -271,18 +223,24 @@ class KneeController:
 
     def _hold(self, now: Now, now_ns: int, horizon: int) -> None:
         """A level that was given: it ends when that was said, and no token is looked at."""
+        hold, length = now.hold, horizon - now.settled_ns
         ended, bad = self.records.ended(now.settled_ns, horizon)
-        length, by_time = horizon - now.settled_ns, now.hold.until == "time"
-        self._life_ns = now.hold.users * length / ended if ended else length  # Little's law
+        self._life_ns = hold.users * length / ended if ended else length  # Little's law
         too_many = judge_share(ended, bad, self.plan.max_errors, self.plan.level_alpha)
         if bad > self._hard_share * ended and too_many == Decision.failed:
             self._hard_failed(now, now_ns, horizon)
-        elif (length if by_time else ended) >= now.hold.cap_ns:
+            return
+        end_ns = -1
+        if hold.stop == StopRule.time and length >= hold.max_ns:
+            end_ns = horizon
+        elif hold.stop == StopRule.requests and ended >= hold.max_requests:
             sent = np.sort(self.records.table(now.settled_ns, horizon).table.sent_ns)
-            sent = sent[sent >= now.settled_ns][: now.hold.cap_ns]
-            if by_time or len(sent) == now.hold.cap_ns:  # exactly so many requests, not one more
-                self._put_off(self._window(now, horizon if by_time else int(sent[-1]), now_ns))
-                self._advance(now_ns)
+            sent = sent[sent >= now.settled_ns][: hold.max_requests]
+            if len(sent) == hold.max_requests:  # exactly so many requests, not one more
+                end_ns = int(sent[-1])
+        if end_ns >= 0:
+            self._put_off(self._window(now, end_ns, now_ns))
+            self._advance(now_ns)
 
     def _put_off(self, window: Window) -> None:
         """Keep a given level: it is judged and audited when the run is over."""
@@ -299,40 +257,37 @@ class KneeController:
         few = self.peek is None or self.peek.window.index != len(self.steps)
         if not few and self.peek is not None:
             short = length < _shortest(now.hold) * self.peek.lifetime_ns
-            few = short or self._least(self.peek) < QUICK_N
+            few = short or self._least(self.peek) < CLEARLY_BAD_N
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
-        return over_budget or length >= now.hold.cap_ns * (2 if few else 1)
+        return over_budget or length >= now.hold.max_ns * (2 if few else 1)
 
     def _enough(self, now: Now, evidence: Evidence, held: Evidence) -> bool:
         """Whether the step may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
-        if now.hold.until == "steady":
+        if now.hold.stop == StopRule.steady:
             return (
                 length >= STEADY_LIFETIMES * evidence.lifetime_ns
-                and evidence.ended.sum() >= QUICK_N
+                and evidence.ended.sum() >= CLEARLY_BAD_N
             )
         lifetimes = length / max(evidence.lifetime_ns, 1)
         if lifetimes < _shortest(now.hold):
             return False
-        decision = self.plan.judge(held).decision
-        decided = decision == Decision.failed or (
-            decision == Decision.passed and self._outlasted(now, lifetimes)
-        )
+        decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
+        outlasted = lean or lifetimes >= GOOD_LIFETIMES
+        decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if now.hold.purpose == Purpose.repeat:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
-        return decided or (now.hold.until == "lean" and self._far(evidence))
-
-    def _outlasted(self, now: Now, lifetimes: float) -> bool:
-        """Long enough for a level to have shown how bad it gets: queues and full caches grow."""
-        return now.hold.until == "lean" or lifetimes >= GOOD_LIFETIMES
+        return decided or (lean and self._far(evidence))
 
     def _far(self, evidence: Evidence) -> bool:
         if not self.plan.slos:  # nothing to be far from
-            return self._least(evidence) >= LEAN_N
+            return self._least(evidence) >= MET_N
         z = float(worst_ratio(evidence, self.plan.slos)[0])
         n = self._least(evidence)
         return bool(
-            (z < -FAR and n >= CLEAR_N) or (z > FAR and n >= QUICK_N) or (z < 0 and n >= LEAN_N)
+            (z < -FAR and n >= CLEARLY_GOOD_N)
+            or (z > FAR and n >= CLEARLY_BAD_N)
+            or (z < 0 and n >= MET_N)
         )
 
     def _least(self, evidence: Evidence) -> float:
@@ -359,7 +314,7 @@ class KneeController:
             return
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)
-            if now.hold.until in GIVEN:
+            if now.hold.stop in GIVEN:
                 self._put_off(window)
                 return
             seen = self.records.table(now.settled_ns, now_ns)
@@ -392,9 +347,11 @@ class KneeController:
         good = [s.window.users for s in self.steps if s.judgement.decision == Decision.passed]
         lower = [g for g in good if g < window.users]
         nowhere = not lower and window.users <= self.plan.min_users
-        if self._recovering or nowhere or now.hold.until in GIVEN:
+        if self._recovering or nowhere or now.hold.stop in GIVEN:
             self.result = Done(Status.target_failed, None)
             return
         self._recovering = True
         back = max(lower, default=self.plan.min_users)
-        self.now = Now(Hold(back, Purpose.down, "lean", self.plan.budget_ns // 10), now_ns, now_ns)
+        self.now = Now(
+            Hold(back, Purpose.down, StopRule.lean, self.plan.budget_ns // 10), now_ns, now_ns
+        )

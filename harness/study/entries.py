@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.measure.audit import audit_tokens, little
 from harness.measure.figures import block, sample_of, spans_of
-from harness.measure.result import Everything, Latency, Level
-from harness.measure.slo import LATENCIES
+from harness.measure.metrics import LATENCIES, SPEEDS
+from harness.measure.result import Everything, Latency, Level, Speed
 from harness.measure.states import Decision
 from harness.measure.summary import window_summary
 from harness.measure.traces import traced_split
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from harness.measure.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search import SearchPlan
     from harness.measure.traces import Trace
-    from harness.study.controller import Step
     from harness.study.counted import Counted, CountedStep
+    from harness.study.steps import Step
 
 
 def step_levels(
@@ -67,7 +67,10 @@ def _level(
     for i, slo in enumerate(plan.slos):
         sizes, hits = step.evidence.over(i)
         over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
-    latency = {key: Latency.of(figures[f"{key}_ms"]) for key in LATENCIES}
+    told: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
+    told |= {m.field: Speed.of(figures[m.field]) for m in SPEEDS.values()}
+    for key in ("tokens_per_event", "exact_share"):
+        told[key] = math.nan if figures[key] is None else figures[key]
     whole = spans_of(counted.sent, [counted.span])
     level = Level(
         index=w.index,
@@ -83,15 +86,10 @@ def _level(
         n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
         n_failed=figures["n_failed"],
         outcomes=figures["outcomes"],
-        ttft_ms=latency["ttft"],
-        ttfot_ms=latency["ttfot"],
-        itl_ms=latency["itl"],
-        tpot_ms=latency["tpot"],
-        e2e_ms=latency["e2e"],
+        **told,
         output_tokens_per_s=figures["output_tokens_per_s"],
         requests_per_s=figures["requests_per_s"],
         goodput_per_s=figures["goodput_per_s"],
-        exact_share=math.nan if figures["exact_share"] is None else figures["exact_share"],
         over_share=over,
         all=Everything(
             Latency.of(block(sample_of(counted.sent, "ttft", whole))),

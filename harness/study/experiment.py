@@ -19,10 +19,10 @@ from harness.drive.clock import CLOCK
 from harness.drive.gpus import GpuSampler
 from harness.drive.options import DriveOptions
 from harness.drive.prepare import prepare
-from harness.drive.reading import which
+from harness.drive.reading import code_in_use
 from harness.drive.session import Session
 from harness.drive.traces import TraceReceiver
-from harness.load.planner import clipped
+from harness.load.plan import clipped
 from harness.measure.ledger import Ledger
 from harness.measure.records import key_of
 from harness.measure.slo import check_slos
@@ -33,8 +33,9 @@ from harness.runfolder.writer import RunFolder
 from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.seats import flags_of
-from harness.study.controller import KneeController, Step, Target
+from harness.study.controller import KneeController
 from harness.study.held import LOCUST
+from harness.study.steps import Target
 from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
     from harness.runfolder.serverlines import Bounds
     from harness.server.gpu import Gpus
     from harness.server.probe import Capabilities
-    from harness.study.choosing import Choice
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
     from harness.study.runpage import LiveView
+    from harness.study.steps import Choice, Step
     from harness.study.watch import Ended as EndedLevel
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
@@ -170,7 +171,7 @@ class Experiment:
             "read": sorted(read),  # of these flags the server itself told
         }
         seeds = {"load": self.wanted.load.seed, "search": plan.seed}
-        told = {"reader": which(), "gpu": self.gpus.to_json()}
+        told = code_in_use() | {"gpu": self.gpus.to_json()}
         return run_info(config, seeds=seeds, server=server) | told
 
     def _folder_from_here(self) -> Path:

@@ -111,7 +111,6 @@ class KneeOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an empty range."""
         if self.min_users > self.max_users:
             raise ConfigError(
                 f"--min-users is {self.min_users} and --max-users is {self.max_users}: expected "
@@ -133,12 +132,3 @@ class RunOptions:
     slos: tuple[Slo, ...] = ()
     max_errors: float = 0.01
     dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """Make a run folder's results again from its records."""
-
-    folder: Path
-    json_to: str | None = None
-    compat: tuple[str, ...] = ()  # beside those that the run asked for

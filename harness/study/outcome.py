@@ -12,7 +12,7 @@ from harness.measure.power import power_knee
 from harness.measure.result import Knee, Latency, SloResult
 from harness.measure.search import bracket_of
 from harness.measure.states import Decision, Status, Verdict
-from harness.study.controller import decided
+from harness.study.steps import decided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from harness.measure.fit import Level as FitLevel
     from harness.measure.result import Level
     from harness.measure.search import Done, SearchPlan
-    from harness.study.controller import Step
     from harness.study.counted import Counted
+    from harness.study.steps import Step
 
 WIDEST: Final = 0.2  # of the estimate: a wider interval, of more than one user, is no answer
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.drive.options import UI_HOST
 from harness.errors import ConfigError, RunFolderError
-from harness.load.planner import SAMPLE, clipped
+from harness.load.plan import SAMPLE, clipped
 from harness.server.access import Access
 from harness.server.address import Address
 from harness.server.probe import Capabilities, probe
@@ -48,6 +48,9 @@ def ready(
     tell = tell or (lambda line: print(line, file=said_to(output), flush=True))
     with target_url(target, tell) as url:
         known = check_target(target, load, url)
+        if known.addresses > 1:
+            host = Address.parse(url).host
+            tell(f"{host} has {known.addresses} addresses; connections are spread over all of them")
         if clips := clipping(load, known.max_model_len):
             tell(clips)
         yield url, known

@@ -9,8 +9,8 @@ from harness.measure.evidence import Evidence, Window, gather, pool
 from harness.measure.judge import Judgement
 from harness.measure.search import Done
 from harness.measure.states import Decision, Purpose, Status
-from harness.study.choosing import search, unless_invalid
-from harness.study.controller import HARD_FAILED, Step
+from harness.study.controller import HARD_FAILED
+from harness.study.steps import Step, search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,8 +60,7 @@ def replay(
     for entry in logged:
         window = entry.window
         if searched and window.purpose != Purpose.down:
-            used = [s.evidence for s in steps if not s.invalid]
-            action = search(plan, used, window.chosen_ns - began)
+            action = search(plan, steps, window.chosen_ns - began)
             if isinstance(action, Done) or action.users != window.users:
                 now = (
                     f"it would have ended as {action.status}"
@@ -85,7 +84,7 @@ def replay(
     spent = logged[-1].window.judged_ns - began if logged else 0
     if not searched:
         return Replay(steps, Done(Status.measured, None), differences)
-    end = unless_invalid(search(plan, [s.evidence for s in steps if not s.invalid], spent), steps)
+    end = search(plan, steps, spent)
     done = end if isinstance(end, Done) else Done(Status.inconclusive, None)
     return Replay(steps, done, differences)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from harness.errors import (
     MeasurementInvalid,
     RunFolderError,
 )
-from harness.measure.beside import beside
-from harness.measure.compat import COMPAT
 from harness.measure.evidence import Window
 from harness.measure.metrics import failed
 from harness.measure.power import plateau_knee, power_knee
@@ -35,8 +33,8 @@ from harness.measure.table import OUTCOMES
 from harness.measure.typed import to_json
 from harness.runfolder import names
 from harness.runfolder.jsonfiles import read_json
-from harness.runfolder.parquet import write_parquet
-from harness.runfolder.reader import read_run
+from harness.runfolder.parquet import parquet_writer
+from harness.runfolder.reader import check_folder, read_run
 from harness.runfolder.writer import RunFolder
 from harness.server.seats import max_num_seqs
 from harness.study.counted import Counted
@@ -52,6 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from harness.measure.compat.figures import Comparison
+    from harness.measure.gaps import WindowGaps
     from harness.measure.result import Level
     from harness.runfolder.reader import Run
 
@@ -72,6 +72,14 @@ EXIT_OF: Final = {
 }
 
 
+class Results(NamedTuple):
+    """A run, what its records say, and what reports need of its tokens."""
+
+    run: Run
+    result: Result
+    gaps: WindowGaps
+
+
 def plan_of(run: Run) -> SearchPlan:
     """The plan that run.json holds. Raises RunFolderError."""
     stored = (run.info.get("config") or {}).get("plan")
@@ -86,23 +94,23 @@ def plan_of(run: Run) -> SearchPlan:
 
 
 def logged_steps(run: Run) -> list[Logged]:
-    """Windows of steps.jsonl."""
-    known = {f.name for f in fields(Window)}
-    return [
-        Logged(
-            Window(**{k: v for k, v in row.items() if k in known} | {"purpose": purpose}),
-            row.get("invalid", ""),
-            row.get("decision", ""),
-            row.get("audited", True),
-            row.get("reason", ""),
-        )
-        for row in run.steps
-        for purpose in (Purpose(row["purpose"]),)
-    ]
+    """Windows of steps.jsonl; a line that says none is counted as damage."""
+    logged = []
+    for row in run.steps:
+        try:
+            instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name != "purpose"}
+            window = Window(**instants, purpose=Purpose(row["purpose"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            run.damage.bad_lines += 1
+            continue
+        words = ("invalid", "decision", "reason")
+        invalid, decision, reason = (str(row.get(key, "")) for key in words)
+        logged.append(Logged(window, invalid, decision, bool(row.get("audited", True)), reason))
+    return logged
 
 
-def compute(run: Run, compat: Sequence[str] = ()) -> Result:
-    """Everything that the records say. Raises RunFolderError.
+def compute(run: Run, compat: Sequence[str] = ()) -> Results:
+    """Everything that the records say, in one more way through them. Raises RunFolderError.
 
     `compat`: tools whose figures the result has too, beside those that the run asked for.
     """
@@ -110,7 +118,11 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
     logged = held_by_locust(run.table) if kind == LOCUST else logged_steps(run)
-    counted = Counted(run, [entry.window for entry in logged], plan.slos, run.server)
+    asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
+    windows = [entry.window for entry in logged]
+    comparison = _comparison(run, windows) if asked else None
+    also = comparison.walkers if comparison else ()
+    counted = Counted(run, windows, plan.slos, run.server, also)
     shared = shared_tokens(drive)
 
     def audit(window: Window) -> str:
@@ -130,7 +142,6 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
     )
-    asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [s.window for s in replayed.steps if not s.invalid]
     windows = windows or [s.window for s in replayed.steps]  # the headline says if none is valid
     gave_up = ended.get("status") == Status.target_failed and replayed.steps
@@ -145,7 +156,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
         interrupted=bool(ended.get("interrupted")),
         damage=tuple(run.damage.sentences()),
         replay_differences=tuple(replayed.differences),
-        compat={name: beside(COMPAT[name], run, windows) for name in asked} or None,
+        compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
     if kind == KNEE:
         result = _with_knee(told, plan, replayed, levels, counted, ended=ended)
@@ -155,7 +166,16 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
     status = Status.interrupted if told.interrupted else result.status
     gates = gates_of(replace(result, status=status), run.path, config)
     code = exit_code(status, gates, EXIT_OF[status])
-    return replace(result, status=status, exit_code=code, gates=tuple(gates))
+    return Results(
+        run, replace(result, status=status, exit_code=code, gates=tuple(gates)), counted.gaps
+    )
+
+
+def _comparison(run: Run, windows: Sequence[Window]) -> Comparison:
+    """Imported for `--compat` alone."""
+    from harness.measure.compat.figures import Comparison  # noqa: PLC0415
+
+    return Comparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
 
 
 def _with_knee(
@@ -230,11 +250,16 @@ def commonest_error(run: Run, from_ns: int) -> str:
     return said.most_common(1)[0][0] if said else ""
 
 
-def write_results(path: Path, compat: Sequence[str] = ()) -> tuple[Run, Result]:
-    """Compute and write result.json and requests.parquet; the run and its result."""
-    run = read_run(path)
-    result = compute(run, compat)
+def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
+    """Compute and write result.json and requests.parquet. Raises RunFolderError.
+
+    The record files are read twice: once for the requests, which go to requests.parquet as they
+    come, and, as it is known then which windows there are, once for the tokens in these.
+    """
+    check_folder(path)
     folder = RunFolder(path)
-    folder.write_json(names.RESULT, to_json(result))
-    write_parquet(folder)
-    return run, result
+    with parquet_writer(folder) as write:
+        run = read_run(path, write)
+    results = compute(run, compat)
+    folder.write_json(names.RESULT, to_json(results.result))
+    return results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.measure.search import Done, Hold, SearchPlan
-from harness.measure.states import Purpose, Status
+from harness.measure.states import Purpose, Status, StopRule
 from harness.study.experiment import Wanted
 from harness.study.session import conduct
 from harness.units import SECOND
@@ -13,26 +13,24 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.evidence import Evidence
     from harness.server.probe import Capabilities
-    from harness.study.choosing import Choice
     from harness.study.options import RunOptions
     from harness.study.session import Front
+    from harness.study.steps import Choice, Step
 
 SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget
 
 
 def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) -> Choice:
     """Hold each of `users` in turn, once: a level that proves invalid is not held again."""
-    left = iter(users)
 
-    def choose(_plan: SearchPlan, _evidences: Sequence[Evidence], _spent_ns: int) -> Hold | Done:
-        level = next(left, None)
-        if level is None:
+    def choose(_plan: SearchPlan, steps: Sequence[Step], _spent_ns: int) -> Hold | Done:
+        if len(steps) == len(users):
             return Done(Status.measured, None)
+        level = users[len(steps)]
         if duration_ns is not None:
-            return Hold(level, Purpose.hold, "time", duration_ns)
-        return Hold(level, Purpose.hold, "requests", requests or 1)
+            return Hold(level, Purpose.hold, StopRule.time, max_ns=duration_ns)
+        return Hold(level, Purpose.hold, StopRule.requests, max_requests=requests or 1)
 
     return choose
 

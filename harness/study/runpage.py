@@ -15,9 +15,10 @@ from harness.drive import login, webui
 from harness.drive.livepage import LivePage
 from harness.drive.metricsport import MetricsPort
 from harness.drive.tables import LatencyTable, SloTable
-from harness.export.history import LiveState
+from harness.export.history import LiveState, slo_facts
 from harness.export.live import LiveRun
 from harness.export.states import facts_of
+from harness.measure.metrics import HEADLINES
 from harness.measure.recent import Recent
 from harness.measure.slo import Slo
 from harness.measure.states import Status
@@ -179,7 +180,7 @@ def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
         "target": url,
         "model": model,
         "folder": wanted.output.out_dir.name,
-        "slos": [{"name": s.name, "limit_ms": s.limit_ns / 1e6} for s in wanted.plan.slos],
+        "slos": slo_facts(wanted.plan.slos),
         "processes": wanted.load.processes,
     }
 
@@ -214,11 +215,13 @@ def tiles(result: Result) -> list[dict[str, Any]]:
         out += [(one.slo, one.verdict, "", f"at {one.users} users", nan) for one in result.slos]
     if level is not None and (knee or len(result.used) == 1):
         limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
-        for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL")):
+        for key, name in HEADLINES.items():
             p95 = level.latency(key).at("p95")
             if knee:
                 p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
-            out.append((name, p95, "ms", f"at {level.users} users", limits.get(f"{key}_p95", nan)))
+            out.append(
+                (f"p95 {name}", p95, "ms", f"at {level.users} users", limits.get(f"{key}_p95", nan))
+            )
         rate = (knee or level).output_tokens_per_s
         out.append(("Output tokens/s", [rate, nan, nan], "", f"at {level.users} users", nan))
     return [dict(zip(("name", "value", "unit", "note", "limit"), one, strict=True)) for one in out]

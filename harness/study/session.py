@@ -19,12 +19,13 @@ from harness.study.results import KNEE, write_results
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from harness.measure.gaps import WindowGaps
     from harness.measure.result import Result
     from harness.runfolder.reader import Run
     from harness.server.probe import Capabilities
-    from harness.study.choosing import Choice
     from harness.study.experiment import Viewer, Wanted
     from harness.study.runpage import LiveView
+    from harness.study.steps import Choice
 
 
 class Front(Protocol):
@@ -33,7 +34,7 @@ class Front(Protocol):
     def watch(self, wanted: Wanted, stream: TextIO) -> AbstractContextManager[Viewer]:
         """The live view, for as long as the load lasts."""
 
-    def report(self, run: Run, result: Result) -> str:
+    def report(self, run: Run, result: Result, gaps: WindowGaps) -> str:
         """Write the reports of a run folder; the answer in words."""
 
     def junit(self, result: Result) -> str:
@@ -80,9 +81,9 @@ def conclude(
     view: LiveView | None = None,
 ) -> Result:
     """Results, reports, words, `--json`. `view` is told of them too."""
-    run, result = write_results(folder, compat)
+    run, result, gaps = write_results(folder, compat)
     stream = sys.stderr if json_to == "-" else sys.stdout
-    words = front.report(run, result).rstrip()
+    words = front.report(run, result, gaps).rstrip()
     if view is not None:
         view.answer(result, words)
     stream.write(f"{words}\nThe run folder: {folder}\n")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.export.states import facts_of
 from harness.measure.figures import sample_of, spans_of
+from harness.measure.metrics import HEADLINES
 from harness.measure.records import Outcome
 from harness.measure.states import Decision
 from harness.measure.summary import Tokens
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from harness.measure.evidence import Window
     from harness.measure.figures import Figures
     from harness.measure.recent import Recent
-    from harness.study.controller import KneeController, Step
+    from harness.measure.recorded import Recorded
+    from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer
+    from harness.study.steps import Step
 
 P95: Final = 0.95
 LATEST_NS: Final = 30 * SECOND  # of a longer level that was given: its older tokens were let go
@@ -36,8 +39,7 @@ Quantile = tuple[float, float, float]  # (value, lo, hi) in ms; NaN: not known
 class Ended:
     """A level that ended, by what is in memory right then; the results are made of all records."""
 
-    ttft_p95_ms: Quantile
-    itl_p95_ms: Quantile
+    p95_ms: dict[str, Quantile]  # of HEADLINES
     output_tokens_per_s: float
     ended: int
     failed: int
@@ -56,11 +58,20 @@ def _ended(experiment: Experiment, window: Window) -> Ended:
     latest = start if experiment.wanted.kind == "knee" else max(start, end - LATEST_NS)
     tokens = Tokens.of(look, (latest, end))
     return Ended(
-        p95_ms(sample_of(look.table, "ttft", spans_of(look.table, [(start, end)]))),
-        p95_ms(tokens.gaps),
+        headlines(look, (start, end), tokens),
         tokens.arrived.tokens * SECOND / max(end - latest, 1),
         *ledger.ended(start, end),
     )
+
+
+def headlines(recorded: Recorded, window: tuple[int, int], tokens: Tokens) -> dict[str, Quantile]:
+    """The p95 of each of HEADLINES; NaN where nothing was observed."""
+    table = recorded.table
+    spans = spans_of(table, [window])
+    return {
+        key: p95_ms(tokens.gaps[key] if key in tokens.gaps else sample_of(table, key, spans))
+        for key in HEADLINES
+    }
 
 
 def p95_ms(seen: Figures) -> Quantile:
@@ -85,7 +96,6 @@ class PageView:
         self._at_ns = -1
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        """A second has passed."""
         controller = experiment.controller
         counts, server = self._counts, controller.server
         seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else math.inf
@@ -122,7 +132,6 @@ class PageView:
         }
 
     def over(self, experiment: Experiment) -> None:
-        """The load has ended and every record is here."""
         self.steps(experiment)
         self.state.now = self._ended()
         if self._beside is not None:
@@ -152,8 +161,7 @@ class PageView:
             "why": step.invalid or step.judgement.reason,
             "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
             "to_s": round((window.end_ns - began_ns) / SECOND, 1),
-            "ttft_p95_ms": [_json(ms) for ms in seen.ttft_p95_ms],
-            "itl_p95_ms": [_json(ms) for ms in seen.itl_p95_ms],
+            **{f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in seen.p95_ms.items()},
         }
 
 

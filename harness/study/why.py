@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from harness.measure.seats import MaxNumSeqs
     from harness.measure.slo import Slo
     from harness.measure.table import RecordTable
-    from harness.study.controller import Step
     from harness.study.counted import CountedStep
     from harness.study.outcome import Found
+    from harness.study.steps import Step
 
 
 def with_figures(
@@ -45,7 +45,7 @@ def with_figures(
 
     `counted`: its tokens, where they were counted already and `table` need not have them.
     """
-    gaps, drawn = (counted.tokens.gaps, counted.drawn) if counted else (None, None)
+    gaps, sample = (counted.tokens.gaps, counted.sample) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
     server = server_figures(within(samples, start, end))
     return replace(
@@ -53,7 +53,7 @@ def with_figures(
         server=server,
         gpu=gpu_figures(within(gpus, start, end), level.output_tokens_per_s or math.nan),
         client=client_figures(table, window, slos, clients, gaps),
-        gaps=gap_figures(table, start, end, server.prefill_mean_s, drawn),
+        gaps=gap_figures(table, start, end, server.prefill_mean_s, sample),
         arrivals=arrival_figures(table, start, end),
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from harness.wire.framing import TEXT_KEYS
 from harness.wire.openai import Chunk, NotACompletion, read_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 UNLIKE: Final = -2
-_KEYS: Final = (b'"content":"', b'"text":"')
 _COUNT: Final = re.compile(rb'"(prompt|total|completion)_tokens":\d+')
 _QUOTE, _BACKSLASH = b'"', 92
 ANY_NUMBER, RUNNING_COUNT = b"\x01", b"\x02"  # in a likeness; JSON has no such bytes
@@ -20,6 +20,7 @@ _COUNTED: Final = {
     b"total": b'"total_tokens":' + ANY_NUMBER,
     b"completion": b'"completion_tokens":' + RUNNING_COUNT,
 }
+_DIGITS: Final = rb"[0-9]{1,15}"  # below `openai.MOST_TOKENS`; C has the same limit
 _patterns: dict[bytes, Callable[[bytes, int], re.Match[bytes] | None]] = {}
 _MOST_PATTERNS: Final = 256  # of a process; a pattern takes as long to make as 100 events to read
 _MOST_LESSONS: Final = 5  # of a stream: its events may all be different
@@ -88,7 +89,7 @@ def _is_plain_token(chunk: Chunk) -> bool:
 
 
 def _split(data: bytes) -> tuple[bytes, bytes] | None:
-    keys = [key for key in _KEYS if data.count(key) == 1]
+    keys = [key for key in TEXT_KEYS if data.count(key) == 1]
     if len(keys) != 1:
         return None
     size = data.index(keys[0]) + len(keys[0])
@@ -105,6 +106,7 @@ def _split(data: bytes) -> tuple[bytes, bytes] | None:
 def _pattern(rest: bytes) -> Callable[[bytes, int], re.Match[bytes] | None] | None:
     """Matches what follows a token's text, whatever the counts in it; one for all streams."""
     if rest not in _patterns and len(_patterns) < _MOST_PATTERNS:
-        pattern = re.escape(rest).replace(RUNNING_COUNT, rb"(\d+)").replace(ANY_NUMBER, rb"\d+")
+        pattern = re.escape(rest).replace(RUNNING_COUNT, b"(%b)" % _DIGITS)
+        pattern = pattern.replace(ANY_NUMBER, _DIGITS)
         _patterns[rest] = re.compile(pattern).fullmatch
     return _patterns.get(rest)

@@ -6,13 +6,14 @@ interval in which it arrived.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from harness.measure.records import Outcome, RequestRecord, ns_array
 from harness.wire.alike import UNLIKE, Alike
-from harness.wire.http import EVENT_STREAM, OK_STATUS
+from harness.wire.framing import EVENT_STREAM
+from harness.wire.http import OK_STATUS
 from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
-from harness.wire.sse import SseDecoder
+from harness.wire.sse import EventTooLong, SseDecoder
 
 if TYPE_CHECKING:
     from array import array
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
 
 ONE: Final = ns_array([1])
 MOST_ERROR_BYTES: Final = 65_536
-# what `state` saves: all that is not an array, the SSE decoder apart
-_SCALARS: Final = (
-    "status", "_type", "_head_ns", "_first_event_ns", "_finish", "_prompt",
-    "_output", "_cached", "_counted", "_answer", "_done", "_problem", "_error_body",
-    "_before", "_silent", "_last_silent_ns",
-)  # fmt: skip
 
 
 class Asked(NamedTuple):
@@ -45,10 +40,6 @@ class StreamDecoder:
 
     A part holds the token-bearing events since the part before it, the record at the end all.
     """
-
-    __slots__ = (
-        *_SCALARS, "_alike", "_at", "_low", "_sse", "_told", "_tokens", "asked", "exact_events",
-    )  # fmt: skip
 
     def __init__(self, asked: Asked) -> None:
         """A request was sent."""
@@ -104,6 +95,11 @@ class StreamDecoder:
                 self._event(chunk, at_ns, low_ns)
         except NotACompletion as error:
             self._problem = Outcome.protocol.value, str(error)
+        except EventTooLong as error:
+            # of a page without line ends its type says more than its length
+            outcome, sentence = verdict(self._type, "", done=self._done)
+            wrong_type = outcome is Outcome.protocol
+            self._problem = Outcome.protocol.value, sentence if wrong_type else str(error)
 
     def _event(self, chunk: Chunk, at_ns: int, low_ns: int) -> None:
         carries, answer, ids, completion, prompt, cached, finish, error, done, silent = chunk
@@ -219,26 +215,6 @@ class StreamDecoder:
             not_before_ns=not_before_ns,
             tokens=tokens,
         )
-
-    def state(self) -> tuple[Any, ...]:
-        """Plain values from which, with all parts, `resumed` goes on; take it after `part`."""
-        return self._sse.state(), tuple(getattr(self, name) for name in _SCALARS)
-
-    @classmethod
-    def resumed(
-        cls, asked: Asked, state: tuple[Any, ...], parts: list[RequestRecord]
-    ) -> StreamDecoder:
-        """The decoder that `state` and all of the stream's `parts` were taken from."""
-        decoder = cls(asked)
-        decoder._sse.resume(state[0])
-        for name, value in zip(_SCALARS, state[1], strict=True):
-            setattr(decoder, name, value)
-        for part in parts:
-            decoder._at += part.at_ns
-            decoder._low += part.not_before_ns
-            decoder._tokens += part.tokens
-        decoder._told = len(decoder._at)
-        return decoder
 
 
 def verdict(content_type: str, error: str, *, done: bool) -> tuple[Outcome, str]:

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 import orjson
 
+from harness.wire.framing import CHUNK_END, EVENT_END, EVENT_STREAM
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OK_STATUS: Final = 200
-EVENT_STREAM: Final = "text/event-stream"
-_PLAIN: Final = (b"}\n\n\r\n", b"}\n\n")  # how nearly every read ends: in a chunk, without chunks
+_PLAIN: Final = (
+    b"}" + EVENT_END + CHUNK_END,
+    b"}" + EVENT_END,
+)  # how nearly every read ends: in a chunk, without chunks
 _SURE: Final = 8  # bytes; a shorter piece of body could be mistaken for framing
 
 
@@ -128,7 +132,7 @@ class ChunkedResponse(Response):
     def feed(self, data: bytes) -> bytes:
         """As above."""
         body = super().feed(data)
-        if not data.endswith(b"\r\n"):
+        if not data.endswith(CHUNK_END):
             self.between = False  # amid the next one's size
         return body
 
@@ -151,4 +155,4 @@ def ends_with_body(data: bytes, body: bytes) -> bool:
     if data.endswith(_PLAIN):  # a brace and two line feeds are no framing
         return True
     tail = body[-64:]
-    return len(tail) >= _SURE and data.endswith((tail + b"\r\n", tail))
+    return len(tail) >= _SURE and data.endswith((tail + CHUNK_END, tail))

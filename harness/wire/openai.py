@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-DONE: Final = b"[DONE]"
+from harness.wire.framing import DONE
+
 MOST_TOKENS: Final = 1 << 53  # in a count; a larger one is no count
 
 
@@ -55,6 +56,8 @@ def _read(body: Any) -> Chunk:
     """Any shape may come: what does not fit raises one of Python's own errors."""
     if body.get("error"):
         return Chunk(error=error_message(body["error"]))
+    if body.get("object") == "error":  # vLLM before 0.10: the object itself is the error
+        return Chunk(error=error_message(body))
     choices = body.get("choices")
     usage = body.get("usage")
     completion = prompt = cached = ids = -1

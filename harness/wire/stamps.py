@@ -13,7 +13,7 @@ last segment coalesced into the queued data that it read from. Hence, for what a
 - no stamp: the time of the read, and the same bound.
 
 Stamps of one socket never run backwards: a running maximum is kept. A stamp of the future, or one
-taken while the clock was set, is found out after the fact: see `Reader`, which calls `forget`.
+taken while the clock was set, is found out after the fact: `Poller` then calls `clamp_bounds`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class SocketStamps:
         self._last_ns = now_ns
         self._round = round_number
 
-    def asked(self, sent_ns: int) -> None:
+    def mark_request_sent(self, sent_ns: int) -> None:
         """A request is about to be sent on this idle connection: its answer comes after."""
         self.drained_ns = max(self.drained_ns, sent_ns)
 
-    def forget(self, now_ns: int) -> None:
+    def clamp_bounds(self, now_ns: int) -> None:
         """What the last stamps said is void: nothing has arrived after now."""
         self.drained_ns = min(self.drained_ns, now_ns)
         self._last_ns = min(self._last_ns, now_ns)

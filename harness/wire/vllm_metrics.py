@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from math import fsum, inf, nan
+from math import fsum, inf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.histogram import Histogram, added
@@ -25,7 +25,8 @@ OWN: Final = ("vllm:", "vllm_")  # process_* alone is any server's
 def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> ServerSample | None:
     """The sample of one scrape; None when no series of vLLM's is in it.
 
-    `at_ns` is the middle of the exchange, `took_ns` how long it was.
+    `at_ns` is the middle of the exchange, `took_ns` how long it was. Raises ValueError, in words,
+    for a histogram whose buckets have no numbers as their bounds.
     """
     lines: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in parse(text, WANTED):
@@ -88,12 +89,22 @@ def _histogram(series: Series, lines: Lines) -> Histogram | None:
                 engines: defaultdict[Any, dict[float, float]] = defaultdict(dict)
                 for sample in lines[bucket]:
                     labels = dict(sample.labels)
-                    bound = float(labels.pop("le", "inf"))
+                    bound = _bound(bucket, labels.pop("le", "+Inf"))
                     engines[tuple(sorted(labels.items()))][bound] = sample.value
                 parts = [_cumulative(counts) for counts in engines.values()]
                 whole = added(parts)
                 return Histogram(whole.bounds, whole.counts, fsum(s.value for s in lines[total]))
     return None
+
+
+def _bound(name: str, le: str) -> float:
+    try:
+        bound = float(le)
+    except ValueError:
+        bound = nan
+    if isnan(bound):  # would sort anywhere among the others
+        raise ValueError(f"{name} has a bucket le={le!r}, which is no number")
+    return bound
 
 
 def _cumulative(counts: Mapping[float, float]) -> Histogram:
@@ -105,4 +116,10 @@ def cache_config(text: bytes | str) -> list[dict[str, str]]:
     """What each engine says of its KV cache: labels of `vllm:cache_config_info`, None left out."""
     found = parse(text, CACHE_CONFIG)
     said = [{k: v for k, v in s.labels.items() if v != "None" and k[:1] != "_"} for s in found]
-    return sorted(said, key=lambda labels: int(labels.get("engine") or 0))
+    return sorted(said, key=lambda labels: _in_order(labels.get("engine", "")))
+
+
+def _in_order(engine: str) -> tuple[int, str]:
+    """Engines by number, as vLLM calls them; names of any other kind come first."""
+    number = int(engine) if engine.isascii() and engine.isdecimal() else -1
+    return number, engine

@@ -95,6 +95,10 @@ SERIES: Final = (
         "vllm:prefix_cache_queries", "0.9.2", "vllm:gpu_prefix_cache_queries", "0.12")),
     Series("prefix_hits_total", "counter", _renamed(
         "vllm:prefix_cache_hits", "0.9.2", "vllm:gpu_prefix_cache_hits", "0.12")),
+    # only with --speculative-config; names of `vllm/v1/spec_decode/metrics.py`
+    Series("spec_drafts_total", "counter", _one("vllm:spec_decode_num_drafts")),
+    Series("spec_draft_tokens_total", "counter", _one("vllm:spec_decode_num_draft_tokens")),
+    Series("spec_accepted_tokens_total", "counter", _one("vllm:spec_decode_num_accepted_tokens")),
     Series("api_cpu_s", "counter", _one("process_cpu_seconds")),  # not with several API servers
     Series("started_s", "gauge", _one("process_start_time_seconds"), max),
     Series("ttft", "histogram", _one("vllm:time_to_first_token_seconds")),

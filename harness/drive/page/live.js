@@ -14,10 +14,9 @@ const latency = (key, title) => new Chart({ title, unit: "ms (log scale)", log: 
   { name: "p99", color: "--gold", dash: "3 3", value: at(`${key}_p99_ms`) }] });
 const by = (key, title) => new Chart({ title: `${title} by level`, unit: "ms (log scale)", log: true, users: true, lines: [
   { name: `p95 ${title}`, color: "--muted", width: 1, value: (point) => point[1] }] });
-const levels = { ttft: by("ttft", "TTFT"), itl: by("itl", "ITL") };
+const levels = {}, latencies = {}, headlines = []; // charts by latency: rows of METRICS that the first facts name
 const KIND = { pass: "good", met: "good", fail: "bad", missed: "bad" };
 const charts = {
-  ttft: latency("ttft", "TTFT"), itl: latency("itl", "ITL"), tpot: latency("tpot", "TPOT"),
   users: new Chart({ title: "Users", unit: "concurrent requests", lines: [{ name: "users", color: "--ink", value: at("users") }] }),
   tokens: new Chart({ title: "Throughput", unit: "output tokens/s", lines: [{ name: "tokens/s", color: "--blue", value: at("tokens_per_s") }] }),
   server: new Chart({ title: "On the server", unit: "requests", lines: [
@@ -29,7 +28,15 @@ const searchKeys = legend(
   { name: "inconclusive", color: "--muted", kind: "open" }, { name: "the knee lies here", color: "--green", band: true });
 charts.users.keys.append(...searchKeys);
 $("plots").append(...Object.values(charts).map((chart) => chart.node));
-$("by-level").append(...Object.values(levels).map((chart) => chart.node));
+
+function addLatencies(rows) {
+  for (const { key, name, headline } of rows) {
+    latencies[key] = latency(key, name);
+    if (headline) { levels[key] = by(key, name); headlines.push({ key, name }); }
+  }
+  $("plots").prepend(...Object.values(latencies).map((chart) => chart.node));
+  $("by-level").append(...Object.values(levels).map((chart) => chart.node));
+}
 
 function text(node, words) { if (node.textContent !== words) node.textContent = words; }
 
@@ -56,13 +63,13 @@ function showAbout({ kind, target, model, folder, processes }) {
 }
 
 function limitsOf(key) {
-  return (page.facts.slos || []).filter((slo) => slo.name.startsWith(`${key}_`))
-    .map((slo) => ({ name: `SLO ${slo.name.split("_")[1]} ${number(slo.limit_ms)} ms`, value: slo.limit_ms }));
+  return (page.facts.slos || []).filter((slo) => slo.key === key)
+    .map((slo) => ({ name: `SLO ${slo.statistic} ${number(slo.limit)} ${slo.unit}`, value: slo.limit_ms }));
 }
 
 function drawAll() {
   const steps = page.facts.steps || [], { points } = page, newest = page.facts.over ? "last" : "now";
-  for (const key of ["ttft", "itl", "tpot"]) charts[key].draw({ points, newest, limits: limitsOf(key) });
+  for (const key of Object.keys(latencies)) latencies[key].draw({ points, newest, limits: limitsOf(key) });
   charts.tokens.draw({ points, newest });
   charts.server.draw({ points, newest });
   const last = points.length ? points[points.length - 1][0] : 0;
@@ -96,8 +103,8 @@ function showCards() {
   const value = (name) => number(point && at(name)(point));
   const server = point && at("running")(point) !== null ? `${value("running")} + ${value("waiting")}` : "–";
   const cards = [["Users", value("users"), page.now.users === undefined ? "" : `level: ${page.now.users}`],
-    ["Output tokens/s", value("tokens_per_s"), ""], ["p95 TTFT", `${value("ttft_p95_ms")} ms`, limitsOf("ttft").map((l) => l.name).join(", ")],
-    ["p95 ITL", `${value("itl_p95_ms")} ms`, limitsOf("itl").map((l) => l.name).join(", ")],
+    ["Output tokens/s", value("tokens_per_s"), ""],
+    ...headlines.map(({ key, name }) => [`p95 ${name}`, `${value(`${key}_p95_ms`)} ms`, limitsOf(key).map((l) => l.name).join(", ")]),
     ["On the server", server, "running + waiting"]];
   if (page.facts.tiles) cards.splice(0, cards.length, ...page.facts.tiles.map(({ name, value, unit, note, limit }) => {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
@@ -131,9 +138,9 @@ function interval(told, key) {
 
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
-  const head = [["Level"], ["Users"], ["Why this level", "text"], ["Decision", "text"], ["p95 TTFT, ms"], ["p95 ITL, ms"], ["Measured"], ["Reason", "text"]];
+  const head = [["Level"], ["Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
   const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [PURPOSE[s.purpose] || s.purpose, "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
-    [interval(s.ttft_p95_ms, "ttft")], [interval(s.itl_p95_ms, "itl")], [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
+    ...headlines.map(({ key }) => [interval(s[`${key}_p95_ms`], key)]), [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
 
@@ -152,6 +159,7 @@ function take(news) {
   if (news.facts) {
     const before = page.facts;
     page.facts = news.facts;
+    if (!headlines.length) addLatencies(news.facts.latencies);
     page.column = Object.fromEntries(news.facts.columns.map((name, place) => [name, place]));
     showState(page.facts);
     showAbout(page.facts);

@@ -10,30 +10,30 @@ from harness.measure.rules.finding import Finding, ms, n, waiting
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-HELD: Final = 0.3  # of the readings with held clocks
-SLOWER: Final = 0.92  # of the highest clock: then it costs speed
+CLOCKS_HELD_SHARE: Final = 0.3  # of the readings with held clocks
+CLOCK_SLOW: Final = 0.92  # of the highest clock: below, it costs speed
 BURSTY: Final = 4.0  # variance over mean of arrivals in a bin; a Poisson process has 1
-PEAK: Final = 3.0  # the longest queue over the mean one
-SCHEDULED: Final = 0.5  # of the requests came by a schedule
-SLACK: Final = 0.7  # of the most that runs, on average: there is room between bursts
-CORE: Final = 0.9  # of a core: the client's process has none left
-TOLD_APART: Final = 0.05  # of the limit: what the instrument may blur
-MOST: Final = 0.5  # of the client's mean TTFT passes outside of the server,
-FELT: Final = 0.25  # and so much of the limit
-API_CORE: Final = 0.85  # an API server this busy takes up requests late: no fault of the way
+QUEUE_PEAK: Final = 3.0  # the longest queue over the mean one
+SCHEDULED_SHARE: Final = 0.5  # of the requests came by a schedule
+ROOM_SHARE: Final = 0.7  # of the most that runs, on average: there is room between bursts
+CLIENT_CORE_FULL: Final = 0.9  # of a core: the client's process has none left
+BLURRED: Final = 0.05  # of the limit: what the instrument may blur
+OUTSIDE_SHARE: Final = 0.5  # of the client's mean TTFT passes outside of the server,
+OUTSIDE_OF_LIMIT: Final = 0.25  # and so much of the limit: users feel it
+API_CORE_BUSY: Final = 0.85  # an API server this busy takes up requests late: no fault of the way
 
 
 def throttled(f: Facts) -> Finding:
     """Heat or a power cap holds the GPU's clocks down."""
     if isnan(f.throttle):
         return Finding.no("the GPU does not say why its clocks are what they are")
-    if not f.throttle >= HELD:
+    if not f.throttle >= CLOCKS_HELD_SHARE:
         return Finding.no(f"clocks were held down in {n(f.throttle, '.0%')} of the readings")
-    if f.clock_share > SLOWER:
+    if f.clock_share > CLOCK_SLOW:
         return Finding.no(f"the clocks held at {n(f.clock_share, '.0%')} of their highest")
     heat = "heat" in f.throttled or "hardware" in f.throttled
     return Finding(
-        0.95 if f.clock_share <= SLOWER and heat else 0.9 if f.clock_share <= SLOWER else 0.5,
+        0.5 if isnan(f.clock_share) else 0.95 if heat else 0.9,
         f"the GPU is held back: {f.throttled}",
         [
             f"why clocks were held down, share of the readings: {f.throttled}",
@@ -57,13 +57,13 @@ def bursts(f: Facts) -> Finding:
             if isnan(f.dispersion)
             else f"arrivals are even: variance over mean {n(f.dispersion)}"
         )
-    queue = f.waiting_max >= PEAK * max(f.waiting, 1.0)
-    room = f.running <= SLACK * f.running_max
+    queue = f.waiting_max >= QUEUE_PEAK * max(f.waiting, 1.0)
+    room = f.running <= ROOM_SHARE * f.running_max
     if not (queue and room):
         return Finding.no("arrivals come in clumps, but the server is full between them too")
     # in a closed loop a request comes when an answer ends: such clumps are the server's own rhythm
     return Finding(
-        0.85 if f.scheduled > SCHEDULED else 0.4,
+        0.85 if f.scheduled > SCHEDULED_SHARE else 0.4,
         "requests come in bursts: they queue although the server is not full on average",
         [
             f"arrivals vary {n(f.dispersion)} times as much as at random",
@@ -80,8 +80,8 @@ def bursts(f: Facts) -> Finding:
 
 def client(f: Facts) -> Finding:
     """The load generator itself is late or has no CPU left."""
-    blurred = f.instrument_share > TOLD_APART
-    at_limit = f.client_cores >= CORE
+    blurred = f.instrument_share > BLURRED
+    at_limit = f.client_cores >= CLIENT_CORE_FULL
     slow = f.limit_ms > 0 and f.turnaround_ms >= f.limit_ms
     if not (blurred or (at_limit and slow)):
         return Finding.no(
@@ -107,15 +107,15 @@ def network(f: Facts) -> Finding:
     share = outside / f.client_ttft_ms if f.client_ttft_ms > 0 else float("nan")
     if not f.first:
         return Finding.no("a delay on the way does not lengthen gaps")
-    if not (share >= MOST and outside >= FELT * f.limit_ms):
+    if not (share >= OUTSIDE_SHARE and outside >= OUTSIDE_OF_LIMIT * f.limit_ms):
         return Finding.no(
             "the server's own mean TTFT is not known"
             if isnan(share)
             else f"{max(share, 0):.0%} of the client's mean TTFT passes outside of the server"
         )
-    if f.instrument_share > TOLD_APART:
+    if f.instrument_share > BLURRED:
         return Finding.no("the client itself is late: what passes outside of the server is its own")
-    if f.api_cores >= API_CORE:
+    if f.api_cores >= API_CORE_BUSY:
         return Finding.no("the API server is busy: it takes requests up late itself")
     return Finding(
         0.85,

@@ -13,19 +13,25 @@ if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.measure.seats import MaxNumSeqs
 
-FIRST: Final = ("ttft", "ttfot", "e2e")  # latencies in which waiting and the prompt count
-# an API server so busy (cores) and so many events sent late: it is the API server that is late.
-# Simulated ones are so from a quarter of a core on; four of an H200 at 0.4 each were in time
+COUNT_THE_WAIT: Final = ("ttft", "ttfot", "e2e")  # latencies in which queue and prompt count
+# An API server that is so busy (cores) and sends so many events late (share): it is late itself.
+# Simulated ones are so from a quarter of a core on; four of an H200 at 0.4 each were in time.
 SENT_LATE: Final = (0.5, 0.02)
-PERHAPS_LATE: Final = (0.25, 0.01)  # it may be
-EVERY: Final = 0.9  # of the steps have a prompt,
-ALIKE: Final = 1.25  # their p95 is hardly above their median,
-FULLER: Final = 1.5  # and they last so much longer than at the lowest level: all are full
-NEARLY_P95: Final = 0.03  # of the gaps: the next users bring them to the longest 5 %
-FAR_FULLER: Final = 4.0  # or so much longer, however they vary
-QUEUE: Final = 0.05  # of what runs waits all the while, and what runs stands still: for a slot
-READS: Final = 0.75  # of the share of time at memory is left: prompts are not much of it
-COMPUTES: Final = 0.65  # of the share of time at memory is left: the rest is computing
+PERHAPS_LATE: Final = (0.25, 0.01)
+# Prompts fill every step to the token budget when nearly all steps have one and either their p95 is
+# hardly above their median and they are longer than at the lowest level, or they are far longer,
+# however they vary, and what runs does not stand still for a slot.
+NEARLY_ALL_STEPS: Final = 0.9
+P95_LIKE_MEDIAN: Final = 1.25
+LONGER_STEPS: Final = 1.5  # times a gap at the lowest level
+FAR_LONGER_STEPS: Final = 4.0
+QUEUE_FOR_SLOT: Final = 0.05  # of what runs waits all the while
+STANDS_STILL: Final = 0.9  # of the readings with waiting requests are near the most that ran
+NEARLY_P95: Final = 0.03  # of the gaps have a prompt: the next users bring them to the longest 5 %
+# Share of the GPU's time at memory that is left of the lowest level's: prompts are not much of the
+# time, or the rest is computing.
+READS_MEMORY: Final = 0.75
+COMPUTES: Final = 0.65
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ class Facts:
     @property
     def first(self) -> bool:
         """Whether what breaks counts the wait and the prompt."""
-        return self.broken in FIRST
+        return self.broken in COUNT_THE_WAIT
 
     @property
     def alone_ms(self) -> float:
@@ -145,20 +151,22 @@ class Facts:
     @property
     def filled(self) -> bool:
         """Whether prompts fill every step to the token budget: that is what requests wait for."""
-        if not self.beside_share >= EVERY:
+        if not self.beside_share >= NEARLY_ALL_STEPS:
             return False
-        alike = self.gap_p95_ms <= ALIKE * self.gap_p50_ms
+        alike = self.gap_p95_ms <= P95_LIKE_MEDIAN * self.gap_p50_ms
         longer = self.gap_p50_ms / self.low_gap_ms if self.low_gap_ms > 0 else nan
-        fuller = longer >= FULLER or self.computing
-        stands_still = self.running_flat >= EVERY and self.waiting >= QUEUE * self.running
-        return (alike and fuller) or (longer >= FAR_FULLER and not stands_still)
+        fuller = longer >= LONGER_STEPS or self.computing
+        stands_still = (
+            self.running_flat >= STANDS_STILL and self.waiting >= QUEUE_FOR_SLOT * self.running
+        )
+        return (alike and fuller) or (longer >= FAR_LONGER_STEPS and not stands_still)
 
     @property
     def reading(self) -> bool:
         """Whether the step is about what it is at the lowest level: prompts hardly lengthen it."""
         if not isnan(self.memory_kept):
-            return self.memory_kept >= READS
-        return not self.gap_p50_ms > FULLER * self.low_gap_ms
+            return self.memory_kept >= READS_MEMORY
+        return not self.gap_p50_ms > LONGER_STEPS * self.low_gap_ms
 
     @property
     def own_ms(self) -> float:

@@ -5,22 +5,24 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.rules.evidence import gpu_evidence
-from harness.measure.rules.finding import MISSING, Finding, ms, n, said
+from harness.measure.rules.finding import MISSING, Finding, gpu_evidence, ms, n, said
 
 if TYPE_CHECKING:
     from harness.measure.rules.facts import Facts
 
-MOST: Final = 0.5  # of the mean TTFT is neither queue nor prefill;
-MUCH: Final = 0.3  # enough where its process has no CPU left
-CORE: Final = 0.85  # of a core: a process of one thread has none left
-HALF: Final = 0.5  # of a core: less is not what anybody waits for
-BUSY: Final = 0.7  # of a core: bursts of requests and events wait for it,
-BEHIND: Final = 0.3  # and so many events are sent late
-TURNS: Final = 0.9  # shares of the process and of the GPU together: one waits for the other
-IDLE: Final = 0.6  # of the time at most the GPU works: it waits for somebody
-MOSTLY: Final = 0.45
-CLEAR: Final = 1.5  # its half over what prompts add
+# Share of the mean TTFT that is neither queue nor prefill: so much points at the API server; less
+# is enough where its process has no CPU left.
+OUTSIDE_ENGINE: Final = 0.5
+OUTSIDE_ENGINE_NO_CPU: Final = 0.3
+# Cores of a process that has one thread for its work.
+CORE_FULL: Final = 0.85  # none left
+CORE_BUSY: Final = 0.7  # bursts of requests and events wait for it, when so many are sent late:
+SENT_LATE_SHARE: Final = 0.3
+CORE_IDLE: Final = 0.5  # less is not what anybody waits for
+TAKING_TURNS: Final = 0.9  # the process's share and the GPU's together: one waits for the other
+GPU_IDLE: Final = 0.6  # of the time at most the GPU works: it waits for somebody
+GPU_MOSTLY_IDLE: Final = 0.45
+OWN_CLEARLY_MORE: Final = 1.5  # half of what the process takes of a gap, over what prompts add
 
 
 def front_end(f: Facts) -> Finding:
@@ -28,9 +30,9 @@ def front_end(f: Facts) -> Finding:
     whole = max(f.ttft_ms, f.client_ttft_ms) if f.client_ttft_ms > 0 else f.ttft_ms
     other = max(whole - f.queue_ms - f.prefill_ms, 0.0)
     share = other / whole if whole > 0 else float("nan")
-    at_limit = f.api_cores >= CORE
-    behind = f.api_cores >= BUSY and f.late_share >= BEHIND
-    if f.first and not (share >= (MUCH if at_limit else MOST) or behind):
+    at_limit = f.api_cores >= CORE_FULL
+    behind = f.api_cores >= CORE_BUSY and f.late_share >= SENT_LATE_SHARE
+    if f.first and not (share >= (OUTSIDE_ENGINE_NO_CPU if at_limit else OUTSIDE_ENGINE) or behind):
         return Finding.no(
             said(
                 share, f"{n(share, '.0%')} of the mean TTFT is neither queue nor prefill", "TTFT is"
@@ -38,7 +40,7 @@ def front_end(f: Facts) -> Finding:
         )
     if not f.first and not (at_limit or f.sent_late):
         return Finding.no(f"API server CPU: {_cores(f.api_cores)}")
-    if f.api_cores < HALF and not f.sent_late:
+    if f.api_cores < CORE_IDLE and not f.sent_late:
         return Finding.no(f"API server CPU: {_cores(f.api_cores)}, it has time")
     return Finding(
         0.9 if at_limit or (f.sent_late and not f.first) else 0.7 if behind else 0.5,
@@ -64,15 +66,17 @@ def engine_process(f: Facts) -> Finding:
     """The engine core's process is at one core while the GPU has time left."""
     if isnan(f.gpu_util):
         return Finding.no("the GPU's load is not known")
-    if f.gpu_util >= IDLE:
+    if f.gpu_util >= GPU_IDLE:
         return Finding.no(f"the GPU is busy {n(f.gpu_util, '.0%')} of the time")
     if not f.running >= 1:
         return Finding.no(said(f.running, "the engine is idle in between", "running requests are"))
-    at_limit = f.engine_cores >= CORE or f.engine_cores + f.gpu_util >= TURNS
+    at_limit = f.engine_cores >= CORE_FULL or f.engine_cores + f.gpu_util >= TAKING_TURNS
     if not at_limit:
         sure = 0.5 if isnan(f.engine_cores) else 0.4
     else:
-        mostly = f.gpu_util <= MOSTLY and not f.own_ms / 2 < CLEAR * f.prompts_ms
+        mostly = (
+            f.gpu_util <= GPU_MOSTLY_IDLE and not f.own_ms / 2 < OWN_CLEARLY_MORE * f.prompts_ms
+        )
         sure = 0.9 if mostly else 0.65
     return Finding(
         sure,

@@ -1,6 +1,6 @@
 """COMPAT: how other tools define the figures that they print, each with where it says so.
 
-Plain data, so that `--help` and the docs can read it; `beside.py` computes the figures. A latency
+Plain data, so that the docs can be made of it; `figures.py` computes the figures. A latency
 runs from one of INSTANTS of a request to another, for each request, token or gap.
 
 All of them look at requests that ended well only, and take percentiles of any number of values.
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
-
-from harness.errors import ConfigError, closest
 
 LINEAR: Final = "linear"  # numpy's default, type 7
 STEP: Final = "step"  # the smallest value up to which at least this share of the weight lies
@@ -265,15 +263,3 @@ COMPAT: Final[dict[str, Tool]] = {
         ),
     )
 }  # fmt: skip
-
-
-def tools(text: str) -> tuple[str, ...]:
-    """Keys of COMPAT from `vllm-bench,aiperf`. Raises ConfigError."""
-    names = tuple(part.strip() for part in text.split(","))
-    for name in names:
-        if name not in COMPAT:
-            raise ConfigError(
-                f"--compat is {name!r}: expected one or more of {', '.join(COMPAT)}; "
-                f"try --compat {closest(name, COMPAT, 'vllm-bench')}."
-            )
-    return names
