@@ -116,6 +116,7 @@ class Session:
             else:
                 ticks = gevent.spawn(self._tick)
             invalid = self._watch()
+            self._over.set()  # what ends it meanwhile is no interruption any more
             self.over_ns = CLOCK.now_ns()
             load.finish(self._drain_s(invalid))
             if not self.interrupted:
