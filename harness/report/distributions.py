@@ -78,11 +78,11 @@ def itl_curve(facts: Facts, steps: list[Level]) -> Curve:
 
 
 def curves(facts: Facts, metric: str) -> dict[str, tuple[int, Curve]]:
-    """(users, curve) of each chosen level that has observations."""
+    """(users, curve) of each chosen level that has observations above zero: x is logarithmic."""
     curve = {"ttft": ttft_curve, "itl": itl_curve}[metric]
     levels = chosen_levels(facts)
     found = {name: (steps[0].users, curve(facts, steps)) for name, steps in levels.items()}
-    return {name: (users, c) for name, (users, c) in found.items() if len(c[0])}
+    return {name: (users, c) for name, (users, c) in found.items() if (c[0] > 0).any()}
 
 
 def distribution(facts: Facts, metric: str) -> str:
@@ -114,7 +114,7 @@ def distribution(facts: Facts, metric: str) -> str:
                               bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
         # not down to the gaps of nearly nothing between tokens that came in one read
         middles = [float(x[np.argmax(y >= 0.5)]) for _, (x, y) in samples.values()]  # noqa: PLR2004
-        lows = [float(x[0]) for _, (x, _) in samples.values()]
+        lows = [float(x[x > 0][0]) for _, (x, _) in samples.values()]
         axes.set_xlim(left=max(min(middles) / BELOW, 0.8 * min(lows)))
         log_ticks(axes.xaxis)
         axes.legend(loc="best", handlelength=2.4)
