@@ -16,7 +16,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.drive import relay
 from harness.drive.children import ChildProcesses, child_processes
 from harness.drive.options import DriveOptions
 from harness.drive.prepare import prepare
@@ -156,7 +155,6 @@ def main() -> None:
     url, processes, levels = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     more = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     drain_ns = more.pop("drain_ns", 20_000_000_000)
-    relay.FLUSH_S = more.pop("flush_s", relay.FLUSH_S)
     ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
     options = prepare(DriveOptions(url, "", work, processes=processes)).options
