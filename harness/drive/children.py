@@ -140,6 +140,8 @@ class ChildProcesses(LoadRunner):
         """Send the workers home too: a dead one would be waited for."""
         if not self._quit:
             self._quit = True
+            if self.runner.shape_greenlet is not None:
+                self.runner.shape_greenlet.kill()  # in a ramp it would go on to spawn users
             self.runner.quit()
 
     def close(self) -> None:

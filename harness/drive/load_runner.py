@@ -267,9 +267,6 @@ class LoadRunner:
             self._stopping = True
             self._on_stopping()
         if self.master is not None:
-            ramp = self.runner.shape_greenlet  # it would go on to spawn users
-            if ramp is not None and ramp is not gevent.getcurrent():
-                ramp.kill()
             self.master.finish(self.environment.stop_timeout, self.n_dead)
 
     def _on_test_stop(self, **_: Any) -> None:
