@@ -94,21 +94,25 @@ class Patient(Script):
 
 
 class Keep:
-    """A sink that keeps whole records, and says once that the load is under way."""
+    """A sink that keeps whole records, and says once that each load process has sent some."""
 
     def __init__(self) -> None:
         """Empty."""
         self.records: list[RequestRecord] = []
         self.parts = 0
+        self.workers: set[int] = set()  # heard of
         self.closed = 0
         self.session: Session | None = None
 
     def put(self, records: list[RequestRecord]) -> None:
         """Take them."""
-        if not self.records and not self.parts and self.session is not None:
-            load = self.session.load
-            assert isinstance(load, ChildProcesses)
-            pids = [child.pid for child in load.children]
+        assert self.session is not None
+        load = self.session.load
+        assert isinstance(load, ChildProcesses)
+        pids = [child.pid for child in load.children]
+        unheard = len(self.workers) < len(pids)
+        self.workers |= {record.worker for record in records}
+        if unheard and len(self.workers) == len(pids):
             sys.stdout.write(f"ready {json.dumps(pids)}\n")
             sys.stdout.flush()
         self.parts += sum(record.outcome is Outcome.open for record in records)

@@ -70,7 +70,7 @@ def end(session: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def wait_ready(session: subprocess.Popen[str]) -> list[int]:
-    """Wait until records arrive; the pids of the load processes."""
+    """Wait until records of each load process arrive; their pids."""
     assert session.stdout is not None
     word, pids = session.stdout.readline().split(" ", 1)
     assert word == "ready"
