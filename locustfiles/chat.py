@@ -2,7 +2,7 @@
 
 from locust import task
 
-import harness.drive.plugin  # noqa: F401 - options, records, the web UI's table
+import harness.study.plain  # noqa: F401 - options, run folder, results, our page
 from harness.drive.users import ChatUser
 
 

@@ -9,14 +9,14 @@ first line printed is `ready` and the pids of the load processes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.drive import relay
-from harness.drive.crew import Together
+from harness.drive.children import ChildProcesses, child_processes
 from harness.drive.options import DriveOptions
 from harness.drive.prepare import prepare
 from harness.drive.session import Session
@@ -24,8 +24,10 @@ from harness.load.workloads import WORKLOADS
 from harness.measure.ledger import Ledger
 from harness.measure.records import Outcome, RequestRecord
 from harness.measure.table import OPEN
+from harness.study.runpage import LiveView
 
 if TYPE_CHECKING:
+    from harness.measure.records import RecordSink
     from harness.measure.samples import ServerSample
 
 
@@ -92,21 +94,25 @@ class Patient(Script):
 
 
 class Keep:
-    """A sink that keeps whole records, and says once that the load is under way."""
+    """A sink that keeps whole records, and says once that each load process has sent some."""
 
     def __init__(self) -> None:
         """Empty."""
         self.records: list[RequestRecord] = []
         self.parts = 0
+        self.workers: set[int] = set()  # heard of
         self.closed = 0
         self.session: Session | None = None
 
     def put(self, records: list[RequestRecord]) -> None:
         """Take them."""
-        if not self.records and not self.parts and self.session is not None:
-            crew = self.session.crew
-            assert isinstance(crew, Together)
-            pids = [child.pid for child in crew.children]
+        assert self.session is not None
+        load = self.session.load
+        assert isinstance(load, ChildProcesses)
+        pids = [child.pid for child in load.children]
+        unheard = len(self.workers) < len(pids)
+        self.workers |= {record.worker for record in records}
+        if unheard and len(self.workers) == len(pids):
             sys.stdout.write(f"ready {json.dumps(pids)}\n")
             sys.stdout.flush()
         self.parts += sum(record.outcome is Outcome.open for record in records)
@@ -120,7 +126,7 @@ class Keep:
 def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
     """Run, then say what there is."""
     ended = session.run()
-    stats = session.environment.stats.total
+    stats = session.load.environment.stats.total
     in_flight = 0
     most = 0
     for _, change in sorted(
@@ -153,16 +159,21 @@ def main() -> None:
     url, processes, levels = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     more = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     drain_ns = more.pop("drain_ns", 20_000_000_000)
-    relay.FLUSH_S = more.pop("flush_s", relay.FLUSH_S)
     ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
     options = prepare(DriveOptions(url, "", work, processes=processes)).options
     script, keep = Patient(levels) if patient else Script(levels), Keep()
-    session = Session(
-        replace(options, **more), script, [keep, script.ledger], ui_port=ui_port, drain_ns=drain_ns
-    )
-    keep.session = session
-    sys.stdout.write(json.dumps(summary(session, script, keep)) + "\n")
+    options = replace(options, **more)
+    with contextlib.ExitStack() as stack:
+        load = stack.enter_context(child_processes(options))
+        sinks: list[RecordSink] = [keep, script.ledger]
+        if ui_port is not None:
+            view = stack.enter_context(LiveView("run"))
+            view.serve(load, ui_port)
+            sinks.append(view.table)
+        session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)
+        told = summary(session, script, keep)
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def end(session: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def wait_ready(session: subprocess.Popen[str]) -> list[int]:
-    """Wait until records arrive; the pids of the load processes."""
+    """Wait until records of each load process arrive; their pids."""
     assert session.stdout is not None
     word, pids = session.stdout.readline().split(" ", 1)
     assert word == "ready"
@@ -174,9 +174,8 @@ def test_a_killed_load_process_makes_the_run_invalid(url: str, tmp_path: Path) -
 
     Its decoder outlives it: what was open is in the folder as cut short, and no number is missing.
     """
-    at_once = {"drain_ns": 1_000_000_000, "flush_s": 1}
     (tmp_path / "run.json").write_text("{}")
-    session = start(url, 2, [4] * 60, run_folder=str(tmp_path), output_tokens=60, **at_once)
+    session = start(url, 2, [4] * 60, run_folder=str(tmp_path), output_tokens=60)
     pids = wait_ready(session)
     time.sleep(1)
     os.kill(pids[0], signal.SIGKILL)

@@ -8,12 +8,17 @@ from math import inf, nan
 from pathlib import Path
 
 import pytest
+from measure_tables import record, table
 
+from harness.measure.figures import spans_of
+from harness.measure.gaps import Gaps
 from harness.measure.result import Knee, Latency, Level, Result, SloResult
 from harness.measure.samples import GpuSample
 from harness.measure.states import Decision, Verdict
 from harness.measure.table import concat
+from harness.measure.walk import walk
 from harness.report.curves import curves, metric_around_knee, panel
+from harness.report.distributions import distributions
 from harness.report.facts import Facts
 from harness.report.svg import VARIABLES
 from harness.report.timeline import timeline
@@ -75,6 +80,35 @@ def test_failures_have_no_height() -> None:
     svg = panel(facts(level(4), level(8, Decision.failed, inf, (300.0, inf))), "ttft")
     assert ("red", "red") in points(svg)
     assert ("inf" in svg, "nan" in svg) == (False, False)
+
+
+@pytest.mark.parametrize("p95", [0.0, 400.0])
+def test_a_latency_of_zero(p95: float) -> None:
+    """A log axis has no place for it, so it is left out; a request cut off at once may have one."""
+    held = level(4, p95=p95, ci95=(p95, p95))
+    nothing = replace(held, users=8, ttft_ms=Latency(n=1, p50=0.0, p95=0.0, p95_ci95=(0.0, 0.0)))
+    for svg in (panel(facts(held, nothing), "ttft"), panel(facts(nothing), "ttft")):
+        assert ("curve-ttft" in svg, "nan" in svg, "inf" in svg) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("events", "want"),
+    [
+        ([100.0, 100.0, 100.0], ["ttft"]),  # in one read: no gap is above zero
+        ([100.0, 100.0, 120.0], ["ttft", "itl"]),
+        ([], []),
+    ],
+)
+def test_gaps_of_zero(events: list[float], want: list[str]) -> None:
+    """The share of them is part of a curve, but they alone are none: its axis is logarithmic."""
+    seen = table(record(0, 0, events, 200))
+    span = 0, SECOND
+    gaps = Gaps(seen, spans_of(seen, [span])[0])
+    walk(seen, [gaps])
+    held = replace(level(1), settled_ns=span[0], end_ns=span[1])
+    some = facts(held)
+    drawn = distributions(replace(some, run=replace(some.run, table=seen), gaps={span: gaps}))
+    assert [name for svg in drawn for name in ("ttft", "itl") if f"spread-{name}" in svg] == want
 
 
 @pytest.mark.parametrize(

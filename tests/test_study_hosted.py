@@ -58,15 +58,15 @@ def headless(*flags: object, file: object = "locustfiles/knee.py") -> Any:
 LEDGERS = """
 import weakref
 from harness.measure.ledger import Ledger
-from harness.study.hosted import HostedKnee
-compute, make, made = HostedKnee._results, Ledger.__init__, weakref.WeakSet()
+from harness.study.hosted import LocustKneeStudy
+compute, make, made = LocustKneeStudy._results, Ledger.__init__, weakref.WeakSet()
 def noted(self, *given):
     make(self, *given)
     made.add(self)
 def counted(*given):
     print("ledgers in memory:", len(made))
     return compute(*given)
-HostedKnee._results, Ledger.__init__ = counted, noted
+LocustKneeStudy._results, Ledger.__init__ = counted, noted
 """
 
 

@@ -342,15 +342,17 @@ def test_the_key_goes_to_the_named_host_only(url: str, want: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_plain_test_says_whether_its_records_are_kept(tmp_path: Path, kept: bool) -> None:
-    """And how they can be."""
-    flags = ("--run-folder", str(tmp_path / "run")) if kept else ()
-    with locust("--host", "http://127.0.0.1:1", *flags, file="chat") as url:
-        facts = json.loads(get(f"{url}/harness/live.json")[1])["facts"]
-    assert facts["kind"] == "locust"
-    assert ("No run folder is written" in facts["sentence"]) is not kept
-    assert ("--run-folder DIR" in facts["sentence"]) is not kept
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    """Before anything is served: a test would overwrite it."""
+    (tmp_path / "old").write_text("")
+    command = [sys.executable, "-m", "locust", "-f", "locustfiles/chat.py", "--web-port",
+               str(free_port()), "--web-host", "127.0.0.1", "--run-folder", tmp_path]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=TOP, capture_output=True, text=True, check=False, timeout=60,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert "is not an empty folder" in done.stderr
 
 
 OPEN = {"/login", "/harness/login", "/assets/<path:path>", "/static/<path:filename>"}

@@ -67,11 +67,6 @@ class Driver:
         self._trouble = ""
 
     @property
-    def run(self) -> str:
-        """Which run its records are of: "" of whichever the master has."""
-        return self.options.run_id if self.options.fresh else ""
-
-    @property
     def ended(self) -> int:
         """Whole records that are where records go."""
         return self._ended_before + (self._reader.link.ended if self._reader is not None else 0)
@@ -147,14 +142,8 @@ class Driver:
         o, folder = self.options, Path(self.options.run_folder)
         shared = o.run_folder and (folder / names.RUN).is_file()
         file = str(folder / names.records(self.worker)) if shared else ""
-        return Output(file, (o.api_key,) if o.api_key else (), self.worker, self.run, self._master)
-
-    def retarget(self, options: DriveOptions) -> None:
-        """The next test of the same process: other options, the same count of numbers."""
-        self.close()
-        self.options = options
-        self._access = options.access()
-        self.mean_s = 0.0
+        secrets = (o.api_key,) if o.api_key else ()
+        return Output(file, secrets, self.worker, o.run_id, self._master)
 
     def missing(self) -> dict[int, int]:
         """Requests of this process without a record."""

@@ -44,7 +44,6 @@ class DriveOptions:
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
-    fresh: bool = False  # numbers count from 0, whatever the same process has sent before
 
     @property
     def api_key(self) -> str:

@@ -54,7 +54,7 @@ class WorkerRelay:
         """From now on the beats are of this driver, whose numbers count from 0."""
         self.driver = driver
         driver.on_trouble = self.tell
-        self._run = driver.run
+        self._run = driver.options.run_id
 
     def tell(self, _: str = "") -> None:
         """Let the master know at once how it stands."""
@@ -106,12 +106,11 @@ class MasterRelay:
         self,
         runner: MasterRunner,
         deliver: Callable[[list[RequestRecord]], None],
-        store: Callable[[int, list[RequestRecord]], None] | None = None,
-        on_trouble: Callable[[str], None] = lambda _: None,
+        store: Callable[[int, list[RequestRecord]], None],
     ) -> None:
-        """`store` gets what no decoder writes; `on_trouble` why the run is invalid, once."""
+        """`store` gets what no decoder writes."""
         self.runner = runner
-        self._deliver, self._store, self._on_trouble = deliver, store, on_trouble
+        self._deliver, self._store = deliver, store
         self.begin("")
         self._finished: set[str] = set()
         self._change = Event()
@@ -123,26 +122,26 @@ class MasterRelay:
         """From now on the records of this run, and of no other."""
         self.inbox = Inbox(self._deliver, self._store, run)
 
-    def finish(self, drain_s: float) -> list[str]:
-        """Let every worker end its requests and deliver its records; ids of those that did not.
+    def finish(self, drain_s: float, n_dead: Callable[[], int]) -> None:
+        """Let every worker end its requests and deliver its records.
 
-        Blocks the calling greenlet until all have, at most `drain_s` and twice FLUSH_S: a worker
-        that gives up on some of its records after FLUSH_S still says so.
+        Blocks the calling greenlet until all have but the `n_dead` that cannot, at most `drain_s`
+        and twice FLUSH_S: a worker that gives up on some of its records after FLUSH_S still says
+        so.
         """
         self._finished.clear()
         asked = [c.id for c in self.runner.clients.all if c.state != STATE_MISSING]
         for client_id in asked:
             self.runner.send_message(FINISH, {"drain_s": drain_s}, client_id)
         until = time.monotonic() + drain_s + 2 * FLUSH_S
-        while (waiting := self._waiting(asked)) and time.monotonic() < until:
+        while self._awaited(asked, n_dead()) and time.monotonic() < until:
             self._change.clear()
             self._change.wait(TICK_S)
-        return waiting
 
-    def _waiting(self, asked: list[str]) -> list[str]:
-        clients = self.runner.clients
-        alive = (c for c in asked if c in clients and clients[c].state != STATE_MISSING)
-        return [client_id for client_id in alive if client_id not in self._finished]
+    def _awaited(self, asked: list[str], n_dead: int) -> bool:
+        clients, waiting = self.runner.clients, set(asked) - self._finished
+        alive = any(c in clients and clients[c].state != STATE_MISSING for c in waiting)
+        return alive and len(waiting) > n_dead
 
     def _take(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         data: dict[str, Any] = msg.data
@@ -150,11 +149,7 @@ class MasterRelay:
         self.runner.send_message(ACK, {"taken": taken}, data["stream"])
 
     def _beat(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
-        data: dict[str, Any] = msg.data
-        known = self.inbox.trouble
-        self.inbox.beat(Beat(**data))  # type: ignore[typeddict-item]
-        if self.inbox.trouble and not known:
-            self._on_trouble(self.inbox.trouble)
+        self.inbox.beat(msg.data)
 
     def _worker_finished(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         self._finished.add(msg.node_id)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from flask import Blueprint, Response, request
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from harness.drive.options import UI_HOST
 from harness.drive.origin import keep_out
 from harness.measure.stats import QUANTILES
 
@@ -58,8 +59,15 @@ class Shown:
         return [{"key": key, "title": title} for key, title in self.columns.items()]
 
 
-def install(environment: Environment, table: LatencyTable, slos: SloTable | None = None) -> None:
-    """Show the tables in the environment's web UI: tabs, `extended_stats`, a CSV download.
+def create(environment: Environment, port: int) -> WebUI:
+    """Locust's web UI on this machine; 0: any free port. It serves once it is started."""
+    return environment.create_web_ui(UI_HOST, port, delayed_start=True)
+
+
+def install(
+    environment: Environment, table: LatencyTable, slos: SloTable, metrics: Callable[[], bytes]
+) -> None:
+    """In the environment's web UI, if it has one: tabs, `extended_stats`, a CSV, `metrics`.
 
     From now on other sites' pages are kept out of all of it.
     """
@@ -68,40 +76,32 @@ def install(environment: Environment, table: LatencyTable, slos: SloTable | None
         return
     keep_out(web_ui)
     shown: list[Shown] = [Shown(KEY, "Token latencies", COLUMNS, table.rows)]
-    if slos is not None and slos.slos:
+    if slos.slos:
         shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))
-        environment.events.reset_stats.add_listener(slos.clear)
     web_ui.template_args |= {
         "extended_tabs": [{"title": s.title, "key": s.key} for s in shown],
         "extended_tables": [{"key": s.key, "structure": s.structure()} for s in shown],
         "extended_csv_files": [{"href": f".{CSV_PATH}", "title": "Download token latencies CSV"}],
     }
     environment.events.reset_stats.add_listener(table.clear)
-    _routes(web_ui, table, shown)
+    environment.events.reset_stats.add_listener(slos.clear)
+    _routes(web_ui, table, shown, metrics)
 
 
-def install_metrics(environment: Environment, page: Callable[[], bytes]) -> None:
-    """Serve Prometheus' page beside the environment's web UI, if it has one."""
-    web_ui = environment.web_ui
-    if web_ui is None or web_ui.app is None:
-        return
-    blueprint = Blueprint("harness_metrics", __name__)
-
-    @blueprint.route(METRICS_PATH)
-    @web_ui.auth_required_if_enabled
-    def metrics() -> Response:
-        return Response(page(), content_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-    web_ui.app.register_blueprint(blueprint)
-
-
-def _routes(web_ui: WebUI, table: LatencyTable, shown: list[Shown]) -> None:
+def _routes(
+    web_ui: WebUI, table: LatencyTable, shown: list[Shown], metrics: Callable[[], bytes]
+) -> None:
     blueprint = Blueprint("harness", __name__)
 
     @blueprint.route(CSV_PATH)
     @web_ui.auth_required_if_enabled
     def latencies_csv() -> Response:
         return Response(as_csv(table.rows()), mimetype="text/csv")
+
+    @blueprint.route(METRICS_PATH)
+    @web_ui.auth_required_if_enabled
+    def prometheus() -> Response:
+        return Response(metrics(), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def extend(response: Response) -> Response:
         """Add our rows to what the page polls every two seconds."""

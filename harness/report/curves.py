@@ -178,6 +178,7 @@ def _y_axis(
     if around:
         axes.set_ylim(low - (top - low) * 0.08, top + (top - low) * 0.15)
     elif metric in ("ttft", "e2e"):
+        low = min((v for v in (*finite, *lines) if v > 0), default=top)  # zero has no place
         axes.set_ylim(low / 1.6, top * 1.9)
         log_ticks(axes.yaxis)
         return

@@ -79,11 +79,11 @@ def itl_curve(facts: Facts, levels: list[Level]) -> Curve:
 
 
 def curves(facts: Facts, metric: str) -> dict[str, tuple[int, Curve]]:
-    """(users, curve) of each chosen level that has observations."""
+    """(users, curve) of each chosen level that has observations above zero: x is logarithmic."""
     curve = {"ttft": ttft_curve, "itl": itl_curve}[metric]
     levels = chosen_levels(facts)
     found = {name: (holds[0].users, curve(facts, holds)) for name, holds in levels.items()}
-    return {name: (users, c) for name, (users, c) in found.items() if len(c[0])}
+    return {name: (users, c) for name, (users, c) in found.items() if (c[0] > 0).any()}
 
 
 def distribution(facts: Facts, metric: str) -> str:
@@ -115,7 +115,7 @@ def distribution(facts: Facts, metric: str) -> str:
                               bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
         # not down to the gaps of nearly nothing between tokens that came in one read
         middles = [float(x[np.argmax(y >= 0.5)]) for _, (x, y) in samples.values()]  # noqa: PLR2004
-        lows = [float(x[0]) for _, (x, _) in samples.values()]
+        lows = [float(x[x > 0][0]) for _, (x, _) in samples.values()]
         axes.set_xlim(left=max(min(middles) / MIN_MEDIAN_DIVISOR, 0.8 * min(lows)))
         log_ticks(axes.xaxis)
         # A frame in the color of the page keeps the p95 line from striking through the names.

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 
 import numpy as np
 
+from harness.drive.children import child_processes
 from harness.drive.options import DriveOptions
 from harness.drive.prepare import prepare
 from harness.drive.session import Session
@@ -153,9 +154,10 @@ def measure_ceiling(levels: Sequence[int] = LEVELS) -> Ceiling:
     stairs, kept = _Staircase(levels), _Kept()
     with start_engine(config, serving=Serving(first_ns=FIRST_NS, pace_ns=GAP_NS)) as engine:
         options = prepare(DriveOptions(engine.url, config.model, shape)).options
-        session = Session(options, stairs, [kept], drain_ns=2 * SECOND)
-        stairs.cpu_s = lambda: sum(s.cpu_s for s in session.client_samples())
-        session.run()
+        with child_processes(options) as load:
+            session = Session(load, options, stairs, [kept], drain_ns=2 * SECOND)
+            stairs.cpu_s = lambda: sum(s.cpu_s for s in session.client_samples())
+            session.run()
         with urlopen(f"{engine.url}/oracle") as answer:  # noqa: S310 - our own engine's, by http
             sent = _Sent(json.load(answer)["requests"])
     table = RecordTable.from_records(kept.records)

@@ -3,7 +3,8 @@
     check the machine -> start or probe the target -> create the folder -> hold levels -> results
 
 The controller decides about the levels; this file gives it users, records and samples, and sees to
-it that whatever happens the folder is readable and has a report.
+it that whatever happens the folder is readable and has a report. The load comes from children of
+this process, or from a LoadRunner that the `locust` command has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from harness.drive.children import child_processes
 from harness.drive.clock import CLOCK
 from harness.drive.gpus import GpuSampler
 from harness.drive.options import DriveOptions
@@ -25,7 +27,6 @@ from harness.measure.ledger import Ledger
 from harness.measure.records import key_of
 from harness.measure.slo import check_slos
 from harness.runfolder import names
-from harness.runfolder.recordwriter import RecordWriter
 from harness.runfolder.runinfo import run_info
 from harness.runfolder.serverlines import to_row
 from harness.runfolder.writer import RunFolder
@@ -33,15 +34,15 @@ from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.seats import flags_of
 from harness.study.controller import KneeController
+from harness.study.held import LOCUST
+from harness.study.steps import Target
 from harness.study.usable import shared_tokens, unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from harness.drive.hosted import Host
-    from harness.drive.livepage import LivePage
+    from harness.drive.load_runner import LoadRunner
     from harness.drive.session import Ended
-    from harness.export.live import LiveRun
     from harness.measure.evidence import Window
     from harness.measure.recorded import Recorded
     from harness.measure.records import RecordSink
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
     from harness.runfolder.serverlines import Bounds
     from harness.server.gpu import Gpus
     from harness.server.probe import Capabilities
-    from harness.study.livemetrics import RunMetrics
     from harness.study.options import LoadOptions, OutputOptions, TargetOptions
-    from harness.study.steps import Choice, Step, Target
+    from harness.study.runpage import LiveView
+    from harness.study.steps import Choice, Step
     from harness.study.watch import Ended as EndedLevel
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
@@ -65,7 +66,7 @@ DRAIN_NS: Final = 60_000_000_000
 class Wanted:
     """What one experiment is asked to do."""
 
-    kind: str  # knee, run, sweep
+    kind: str  # knee, run, sweep, locust
     target: TargetOptions
     load: LoadOptions
     output: OutputOptions
@@ -95,10 +96,10 @@ class Experiment:
     samples: list[ServerSample]
     options: DriveOptions
     gpus: Gpus
-    host: Host | None = None  # whose processes send; None: our own children
-    metrics: RunMetrics | None = None
-    page: LivePage | None = None
+    load: LoadRunner | None = None  # whose processes send; None: our own children
+    view: LiveView | None = None  # in a browser, or for Prometheus
     session: Session | None = None  # while `hold` lasts
+    target_users: int = 0
     ended: list[EndedLevel] = field(default_factory=list)  # what watch.py has looked up
 
     @classmethod
@@ -109,15 +110,16 @@ class Experiment:
         known: Capabilities,
         *,
         choose: Choice | None = None,
-        host: Host | None = None,
+        load: LoadRunner | None = None,
+        view: LiveView | None = None,
     ) -> Experiment:
         """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
         gpus = open_gpus(
             wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
         )
         options = prepare(drive_options(wanted, url, known), known).options
-        options = replace(options, fresh=host is not None)
         folder = RunFolder.create(wanted.output.out_dir, [wanted.target.api_key])
+        options = replace(options, run_folder=str(folder.path.absolute()))
         # a search looks at all tokens of its step, the view of a given level at the last ones
         ledger = Ledger(None if wanted.kind == "knee" else TOKENS_NS)
         samples: list[ServerSample] = []
@@ -130,10 +132,14 @@ class Experiment:
         def on_step(step: Step) -> None:
             lines.append(step_line(step))
 
-        controller = KneeController(
-            wanted.plan, ledger, choose=choose, audit=audit, on_step=on_step
+        controller = (
+            Observer(wanted.plan, ledger, load)
+            if wanted.kind == LOCUST and load is not None
+            else KneeController(wanted.plan, ledger, choose=choose, audit=audit, on_step=on_step)
         )
-        begun = cls(wanted, url, known, folder, ledger, controller, samples, options, gpus, host)
+        begun = cls(
+            wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view
+        )
         folder.write_json(names.RUN, begun.info())
         return begun
 
@@ -151,7 +157,7 @@ class Experiment:
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
             "clipped_of_1000": clipped(self.options.workload, self.wanted.load.seed),
-            "drive": self.options.to_json(),
+            "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
         engine = self.wanted.target.engine
         read = asdict(engine) if engine is not None else dict(self.known.flags)
@@ -173,13 +179,28 @@ class Experiment:
         given, here = self.wanted.output.out_dir, Path.cwd()
         return given.relative_to(here) if given.is_relative_to(here) else given
 
-    def hold(self, view: Any = None, live: LiveRun | None = None) -> Ended:
-        """Run the load until the controller is done, Ctrl-C, or a failure.
+    def conduct(self, viewer: Viewer | None = None) -> None:
+        """Run the load until the controller is done, Ctrl-C, or a failure; write how it ended.
 
-        `live`: what a host's own metrics page shows meanwhile.
+        `viewer` sees each second, as `view` does.
         """
-        scrapes = self.folder.lines(names.SERVER)
+        with contextlib.ExitStack() as stack:
+            load = self.load
+            if load is None:
+                load = stack.enter_context(child_processes(self.options))
+                if self.view is not None and self.wanted.output.ui_port is not None:
+                    self.view.serve(load, self.wanted.output.ui_port)
+            viewers: list[Viewer] = [one for one in (self.view, viewer) if one is not None]
+            ended = self._hold(load, viewers)
+        for one in viewers:
+            one.over(self)
+        done = self.controller.result
+        status = done.status if done else ""
+        self.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
 
+    def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
+        scrapes = self.folder.lines(names.SERVER)
+        own = self.folder.lines(names.CLIENT)
         bounds: Bounds = {}
 
         def on_sample(sample: ServerSample) -> None:
@@ -188,48 +209,38 @@ class Experiment:
             self.samples.append(sample)
             del self.samples[:-KEPT_SAMPLES]
 
-        watched = _Watched(self, view)
-        sinks: list[RecordSink] = [self.ledger]
-        options = self.options
-        if self.host is None:  # its workers' decoders write to the folder, which they see
-            options = replace(options, run_folder=str(self.folder.path.absolute()))
-        else:
-            sinks.append(RecordWriter(self.folder, 0))
-        if self.metrics is not None and self.host is None:  # a host counts itself
-            sinks.append(self.metrics.counts)
-        if self.host is not None and live is not None:
-            self.host.begin(self.options, sinks, live)
+        decides = self.wanted.kind != LOCUST
+        sinks: list[RecordSink] = [self.ledger] if decides else []
+        if self.view is not None:
+            sinks += self.view.begin(self.wanted, self.url, self.known.model)
+        watched = _Watched(self, viewers)
         session = self.session = Session(
-            options,
+            load,
+            self.options,
             watched,
             sinks,
-            ui_port=self.wanted.output.ui_port,
             on_sample=on_sample,
             drain_ns=DRAIN_NS,
-            host=self.host,
-            page=self.page,
+            decides=decides,
         )
-        own = self.folder.lines(names.CLIENT)
 
         def report() -> None:
-            said = session.client_samples()
-            for one in said:
-                own.append(asdict(one))
-            if self.metrics is not None:
-                self.metrics.clients(said)
+            """Write down the client's own state."""
+            samples = session.client_samples()
+            for sample in samples:
+                own.append(asdict(sample))
+            if self.view is not None:
+                self.view.clients(samples)
 
         watched.report = report
         try:
             with self._gpus_read(), self._traces_taken():
-                ended = session.run()
+                return session.run()
         finally:
             self.session = None
             self.controller.close(session.over_ns or CLOCK.now_ns())
             scrapes.close()
             own.close()
-        if self.metrics is not None:
-            self.metrics.over(self.controller)
-        return ended
 
     @contextlib.contextmanager
     def _traces_taken(self) -> Iterator[None]:
@@ -268,6 +279,26 @@ class Experiment:
             lines.close()
 
 
+class Observer(KneeController):
+    """Decides nothing: Locust's own form or command line says how many users there are."""
+
+    def __init__(self, plan: SearchPlan, ledger: Ledger, load: LoadRunner) -> None:
+        super().__init__(plan, ledger)
+        self._load = load
+
+    def tick(
+        self,
+        now_ns: int,
+        running_users: int,  # noqa: ARG002 - KneeController's signature
+        server: ServerSample | None = None,
+        known_ns: int | None = None,  # noqa: ARG002 - as above
+    ) -> Target:
+        """What Locust was asked for."""
+        self.server = server
+        self.began_ns = now_ns if self.began_ns < 0 else self.began_ns
+        return Target(int(self._load.runner.target_user_count), 1.0)
+
+
 class Viewer(Protocol):
     """Sees each tick of a run."""
 
@@ -279,21 +310,21 @@ class Viewer(Protocol):
 
 
 class _Watched:
-    """The controller, with a view that sees each tick."""
+    """The controller, with viewers that see each tick."""
 
-    def __init__(self, experiment: Experiment, view: Any) -> None:
+    def __init__(self, experiment: Experiment, viewers: Sequence[Viewer]) -> None:
         self.experiment = experiment
-        self.view = view
+        self.viewers = viewers
         self.report: Callable[[], None] = lambda: None  # writes down the client's own state
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
     ) -> Target:
         target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
+        self.experiment.target_users = target.users
         self.report()
-        if self.experiment.metrics is not None:
-            self.experiment.metrics.tick(self.experiment.controller, target, running_users)
-        self.view.show(self.experiment, now_ns, running_users)
+        for viewer in self.viewers:
+            viewer.show(self.experiment, now_ns, running_users)
         return target
 
 

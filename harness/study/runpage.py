@@ -1,67 +1,177 @@
-"""The live page of one run of the `vllm-harness` command (`--ui`), to its answer.
+"""What people and Prometheus see of a run while it lasts, and the answer after it.
 
-The web server ends with the command, a moment after an open page has seen the answer.
+One `LiveView` for either door: our page and Locust's tables in Locust's web server, the metrics
+beside them or on a port of their own. Under the `locust` command it shows one run after another.
 """
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from math import nan
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from harness.drive import login, webui
 from harness.drive.livepage import LivePage
+from harness.drive.metricsport import MetricsPort
+from harness.drive.tables import LatencyTable, SloTable
 from harness.export.history import LiveState, slo_facts
+from harness.export.live import LiveRun
 from harness.export.states import facts_of
 from harness.measure.metrics import HEADLINES
 from harness.measure.recent import Recent
 from harness.measure.slo import Slo
+from harness.measure.states import Status
 from harness.measure.typed import to_json
+from harness.server.address import Address
+from harness.study.outcome import bracket_users
 from harness.study.watch import PageView
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from harness.measure.counts import RunCounts
+    from pathlib import Path
+
+    from harness.drive.load_runner import LoadRunner
+    from harness.measure.records import RecordSink
     from harness.measure.result import Result
-    from harness.study.experiment import Viewer, Wanted
+    from harness.measure.samples import ClientSample
+    from harness.study.controller import KneeController
+    from harness.study.experiment import Experiment, Wanted
+    from harness.study.options import OutputOptions
+
+LINGER_S: Final = 30.0  # twice Prometheus' usual interval
 
 
-class RunPage:
-    """A context manager: at its end nobody is served any more."""
+class LiveView:
+    """Sees each second of a run (a Viewer), and is told of its beginning, end and answer."""
 
-    def __init__(self, wanted: Wanted, url: str, model: str) -> None:
-        """Nothing is served yet: the session does it."""
+    def __init__(self, kind: str, slos: tuple[Slo, ...] = (), **facts: Any) -> None:
+        """`slos`: for a tab in Locust's page; `facts`: what our page is told besides, always."""
+        self.folder: Path | None = None
         self.recent = Recent()
-        self.state = LiveState({"kind": wanted.kind})
-        self.state.begin(**facts_of("starting", url), **about(wanted, url, model))
-        self.page = LivePage(self.state, lambda: wanted.output.out_dir)
-        self._looked_at = False
+        self.state = LiveState({"kind": kind} | facts)
+        self.page = LivePage(self.state, lambda: self.folder)
+        self.live = LiveRun(kind, "", slos)
+        self.table = LatencyTable()
+        self.slos = SloTable(slos)
+        self._port: MetricsPort | None = None
+        self._view: PageView | None = None
+        self._n_steps = -1
+        self._served = self._looked_at = False
+
+    def install(self, load: LoadRunner) -> None:
+        """Serve everything beside the environment's web UI, if it has one. Raises ConfigError."""
+        environment = load.environment
+        login.protect(environment)
+        webui.install(environment, self.table, self.slos, self._metrics)
+        self.page.install(environment)
+        self._served = environment.web_ui is not None
+
+    def _metrics(self) -> bytes:
+        return self.live.page()
+
+    def serve(self, load: LoadRunner, port: int) -> None:
+        """Serve it on a port of this machine, until the block of this view ends."""
+        web_ui = webui.create(load.environment, port)
+        self.install(load)
+        self.page.stop, self.page.close = load.interrupt, web_ui.stop
+        web_ui.start()  # type: ignore[no-untyped-call]
+
+    def open_port(self, output: OutputOptions) -> None:
+        """Serve the metrics on a port of their own, where one is asked for. Raises ConfigError."""
+        if output.metrics_port is not None:
+            self._port = MetricsPort(output.metrics_host, output.metrics_port)
+            self._port.start()
+            told = f"Metrics at http://{self._port.host}:{self._port.port}/metrics\n"
+            sys.stderr.write(told)
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let an open page see the answer, then end."""
+        """Let an open page see the answer, then end: nobody is served any more."""
         with suppress(KeyboardInterrupt):
             if self._looked_at:
                 self.page.linger()
         self.page.close()
+        if self._port is not None:
+            self._port.close()
 
-    def view(self, counts: RunCounts, beside: Viewer) -> PageView:
-        """What sees each tick."""
-        return PageView(self.state, counts, self.recent, beside)
+    def starting(self, url: str, **facts: Any) -> None:
+        """A run may begin: nothing of the one before stays."""
+        self.folder = None
+        self.state.begin(**facts_of("starting", url), **facts)
 
-    def over(self) -> None:
-        """The load has ended."""
+    def begin(self, wanted: Wanted, url: str, model: str) -> list[RecordSink]:
+        """This run begins; where its records go, to be shown."""
+        self.folder = wanted.output.out_dir
+        self.recent.clear()
+        slos, workload = wanted.plan.slos, wanted.load.workload.name
+        self.live = live = LiveRun(
+            wanted.kind, workload, slos, self.recent if self._served else None
+        )
+        live.known(self.folder.name, model, Address.parse(url).authority)
+        self.state.tell(**about(wanted, url, model))
+        self._view, self._n_steps = PageView(self.state, live.counts, self.recent), -1
+        self.table.clear()
+        self.slos.clear()
+        self._show_metrics()
+        return [live.counts, self.table, self.slos] if self._served else [live.counts]
+
+    def clients(self, samples: list[ClientSample]) -> None:
+        """What the load processes say of themselves."""
+        self.live.clients(samples)
+
+    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
+        """A second has passed."""
+        controller = experiment.controller
+        now = controller.now
+        self.live.users(experiment.target_users, running_users)
+        phase, purpose = (now.phase, now.hold.purpose) if now is not None else ("", "")
+        self.live.step(len(controller.steps) + (now is not None), phase, purpose)
+        if len(controller.steps) != self._n_steps:
+            self._past(controller)
+        self._show_metrics()
+        if self._view is not None:
+            self._view.show(experiment, now_ns, running_users)
+
+    def over(self, experiment: Experiment) -> None:
+        """The load has ended and every record is here."""
+        self.live.users(0, 0)
+        self.live.step(len(experiment.controller.steps), "", "")
+        self._past(experiment.controller)
+        self._show_metrics()
+        if self._view is not None:
+            self._view.over(experiment)
         self._looked_at = self.page.open
-        self.page.stop = None
         self.state.tell(**facts_of("computing"))
+
+    def _past(self, controller: KneeController) -> None:
+        steps = controller.steps
+        self._n_steps = len(steps)
+        low, high = (nan if x is None else x for x in bracket_users(controller.plan, steps))
+        told = ("invalid" if step.invalid else step.judgement.decision for step in steps)
+        self.live.past(told, low, high)
 
     def answer(self, result: Result, words: str) -> None:
         """The results, and the report's words about them."""
         rows = zip(self.state.facts.get("steps", ()), result.levels, strict=False)
         steps = [row | {"decision": level.result} for row, level in rows]
         self.state.tell(**ending(result, words), steps=steps)
+        if result.knee is not None and result.status == Status.found:
+            self.live.found(result.knee)
+        self._show_metrics()
+
+    def linger(self) -> None:
+        """Wait for the scrape that sees the answer."""
+        if self._port is not None:
+            with suppress(KeyboardInterrupt):  # everything is written: only the wait ends
+                self._port.linger(LINGER_S)
+
+    def _show_metrics(self) -> None:
+        """From now on a scrape of the port sees what is known now."""
+        if self._port is not None:
+            self._port.body = self.live.page()
 
 
 def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from contextlib import nullcontext
-from dataclasses import asdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from harness.measure.typed import to_json
-from harness.runfolder import names
 from harness.runfolder.jsonfiles import to_json as dumps
 from harness.study.preflight import said_to
-from harness.study.results import write_results
+from harness.study.results import KNEE, write_results
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
     from harness.measure.result import Result
     from harness.runfolder.reader import Run
     from harness.server.probe import Capabilities
-    from harness.study.experiment import Experiment, Viewer, Wanted
-    from harness.study.runpage import RunPage
+    from harness.study.experiment import Viewer, Wanted
+    from harness.study.runpage import LiveView
     from harness.study.steps import Choice
 
 
@@ -53,39 +51,26 @@ def conduct(
 ) -> int:
     """Run to the end and say the answer; the exit code."""
     from harness.study.experiment import Experiment  # noqa: PLC0415 - Locust: reports need none
-    from harness.study.livemetrics import served  # noqa: PLC0415 - as above
-    from harness.study.runpage import RunPage  # noqa: PLC0415 - as above
+    from harness.study.runpage import LiveView, about  # noqa: PLC0415 - as above
 
-    folder = wanted.output.out_dir
-    page = RunPage(wanted, url, known.model) if wanted.output.ui_port is not None else None
-    recent = page.recent if page else None
-    with served(wanted, url, known.model, recent) as metrics, page or nullcontext():
-        experiment = Experiment.begin(wanted, url, known, choose=choose)
-        experiment.metrics, experiment.page = metrics, page.page if page else None
-        _load(experiment, front, page)
+    output, view = wanted.output, None
+    with ExitStack() as stack:
+        if output.ui_port is not None or output.metrics_port is not None:
+            slos = wanted.plan.slos if wanted.kind != KNEE else ()  # a search judges by the level
+            view = stack.enter_context(LiveView(wanted.kind, slos))
+            view.open_port(output)
+            view.starting(url, **about(wanted, url, known.model))
+        experiment = Experiment.begin(wanted, url, known, choose=choose, view=view)
+        with front.watch(wanted, said_to(output)) as terminal:
+            experiment.conduct(terminal)
         del experiment  # what it remembers of tokens is in the folder too, and results need room
         gc.collect()
-        result = conclude(folder, wanted.output.json_to, front, page=page)
-        if wanted.output.junit_to:
-            Path(wanted.output.junit_to).write_text(front.junit(result))
-        if metrics is not None and not result.interrupted:
-            metrics.result(result)
+        result = conclude(output.out_dir, output.json_to, front, view=view)
+        if output.junit_to:
+            Path(output.junit_to).write_text(front.junit(result))
+        if view is not None and not result.interrupted:
+            view.linger()
     return result.exit_code
-
-
-def _load(experiment: Experiment, front: Front, page: RunPage | None) -> None:
-    """Hold the levels."""
-    wanted, metrics = experiment.wanted, experiment.metrics
-    with front.watch(wanted, said_to(wanted.output)) as view:
-        if page is not None and metrics is not None:
-            view = page.view(metrics.counts, view)  # noqa: PLW2901 - the same, and the page's
-        ended = experiment.hold(view)
-        view.over(experiment)
-    if page is not None:
-        page.over()
-    done = experiment.controller.result
-    status = done.status if done else ""
-    experiment.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
 
 
 def conclude(
@@ -93,14 +78,14 @@ def conclude(
     json_to: str | None,
     front: Front,
     compat: tuple[str, ...] = (),
-    page: RunPage | None = None,
+    view: LiveView | None = None,
 ) -> Result:
-    """Results, reports, words, `--json`. A page is told of them too."""
+    """Results, reports, words, `--json`. `view` is told of them too."""
     run, result, gaps = write_results(folder, compat)
     stream = sys.stderr if json_to == "-" else sys.stdout
     words = front.report(run, result, gaps).rstrip()
-    if page is not None:
-        page.answer(result, words)
+    if view is not None:
+        view.answer(result, words)
     stream.write(f"{words}\nThe run folder: {folder}\n")
     stream.flush()
     if json_to:
