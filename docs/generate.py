@@ -10,23 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.drive import arguments
-from harness.export.exported import EXPORTED
-from harness.export.live import PHASES
-from harness.export.rules import routing_alerts, rule_file
-from harness.measure.compat.definitions import COMPAT, INSTANTS, LINEAR, PER
-from harness.measure.gpuside import REASON_LABELS
-from harness.measure.metrics import HISTOGRAMS, METRICS, PROMISED
-from harness.measure.records import Outcome
+from harness.export.alert_rules import routing_alerts, rule_file
+from harness.export.metric_definitions import METRIC_DEFINITIONS
+from harness.export.run_series import PHASES
+from harness.measure.compat.definitions import COMPAT, INSTANTS, LINEAR_RULE, PER_WORDS
+from harness.measure.diagnosis.bottleneck import RULES, UNDECIDED
+from harness.measure.diagnosis.gpu_window import REASON_LABELS
+from harness.measure.diagnosis.slots import Source
+from harness.measure.metrics import HISTOGRAMS, METRICS, SLO_METRICS
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.samples import GpuSample, ServerSample
 from harness.measure.result import Result
-from harness.measure.samples import GpuSample, ServerSample
-from harness.measure.seats import Source
 from harness.measure.states import Decision, Purpose, Status, Verdict
-from harness.measure.typed import schema
-from harness.measure.verdict import RULES, UNDECIDED
-from harness.runfolder import frames, names
-from harness.runfolder.columns import Columns
+from harness.measure.typed_json import json_schema
+from harness.runfolder import names
+from harness.runfolder import run_frames as frames
 from harness.runfolder.parquet import Levels
-from harness.runfolder.serverlines import NUMBERS
+from harness.runfolder.record_tables import TableBuilder
+from harness.runfolder.server_lines import NUMBER_FIELDS
 from harness.study import form
 from harness.study.results import EXIT_OF
 from harness.units import MS
@@ -73,7 +74,7 @@ def metrics() -> str:
     ]
     for metric in METRICS.values():
         name = f"`{metric.field}`" if getattr(metric, "slo", True) else ""
-        slo = f"`{metric.key}`" if metric.key in PROMISED else ""
+        slo = f"`{metric.key}`" if metric.key in SLO_METRICS else ""
         rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |")
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]
@@ -109,12 +110,12 @@ def compat() -> str:
     ]
     for tool in COMPAT.values():
         rows += ["", f"## {tool.title} {tool.version}", "", f"`--compat {tool.name}`. {tool.note}"]
-        rule = "numpy's default, between two values" if tool.quantile == LINEAR else STEPS
+        rule = "numpy's default, between two values" if tool.quantile == LINEAR_RULE else STEPS
         rows += ["", f"Percentiles: {rule} ([source]({tool.quantile_source})).", ""]
         rows += ["| Theirs | Ours | From | To | Per | How it differs |"]
         rows += ["|---|---|---|---|---|---|"]
         for d in tool.definitions:
-            per = PER[d.per] + (", weighted by its tokens" if d.by_tokens else "")
+            per = PER_WORDS[d.per] + (", weighted by its tokens" if d.by_tokens else "")
             why = d.why or "as ours"
             rows.append(f"| {d.name} | `{d.key}` | {d.start} | {d.end} | {per} | {why} |")
         rows += [""]
@@ -162,7 +163,7 @@ def vllm_series() -> str:
 def exporter() -> str:
     """docs/exporter.md: its own words, then tables from EXPORTED."""
     rows = [(HERE / "exporter.md").read_text().partition(TABLES)[0].rstrip()]
-    for where, exported in EXPORTED.items():
+    for where, exported in METRIC_DEFINITIONS.items():
         rows += ["", f"{TABLES}{where}", "", "| Metric | Kind | Labels | What |"]
         rows += ["|---|---|---|---|"]
         for row in exported:
@@ -268,8 +269,9 @@ def verdict() -> str:
     rows = [
         "# The bottleneck",
         "",
-        "`make docs` generates this page from `RULES` in `harness/measure/verdict.py`, `RESOURCES`",
-        "in `tests/planted_bottlenecks.py` and `tests/data/seeds.json`.",
+        "`make docs` generates this page from `RULES` in",
+        "`harness/measure/diagnosis/bottleneck.py`, `RESOURCES` in `tests/planted_bottlenecks.py`",
+        "and `tests/data/seeds.json`.",
         "",
         VERDICT_HOW,
         "| Named | When |",
@@ -441,7 +443,7 @@ OPTIONS = "## Options"  # from here on docs/locust.md is generated; what is abov
 
 def run_folder() -> str:
     """docs/run-folder.md: the files, and the frames' columns from the code that makes them."""
-    empty, levels = Columns().piece(), Levels(HERE / "no such folder")
+    empty, levels = TableBuilder().piece(), Levels(HERE / "no such folder")
     rows = ["# The run folder", "", RUN_FOLDER_HOW, "## Files", "", "| File | What |", "|---|---|"]
     rows += [f"| `{name}` | {what} |" for name, what in FILES.items()]
     rows += ["", "## With pandas", "", *(f"    {line}".rstrip() for line in SETUP)]
@@ -459,7 +461,7 @@ def run_folder() -> str:
         for c, kind in zip(frames.LEVELS, ("int64",) * 2 + ("string",) + (TIME,) * 3, strict=True)
     ])  # fmt: skip
     for name, sample, columns, note in (
-        ("server", ServerSample, NUMBERS, SERVER_NOTE),
+        ("server", ServerSample, NUMBER_FIELDS, SERVER_NOTE),
         ("gpu", GpuSample, frames.READINGS, GPU_NOTE),
     ):
         texts = dict(re.findall(r"^ +(\w+): .*  # (.+)$", inspect.getsource(sample), re.MULTILINE))
@@ -490,7 +492,7 @@ def _unit(column: str) -> str:
 
 def result_schema() -> str:
     """docs/result.schema.json."""
-    return json.dumps(schema(Result), indent=1) + "\n"
+    return json.dumps(json_schema(Result), indent=1) + "\n"
 
 
 def result() -> str:
@@ -509,7 +511,7 @@ def result() -> str:
             shown = f"`{value}`" if value else "empty"
             cells = [shown, *([str(EXIT_OF[Status(value)])] if code else []), meaning]
             rows.append(f"| {' | '.join(cells)} |")
-    found = schema(Result)
+    found = json_schema(Result)
     objects = {"Result": found} | {k: v for k, v in found["$defs"].items() if "properties" in v}
     rows += ["", RESULT_FIELDS]
     for name, one in objects.items():
@@ -653,7 +655,7 @@ UNITS = {
 FILES = {
     names.RUN: "written before any load: configuration, seeds, versions, server, hardware, clocks",
     names.records("N"): "every request of worker N with every token, appended as requests end",
-    names.STEPS: "the held levels: window, users, purpose, decision",
+    names.LEVELS: "the held levels: window, users, purpose, decision",
     names.SERVER: "a scrape of the server's metrics each second, histograms included",
     names.CLIENT: "the load processes' own figures: CPU, loop lag, reads",
     names.GPU: "readings of the GPUs, if there are any",
@@ -661,7 +663,7 @@ FILES = {
     names.ENDED: "how the run ended, and the client's figures about itself",
     names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
-    names.STEPS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
+    names.LEVELS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
     names.REPORT_HTML: "the report, one file without scripts",
     names.REPORT_MD: "the report for a comment on a pull request",
 }

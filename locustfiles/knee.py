@@ -2,7 +2,7 @@
 
 from locust import task
 
-import harness.study.hosted  # noqa: F401 - the search, its page, its results
+import harness.study.locust_knee  # noqa: F401 - the search, its page, its results
 from harness.drive.users import WorkloadUser
 
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.export.promql import (
-    OURS,
+    HARNESS_SERIES,
     REPLICA,
-    braced,
     finite_mean,
-    newest,
+    label_selector,
+    newest_name,
     quantile_of,
     rate,
-    spelled,
+    series_names,
 )
 from harness.measure.metrics import HISTOGRAMS
 
@@ -45,13 +45,16 @@ class Recording:
 def run_mean(key: str) -> str:
     """Of what did not fail."""
     return finite_mean(
-        key, lambda part, labels: rate(f"{OURS[key]}{part}{braced(labels)}", OVER, RUN_BY)
+        key,
+        lambda part, labels: rate(
+            f"{HARNESS_SERIES[key]}{part}{label_selector(labels)}", OVER, RUN_BY
+        ),
     )
 
 
 def server_rate(key: str, tail: str) -> str:
     """A rate of vLLM's, by its newest name or else by those that it replaced."""
-    return " or ".join(rate(f"{name}{tail}", OVER, REPLICA) for name in spelled(key))
+    return " or ".join(rate(f"{name}{tail}", OVER, REPLICA) for name in series_names(key))
 
 
 def server_mean(key: str) -> str:
@@ -64,7 +67,11 @@ def _run_latencies() -> list[Recording]:
     for key in HISTOGRAMS:
         name = f"harness:{key}_seconds"
         rows += [
-            Recording(f"{name}:{p}", quantile_of(q, OURS[key], OVER, RUN_BY), f"{p} of {OURS[key]}")
+            Recording(
+                f"{name}:{p}",
+                quantile_of(q, HARNESS_SERIES[key], OVER, RUN_BY),
+                f"{p} of {HARNESS_SERIES[key]}",
+            )
             for p, q in QUANTILES.items()
         ]
         rows.append(Recording(f"{name}:mean", run_mean(key), "mean of those that did not fail"))
@@ -73,18 +80,18 @@ def _run_latencies() -> list[Recording]:
 
 def _run_rates() -> list[Recording]:
     misses, looked = (
-        rate(OURS[f"slo_{x}"], OVER, f"{RUN_BY}, slo") for x in ("misses", "observations")
+        rate(HARNESS_SERIES[f"slo_{x}"], OVER, f"{RUN_BY}, slo") for x in ("misses", "observations")
     )
-    failed = rate(OURS["requests"] + '{outcome!="ok"}', OVER, RUN_BY)
-    ended = rate(OURS["requests"], OVER, RUN_BY)
-    lag = f"max by ({RUN_BY}) ({OURS['loop_lag']})"
+    failed = rate(HARNESS_SERIES["requests"] + '{outcome!="ok"}', OVER, RUN_BY)
+    ended = rate(HARNESS_SERIES["requests"], OVER, RUN_BY)
+    lag = f"max by ({RUN_BY}) ({HARNESS_SERIES['loop_lag']})"
     return [
-        Recording("harness:output_tokens:rate", rate(OURS["output_tokens"], OVER, RUN_BY),
+        Recording("harness:output_tokens:rate", rate(HARNESS_SERIES["output_tokens"], OVER, RUN_BY),
                   "output tokens per second"),
-        Recording("harness:prompt_tokens:rate", rate(OURS["prompt_tokens"], OVER, RUN_BY),
+        Recording("harness:prompt_tokens:rate", rate(HARNESS_SERIES["prompt_tokens"], OVER, RUN_BY),
                   "prompt tokens of ended requests per second"),
         Recording("harness:requests:rate", ended, "requests that ended per second"),
-        Recording("harness:goodput:rate", rate(OURS["good_requests"], OVER, RUN_BY),
+        Recording("harness:goodput:rate", rate(HARNESS_SERIES["good_requests"], OVER, RUN_BY),
                   "requests within every SLO per second"),
         Recording("harness:failures:ratio", f"{failed} / {ended}", "share that failed"),
         Recording("harness:slo_misses:ratio", f"{misses} / {looked}",
@@ -97,11 +104,11 @@ def _server_latencies() -> list[Recording]:
     rows = []
     for key in ("ttft", "itl", "e2e"):
         for p, q in QUANTILES.items():
-            expr = " or ".join(quantile_of(q, name, OVER, REPLICA) for name in spelled(key))
-            what = f"{p} of {newest(key)}"
+            expr = " or ".join(quantile_of(q, name, OVER, REPLICA) for name in series_names(key))
+            what = f"{p} of {newest_name(key)}"
             rows.append(Recording(f"harness:server_{key}_seconds:{p}", expr, what))
     for key in ("ttft", "queue", "prefill", "decode", "e2e"):
-        what = f"mean of {newest(key)}"
+        what = f"mean of {newest_name(key)}"
         rows.append(Recording(f"harness:server_{key}_seconds:mean", server_mean(key), what))
     parts = " - ".join(f"harness:server_{key}_seconds:mean" for key in ("ttft", "queue", "prefill"))
     what = "of the mean TTFT, what is neither queue nor prefill: tokenizing, front end, IPC"
@@ -110,7 +117,7 @@ def _server_latencies() -> list[Recording]:
 
 def _server_load() -> list[Recording]:
     def gauge(how: str, key: str) -> str:
-        return " or ".join(f"{how} by ({REPLICA}) ({name})" for name in spelled(key))
+        return " or ".join(f"{how} by ({REPLICA}) ({name})" for name in series_names(key))
 
     def counter(key: str) -> str:
         return server_rate(key, "_total")

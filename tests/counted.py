@@ -14,14 +14,14 @@ from harness.measure.metrics import (
     delivered_tokens,
     good_requests,
 )
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.measure.table import CANCELLED, OUTCOMES
+from harness.measure.records.record_table import CANCELLED, OUTCOMES
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.measure.records.record_table import RecordTable
     from harness.measure.slo import Slo
-    from harness.measure.table import RecordTable
 
 MS = 1_000_000
 Series = tuple[str, tuple[tuple[str, str], ...]]  # a line's name and labels

@@ -13,11 +13,11 @@ from prometheus_server import prometheus
 from recorded_nvml import SAID, Recorded
 from study_process import started, wait_for
 
-from harness.export.exporter import GpuReader, TargetReader, made
-from harness.export.pages import Pages
-from harness.server.access import Access
+from harness.export.exporter_service import GpuReader, TargetReader, render_page
+from harness.export.metrics_server import MetricsServer
+from harness.server.access import TargetAccess
 from harness.server.address import Address
-from harness.server.gpu import Gpu, Gpus
+from harness.server.gpu import GpuInfo, GpuReadings
 from harness.server.nvml import NvmlGpus
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def exporter(url: str, gpu_s: float, flags: Mapping[str, Any]) -> Iterator[str]:
     """
     nvml = Recorded()
     source = NvmlGpus.open(nvml)
-    gpu = GpuReader(Gpus("local", tuple(map(Gpu.of, source.gpus())), source))
-    target = TargetReader(Access(Address.parse(url)), flags)
+    gpu = GpuReader(GpuReadings("local", tuple(map(GpuInfo.of, source.gpus())), source))
+    target = TargetReader(TargetAccess(Address.parse(url)), flags)
     over = threading.Event()
     scraped: list[float] = []
 
     def page() -> bytes:
         scraped.append(time.monotonic())
-        return made(target, gpu)
+        return render_page(target, gpu)
 
     def read() -> None:
         while True:
@@ -80,7 +80,7 @@ def exporter(url: str, gpu_s: float, flags: Mapping[str, Any]) -> Iterator[str]:
             if over.wait(1.0):
                 return
 
-    pages = Pages("127.0.0.1", 0, page, "--port")
+    pages = MetricsServer("127.0.0.1", 0, page, "--port")
     threads = [threading.Thread(target=each) for each in (read, pages.serve)]
     for thread in threads:
         thread.start()

@@ -6,7 +6,7 @@ import zlib
 
 import msgpack
 
-from harness.runfolder.codec import NUMBERS
+from harness.runfolder.codec import NUMBER_FIELDS
 
 
 def frame(payload: bytes) -> bytes:
@@ -18,4 +18,4 @@ def frame(payload: bytes) -> bytes:
 def hostile(n: int) -> bytes:
     """A frame of 84 bytes that claims n events, all alike."""
     alike = b"c" + bytes(8)
-    return frame(msgpack.packb([*[0] * len(NUMBERS), "ok", "", "", n, alike, alike, alike]))
+    return frame(msgpack.packb([*[0] * len(NUMBER_FIELDS), "ok", "", "", n, alike, alike, alike]))

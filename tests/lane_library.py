@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 from wire_examples import chunk, delta, event
 
-from harness.drive.batch import BYTES, EXACT, TOKEN
-from harness.drive.fast_path import (
+from harness.reader.fast_path import (
     BEFORE_SIZE,
     LANE_CELLS,
     OWNER,
@@ -30,17 +29,18 @@ from harness.drive.fast_path import (
     STREAM,
     Owner,
 )
-from harness.wire.alike import UNLIKE, Alike, likeness
-from harness.wire.framing import DATA, DONE, ERROR_KEY, EVENT_END
+from harness.reader.raw_batch import BYTES, EXACT, TOKEN
 from harness.wire.openai import NotACompletion, read_event
+from harness.wire.sse_framing import DATA, DONE, ERROR_KEY, EVENT_END
+from harness.wire.token_template import NO_MATCH, TokenTemplate, template_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCES: Final = Path(__file__).parents[1] / "harness"
 TARGETS: Final = {
-    "lane.so": ["drive/_lane.c"],
-    "_drain.abi3.so": ["drive/_drain.c", "drive/_lane.c"],
+    "lane.so": ["reader/_lane.c"],
+    "_drain.abi3.so": ["reader/_drain.c", "reader/_lane.c"],
     "_arrays.abi3.so": ["runfolder/_arrays.c"],
 }
 SANITIZE: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -169,7 +169,7 @@ def generated(rng: random.Random) -> Generated:
                 del data[at:]
     taught = token(rng, kind)
     owner = rng.choice((Owner.LEARNING, Owner.EVENTS))
-    template = likeness(taught) if rng.random() < 0.9 else None
+    template = template_of(taught) if rng.random() < 0.9 else None
     return Generated(owner, template, taught, bytes(data) or b"0", rng.random() < 0.5)
 
 
@@ -203,7 +203,7 @@ def events_of(data: bytes) -> Iterator[bytes | None]:
 
 def rows_in_python(one: Generated) -> tuple[list[tuple[int, ...]], bytes]:
     """What `lane_rows` must make of it, by `wire`."""
-    alike = Alike()
+    alike = TokenTemplate()
     if one.template is not None:
         for _ in range(2):  # nothing is learned from a stream's first token
             alike.learn(one.taught, read_event(one.taught))
@@ -212,7 +212,7 @@ def rows_in_python(one: Generated) -> tuple[list[tuple[int, ...]], bytes]:
         if data is None:
             return [], b""
         count = alike.match(data)
-        if count == UNLIKE:
+        if count == NO_MATCH:
             unknown = True
             if one.owner is Owner.LEARNING or DONE in data or ERROR_KEY in data:
                 return [], b""

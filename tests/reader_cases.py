@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from wire_examples import EVENTS, HEAD, chunk
 
-from harness.drive.connection import Place
-from harness.drive.reader import Exchange, Limits, Reader
-from harness.measure.records import Outcome, RequestRecord
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.reader.client_connection import Place
+from harness.reader.reader import Exchange, Limits, Reader
 from harness.wire.http import post
 
 if TYPE_CHECKING:

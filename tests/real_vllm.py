@@ -25,9 +25,9 @@ import pytest
 from study_process import alive
 
 from harness.errors import ServerUnreachable
-from harness.server.access import Access
+from harness.server.access import TargetAccess
 from harness.server.address import Address
-from harness.server.exchange import ask
+from harness.server.http_exchange import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,7 +178,7 @@ def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
         if server.poll() is not None:
             break
         with contextlib.suppress(ServerUnreachable):
-            if ask(Access(Address.parse(url)), "/health").status == HTTPStatus.OK:
+            if fetch(TargetAccess(Address.parse(url)), "/health").status == HTTPStatus.OK:
                 return
         time.sleep(0.5)
     pytest.fail(f"vLLM did not become ready: {log.read_text(errors='replace')[-2000:]}")

@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from harness.drive.children import ChildProcesses, child_processes
-from harness.drive.options import DriveOptions
-from harness.drive.prepare import prepare
 from harness.drive.session import Session
 from harness.load.workloads import WORKLOADS
-from harness.measure.ledger import Ledger
-from harness.measure.records import Outcome, RequestRecord
-from harness.measure.table import OPEN
-from harness.study.runpage import LiveView
+from harness.measure.records.ledger import Ledger
+from harness.measure.records.record_table import OPEN
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.senders.drive_options import DriveOptions
+from harness.senders.prepare import prepare
+from harness.study.run_page import LiveView
 
 if TYPE_CHECKING:
-    from harness.measure.records import RecordSink
-    from harness.measure.samples import ServerSample
+    from harness.measure.records.request_record import RecordSink
+    from harness.measure.records.samples import ServerSample
 
 
 @dataclass(frozen=True)

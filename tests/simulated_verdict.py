@@ -19,26 +19,26 @@ import numpy as np
 from knee_movement import movements
 from planted_bottlenecks import RESOURCES, bottleneck
 
-from harness.engine.simulate import ClosedLoop
-from harness.measure.evidence import Window, gather
-from harness.measure.figures import in_window
+from harness.measure.diagnosis.bottleneck import UNDECIDED
+from harness.measure.latency_figures import in_window
 from harness.measure.metrics import ttft
 from harness.measure.result import Latency, Level
-from harness.measure.search import SearchPlan
+from harness.measure.search.evidence import Window, gather_evidence
+from harness.measure.search.next_level import SearchPlan
 from harness.measure.states import Purpose, Status
-from harness.measure.verdict import UNDECIDED
-from harness.server.seats import max_num_seqs
-from harness.study.outcome import Found
-from harness.study.steps import Step
-from harness.study.why import bottleneck as bottleneck_of
-from harness.study.why import with_figures
+from harness.server.max_num_seqs import max_num_seqs
+from harness.simulator.closed_loop import ClosedLoop
+from harness.study.explain_knee import bottleneck as bottleneck_of
+from harness.study.explain_knee import with_observations
+from harness.study.knee_estimate import KneeEstimate
+from harness.study.level_state import HeldLevel
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.measure.records.samples import GpuSample, ServerSample
     from harness.measure.result import Bottleneck
-    from harness.measure.samples import GpuSample, ServerSample
 
 TRUTHS = Path(__file__).parent / "data" / "bottlenecks.json"
 CONFIDENT = 0.8
@@ -92,14 +92,14 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
     plan = SearchPlan(case.slos, seed=seed)
     samples: list[ServerSample] = []
     gpus: list[GpuSample] = []
-    steps: list[Step] = []
+    steps: list[HeldLevel] = []
     levels: list[Level] = []
     for share in SHARES:
         least = int(knee) + 1 if share > 1 else 1
         window = hold(loop, max(int(share * knee), least), samples, gpus)
         table = loop.table(window.settled_ns, window.end_ns)
-        evidence = gather(table, window, case.slos)
-        steps.append(Step(window, evidence, plan.judge(evidence)))
+        evidence = gather_evidence(table, window, case.slos)
+        steps.append(HeldLevel(window, evidence, plan.judge(evidence)))
         whole = (window.settled_ns, window.end_ns)
         first = in_window(ttft(table), table, "ttft", *whole).ns
         first = first[first < np.inf]
@@ -107,8 +107,8 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
         level = Level(
             0, window.users, settled_ns=whole[0], end_ns=whole[1], ttft_ms=Latency(mean=mean_ms)
         )
-        levels.append(with_figures(level, window, table, case.slos, samples, gpus=gpus))
-    found = Found(Status.found, int(knee), int(knee), int(knee))
+        levels.append(with_observations(level, window, table, case.slos, samples, gpus=gpus))
+    found = KneeEstimate(Status.found, int(knee), int(knee), int(knee))
     return bottleneck_of(plan, steps, found, levels, max_num_seqs({}, samples))
 
 

@@ -12,16 +12,16 @@ from report_example import Server
 from report_folder import begin, load, measured
 
 from harness.cli.app import main
-from harness.measure.search import SearchPlan
+from harness.measure.search.next_level import SearchPlan
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import read_json
-from harness.runfolder.writer import RunFolder
-from harness.study.compare import compare_folders
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import read_json
+from harness.study.compare_folders import compare_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.measure.compare import Comparison
+    from harness.measure.search.comparison import Comparison
 
 KNEE = (16, 64, 40, 44, 48, 50, 52, 50)
 
@@ -55,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder(here / "fails", 4, fail_above=1)
     folder(here / "one", 5, (48,))
     change(folder(here / "held", 6, (48, 48)), config={"kind": "sweep"})
-    steps = here / "held" / names.STEPS  # as a run leaves them: audited when they are read
+    steps = here / "held" / names.LEVELS  # as a run leaves them: audited when they are read
     steps.write_text(steps.read_text().replace("}", ',"audited":false}'))
     folder(here / "apart", 7, (3,))
     change(here / "apart", config={"kind": "run"})

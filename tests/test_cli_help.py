@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import plain
+from harness.cli import options_from_args as plain
 from harness.cli.app import COMMANDS, main, parser
 from harness.load.workloads import WORKLOADS
 

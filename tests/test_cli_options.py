@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import knee, plain
+from harness.cli import knee
+from harness.cli import options_from_args as plain
 from harness.cli.app import main, parser
 from harness.errors import EXIT_INTERRUPTED
 from harness.measure.slo import Slo

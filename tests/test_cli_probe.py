@@ -23,7 +23,7 @@ from little_servers import (
 )
 
 from harness.errors import ConfigError, HarnessError, ServerUnreachable
-from harness.server.access import Access
+from harness.server.access import TargetAccess
 from harness.server.address import Address, count_addresses
 from harness.server.probe import Capabilities, probe
 from harness.units import MS, SECOND
@@ -35,9 +35,9 @@ CHAT = "/v1/chat/completions"
 INFO = "/server_info?config_format=json"
 
 
-def access(url: str, **options: Any) -> Access:
+def access(url: str, **options: Any) -> TargetAccess:
     """As the command would make it, with short waits."""
-    return Access(Address.parse(url), connect_ns=2 * SECOND, answer_ns=500 * MS, **options)
+    return TargetAccess(Address.parse(url), connect_ns=2 * SECOND, answer_ns=500 * MS, **options)
 
 
 def ask(server: LittleServer, model: str | None = None, **options: Any) -> Capabilities:

@@ -23,9 +23,9 @@ from study_process import alive, descendants, wait_for
 
 from harness import open_run
 from harness.measure.metrics import LATENCIES
-from harness.measure.records import Outcome
-from harness.measure.table import OUTCOMES, concat
-from harness.runfolder.reader import Run, read_run
+from harness.measure.records.record_table import OUTCOMES, concat_tables
+from harness.measure.records.request_record import Outcome
+from harness.runfolder.folder_reader import Run, read_run
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
@@ -188,7 +188,10 @@ def test_a_dead_decoder_ends_the_run(url: str, processes: int, tmp_path: Path) -
     )  # fmt: skip
     wait_for(lambda: any(path.stat().st_size for path in folder.glob("records.*")))
     found = descendants(process.pid)
-    os.kill(next(p for p, what in found.items() if "harness.drive.decoder" in what), signal.SIGKILL)
+    os.kill(
+        next(p for p, what in found.items() if "harness.reader.decoder_process" in what),
+        signal.SIGKILL,
+    )
     out = ended(process, 5)
     assert "ended in the middle of the run by signal 9" in out
     wait_for(lambda: alive(found) == [])
@@ -232,7 +235,7 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
     process.send_signal(signal.SIGTERM)
     ended(process)
     run = read_run(folder)
-    whole = concat(list(run.chunks()))
+    whole = concat_tables(list(run.chunks()))
     rows = {row["key"]: row for row in report["extended_stats"][0]["data"]}
     assert set(rows) == LATENCIES.keys()
     for key, row in rows.items():

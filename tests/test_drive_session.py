@@ -23,10 +23,10 @@ from harness import open_run
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.measure.metrics import LATENCIES
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
 from harness.runfolder.codec import decode
-from harness.runfolder.reader import read_run
-from harness.runfolder.recordwriter import CUT_SHORT
+from harness.runfolder.folder_reader import read_run
+from harness.runfolder.record_writer import CUT_SHORT
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def test_a_killed_decoder_makes_the_run_invalid(url: str, tmp_path: Path) -> Non
     session = start(url, 2, [4] * 60, run_folder=str(tmp_path))
     pids = wait_ready(session)
     found = descendants(pids[0])
-    (decoder,) = (pid for pid, what in found.items() if "harness.drive.decoder" in what)
+    (decoder,) = (pid for pid, what in found.items() if "harness.reader.decoder_process" in what)
     os.kill(decoder, signal.SIGKILL)
     got = end(session)
     assert f"(pid {decoder}) ended in the middle of the run by signal 9" in got["invalid"]

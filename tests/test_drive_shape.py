@@ -15,7 +15,7 @@ from harness.drive.shape import ControllerShape, spawn_rate
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # nor is it for the processes of other tests
 
 if TYPE_CHECKING:
-    from harness.measure.samples import ServerSample
+    from harness.measure.records.samples import ServerSample
 
 
 @dataclass(frozen=True)

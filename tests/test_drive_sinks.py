@@ -8,11 +8,11 @@ from array import array
 import numpy as np
 import pytest
 
-from harness.drive.metricsport import MetricsPort
-from harness.drive.sinks import Fanout
-from harness.drive.tables import LatencyTable, Ring, SloTable
-from harness.measure.records import Outcome, RequestRecord
+from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.slo import Slo
+from harness.senders.sinks import Fanout
+from harness.webpage.live_tables import LatencyTable, Ring, SloTable
+from harness.webpage.metrics_port import MetricsPort
 
 MS = 1_000_000
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.drive.transport import RESEND_S, Batch, Beat, Inbox, Outbox, say_missing
-from harness.measure.records import Outcome, RequestRecord
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.reader.transport import RESEND_S, Batch, Beat, Inbox, Outbox, say_missing
 from harness.runfolder.codec import encode
 
 

@@ -11,8 +11,8 @@ from locust import User, task
 from locust.env import Environment
 from locust.event import Events
 
-from harness.drive import relay
 from harness.drive.dispatch import Dispatcher
+from harness.senders import relay
 
 if TYPE_CHECKING:
     from locust.runners import WorkerRunner

@@ -12,19 +12,21 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1] / "harness"
 LAYERS = {
-    "errors": -1, "units": 0, "extensions": 0,  # units refuse with errors
+    "errors": -1, "units": 0, "extensions": 0, "fast_exit": 0,  # units refuse with errors
     "measure": 1, "load": 1,
     "wire": 2, "engine": 2, "runfolder": 2,
-    "server": 3,
+    "simulator": 3, "server": 3,
     "export": 4,
-    "drive": 5,
-    "study": 6, "report": 6,
-    "cli": 7, "__main__": 8,
+    "reader": 5, "webpage": 5,
+    "senders": 6,
+    "drive": 7,
+    "study": 8, "report": 8,
+    "cli": 9, "__main__": 10,
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 FORBIDDEN = {  # third-party imports that a folder must do without
-    "locust": set(LAYERS) - {"drive"},
-    "gevent": set(LAYERS) - {"drive"},
+    "locust": set(LAYERS) - {"senders", "webpage", "drive"},
+    "gevent": set(LAYERS) - {"reader", "senders", "webpage", "drive"},
     "matplotlib": set(LAYERS) - {"report"},
     "socket": {"errors", "units", "measure", "load"},
     "time": {"errors", "units", "measure", "load"},

@@ -6,11 +6,16 @@ Tokens arrive every 100 ms, 20 a second in all.
 import pytest
 from measure_tables import SECOND, record, table, window
 
-from harness.measure.audit import audit_sentence, audit_tokens, little, prefix_surplus
-from harness.measure.ledger import in_flight
-from harness.measure.records import Outcome
-from harness.measure.samples import ServerSample
-from harness.measure.typed import to_json
+from harness.measure.diagnosis.audit import (
+    apply_littles_law,
+    audit_sentence,
+    audit_tokens,
+    prefix_surplus,
+)
+from harness.measure.records.ledger import mean_in_flight
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.samples import ServerSample
+from harness.measure.typed_json import to_json
 
 TEN_S = window(2, 0, 10)
 BUSY = [
@@ -43,7 +48,7 @@ def scrapes(generated=0.0, queries=0.0, hits=0.0):
 )
 def test_littles_law(records, want):
     """N, X, R and what is under way by the records against the users."""
-    law = little(table(*records), TEN_S)
+    law = apply_littles_law(table(*records), TEN_S)
     assert (law.n, law.x, law.r_s, law.error) == want
 
 
@@ -53,7 +58,7 @@ def test_littles_law(records, want):
 )
 def test_requests_under_way(start_s, end_s, want):
     """Mean over the time asked for."""
-    assert in_flight(table(*BUSY), round(start_s * SECOND), round(end_s * SECOND)) == want
+    assert mean_in_flight(table(*BUSY), round(start_s * SECOND), round(end_s * SECOND)) == want
 
 
 @pytest.mark.parametrize(

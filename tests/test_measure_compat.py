@@ -11,16 +11,21 @@ import pytest
 from measure_tables import MS, record, table
 
 from harness.errors import ConfigError
-from harness.measure.compat import TOOLS, tools
-from harness.measure.compat.definitions import COMPAT, LINEAR, PER, STEP
-from harness.measure.compat.figures import OLD_RECORDS, Comparison, Values, instants
-from harness.measure.evidence import Window
+from harness.measure.compat import TOOLS, parse_tools
+from harness.measure.compat.definitions import COMPAT, LINEAR_RULE, PER_WORDS, STEP_RULE
+from harness.measure.compat.tool_comparison import (
+    OLD_RECORDS,
+    ToolComparison,
+    WeightedValues,
+    instants_of,
+)
 from harness.measure.metrics import METRICS
-from harness.measure.records import Outcome
-from harness.measure.walk import walk
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.scan import scan
+from harness.measure.search.evidence import Window
 
 if TYPE_CHECKING:
-    from harness.measure.table import RecordTable
+    from harness.measure.records.record_table import RecordTable
 
 # connects from 5 to 10; the role comes at 100, tokens at 110, 130 and, two of them, at 190: the
 # first of the two was in a chunk without text before. An empty finish comes at 200, the end at 205.
@@ -41,10 +46,10 @@ ALL = table(CHAT, PLAIN, FAILED)
 WINDOW = (0, 1000 * MS)
 
 
-def compared(whole: RecordTable, windows: list[tuple[int, int]]) -> Comparison:
+def compared(whole: RecordTable, windows: list[tuple[int, int]]) -> ToolComparison:
     """The comparison of some windows, with all tokens counted."""
-    comparison = Comparison(whole, windows)
-    walk(whole, comparison.walkers)
+    comparison = ToolComparison(whole, windows)
+    scan(whole, comparison.visitors)
     return comparison
 
 
@@ -163,18 +168,18 @@ def test_why_they_differ(tool: str, name: str, records: list[object], why: str) 
 @pytest.mark.parametrize(
     ("q", "rule", "weights", "want"),
     [
-        (-1, LINEAR, [1, 1, 1, 1], 25),
-        (-1, STEP, [1, 1, 1, 3], 30),  # (10 + 20 + 30 + 3 * 40) / 6 = 180 / 6
-        (0.5, LINEAR, [1, 1, 1, 1], 25),
-        (0.95, LINEAR, [1, 1, 1, 1], 38.5),  # place 2.85
-        (0.5, STEP, [1, 1, 1, 1], 20),  # half of the weight is reached there
-        (0.5, STEP, [1, 1, 1, 3], 30),  # 3 of 6
-        (0.95, STEP, [1, 1, 1, 1], 40),
+        (-1, LINEAR_RULE, [1, 1, 1, 1], 25),
+        (-1, STEP_RULE, [1, 1, 1, 3], 30),  # (10 + 20 + 30 + 3 * 40) / 6 = 180 / 6
+        (0.5, LINEAR_RULE, [1, 1, 1, 1], 25),
+        (0.95, LINEAR_RULE, [1, 1, 1, 1], 38.5),  # place 2.85
+        (0.5, STEP_RULE, [1, 1, 1, 1], 20),  # half of the weight is reached there
+        (0.5, STEP_RULE, [1, 1, 1, 3], 30),  # 3 of 6
+        (0.95, STEP_RULE, [1, 1, 1, 1], 40),
     ],
 )
 def test_means_and_quantiles(q: float, rule: str, weights: list[float], want: float) -> None:
     """Numpy's default, and the weighted one that takes a value as it is."""
-    seen = Values(np.array([30.0, 10, 20, 40]), np.array(weights, np.float64)[[2, 0, 1, 3]])
+    seen = WeightedValues(np.array([30.0, 10, 20, 40]), np.array(weights, np.float64)[[2, 0, 1, 3]])
     assert seen.statistic(q, rule) == pytest.approx(want)
 
 
@@ -214,14 +219,14 @@ def test_levels_are_told_apart() -> None:
 )
 def test_names_are_read(text: str, want: tuple[str, ...]) -> None:
     """One tool, or several with commas."""
-    assert tools(text) == want
+    assert parse_tools(text) == want
 
 
 @pytest.mark.parametrize("text", ["", "vllm", "aiperf,", "aiperf;guidellm"])
 def test_an_unknown_tool_is_refused(text: str) -> None:
     """One sentence that lists them."""
     with pytest.raises(ConfigError, match="expected one or more of vllm-bench, guidellm, aiperf"):
-        tools(text)
+        parse_tools(text)
 
 
 def test_the_names_are_those_of_the_table() -> None:
@@ -232,11 +237,11 @@ def test_the_names_are_those_of_the_table() -> None:
 @pytest.mark.parametrize("tool", COMPAT.values(), ids=COMPAT)
 def test_every_definition_is_cited(tool) -> None:
     """An address, what it says, and instants that exist; an address that states a version fits."""
-    known = set(instants(ALL))
+    known = set(instants_of(ALL))
     for d in tool.definitions:
         assert {d.start, d.end} <= known
         assert d.key in METRICS
-        assert d.per in PER
+        assert d.per in PER_WORDS
         assert d.source.startswith("https://")
         assert d.says.endswith(".")
         assert re.findall(r"/v(\d[\d.]*)/", d.source) in ([], [tool.version])

@@ -7,16 +7,16 @@ import pytest
 from measure_tables import SECOND, window
 from random_tables import Pieces, random_table
 
-from harness.measure.evidence import gather
-from harness.measure.figures import block, sample_of, spans_of
-from harness.measure.gaps import Gaps, together
-from harness.measure.log_histogram import BINS, LogHistogram, bin_of
+from harness.measure.latency_figures import blocked_windows, latency_json, sample_figures
+from harness.measure.log_histogram import DURATION_BINS, LogHistogram, duration_bin
 from harness.measure.metrics import GAPS
+from harness.measure.records.record_table import OK
+from harness.measure.records.scan import scan
+from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
+from harness.measure.search.evidence import gather_evidence
+from harness.measure.search.statistics import QUANTILES
 from harness.measure.slo import Slo
-from harness.measure.stats import QUANTILES
-from harness.measure.summary import Tokens, window_summary
-from harness.measure.table import OK
-from harness.measure.walk import walk
+from harness.measure.window_summary import WindowTokens, window_summary
 
 WINDOWS = [(0, 30), (3, 4.5), (10, 10.000001), (40, 50)]  # s: all, some, hardly any, none
 
@@ -39,8 +39,8 @@ def test_counted_gaps_are_those_of_the_table(seed, span_s, key):
     """Numbers, mean and max to the last digit, whatever the pieces; quantiles within 0.1%."""
     whole = random_table(seed, 400)
     span = tuple(round(s * SECOND) for s in span_s)
-    want = block(sample_of(whole, key, spans_of(whole, [span])))
-    got = block(Tokens.of(Pieces(whole), span).gaps[key])
+    want = latency_json(sample_figures(whole, key, blocked_windows(whole, [span])))
+    got = latency_json(WindowTokens.of(Pieces(whole), span).gaps[key])
     assert {key: got[key] for key in EXACT} == {key: want[key] for key in EXACT}
     for name in want.keys() - {*EXACT, *CLOSE}:
         assert within_a_bin(got[name], want[name]), name
@@ -53,8 +53,8 @@ def test_intervals_are_those_of_kept_gaps():
     """Ends within two hundredths: those of kept gaps are ranks in 512 bins themselves."""
     whole, span = random_table(7, 3000), (0, 25 * SECOND)
     whole = whole.select(whole.outcome == OK)
-    want = block(sample_of(whole, "itl", spans_of(whole, [span])))
-    got = block(Tokens.of(Pieces(whole, 50), span).gaps["itl"])
+    want = latency_json(sample_figures(whole, "itl", blocked_windows(whole, [span])))
+    got = latency_json(WindowTokens.of(Pieces(whole, 50), span).gaps["itl"])
     for name in QUANTILES:
         assert got[f"{name}_ci95"] == pytest.approx(want[f"{name}_ci95"], rel=0.02), name
 
@@ -63,12 +63,12 @@ def test_intervals_are_those_of_kept_gaps():
 def test_windows_of_a_level_are_counted_together(seed):
     """Two windows as one, their blocks side by side."""
     whole = random_table(seed, 400)
-    spans = spans_of(whole, [(2 * SECOND, 6 * SECOND), (9 * SECOND, 14 * SECOND)])
-    kept = sample_of(whole, "itl", spans)
-    parts = [Gaps(whole, span) for span in spans]
-    walk(Pieces(whole), parts)
-    gaps = together(parts)
-    got, want = block(gaps), block(kept)
+    spans = blocked_windows(whole, [(2 * SECOND, 6 * SECOND), (9 * SECOND, 14 * SECOND)])
+    kept = sample_figures(whole, "itl", spans)
+    parts = [WindowGapCounter(whole, span) for span in spans]
+    scan(Pieces(whole), parts)
+    gaps = pool_gaps(parts)
+    got, want = latency_json(gaps), latency_json(kept)
     assert {key: got[key] for key in EXACT} == {key: want[key] for key in EXACT}
     for key in (*QUANTILES, *(f"{name}_instrument" for name in QUANTILES)):
         assert within_a_bin(got[key], want[key]), key
@@ -82,13 +82,15 @@ def test_what_is_over_a_limit_is_exact(seed):
     """Gaps are compared with the limit one by one: one nanosecond tells them apart."""
     whole = random_table(seed, 400)
     step = window(20, 2, 9)
-    observed = sample_of(whole, "itl", spans_of(whole, [(step.settled_ns, step.end_ns)])).seen.ns
+    observed = sample_figures(
+        whole, "itl", blocked_windows(whole, [(step.settled_ns, step.end_ns)])
+    ).seen.ns
     limits = np.sort(observed[np.isfinite(observed)])[[3, 100, -2]].astype(int)
     slos = [
         replace(Slo.parse("itl_p95=20ms"), limit_ns=int(ns) + off)
         for ns in limits for off in (-1, 0, 1)
     ]  # fmt: skip
-    evidence = gather(Pieces(whole), step, slos)
+    evidence = gather_evidence(Pieces(whole), step, slos)
     for i, slo in enumerate(slos):
         sizes, over = (counts.sum() for counts in evidence.over(i))
         assert (sizes, over) == (len(observed), (observed > slo.limit_ns).sum()), slo
@@ -108,13 +110,13 @@ def test_bins_are_a_thousandth_wide_and_in_order():
     values = np.unique((2 ** draw.uniform(0, 53, 50_000)).astype(np.int64))
     near = np.concatenate([v + np.arange(-2, 3) for v in 2 ** np.arange(3, 53)])
     values = np.unique(np.concatenate([values, near, np.arange(2000)]))
-    bins = bin_of(values)
+    bins = duration_bin(values)
     assert (np.diff(bins) >= 0).all()
     for first, last in zip(np.searchsorted(bins, bins), np.searchsorted(bins, bins, "right") - 1,
                            strict=True):  # fmt: skip
         assert values[last] - values[first] <= values[first] / 1024
-    assert (bins.min(), bins.max() < BINS) == (0, True)
-    assert (bin_of(np.array([-5, 2**60])) == [0, BINS - 1]).all()
+    assert (bins.min(), bins.max() < DURATION_BINS) == (0, True)
+    assert (duration_bin(np.array([-5, 2**60])) == [0, DURATION_BINS - 1]).all()
 
 
 @pytest.mark.parametrize("kind", ["even", "tight", "wide", "alike"])
@@ -130,7 +132,7 @@ def test_order_statistics_are_within_a_thousandth(kind):
     ordered, ranks = np.sort(values), [0, 1, 7, 9_999, 10_000, 19_998, 19_999]
     histogram = LogHistogram()
     for part in np.split(values, 5):
-        histogram.add(part, bin_of(part))
+        histogram.add(part, duration_bin(part))
     got = [histogram.at(rank) for rank in ranks]
     assert got == pytest.approx(ordered[ranks].tolist(), rel=0 if kind == "alike" else 1e-3)
     assert got == sorted(got)
@@ -142,7 +144,7 @@ def test_weights_are_repetitions():
     """A value that counts three times is three values; one that counts no time is none."""
     values, weights = np.array([10, 2000, 30_000, 7]), np.array([3, 1, 2, 0])
     once, weighed = LogHistogram(), LogHistogram()
-    weighed.add(values, bin_of(values), 0, weights)
+    weighed.add(values, duration_bin(values), 0, weights)
     repeated = np.repeat(values, weights)
-    once.add(repeated, bin_of(repeated))
+    once.add(repeated, duration_bin(repeated))
     assert [x.tolist() for x in weighed.totals] == [x.tolist() for x in once.totals]

@@ -3,7 +3,7 @@
 import pytest
 from measure_tables import evidence
 
-from harness.measure.search import Done, Hold, SearchPlan, next_action
+from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.measure.slo import Slo
 from harness.units import SECOND
 

@@ -10,13 +10,13 @@ import pytest
 from measure_tables import record
 from split_cases import known
 
-from harness.measure.edges import edges_of
+from harness.measure.diagnosis.scrape_pair import choose_scrapes
+from harness.measure.diagnosis.ttft_split import PARTS, TtftSplit, ttft_split
 from harness.measure.histogram import Histogram
-from harness.measure.records import Outcome
-from harness.measure.samples import ServerSample
-from harness.measure.table import RecordTable
-from harness.measure.ttft_split import PARTS, TtftSplit, ttft_split
-from harness.measure.typed import to_json
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.samples import ServerSample
+from harness.measure.typed_json import to_json
 
 S, MS = 10**9, 10**6
 SEEDS = 240
@@ -159,5 +159,5 @@ def test_between_which_scrapes(case: str) -> None:
     window, at, want = EDGES[case]
     samples = [replace(EMPTY, at_ns=t * MS) for t in at]
     table = RecordTable.from_records(THREE)
-    found = edges_of(table, samples, (window[0] * MS, window[1] * MS))
+    found = choose_scrapes(table, samples, (window[0] * MS, window[1] * MS))
     assert (found and tuple(s.at_ns // MS for s in found)) == want

@@ -12,10 +12,10 @@ from jsonschema import Draft202012Validator
 from report_folder import make
 
 from harness import errors
-from harness.cli import plain
+from harness.cli import options_from_args as plain
 from harness.cli.app import COMMANDS, parser
 from harness.measure.result import Result
-from harness.measure.typed import from_json, to_json
+from harness.measure.typed_json import from_json, to_json
 from harness.runfolder import names
 
 ROOT = Path(__file__).parents[1]

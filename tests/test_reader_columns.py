@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 import pytest
 from wire_examples import delta, event
 
-from harness.drive.batch import ENDED, EXACT, HEAD, LENGTH, OPENED, ROW, TOKEN, Batch, Message
-from harness.drive.decoder import Decoding
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
+from harness.reader.decoder_process import Decoding
+from harness.reader.raw_batch import ENDED, EXACT, HEAD, LENGTH, OPENED, ROW, TOKEN, Batch, Message
 from harness.runfolder.codec import decode
-from harness.runfolder.recordwriter import CUT_SHORT
+from harness.runfolder.record_writer import CUT_SHORT
 from harness.runfolder.redact import HIDDEN
-from harness.wire.decode import Asked, StreamDecoder
+from harness.wire.decode import SentRequest, StreamDecoder
 
 if TYPE_CHECKING:
-    from harness.measure.records import RequestRecord
+    from harness.measure.records.request_record import RequestRecord
 
 STREAMS = 6
 
 
-def asked(stream: int) -> Asked:
+def asked(stream: int) -> SentRequest:
     """What the reader tells of it."""
-    return Asked(0, stream, 3, 4, -1, 0, 1_000)
+    return SentRequest(0, stream, 3, 4, -1, 0, 1_000)
 
 
 class Both:

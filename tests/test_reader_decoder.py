@@ -12,16 +12,16 @@ import pytest
 from reader_cases import Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
-from harness.drive import decoding
-from harness.drive.batch import Output
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
+from harness.reader import decoder_link as decoding
+from harness.reader.raw_batch import Output
 from harness.runfolder.codec import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from harness.measure.records import RequestRecord
+    from harness.measure.records.request_record import RequestRecord
 
 pytestmark = pytest.mark.usefixtures("each_reader")
 TOKENS = 150

@@ -12,15 +12,15 @@ import pytest
 from reader_cases import LAST, Case, Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
-from harness.drive.clock import CLOCK, Clock
-from harness.drive.reading import IN_C
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
+from harness.reader.clock import CLOCK, Clock
+from harness.reader.reader_choice import IN_C
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.measure.records import RequestRecord
+    from harness.measure.records.request_record import RequestRecord
 
 DONE = chunk(event(b"[DONE]")) + LAST
 pytestmark = pytest.mark.usefixtures("each_reader")

@@ -20,11 +20,11 @@ import pytest
 from lane_library import SANITIZE, Generated, Lane, LaneLibrary, compare, compiled, lane_of
 from wire_examples import chunk, delta, event
 
-from harness.drive import fast_path
-from harness.drive.backends import END_OF_FILE, CReader, Sockets
-from harness.drive.batch import BYTES, EXACT, ROW, TOKEN, Batch
-from harness.drive.clock import CLOCK
-from harness.drive.fast_path import (
+from harness.extensions import load_extension
+from harness.reader import fast_path
+from harness.reader.backends import END_OF_FILE, CReader, Sockets
+from harness.reader.clock import CLOCK
+from harness.reader.fast_path import (
     BEFORE_SIZE,
     REST_SIZE,
     SHAPE_BYTES,
@@ -34,12 +34,12 @@ from harness.drive.fast_path import (
     IllegalTransition,
     Owner,
 )
-from harness.drive.reading import why_not_c
-from harness.extensions import load_extension
+from harness.reader.raw_batch import BYTES, EXACT, ROW, TOKEN, Batch
+from harness.reader.reader_choice import why_not_c
 from harness.runfolder import arrays
-from harness.wire.alike import likeness
-from harness.wire.framing import EVENT_STREAM
+from harness.wire.sse_framing import EVENT_STREAM
 from harness.wire.stamps import NO_STAMP, SocketStamps
+from harness.wire.token_template import template_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ def test_rows_as_in_python(library: LaneLibrary, figure: Callable[[str], None]) 
 )
 def test_a_template_beyond_its_memory(library: LaneLibrary, before: int, rest: int) -> None:
     """Sizes that Python would never write are no template to C."""
-    one = Generated(Owner.EVENTS, likeness(ONE[6:-2]), b"", chunk(ONE), exact=True)
+    one = Generated(Owner.EVENTS, template_of(ONE[6:-2]), b"", chunk(ONE), exact=True)
     lane = lane_of(one)
     assert library.rows(lane, one.data, one.exact) == ([(7, 9, 7, TOKEN + EXACT, 1)], b"")
     lane[BEFORE_SIZE], lane[REST_SIZE] = before, rest
@@ -210,7 +210,7 @@ def test_a_closed_path_leaves_the_next_connection_alone() -> None:
 
 def test_layout() -> None:
     """The extensions were compiled with what Python has; other ones are a reason to do without."""
-    name = "harness.drive._drain"
+    name = "harness.reader._drain"
     assert load_extension(name, fast_path.LAYOUT) == ""
     assert load_extension("harness.runfolder._arrays", arrays.LAYOUT) == ""
     for key, value in fast_path.LAYOUT.items():
@@ -234,7 +234,7 @@ def test_an_extension_that_does_not_load(
 
 FORK = """
 import os, select
-from harness.drive._drain import Drain
+from harness.reader._drain import Drain
 poll = select.epoll()
 drain = Drain(poll.fileno(), 4096, 0, 0, 1_000_000)
 if not os.fork():
@@ -250,8 +250,8 @@ def test_it_reserves_little_address_space() -> None:
     """Under `ulimit -v`, or without overcommitment, a table for a million users cannot be had."""
     code = """
 import select
-from harness.drive.backends import CReader, Sockets
-from harness.drive.clock import CLOCK
+from harness.reader.backends import CReader, Sockets
+from harness.reader.clock import CLOCK
 def mapped_kb():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmSize"))

@@ -14,9 +14,9 @@ from gevent.server import StreamServer
 from reader_cases import LAST, WHOLE, Step, case, send, wire_server
 from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
 
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
 from harness.units import MS
-from harness.wire.framing import MAX_EVENT_BYTES
+from harness.wire.sse_framing import MAX_EVENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

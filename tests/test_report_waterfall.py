@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from report_folder import LEVELS, make, report
 
+from harness.measure.diagnosis.ttft_split import TtftSplit
 from harness.measure.result import Level, Result
 from harness.measure.states import Decision
-from harness.measure.ttft_split import TtftSplit
-from harness.measure.typed import from_json
-from harness.report.answer import answer
-from harness.report.facts import Facts
+from harness.measure.typed_json import from_json
+from harness.report.answer import build_answer
+from harness.report.report_data import ReportData
 from harness.report.tables import ttft_buckets, ttft_split
-from harness.report.waterfall import waterfall
+from harness.report.waterfall import waterfall_chart
 from harness.report.write import markdown
 from harness.runfolder import names
-from harness.runfolder.reader import read_run
+from harness.runfolder.folder_reader import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,13 +57,13 @@ def test_the_report_has_a_bar_and_a_row_for_each_step(folder: Path) -> None:
     assert len(rows) == len(LEVELS)
 
 
-def facts(folder: Path, *splits: dict[str, Any]) -> Facts:
+def facts(folder: Path, *splits: dict[str, Any]) -> ReportData:
     """A run of one step each."""
     levels = (
         Level(i, 8, decision=Decision.passed, ttft_split=from_json(TtftSplit, split))
         for i, split in enumerate(splits)
     )
-    return Facts(read_run(folder), Result(levels=tuple(levels)))
+    return ReportData(read_run(folder), Result(levels=tuple(levels)))
 
 
 def test_the_table_adds_up(folder: Path) -> None:
@@ -81,8 +81,8 @@ def test_the_table_adds_up(folder: Path) -> None:
 
 def test_a_residual_below_zero_is_drawn_to_the_left_of_it(folder: Path) -> None:
     """It is no part that is spent, and it is not hidden."""
-    drawn = waterfall(facts(folder, SPLIT))
-    positive = waterfall(facts(folder, SPLIT | {"residual_ms": 4.1}))
+    drawn = waterfall_chart(facts(folder, SPLIT))
+    positive = waterfall_chart(facts(folder, SPLIT | {"residual_ms": 4.1}))
     ticks = [re.findall(r">(−?\d+)</text>", svg)[0] for svg in (drawn, positive)]  # noqa: RUF001
     assert (ticks[1], drawn != positive) == ("0", True)
 
@@ -99,5 +99,5 @@ def test_without_a_split_there_is_nothing(folder: Path) -> None:
     """A server that does not say its queue time, a run without scrapes."""
     unsaid = SPLIT | {f"{k}_ms{b}": None for k in ("queue", "rest") for b in ("", "_bound")}
     for found in (facts(folder, {}), facts(folder, unsaid)):
-        assert (waterfall(found), ttft_split(found)) == ("", [])
-        assert "where it is spent" not in markdown(found, answer(found))
+        assert (waterfall_chart(found), ttft_split(found)) == ("", [])
+        assert "where it is spent" not in markdown(found, build_answer(found))

@@ -12,11 +12,12 @@ import pytest
 from hostile_frames import hostile
 from random_tables import random_records
 
-from harness.measure.seen import Seen
-from harness.measure.table import RecordTable, concat
-from harness.runfolder import codec, columns
+from harness.measure.records.record_source import SeenNumbers
+from harness.measure.records.record_table import RecordTable, concat_tables
+from harness.runfolder import codec
+from harness.runfolder import record_tables as columns
 from harness.runfolder.codec import MAX_EVENTS, decode, encode
-from harness.runfolder.columns import Damage, tables
+from harness.runfolder.record_tables import Damage, read_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,16 +49,16 @@ def test_the_same_as_at_once(
         data[1000:1000] = draw.bytes(3000) + b"\x93\x01\xce" * 9  # so a frame begins
     elif how == "empty":
         data.clear()
-    monkeypatch.setattr(columns, "READ", at_a_time)
-    monkeypatch.setattr(columns, "EVENTS", 50)
+    monkeypatch.setattr(columns, "READ_BYTES", at_a_time)
+    monkeypatch.setattr(columns, "MAX_TABLE_EVENTS", 50)
     (tmp_path / "records").write_bytes(data)
     damage = Damage()
     with FileIO(tmp_path / "records") as file:
-        pieces = list(tables(file, Seen(), damage))
+        pieces = list(read_tables(file, SeenNumbers(), damage))
     want = decode(bytes(data))
-    seen = Seen()
+    seen = SeenNumbers()
     fresh = [record for record in want.records if seen.add(record.key)]
-    got, once = concat([piece.table for piece in pieces]), RecordTable.from_records(fresh)
+    got, once = concat_tables([piece.table for piece in pieces]), RecordTable.from_records(fresh)
     for f in fields(RecordTable):
         assert np.array_equal(getattr(got, f.name), getattr(once, f.name)), f.name
     got_texts = [text for piece in pieces for text in zip(*piece[1:], strict=True)]
@@ -76,7 +77,7 @@ def test_more_events_than_any_request_has_are_damage(n: int, tmp_path: Path) -> 
     (tmp_path / "records").write_bytes(data)
     damage = Damage()
     with FileIO(tmp_path / "records") as file:
-        got = concat([piece.table for piece in tables(file, Seen(), damage)])
+        got = concat_tables([piece.table for piece in read_tables(file, SeenNumbers(), damage)])
     assert (len(got), damage.damaged_bytes, damage.duplicates) == (30, len(bad), 30)
     decoded = decode(data)
     assert (decoded.records, decoded.damaged_bytes) == (RECORDS * 2, len(bad))
@@ -106,14 +107,14 @@ def test_what_is_no_frame_is_not_kept(
     junk: bytes, most_kb: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The buffer does not grow with the file: all of it would be copied at each read."""
-    monkeypatch.setattr(columns, "READ", 4096)
-    monkeypatch.setattr(codec, "MAX_PAYLOAD", 128 * 1024)
+    monkeypatch.setattr(columns, "READ_BYTES", 4096)
+    monkeypatch.setattr(codec, "MAX_PAYLOAD_BYTES", 128 * 1024)
     copies = 1 + (1 << 20) // len(WHOLE)
     (tmp_path / "records").write_bytes(junk + WHOLE * copies)
     damage = Damage()
     with FileIO(tmp_path / "records") as file:
         tracemalloc.start()
-        count = sum(1 for _ in columns.payloads(file, damage))
+        count = sum(1 for _ in columns.read_payloads(file, damage))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert (count, damage.damaged_bytes, damage.torn_bytes) == (30 * copies, len(junk), 0)

@@ -13,17 +13,17 @@ import pytest
 from measure_tables import MS, record
 from random_tables import random_records
 
-from harness.measure.figures import sample_of, spans_of
+from harness.measure.latency_figures import blocked_windows, sample_figures
 from harness.measure.metrics import LATENCIES
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.measure.table import RecordTable
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.runfolder import names, parquet
-from harness.runfolder.frames import open_run
+from harness.runfolder.folder_reader import read_run
+from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.parquet import parquet_writer
-from harness.runfolder.reader import read_run
-from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.run_frames import open_run
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.writer import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ def write(
     writer = RecordWriter(folder, 0)
     writer.put(list(records))
     writer.close()
-    lines = folder.lines(names.STEPS)
+    lines = folder.lines(names.LEVELS)
     for index, (users, window) in enumerate(windows.items()):
         chosen, settled, end, judged = (at * MS for at in window)
         lines.append({
@@ -179,8 +179,8 @@ def test_the_same_in_however_many_groups(
     group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Latencies of whole row groups are those of each request; without records it has no rows."""
-    monkeypatch.setattr(parquet, "GROUP", group)
-    monkeypatch.setattr("harness.runfolder.columns.EVENTS", 50)
+    monkeypatch.setattr(parquet, "ROW_GROUP_EVENTS", group)
+    monkeypatch.setattr("harness.runfolder.record_tables.MAX_TABLE_EVENTS", 50)
     records = [replace(r, worker=0) for r in random_records(7, 60)]
     records = [replace(r, outcome=Outcome.cancelled) if r.outcome == "open" else r for r in records]
     write(tmp_path / "some", records)
@@ -237,8 +237,8 @@ def test_the_obvious_lines_are_right(
     for frame in (read(tmp_path), open_run(tmp_path).requests):
         measured = frame.query('phase == "measured"')
         for key in ("ttft", "ttfot", "tpot", "e2e"):
-            spans = spans_of(table, [(2_000 * MS, 3_000 * MS)])
-            values = sample_of(table, key, spans).seen.ns.round() / MS
+            spans = blocked_windows(table, [(2_000 * MS, 3_000 * MS)])
+            values = sample_figures(table, key, spans).seen.ns.round() / MS
             for q in (0.5, 0.9, 0.95, 0.99):
                 want = np.quantile(values, q, method="higher")
                 got = measured[f"{key}_ms"].quantile(q, interpolation="higher")
@@ -268,9 +268,9 @@ def test_a_cut_off_request_is_no_observation_of_the_result(tmp_path: Path) -> No
     write(tmp_path, records, {4: WINDOWS[4]})
     measured = read(tmp_path).query('phase == "measured"')
     table = RecordTable.from_records(records)
-    spans = spans_of(table, [(2_000 * MS, 3_000 * MS)])
+    spans = blocked_windows(table, [(2_000 * MS, 3_000 * MS)])
     for key, n in (("ttft", 100), ("e2e", 102)):
-        sample = sample_of(table, key, spans)
+        sample = sample_figures(table, key, spans)
         ordered = np.sort(measured[f"{key}_ms"].dropna())
         assert (sample.n, sample.n_failed) == (n, 4)
         assert np.array_equal(ordered, np.sort(sample.seen.ns) / MS)

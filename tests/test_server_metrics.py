@@ -10,9 +10,9 @@ from engine_client import MODEL, QUICK, Connection, ask, metrics, request
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.runfolder.serverlines import NUMBERS
-from harness.server import exchange
-from harness.server.access import Access
+from harness.runfolder.server_lines import NUMBER_FIELDS
+from harness.server import http_exchange as exchange
+from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.probe import probe
 from harness.wire import vllm_series
@@ -96,15 +96,15 @@ def test_counts(played: Played) -> None:
 def test_all_that_we_read_is_there() -> None:
     """Nothing of a ServerSample is left unsaid, and the flags are shown: no vLLM is needed."""
     with start_engine(QUICK) as engine:
-        access = Access(Address.parse(engine.url))
-        sample = server_sample(exchange.ask(access, "/metrics").body, 0)
+        access = TargetAccess(Address.parse(engine.url))
+        sample = server_sample(exchange.fetch(access, "/metrics").body, 0)
         known = probe(access, "completions")
     assert sample is not None
     others = [
         *("spec_drafts_total", "spec_draft_tokens_total", "spec_accepted_tokens_total"),
         *("engine_cpu_s", "took_ns"),  # it does not speculate; of the host, of the scrape itself
     ]
-    assert [name for name in NUMBERS if isnan(getattr(sample, name))] == others
+    assert [name for name in NUMBER_FIELDS if isnan(getattr(sample, name))] == others
     assert set(sample.finished) == {"stop", "length", "abort", "error", "repetition"}
     assert set(sample.histograms) == {
         row.key for row in vllm_series.SERIES if row.kind == "histogram"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from study_process import harness
 
-from harness.cli.checks import plan, timing
+from harness.cli.checks import check_ceiling, check_plan
 from harness.study.ceiling import Ceiling, Rung
 from harness.units import MS
 
@@ -53,13 +53,13 @@ def test_the_ceiling(rungs: list[Rung], best: int | None, more: bool) -> None:
 def test_a_plan(top: Rung, users: int, itl_ms: float, want: str) -> None:
     """By tokens/s and by streams, with a fifth to spare."""
     rungs = (rung(64), top) if top.streams > 64 else (top,)
-    said = plan(Ceiling(rungs), users, round(itl_ms * MS))
+    said = check_plan(Ceiling(rungs), users, round(itl_ms * MS))
     assert want in f"{said.what} -> {said.remedy}"
 
 
 def test_no_level_at_all_is_a_warning() -> None:
     """A machine that is too busy is told so."""
-    assert "not even 64 streams" in timing(Ceiling((rung(64, 9),))).what
+    assert "not even 64 streams" in check_ceiling(Ceiling((rung(64, 9),))).what
 
 
 @pytest.mark.realtime

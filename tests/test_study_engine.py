@@ -13,14 +13,14 @@ from study_process import harness, load
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.engine.server import Serving
-from harness.engine.simulate import Traffic
-from harness.engine.truth import true_knee
+from harness.engine.server import ServingOptions
 from harness.load.plan import plan_lengths
 from harness.load.workloads import workload
 from harness.measure.metrics import LATENCIES
 from harness.measure.slo import Slo
-from harness.runfolder.reader import read_run
+from harness.runfolder.folder_reader import read_run
+from harness.simulator.closed_loop import Traffic
+from harness.simulator.reference_knee import true_knee
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ def test_a_number_of_requests(requests: int, tmp_path: Path) -> None:
 def test_a_server_that_fails_hard(command: tuple[str, ...], tmp_path: Path) -> None:
     """From its 60th request on every one is a 500: that is the finding, and it is said."""
     out = tmp_path / "run"
-    serving = Serving(fail_after=60)
+    serving = ServingOptions(fail_after=60)
     with start_engine(EngineConfig(max_num_seqs=8), serving=serving) as engine:
         done = harness(command[0], engine.url, *command[1:], *LENGTHS, "--out", str(out))
     result = load(out / "result.json")

@@ -13,7 +13,7 @@ import pytest
 from hostile_frames import hostile
 from report_folder import make
 
-from harness.cli.front import Front
+from harness.cli.terminal import TerminalUi
 from harness.measure.compat import TOOLS
 from harness.runfolder import names
 from harness.study.results import write_results
@@ -51,7 +51,7 @@ def test_the_record_files_are_read_twice(folder: Path, compat: tuple[str, ...]) 
     OPENED.clear()
     for name in (names.RESULT, names.PARQUET, names.REPORT_HTML, names.REPORT_MD):
         (folder / name).unlink(missing_ok=True)
-    result = conclude(folder, None, Front(), compat)
+    result = conclude(folder, None, TerminalUi(), compat)
     assert tuple(result.compat or ()) == compat
     assert (folder / names.PARQUET).stat().st_size > 0
     page = (folder / names.REPORT_HTML).read_text()
@@ -62,7 +62,7 @@ def test_the_record_files_are_read_twice(folder: Path, compat: tuple[str, ...]) 
 def test_definitions_are_imported_for_compat_alone() -> None:
     """Neither the command line nor results of a run without it import what tools define."""
     code = (
-        "import sys, harness.cli.front, harness.cli.plain, harness.study.results\n"
+        "import sys, harness.cli.terminal, harness.cli.options_from_args, harness.study.results\n"
         "print([m for m in sys.modules if m.startswith('harness.measure.compat.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -77,7 +77,7 @@ def test_a_hostile_folder_is_damaged(tmp_path: Path) -> None:
     lines = b'{"at_ns": "x", "process": 1}\n{"at_ns": 1e400, "process": "p", "cpu_s": "y"}\n'
     for name, junk in (
         (names.records(0), claims), (names.CLIENT, lines), (names.GPU, lines),
-        (names.TRACES, lines), (names.STEPS, b'{"users": "x"}\n{"purpose": "none"}\n'),
+        (names.TRACES, lines), (names.LEVELS, b'{"users": "x"}\n{"purpose": "none"}\n'),
     ):  # fmt: skip
         with (path / name).open("ab") as file:
             file.write(junk)

@@ -16,10 +16,10 @@ from browser_run import PATIENCE_S, TOP, free_port, get
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.export.states import OVER
+from harness.export.run_states import FINAL_STATES
 from harness.runfolder import names
-from harness.runfolder.reader import read_result
-from harness.study.runpage import ending
+from harness.runfolder.folder_reader import read_result
+from harness.study.run_page import ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def ran(command: list[str], page: str) -> tuple[int, dict[str, Any]]:
         stderr=subprocess.STDOUT, text=True, env=os.environ,
     ) as process:  # fmt: skip
         until = time.monotonic() + 2 * PATIENCE_S
-        while process.poll() is None and facts.get("state") not in OVER:
+        while process.poll() is None and facts.get("state") not in FINAL_STATES:
             assert time.monotonic() < until, facts
             with contextlib.suppress(OSError, ValueError):
                 facts = json.loads(get(f"{page}/harness/live.json")[1])["facts"]

@@ -15,7 +15,7 @@ from planted_bottlenecks import RESOURCES
 from seeds import EVERY, STUDIES, stored
 from simulated_verdict import CASES, CONFIDENT, HELD_OUT, known, tally, truth
 
-from harness.measure.verdict import RULES
+from harness.measure.diagnosis.bottleneck import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,17 +22,18 @@ import numpy as np
 import pytest
 from browser_run import TOP, free_port, get, locust
 
-from harness.drive import arguments, login
-from harness.drive.login import credentials
+from harness.drive import arguments
 from harness.errors import ConfigError
-from harness.export.history import COLUMNS, History, LiveState
-from harness.export.states import STATES, facts_of
-from harness.measure.recent import Recent
+from harness.export.live_state import COLUMNS, History, LiveState
+from harness.export.run_states import STATES, state_facts
+from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
 from harness.study import form as forms
-from harness.study.runpage import ending
+from harness.study.run_page import ending
+from harness.webpage import login
+from harness.webpage.login import credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,21 +54,21 @@ MS = 1e6
 )
 def test_recent_quantiles(values: Any, want: list[Any]) -> None:
     """Order statistics, in ms, as soon as there is a value."""
-    recent = Recent()
+    recent = RecentLatencies()
     recent.take("ttft", np.array(list(values), float) * MS)
     assert recent.look()[:3] == want
 
 
 def test_recent_forgets() -> None:
     """A value is seen in as many looks as the span has seconds; no more than `most` are kept."""
-    recent = Recent(span_s=2, max_values=4)
+    recent = RecentLatencies(span_s=2, max_values=4)
     recent.take("itl", np.array([1.0] * 2 + [9.0] * 4) * MS)
     assert [recent.look()[3] for _ in range(3)] == [9.0, 9.0, None]
 
 
 def test_recent_is_cleared() -> None:
     """Neither what was looked at nor what waits is seen again."""
-    recent = Recent()
+    recent = RecentLatencies()
     for _ in range(2):
         recent.take("tpot", np.array([3.0] * 4) * MS)
         seen = recent.look()[6]
@@ -92,33 +93,33 @@ def test_a_page_is_told_only_what_is_new() -> None:
     """By its cursor; all of it for a cursor of another run, of before a thinning, or none."""
     state = LiveState({"kind": "knee"})
     state.begin(state="running")
-    first = state.news()
+    first = state.changes_since()
     assert (first["whole"], first["points"], first["facts"]["columns"]) == (True, [], COLUMNS)
     state.add([1.0], ended=3)
-    second = state.news(first["cursor"])
+    second = state.changes_since(first["cursor"])
     assert second == {"cursor": second["cursor"], "now": {"ended": 3}, "points": [[1.0]],
                       "whole": False}  # fmt: skip
-    state.tell(state="running")  # nothing new
-    assert state.news(second["cursor"])["points"] == []
-    assert "facts" not in state.news(second["cursor"])
-    state.tell(state="computing")
-    assert state.news(second["cursor"])["facts"]["state"] == "computing"
+    state.update_facts(state="running")  # nothing new
+    assert state.changes_since(second["cursor"])["points"] == []
+    assert "facts" not in state.changes_since(second["cursor"])
+    state.update_facts(state="computing")
+    assert state.changes_since(second["cursor"])["facts"]["state"] == "computing"
     state.begin(state="starting")
-    anew = state.news(second["cursor"])
+    anew = state.changes_since(second["cursor"])
     assert (anew["whole"], anew["points"], anew["facts"]["kind"]) == (True, [], "knee")
     for cursor in ("x", "0-0-0-0", second["cursor"] + "9" * 40, "-1-2-3"):
-        assert state.news(cursor)["whole"] is True
+        assert state.changes_since(cursor)["whole"] is True
     for second_ in range(2000):
         state.add([float(second_)])
-    assert state.news(anew["cursor"])["whole"] is True  # thinned meanwhile
-    assert len(json.dumps(state.news(state.news()["cursor"]))) < 200
+    assert state.changes_since(anew["cursor"])["whole"] is True  # thinned meanwhile
+    assert len(json.dumps(state.changes_since(state.changes_since()["cursor"]))) < 200
 
 
 def test_each_way_to_end_has_its_sentence() -> None:
     """STATES has every status that result.json can have; none of the texts lacks a word."""
     assert set(Status) - set(STATES) == set()
     for name in STATES:
-        told = facts_of(name, "Some words.")
+        told = state_facts(name, "Some words.")
         assert "{" not in told["sentence"]
         assert told["badge"]
 
@@ -198,7 +199,7 @@ def test_a_simulated_run_says_so_in_a_badge() -> None:
 def test_a_form_that_makes_no_sense(given: dict[str, str], want: str) -> None:
     """Its field is named, with what was found, expected, and to try."""
     host = {} if want == "host" else {"host": "http://127.0.0.1:8000"}
-    _, wrong = forms.read(host | given)
+    _, wrong = forms.read_form(host | given)
     assert list(wrong) == [want]
     assert "expected" in wrong[want]
     assert "--" not in wrong[want]
@@ -207,7 +208,7 @@ def test_a_form_that_makes_no_sense(given: dict[str, str], want: str) -> None:
 def test_a_form_is_read() -> None:
     """Each value in its unit; several SLOs with blanks or commas between them."""
     form = {"host": "http://h:1/v1", "slo": " ttft_p95=1s,itl_p99=20ms ", "budget": "1m30s"}
-    values, wrong = forms.read(form)
+    values, wrong = forms.read_form(form)
     assert wrong == {}
     assert values["host"] == "http://h:1"
     assert values["slo"] == (Slo.parse("ttft_p95=1s"), Slo.parse("itl_p99=20ms"))
@@ -217,7 +218,7 @@ def test_a_form_is_read() -> None:
 def test_an_emptied_number_has_its_default() -> None:
     """Of an SLO or a model, nothing means nothing."""
     empty = ("prompt_tokens", "output_tokens", "min_users", "max_users", "slo", "model")
-    values, wrong = forms.read({"host": "http://h:1"} | dict.fromkeys(empty, " "))
+    values, wrong = forms.read_form({"host": "http://h:1"} | dict.fromkeys(empty, " "))
     assert wrong == {}
     assert [values[name] for name in empty] == [0, 0, 1, 512, (), ""]
 
@@ -254,7 +255,7 @@ def test_the_workload_of_the_locustfile(asked: str) -> None:
     users = [type("Users", (), {"api": "completions"})]
     environment = Environment(Namespace(workload=asked), "", users)
     assert arguments.workload_name(environment) == "completions"
-    assert forms.given(Namespace(workload=asked), "")["workload"] == "chat"
+    assert forms.form_values(Namespace(workload=asked), "")["workload"] == "chat"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ def test_the_workload_of_the_locustfile(asked: str) -> None:
 )
 def test_the_command_line_fills_the_form_in(slo: list[str], want: str) -> None:
     """What it says; the field's default where it says nothing."""
-    assert forms.given(Namespace(slo=slo, budget=""), "http://h:1")["slo"] == want
+    assert forms.form_values(Namespace(slo=slo, budget=""), "http://h:1")["slo"] == want
 
 
 def test_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_examples import cuts
 
-from harness.wire.framing import MAX_EVENT_BYTES
 from harness.wire.sse import EventTooLong, SseDecoder
+from harness.wire.sse_framing import MAX_EVENT_BYTES
 
 SAMPLES = [
     (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),

@@ -7,9 +7,9 @@ from math import inf, isnan
 import pytest
 
 from harness.measure.histogram import Histogram
-from harness.measure.samples import ServerSample
+from harness.measure.records.samples import ServerSample
 from harness.wire.vllm_metrics import cache_config, server_sample
-from harness.wire.vllm_series import SERIES, WANTED, Series
+from harness.wire.vllm_series import SERIES, SERIES_NAMES, Series
 
 # as vLLM 0.5 (V0) wrote them
 OLD = """\
@@ -135,7 +135,7 @@ def test_every_spelling_is_read(series: Series) -> None:
         for name in names:
             if name.endswith(("_sum", "_count")):
                 continue
-            assert name in WANTED
+            assert name in SERIES_NAMES
             got = server_sample(f"vllm:num_requests_running 1\n{written(series, name)}", 9)
             if series.key == "running":
                 continue  # two lines of it here: see above

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.promql import OURS, quantile
+from harness.export.promql import HARNESS_SERIES, quantile
 from panels.model import Dashboard, Note, Panel, Query, Row
 from panels.promql import (
     SAME,
@@ -22,7 +22,7 @@ NEAR: Final = ((0.0, GREEN), (0.8, AMBER), (1.0, RED))  # shares of a limit
 USERS: Final = f"sum({run('users_running')})"
 MEASURING: Final = "({}) == 1".format(run("level_phase", 'phase="measuring"'))
 # of every run chosen: else ramps, and two levels, would be in one window
-STEADY: Final = f"max(changes({OURS['users_running']}{WINDOW}) {THIS_RUN}) == 0"
+STEADY: Final = f"max(changes({HARNESS_SERIES['users_running']}{WINDOW}) {THIS_RUN}) == 0"
 WHILE: Final = f"and on () ({MEASURING}) and on () ({STEADY})"
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
 from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run
-from harness.cli.parsing import Parser, paste
-from harness.drive.leaving import leave
+from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
+from harness.fast_exit import leave
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ def parser() -> Parser:
         prog="vllm-harness",
         description="Finds how many concurrent requests a vLLM deployment holds, what stops it "
         "there, and how sure that is.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness doctor",
             "vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s",
             "vllm-harness knee http://127.0.0.1:8000 --slo ttft_p95=500ms --slo itl_p95=50ms",

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.parsing import paste
+from harness.cli.parsing import examples
 from harness.errors import RunFolderError
 from harness.study.option_table import Option, share
 
@@ -24,7 +24,7 @@ def add(commands: Subparsers) -> None:
         description="Compares run folder B with the baseline A from their records: each metric at "
         "each level that both held, and the knees. Ends with 99 when something is shown to be "
         "worse by more than the tolerance.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness compare reports/main reports/branch",
             "vllm-harness compare reports/main reports/branch --tolerance 10% --markdown pr.md",
             "vllm-harness compare reports/main reports/branch --json - --html compare.html",
@@ -41,16 +41,16 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Compare, say it, write what was asked for. Raises RunFolderError, ConfigError."""
-    from harness.report import compare as report  # noqa: PLC0415 - heavy: see app.py
-    from harness.runfolder.jsonfiles import plain, to_json  # noqa: PLC0415 - as above
-    from harness.study.compare import compare_folders  # noqa: PLC0415 - as above
+    from harness.report import comparison_report as report  # noqa: PLC0415 - heavy: see app.py
+    from harness.runfolder.json_files import plain, to_json  # noqa: PLC0415 - as above
+    from harness.study.compare_folders import compare_folders  # noqa: PLC0415 - as above
 
     found = compare_folders(args.A, args.B, args.tolerance)
     result = {"exit_code": found.exit_code, "headline": report.headline(found), **plain(found)}
     made = {args.html: report.html, args.markdown: report.markdown}
     wanted = {where: make(found) for where, make in made.items() if where}
     wanted |= {args.json: to_json(result, indent=True).decode() + "\n"} if args.json else {}
-    (sys.stderr if "-" in wanted else sys.stdout).write(report.text(found))
+    (sys.stderr if "-" in wanted else sys.stdout).write(report.comparison_text(found))
     for where, text in wanted.items():
         try:
             sys.stdout.write(text) if where == "-" else Path(where).write_text(text)

@@ -7,8 +7,9 @@ import sys
 from math import exp
 from typing import TYPE_CHECKING
 
-from harness.cli import engine_flags, plain
-from harness.cli.parsing import paste
+from harness.cli import engine_flags
+from harness.cli import options_from_args as plain
+from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.study.option_table import LENGTHS, SLO, USER_RANGE, Option, declare, duration
 
@@ -28,7 +29,7 @@ def add(commands: Subparsers) -> None:
         description="Serves a simulated vLLM on this machine: continuous batching, paged KV "
         "cache, chunked prefill and prefix caching in real time, without a GPU. If VLLM_API_KEY "
         "is set, it requires that key, as vLLM does. Ctrl-C stops it.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness engine --port 8000",
             "vllm-harness engine --port 8000 --max-num-seqs 32 --num-gpu-blocks-override 2048",
             "vllm-harness engine --true-knee --max-num-seqs 16 --slo ttft_p95=500ms",
@@ -52,14 +53,14 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Serve until interrupted, or print the true knee."""
-    wanted = engine_flags.config(args)
+    wanted = engine_flags.engine_config(args)
     if args.true_knee:
         return _true_knee(args, wanted)
     if bool(args.first) != bool(args.pace):
         raise ConfigError("--first and --pace belong together; try --first 100ms --pace 20ms.")
-    from harness.engine.server import Serving, serve  # noqa: PLC0415 - heavy: see app.py
+    from harness.engine.server import ServingOptions, serve  # noqa: PLC0415 - heavy: see app.py
 
-    serving = Serving(
+    serving = ServingOptions(
         served_name=args.served_model_name,
         api_key=os.environ.get("VLLM_API_KEY", ""),
         first_ns=args.first,
@@ -80,8 +81,8 @@ def _true_knee(args: argparse.Namespace, config: EngineConfig) -> int:
         raise ConfigError(
             "--true-knee has no --slo: expected at least one; try --slo ttft_p95=500ms."
         )
-    from harness.engine.simulate import Traffic  # noqa: PLC0415 - heavy: see app.py
-    from harness.engine.truth import true_knee  # noqa: PLC0415
+    from harness.simulator.closed_loop import Traffic  # noqa: PLC0415 - heavy: see app.py
+    from harness.simulator.reference_knee import true_knee  # noqa: PLC0415
 
     sent = args.workload.sized(args.prompt_tokens, args.output_tokens)
     traffic = Traffic(sent.prompt.mean, sent.output.mean, sent.output.cv, config.max_model_len)

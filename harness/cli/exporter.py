@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cli import plain
-from harness.cli.parsing import paste
+from harness.cli import options_from_args as plain
+from harness.cli.parsing import examples
 from harness.errors import EXIT_OK
 from harness.server.address import Address
 from harness.study.option_table import CERTIFICATE, KEY_FROM, SERVER, declare
@@ -29,7 +29,7 @@ def add(commands: Subparsers) -> None:
         "dashboards need beside vLLM's own figures: where TTFT goes, KV tokens free, slots left, "
         "GPUs (docs/exporter.md). A target that does not answer is reported as "
         "harness_target_up 0. SIGTERM ends it with exit code 0.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness exporter --target http://127.0.0.1:8000",
             "vllm-harness exporter --target http://127.0.0.1:8000 --server-flag max-num-seqs=256",
             "vllm-harness exporter --target http://10.0.0.7:8000 --gpu-metrics http://10.0.0.7:9401",
@@ -44,15 +44,15 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Serve until stopped. Raises ConfigError, ServerUnreachable."""
-    from harness.export.exporter import (  # noqa: PLC0415 - heavy: see app.py
+    from harness.export.exporter_service import (  # noqa: PLC0415 - heavy: see app.py
         ExporterOptions,
+        print_to_stderr,
         run_exporter,
-        to_stderr,
     )
-    from harness.server.access import Access  # noqa: PLC0415 - as above
+    from harness.server.access import TargetAccess  # noqa: PLC0415 - as above
 
     key, source = plain.api_key()
-    access = Access(
+    access = TargetAccess(
         Address.parse(args.target),
         key,
         source,
@@ -63,5 +63,5 @@ def execute(args: argparse.Namespace) -> int:
     )
     flags = dict(args.server_flag)
     options = ExporterOptions(access, args.host, args.port, args.gpu_metrics, flags)
-    run_exporter(options, to_stderr)
+    run_exporter(options, print_to_stderr)
     return EXIT_OK

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cli import plain
-from harness.cli.parsing import paste
+from harness.cli import options_from_args as plain
+from harness.cli.parsing import examples
 from harness.errors import ConfigError
 from harness.study.option_table import SEARCH, declare
-from harness.study.options import KneeOptions
+from harness.study.study_options import KneeOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -25,7 +25,7 @@ def add(commands: Subparsers) -> None:
         description="Steps the load up until an SLO is missed, closes in on the knee, and explains "
         "it. Without an SLO it looks for the power knee, where throughput over latency peaks. "
         "--embedded measures a simulated vLLM in place of a server.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s",
             "vllm-harness knee http://127.0.0.1:8000 --slo ttft_p95=500ms --slo itl_p95=50ms",
             "vllm-harness knee http://127.0.0.1:8000 --slo e2e_p95=10s --plan-users 2000 --dry-run",
@@ -64,6 +64,6 @@ def options(args: argparse.Namespace) -> KneeOptions:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    from harness.cli.start import start  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
 
-    return start(options(args))
+    return start_study(options(args))

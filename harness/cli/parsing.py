@@ -55,6 +55,6 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; try `{self.prog} --help`.")
 
 
-def paste(*lines: str) -> str:
+def examples(*lines: str) -> str:
     """The end of a help text: example command lines."""
     return "\n".join(("Examples:", *(f"  {line}" for line in lines)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.parsing import paste
+from harness.cli.parsing import examples
 from harness.study.option_table import JSON, OTHER_TOOLS, declare
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def add(commands: Subparsers) -> None:
         description="Replays the run's search on its records and writes result.json, "
         "requests.parquet, levels.csv, report.html and report.md again. A folder that an interrupt "
         "left behind is fine: what was measured is reported.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness report reports/knee-20261121-093000",
             "vllm-harness report reports/knee-20261121-093000 --json -",
             "vllm-harness report reports/run-20261121-101500 --compat vllm-bench,guidellm",
@@ -35,7 +35,7 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
-    from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
     from harness.study.session import conclude  # noqa: PLC0415 - as above
 
-    return conclude(args.folder, args.json, Front(), tuple(args.compat)).exit_code
+    return conclude(args.folder, args.json, TerminalUi(), tuple(args.compat)).exit_code

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import plain
-from harness.cli.parsing import paste
-from harness.study.option_table import count, declare, duration, levels, number
+from harness.cli import options_from_args as plain
+from harness.cli.parsing import examples
+from harness.study.option_table import declare, duration, level_list, number_option, whole_number
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_run(commands: Subparsers) -> None:
     """Declare `run`."""
-    one = count("--users")
+    one = whole_number("--users")
     _add(
         commands,
         "run",
@@ -29,7 +29,7 @@ def add_run(commands: Subparsers) -> None:
         help="hold one number of concurrent users and measure it",
         description="Holds one number of concurrent users for a time or a number of requests. "
         "--embedded measures a simulated vLLM in place of a server.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness run --embedded --users 16 --duration 30s",
             "vllm-harness run http://127.0.0.1:8000 --users 64 --duration 2m --slo ttft_p95=500ms",
             "vllm-harness run http://127.0.0.1:8000 --users 8 --requests 500 --json -",
@@ -42,13 +42,13 @@ def add_sweep(commands: Subparsers) -> None:
     _add(
         commands,
         "sweep",
-        levels("--users"),
+        level_list("--users"),
         "N,N,...",
         usage="%(prog)s (URL | --embedded) --users N,N,... [OPTION ...]",
         help="hold several numbers of users in turn and write one levels.csv",
         description="Holds each level as `run` does, in the given order, and writes levels.csv. "
         "--embedded measures a simulated vLLM in place of a server.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness sweep --embedded --users 1,2,4,8,16 --duration 10s",
             "vllm-harness sweep http://127.0.0.1:8000 --users 1,8,64 --duration 1m",
             "vllm-harness sweep http://127.0.0.1:8000 --users 4,8 --requests 200 --json -",
@@ -66,13 +66,13 @@ def _add(commands: Subparsers, name: str, users: Users, metavar: str, **texts: A
     either.add_argument(
         "--duration", type=duration("--duration"), metavar="TIME", help="default: 30s"
     )
-    declare(either, [number("--requests", "instead of a duration", example=500)])
+    declare(either, [number_option("--requests", "instead of a duration", example=500)])
     plain.load_and_objectives(parser)
     plain.output(parser)
     parser.set_defaults(execute=lambda args: _execute(args, name))
 
 
 def _execute(args: argparse.Namespace, command: str) -> int:
-    from harness.cli.start import start  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
 
-    return start(plain.run_options(args, command))
+    return start_study(plain.run_options(args, command))

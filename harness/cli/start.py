@@ -6,60 +6,60 @@ import gc
 from typing import TYPE_CHECKING
 
 from harness.errors import EXIT_OK
-from harness.report.say import count
+from harness.report.numbers import count_of
 from harness.server.address import Address
-from harness.study.options import KneeOptions
 from harness.study.preflight import (
     check_lengths,
     check_machine,
-    clipping,
-    ready,
-    said_to,
-    simulated,
+    checked_target,
+    clipping_note,
+    message_stream,
+    simulation_note,
 )
+from harness.study.study_options import KneeOptions
 from harness.units import say_ns
 
 if TYPE_CHECKING:
-    from harness.study.options import RunOptions
+    from harness.study.study_options import RunOptions
 
     Options = KneeOptions | RunOptions
 
 
-def start(options: Options) -> int:
+def start_study(options: Options) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
-    users = levels(options)
+    users = planned_levels(options)
     option = "--max-users" if isinstance(options, KneeOptions) else "--users"
     if options.slos:
         from harness.measure.slo import check_slos  # noqa: PLC0415 - heavy: see app.py
 
         check_slos(options.slos, options.load.workload.output.mean)
     if isinstance(options, KneeOptions) and options.baseline is not None:
-        from harness.runfolder.reader import check_folder  # noqa: PLC0415 - heavy: see app.py
+        from harness.runfolder.folder_reader import check_folder  # noqa: PLC0415 - heavy: see app.py
 
         check_folder(options.baseline)
     if options.dry_run:
         check_machine(options.output, max(users), option)
-        rows = [f"  {name:<10}{what}\n" for name, what in plan(options, users).items()]
-        said_to(options.output).write("".join(["Plan (nothing was sent):\n", *rows]))
+        rows = [f"  {name:<10}{what}\n" for name, what in plan_rows(options, users).items()]
+        message_stream(options.output).write("".join(["Plan (nothing was sent):\n", *rows]))
         return EXIT_OK
     max_users = max(users)
-    with ready(options.target, options.load, options.output, max_users, option=option) as (
+    with checked_target(options.target, options.load, options.output, max_users, option=option) as (
         url,
         known,
     ):
         # Imports and charts create many objects that live long; the default would scan them
         # repeatedly.
         gc.set_threshold(100_000)
-        from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
+        from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
         from harness.study.knee import run_knee  # noqa: PLC0415 - as above
         from harness.study.run import run_levels  # noqa: PLC0415 - as above
 
         if isinstance(options, KneeOptions):
-            return run_knee(options, url, known, Front())
-        return run_levels(options, url, known, Front())
+            return run_knee(options, url, known, TerminalUi())
+        return run_levels(options, url, known, TerminalUi())
 
 
-def levels(options: Options) -> tuple[int, ...]:
+def planned_levels(options: Options) -> tuple[int, ...]:
     """The given levels, or those on the way up of a search if none of them fails."""
     if not isinstance(options, KneeOptions):
         return options.users
@@ -69,19 +69,21 @@ def levels(options: Options) -> tuple[int, ...]:
     return tuple(up)
 
 
-def plan(options: Options, users: tuple[int, ...]) -> dict[str, str]:
+def plan_rows(options: Options, users: tuple[int, ...]) -> dict[str, str]:
     """The plan in words. Raises ConfigError if requests cannot fit the model's context."""
     target, work, slos = options.target, options.load.workload, " and ".join(map(str, options.slos))
     context = target.engine.max_model_len if target.engine else None
     check_lengths(work, context)
-    clips = clipping(options.load, context) if context else "to the context that the server names"
+    clips = (
+        clipping_note(options.load, context) if context else "to the context that the server names"
+    )
     shared = f" ({work.system_tokens:,} of them shared by all)" if work.system_tokens else ""
     levels_text = f"{', '.join(f'{n:,}' for n in users)} {'user' if users == (1,) else 'users'}"
     rows = {
-        "target": simulated(target.engine) if target.engine
+        "target": simulation_note(target.engine) if target.engine
         else f"{target.model or 'the only model'} at {Address.parse(target.url or '')}",
-        "workload": f"{work.name}: about {count(work.prompt_tokens, 'prompt token')}{shared} and "
-        f"{count(work.output.mean, 'output token')} a request, by {work.path}",
+        "workload": f"{work.name}: about {count_of(work.prompt_tokens, 'prompt token')}{shared} "
+        f"and {count_of(work.output.mean, 'output token')} a request, by {work.path}",
         "clipped": clips,
         "SLOs": f"{slos}; at most {100 * options.max_errors:g}% of requests may fail",
     }  # fmt: skip
@@ -92,7 +94,7 @@ def plan(options: Options, users: tuple[int, ...]) -> dict[str, str]:
     else:
         rows["SLOs"] = rows["SLOs"] if slos else "none: nothing is judged"
         length = options.duration_ns
-        each = say_ns(length) if length else count(options.requests or 0, "request")
+        each = say_ns(length) if length else count_of(options.requests or 0, "request")
         rows["levels"] = f"{levels_text} for {each}{' each' * (len(users) > 1)}"
     return {name: what for name, what in rows.items() if what} | {
         "results": str(options.output.out_dir)

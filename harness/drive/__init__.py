@@ -1,1 +1,1 @@
-"""Layer 5: Locust. One runner serves the `vllm-harness` and `locust` commands alike."""
+"""Layer 7: Locust. One runner for `vllm-harness` and for the `locust` command."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from locust.env import Environment
 
     from harness.load.workloads import Workload
-    from harness.measure.search import SearchPlan
+    from harness.measure.search.next_level import SearchPlan
 
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
 # Locust's form shows none of them, but would take them from whoever posts one.
@@ -108,7 +108,7 @@ def _api(environment: Environment) -> str:
 
 def plan(environment: Environment) -> SearchPlan:
     """What a headless run is judged by. Raises ConfigError."""
-    from harness.measure.search import SearchPlan  # noqa: PLC0415 - numpy: the CLI asks us too
+    from harness.measure.search.next_level import SearchPlan  # noqa: PLC0415 - numpy: the CLI asks us too
 
     given: Any = environment.parsed_options
     slos = tuple(map(Slo.parse, given.slo))

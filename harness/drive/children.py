@@ -21,15 +21,15 @@ from locust import runners
 from locust.env import Environment
 from locust.event import Events
 
-from harness.drive.collecting import Collecting
 from harness.drive.load_runner import POLL_S, LoadRunner
 from harness.drive.users import session_user
 from harness.errors import MeasurementInvalid
+from harness.reader.gc_control import Collecting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.drive.options import DriveOptions
+    from harness.senders.drive_options import DriveOptions
 
 LOOPBACK: Final = "127.0.0.1"
 START_S: Final = 60.0  # for a worker to import everything on a busy machine

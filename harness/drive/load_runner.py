@@ -23,16 +23,16 @@ from gevent.event import Event
 from locust.runners import STATE_INIT, STATE_MISSING, MasterRunner, WorkerRunner
 
 from harness.drive.dispatch import Dispatcher
-from harness.drive.driver import Driver
-from harness.drive.figures import merge
-from harness.drive.options import DriveOptions
-from harness.drive.relay import FLUSH_S, MasterRelay, WorkerRelay
-from harness.drive.sinks import Fanout
-from harness.drive.transport import say_missing
 from harness.drive.users import register
 from harness.errors import HarnessError
-from harness.runfolder.recordwriter import RecordWriter
-from harness.runfolder.writer import RunFolder
+from harness.reader.transport import say_missing
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.record_writer import RecordWriter
+from harness.senders.drive_options import DriveOptions
+from harness.senders.driver import Driver
+from harness.senders.process_figures import merge
+from harness.senders.relay import FLUSH_S, MasterRelay, WorkerRelay
+from harness.senders.sinks import Fanout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from locust.env import Environment
 
     from harness.drive.shape import ControllerShape
-    from harness.measure.records import RecordSink, RequestRecord
+    from harness.measure.records.request_record import RecordSink, RequestRecord
 
 logger = logging.getLogger("locust.harness")  # Locust's handlers show it
 PREPARED: Final = "harness_prepared"  # the master's finished options, on their way to the workers

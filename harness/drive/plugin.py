@@ -22,8 +22,8 @@ from locust.runners import STATE_RUNNING, STATE_SPAWNING, WorkerRunner
 
 from harness.drive import arguments
 from harness.drive.load_runner import POLL_S, REPORT_S, LoadRunner
-from harness.drive.relay import retire_users
 from harness.errors import ConfigError, HarnessError
+from harness.senders.relay import retire_users
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 from gevent.event import Event
 
-from harness.drive.clock import CLOCK
-from harness.drive.figures import client_samples
-from harness.drive.scrape import Scraper
-from harness.drive.selfcheck import LoopLag
 from harness.drive.shape import Controller, ControllerShape
-from harness.drive.transport import say_missing
-from harness.measure.edges import LATE_NS
+from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS
+from harness.reader.clock import CLOCK
+from harness.reader.loop_lag import LoopLag
+from harness.reader.transport import say_missing
+from harness.senders.process_figures import client_samples
+from harness.senders.scraper import Scraper
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.drive.load_runner import LoadRunner
-    from harness.drive.options import DriveOptions
-    from harness.measure.records import RecordSink
-    from harness.measure.samples import ClientSample, ServerSample
+    from harness.measure.records.request_record import RecordSink
+    from harness.measure.records.samples import ClientSample, ServerSample
+    from harness.senders.drive_options import DriveOptions
 
 TICK_S: Final = 1.0
 WATCH_S: Final = 0.2
@@ -120,7 +120,9 @@ class Session:
             self.over_ns = CLOCK.now_ns()
             load.finish(self._drain_s(invalid))
             if not self.interrupted:
-                gevent.sleep(LATE_NS / SECOND)  # by then the server has counted what has ended
+                gevent.sleep(
+                    MAX_SERVER_LAG_NS / SECOND
+                )  # by then the server has counted what has ended
                 self.scraper.finish()
             if self.shape.error is not None:
                 raise self.shape.error

@@ -10,7 +10,7 @@ from locust import LoadTestShape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.samples import ServerSample
+    from harness.measure.records.samples import ServerSample
 
 
 class Target(Protocol):

@@ -23,13 +23,13 @@ from locust.user.task import LOCUST_STATE_STOPPING
 from harness.errors import ConfigError
 from harness.load.plan import RequestSpec
 from harness.load.workloads import API_PATHS
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
 
 if TYPE_CHECKING:
     from locust.env import Environment
 
-    from harness.drive.driver import Driver
-    from harness.drive.reader import Exchange
+    from harness.reader.reader import Exchange
+    from harness.senders.driver import Driver
 
 
 REFUSED_S: Final = 0.1

@@ -18,11 +18,11 @@ from locust import runners
 from locust.env import Environment
 from locust.event import Events
 
-from harness.drive.leaving import leave
 from harness.drive.load_runner import REPORT_S, LoadRunner
-from harness.drive.options import DriveOptions
 from harness.drive.users import session_user
 from harness.errors import HarnessError
+from harness.fast_exit import leave
+from harness.senders.drive_options import DriveOptions
 
 if TYPE_CHECKING:
     from locust.runners import WorkerRunner

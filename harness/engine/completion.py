@@ -15,10 +15,10 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.engine.client_socket import Client
     from harness.engine.config import EngineConfig
-    from harness.engine.connection import Client
-    from harness.engine.framing import Frames
-    from harness.engine.oracle import Sends
+    from harness.engine.oracle import SendLog
+    from harness.engine.responses import StreamRenderer
 
 DEFAULT_TOKENS: Final = 16  # /v1/completions without max_tokens
 TOKEN_CHARS: Final = 8
@@ -36,7 +36,7 @@ class BadRequest(Exception):  # noqa: N818 - becomes an HTTP status
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CompletionParams:
     """The validated parameters of a request."""
 
     prompt_tokens: int
@@ -58,13 +58,15 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return params
 
 
-def read_wish(params: dict[str, Any], *, chat: bool, model: str, config: EngineConfig) -> Wish:
+def parse_completion(
+    params: dict[str, Any], *, chat: bool, model: str, config: EngineConfig
+) -> CompletionParams:
     """Validate a request. Raises BadRequest with vLLM's message."""
     if params.get("model") not in (None, model):
         raise BadRequest(404, f"The model `{params['model']}` does not exist.")
     if params.get("n") not in (None, 1):
         raise BadRequest(400, "only n=1 is supported")
-    tokens = prompt_of(params, chat=chat)
+    tokens = prompt_tokens_of(params, chat=chat)
     limit = config.max_model_len
     output = params.get("max_completion_tokens") or params.get("max_tokens")
     if output is None:
@@ -85,7 +87,7 @@ def read_wish(params: dict[str, Any], *, chat: bool, model: str, config: EngineC
         raise BadRequest(400, "stream_options must be an object")
     continuous = bool(options.get("continuous_usage_stats"))
     hashes = block_hashes(tokens, config.block_size) if config.enable_prefix_caching else []
-    return Wish(
+    return CompletionParams(
         len(tokens),
         output,
         hashes,
@@ -95,7 +97,7 @@ def read_wish(params: dict[str, Any], *, chat: bool, model: str, config: EngineC
     )
 
 
-def prompt_of(params: dict[str, Any], *, chat: bool) -> Tokens:
+def prompt_tokens_of(params: dict[str, Any], *, chat: bool) -> Tokens:
     """Return the prompt's tokens. Raises BadRequest."""
     if chat or "messages" in params:
         messages = params.get("messages")
@@ -142,15 +144,15 @@ def block_hashes(tokens: Sequence[str | int], block_size: int) -> list[int]:
     return hashes
 
 
-class Answering:
+class TokenSender:
     """A Listener of the player: counts new tokens and sends them when the server calls `send`."""
 
     __slots__ = ("client", "count", "finished", "frames", "interval", "new", "queue",
                  "received_ns", "sends", "stream")  # fmt: skip
 
     def __init__(
-        self, client: Client, frames: Frames, sends: Sends, queue: dict[Answering, None],
-        received_ns: int, *, stream: bool, interval: int,
+        self, client: Client, frames: StreamRenderer, sends: SendLog,
+        queue: dict[TokenSender, None], received_ns: int, *, stream: bool, interval: int,
     ) -> None:  # fmt: skip
         """`queue` collects the senders with new tokens, in order; `received_ns` is monotonic."""
         self.client = client
@@ -164,7 +166,7 @@ class Answering:
         self.count = 0
         self.finished = False
 
-    def begun(self, cached_tokens: int) -> None:
+    def on_prefilled(self, cached_tokens: int) -> None:
         """Record that the prompt is computed, and its tokens found in the prefix cache."""
         self.frames.cached_tokens = cached_tokens
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 KEPT: Final = 20_000  # requests; at 128 tokens each about 60 MB
 
 
-class Sends:
+class SendLog:
     """One request's sends."""
 
     __slots__ = ("after_ns", "arrived_ns", "before_ns", "client_id", "request_id", "tokens")
@@ -43,10 +43,10 @@ class Oracle:
     """A ring of the KEPT most recent requests."""
 
     def __init__(self) -> None:
-        self.requests: deque[Sends] = deque(maxlen=KEPT)
+        self.requests: deque[SendLog] = deque(maxlen=KEPT)
 
-    def begin(self, request_id: str, client_id: str, arrived_ns: int) -> Sends:
-        sends = Sends(request_id, client_id, arrived_ns)
+    def begin(self, request_id: str, client_id: str, arrived_ns: int) -> SendLog:
+        sends = SendLog(request_id, client_id, arrived_ns)
         self.requests.append(sends)
         return sends
 

@@ -14,7 +14,7 @@ from harness.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
-    from harness.engine.figures import Figures
+    from harness.engine.engine_metrics import EngineMetrics
     from harness.engine.scheduler import Sequence, StepPlan
 
 BEHIND_NS: Final = 1_000_000_000
@@ -25,7 +25,7 @@ class Listener(Protocol):
 
     received_ns: int
 
-    def begun(self, cached_tokens: int) -> None:
+    def on_prefilled(self, cached_tokens: int) -> None:
         """The prompt is computed: `cached_tokens` of it came from the prefix cache."""
 
     def emitted(self, tokens: int, *, finished: bool) -> None:
@@ -35,7 +35,7 @@ class Listener(Protocol):
 class Player:
     """`due_ns` says when to call `play` next."""
 
-    def __init__(self, config: EngineConfig, figures: Figures) -> None:
+    def __init__(self, config: EngineConfig, figures: EngineMetrics) -> None:
         self.engine = Scheduler(config, list_emitting=True)
         self.figures = figures
         self._front_ns = config.front_end_ns
@@ -84,7 +84,7 @@ class Player:
             if self._plan is not None:
                 if self._end_ns > now_ns:
                     return
-                self.figures.woke(now_ns - self._end_ns)
+                self.figures.observe_lateness(now_ns - self._end_ns)
                 self._finish_step(self._plan)
                 start = self._end_ns
                 self._admit(start)
@@ -126,8 +126,8 @@ class Player:
                 figures.gap.observe_ns(end - self.engine.step_ends[last])
             elif listener is not None:
                 figures.ttft.observe_ns(end - listener.received_ns)
-                listener.begun(sequence.cached_tokens)
-        if tokens := counted(plan):
+                listener.on_prefilled(sequence.cached_tokens)
+        if tokens := step_token_count(plan):
             figures.step_tokens.observe(tokens)
         over = {sequence.request_id for sequence in plan.finished}
         for sequence in plan.emitting or ():
@@ -143,7 +143,7 @@ class Player:
                 listener.emitted(1, finished=False)
 
 
-def counted(plan: StepPlan) -> int:
+def step_token_count(plan: StepPlan) -> int:
     """Return the tokens of a step as vLLM counts them: a prompt's in the step that completes it."""
     prompts = sum(s.prompt_tokens - s.cached_tokens for s in plan.first if len(s.spans) == 1)
     return prompts + len(plan.first) + plan.decoded
@@ -155,7 +155,9 @@ class PacedPlayer(Player):
     For checks of the measurement itself: the expected result is known without a model.
     """
 
-    def __init__(self, config: EngineConfig, figures: Figures, first_ns: int, pace_ns: int) -> None:
+    def __init__(
+        self, config: EngineConfig, figures: EngineMetrics, first_ns: int, pace_ns: int
+    ) -> None:
         super().__init__(config, figures)
         self._first_ns = first_ns
         self._pace_ns = pace_ns
@@ -191,7 +193,7 @@ class PacedPlayer(Player):
     def play(self, now_ns: int) -> None:
         """Pass on due tokens; a late token does not delay the next ones: the phase is kept."""
         if self._due and self._due[0][0] <= now_ns:
-            self.figures.woke(now_ns - self._due[0][0])
+            self.figures.observe_lateness(now_ns - self._due[0][0])
         while self._due and self._due[0][0] <= now_ns:
             due, number, left = self._due[0]
             listener = self._listeners.get(number)

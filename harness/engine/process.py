@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from harness.engine.config import EngineConfig
-from harness.engine.server import Serving, serve
+from harness.engine.server import ServingOptions, serve
 from harness.errors import ServerUnreachable
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class EngineProcess:
 
 
 def start_engine(
-    config: EngineConfig, port: int = 0, serving: Serving | None = None
+    config: EngineConfig, port: int = 0, serving: ServingOptions | None = None
 ) -> EngineProcess:
     """Start the engine on 127.0.0.1 and wait until it listens. Raises ServerUnreachable.
 
@@ -73,7 +73,7 @@ def start_engine(
     )
     assert process.stdin is not None  # noqa: S101 - asked for above
     assert process.stdout is not None  # noqa: S101 - as above
-    options = json.dumps([asdict(config), asdict(serving or Serving())]).encode()
+    options = json.dumps([asdict(config), asdict(serving or ServingOptions())]).encode()
     try:
         process.stdin.write(options + b"\n")
         process.stdin.flush()
@@ -102,7 +102,7 @@ def main(port: int, parent: int) -> None:
         sys.stdout.write(f"{at}\n")
         sys.stdout.flush()
 
-    serve(EngineConfig(**config), port=port, serving=Serving(**serving), ready=ready)
+    serve(EngineConfig(**config), port=port, serving=ServingOptions(**serving), ready=ready)
 
 
 if __name__ == "__main__":

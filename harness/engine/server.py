@@ -16,12 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from harness import __version__
-from harness.engine.completion import Answering, BadRequest, parse_json, prompt_of, read_wish
-from harness.engine.connection import Client, listen
-from harness.engine.figures import Figures
-from harness.engine.framing import UNAUTHORIZED, Frames, answer, error, refusal
+from harness.engine.client_socket import Client, listen
+from harness.engine.completion import (
+    BadRequest,
+    TokenSender,
+    parse_completion,
+    parse_json,
+    prompt_tokens_of,
+)
+from harness.engine.engine_metrics import EngineMetrics
 from harness.engine.oracle import Oracle
 from harness.engine.player import PacedPlayer, Player
+from harness.engine.responses import UNAUTHORIZED, StreamRenderer, answer, error, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +44,7 @@ METHODS: Final = dict.fromkeys(  # all other paths allow GET and HEAD only
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingOptions:
     """Options of the server. The last four inject faults, for tests of clients."""
 
     served_name: str = ""  # default: the shape's name
@@ -54,11 +60,11 @@ class Serving:
 class Server:
     """Accepts, parses, plays, sends."""
 
-    def __init__(self, config: EngineConfig, serving: Serving) -> None:
+    def __init__(self, config: EngineConfig, serving: ServingOptions) -> None:
         self.config = config
         self.serving = serving
         self.model = serving.served_name or config.model
-        self.figures = Figures(config, self.model)
+        self.figures = EngineMetrics(config, self.model)
         self.player = (
             PacedPlayer(config, self.figures, serving.first_ns, serving.pace_ns)
             if serving.pace_ns
@@ -68,7 +74,7 @@ class Server:
         self.stopping = False
         self._served = 0
         self._clients: dict[int, Client] = {}
-        self._queue: dict[Answering, None] = {}
+        self._queue: dict[TokenSender, None] = {}
         self._poll = select.epoll()
         self._routes: dict[str, Callable[[Request], bytes]] = {
             "/health": lambda _: answer(200, b""),
@@ -199,7 +205,9 @@ class Server:
     def _complete(self, client: Client, request: Request) -> None:
         received_ns = time.monotonic_ns()
         chat = request.path == CHAT
-        wish = read_wish(parse_json(request.body), chat=chat, model=self.model, config=self.config)
+        wish = parse_completion(
+            parse_json(request.body), chat=chat, model=self.model, config=self.config
+        )
         self._served += 1
         if 0 <= self.serving.fail_after < self._served:
             raise BadRequest(500, "EngineCore encountered an issue.")
@@ -207,14 +215,14 @@ class Server:
             return
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._served}"
         stream = wish.stream and not self.serving.never_stream
-        frames = Frames(
+        frames = StreamRenderer(
             chat, request_id, self.model, int(time.time()), wish.prompt_tokens,
             wish.include_usage, wish.continuous,
         )  # fmt: skip
         sends = self.oracle.begin(
             request_id, request.headers.get("x-request-id", ""), request.arrived_ns
         )
-        answering = Answering(
+        answering = TokenSender(
             client, frames, sends, self._queue, received_ns,
             stream=stream, interval=self.config.stream_interval,
         )  # fmt: skip
@@ -246,7 +254,7 @@ class Server:
         return answer(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _tokenize(self, request: Request) -> bytes:
-        tokens = prompt_of(parse_json(request.body), chat=False)
+        tokens = prompt_tokens_of(parse_json(request.body), chat=False)
         body: dict[str, Any] = {
             "count": len(tokens), "max_model_len": self.config.max_model_len,
             "tokens": [hash(token) & 0xFFFF for token in tokens], "token_strs": None,
@@ -273,11 +281,11 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     *,
-    serving: Serving | None = None,
+    serving: ServingOptions | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is called with the port. Raises ConfigError."""
-    server = Server(config, serving or Serving())
+    server = Server(config, serving or ServingOptions())
     with listen(host, port) as listener:
 
         def stop(*_: object) -> None:

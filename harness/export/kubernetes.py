@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from harness.export.rules import in_flight
+from harness.export.alert_rules import in_flight
 
 if TYPE_CHECKING:
     from harness.export.threshold import Threshold

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.export.exported import EXPORTED
+from harness.export.metric_definitions import METRIC_DEFINITIONS
 from harness.measure.metrics import HISTOGRAMS
 from harness.wire.vllm_series import SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OURS: Final = {row.key: row.name for rows in EXPORTED.values() for row in rows}
-SERVER: Final = {row.key: row for row in SERIES}
+HARNESS_SERIES: Final = {row.key: row.name for rows in METRIC_DEFINITIONS.values() for row in rows}
+VLLM_SERIES: Final = {row.key: row for row in SERIES}
 REPLICA: Final = "job, instance, model_name"
 
 
-def spelled(key: str) -> list[str]:
+def series_names(key: str) -> list[str]:
     """Return vLLM's names of a series, the newest first."""
-    return [spelling.name for spelling in SERVER[key].spellings]
+    return [spelling.name for spelling in VLLM_SERIES[key].spellings]
 
 
-def newest(key: str) -> str:
+def newest_name(key: str) -> str:
     """Return vLLM's newest name of a series."""
-    return spelled(key)[0]
+    return series_names(key)[0]
 
 
 def rate(series: str, back: str, by: str) -> str:
@@ -55,6 +55,6 @@ def finite_mean(key: str, part: Callable[[str, str], str]) -> str:
     return f"{part('_sum', '')} / {part('_bucket', finite)}"
 
 
-def braced(labels: str) -> str:
+def label_selector(labels: str) -> str:
     """Return `{labels}`, or "" without labels."""
     return f"{{{labels}}}" if labels else ""

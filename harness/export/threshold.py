@@ -15,7 +15,7 @@ from harness.measure.result import Knee
 from harness.measure.slo import Slo
 from harness.measure.states import Status
 from harness.runfolder import names
-from harness.runfolder.reader import read_result
+from harness.runfolder.folder_reader import read_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 # Draws are clamped to these multiples of the mean. At cv 0.5 this affects one in 10,000, which
 # moves the mean by less than 0.1%, and no single request can exceed a model's context by chance.
-LEAST: Final = 1 / 8
-MOST: Final = 4.0
+MIN_MEAN_RATIO: Final = 1 / 8
+MAX_MEAN_RATIO: Final = 4.0
 
 
 def _fixed(mean: float, cv: float, rng: Random) -> float:  # noqa: ARG001 - one signature for all
@@ -46,13 +46,15 @@ class Lengths:
     cv: float = 0.0
 
     @property
-    def varies(self) -> bool:
+    def is_random(self) -> bool:
         """Whether `draw` uses its generator: seeding one takes as long as the rest of a plan."""
         return self.shape != "fixed"
 
     def draw(self, rng: Random) -> int:
         """Draw a length in tokens, at least 1, from an eighth to four times the mean."""
-        if not self.varies:
+        if not self.is_random:
             return self.mean
         value = SHAPES[self.shape](self.mean, self.cv, rng)
-        return max(1, round(min(max(value, self.mean * LEAST), self.mean * MOST)))
+        return max(
+            1, round(min(max(value, self.mean * MIN_MEAN_RATIO), self.mean * MAX_MEAN_RATIO))
+        )

@@ -7,15 +7,17 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from harness.load.lengths import MOST
-from harness.load.tokens import Calibration, Draws, prompt_ids, prompt_text
+from harness.load.lengths import MAX_MEAN_RATIO
+from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
 
 if TYPE_CHECKING:
     from harness.load.workloads import Workload
 
 UNCALIBRATED: Final = Calibration()
 UNUSED: Final = Random(0)  # noqa: S311 - for lengths that need no draw
-SAMPLE: Final = 1_000  # planned requests from which the share of clipped ones is estimated
+CLIP_SAMPLE_SIZE: Final = (
+    1_000  # planned requests from which the share of clipped ones is estimated
+)
 # A clipped text prompt stays this share below the context: the server's tokenizer may count some
 # more tokens than the calibration predicts, and refuses a request that is one token too long.
 TEXT_MARGIN: Final = 0.02
@@ -34,7 +36,7 @@ class RequestSpec(NamedTuple):
     system: str = ""  # a shared prefix, for workloads that have one (chat only)
 
 
-def randomness(*key: object) -> Random:
+def seeded_random(*key: object) -> Random:
     """Return a generator that depends on `key` alone, in every process and on every machine."""
     # `Random(str)` hashes the text with SHA-512, so similar keys give unrelated generators.
     return Random("/".join(map(str, key)))  # noqa: S311 - not a secret
@@ -59,21 +61,23 @@ def room_of(workload: Workload) -> int:
     return context if workload.token_ids else int(context * (1 - TEXT_MARGIN))
 
 
-def clipped(workload: Workload, seed: int) -> int:
+def count_clipped(workload: Workload, seed: int) -> int:
     """Return how many of the first SAMPLE requests are shortened to fit the model's context."""
-    longest = workload.system_tokens + MOST * (workload.prompt.mean + workload.output.mean)
+    longest = workload.system_tokens + MAX_MEAN_RATIO * (
+        workload.prompt.mean + workload.output.mean
+    )
     room = room_of(workload)
     if longest <= room:
         return 0  # no draw is longer
     whole = replace(workload, max_model_len=0)
-    planned = (sum(plan_lengths(whole, seed, 0, number)) for number in range(SAMPLE))
+    planned = (sum(plan_lengths(whole, seed, 0, number)) for number in range(CLIP_SAMPLE_SIZE))
     return sum(tokens > room > 0 for tokens in planned)
 
 
 def plan_lengths(workload: Workload, seed: int, worker: int, number: int) -> tuple[int, int]:
     """Return the (prompt, output) tokens of `plan` with these arguments, without making a text."""
-    varies = workload.prompt.varies or workload.output.varies
-    return draw_lengths(workload, randomness(seed, worker, number) if varies else UNUSED)
+    is_random = workload.prompt.is_random or workload.output.is_random
+    return draw_lengths(workload, seeded_random(seed, worker, number) if is_random else UNUSED)
 
 
 def plan(
@@ -91,7 +95,7 @@ def plan(
     the same server again, its prefix cache would make the second run look faster.
     """
     prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, number)
-    draws = Draws(f"{run_id}/{seed}/{worker}/{number}")
+    draws = HashedDraws(f"{run_id}/{seed}/{worker}/{number}")
     if workload.token_ids:
         ids = prompt_ids(prompt_tokens, draws)
         return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids)
@@ -104,4 +108,4 @@ def plan(
 def _system_message(tokens: int, calibration: Calibration) -> str:
     """Return the prefix that all requests of a workload share, in all runs."""
     per_message = Calibration(calibration.per_word)  # the template counts once, in the user's part
-    return prompt_text(per_message.words(tokens), randomness("system", tokens))
+    return prompt_text(per_message.words(tokens), seeded_random("system", tokens))

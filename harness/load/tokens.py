@@ -82,7 +82,7 @@ def _filler_ids() -> tuple[int, ...]:
     return tuple(Random("filler").choices(TOKEN_IDS, k=TEXT_WORDS))  # noqa: S311 - not a secret
 
 
-class Draws:
+class HashedDraws:
     """A few draws that depend on a key alone, in a tenth of the time that seeding a Random takes.
 
     Same in every process and on every machine. 192 bits in total: the first eight words of a prompt
@@ -105,7 +105,7 @@ class Draws:
         return drawn
 
 
-def prompt_text(words: int, rng: Random | Draws) -> str:
+def prompt_text(words: int, rng: Random | HashedDraws) -> str:
     """Return `words` English words: the first ones from `rng`, the rest a slice of a fixed text."""
     head = rng.choices(WORDS, k=min(words, UNIQUE_WORDS))
     need = words - len(head)
@@ -118,7 +118,7 @@ def prompt_text(words: int, rng: Random | Draws) -> str:
     return f"{' '.join(head)} {body.rstrip()}"
 
 
-def prompt_ids(tokens: int, rng: Random | Draws) -> tuple[int, ...]:
+def prompt_ids(tokens: int, rng: Random | HashedDraws) -> tuple[int, ...]:
     """Return exactly `tokens` token ids: the first ones from `rng`, the rest a fixed slice."""
     head = tuple(rng.choices(TOKEN_IDS, k=min(tokens, UNIQUE_WORDS)))
     whole, part = divmod(tokens - len(head), TEXT_WORDS)

@@ -51,7 +51,7 @@ class Histogram:
         return self.counts[place - 1] if place else 0.0
 
 
-def added(histograms: Sequence[Histogram]) -> Histogram:
+def sum_histograms(histograms: Sequence[Histogram]) -> Histogram:
     """Several engines as one, on the bounds that all of them have. One histogram at least."""
     first = histograms[0]
     if all(each.bounds == first.bounds for each in histograms):
@@ -63,7 +63,7 @@ def added(histograms: Sequence[Histogram]) -> Histogram:
     return Histogram(bounds, counts, fsum(each.sum for each in histograms))
 
 
-def delta(first: Histogram, last: Histogram) -> Histogram | None:
+def histogram_delta(first: Histogram, last: Histogram) -> Histogram | None:
     """The observations between two readings; None after a restart or a change of buckets."""
     counts = tuple(b - a for a, b in zip(first.counts, last.counts, strict=False))
     if first.bounds != last.bounds or any(count < 0 for count in counts):
@@ -84,7 +84,7 @@ def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | Non
     return (histogram.bounds[place - 1] if place else 0.0), histogram.bounds[place]
 
 
-def ladder(min_us: int, max_us: int) -> tuple[float, ...]:
+def bucket_ladder(min_us: int, max_us: int) -> tuple[float, ...]:
     """Bounds in seconds from `min_us` to `max_us`, both of STEPS times a power of ten, and +Inf.
 
     They are whole microseconds, so that a bound is the same number wherever it is written.
@@ -94,7 +94,7 @@ def ladder(min_us: int, max_us: int) -> tuple[float, ...]:
     return (*(us / 1_000_000 for us in dict.fromkeys(every) if min_us <= us <= max_us), inf)
 
 
-class Counts:
+class HistogramCounter:
     """A histogram that observations are added to."""
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:

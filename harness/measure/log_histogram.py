@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 MANTISSA_BITS: Final = 10  # 1,024 bins per doubling
 _SHIFT: Final = 52 - MANTISSA_BITS
 _BIN_OF_ONE: Final = (1023 << MANTISSA_BITS) - 1  # a double's exponent is stored with 1023 added
-BINS: Final = (54 << MANTISSA_BITS) + 1  # up to 2^53 ns, a hundred days
+DURATION_BINS: Final = (54 << MANTISSA_BITS) + 1  # up to 2^53 ns, a hundred days
 # Cells per value up to which a dense np.bincount is faster than sorting.
 DENSE_CELLS: Final = 4
 
 
-def bin_of(ns: Ints) -> Ints:
+def duration_bin(ns: Ints) -> Ints:
     """Bin of each duration: 0 for 0 and below, then 1,024 for each doubling; shape as `ns`.
 
     Read as an integer, the bits of a positive double are its exponent and then its mantissa, which
@@ -37,7 +37,7 @@ def bin_of(ns: Ints) -> Ints:
     bins = ns.astype(np.float64).view(np.int64)
     bins >>= _SHIFT
     bins -= _BIN_OF_ONE
-    return np.clip(bins, 0, BINS - 1, out=bins)
+    return np.clip(bins, 0, DURATION_BINS - 1, out=bins)
 
 
 class LogHistogram:
@@ -52,7 +52,7 @@ class LogHistogram:
     def add(
         self, ns: Ints, bins: Ints, blocks: Ints | int = 0, weights: Ints | None = None
     ) -> None:
-        """Count durations with their bins (`bin_of`) in blocks, each once or `weights` times."""
+        """Count durations with their bins (`duration_bin`) by block, each `weights` times."""
         if not len(ns):
             return
         # Cells are renumbered within the range of bins that occurs here, so that np.bincount needs
@@ -66,7 +66,7 @@ class LogHistogram:
         counts = np.bincount(keys, weights, len(used))
         sums = np.bincount(keys, ns if weights is None else ns * weights, len(used))
         some = np.flatnonzero(counts)
-        cells = used[some] // width * BINS + used[some] % width + low
+        cells = used[some] // width * DURATION_BINS + used[some] % width + low
         self._merge(cells, counts[some].astype(np.float64), sums[some].astype(np.float64))
 
     def _merge(self, cells: Ints, counts: Floats, sums: Floats) -> None:
@@ -77,26 +77,26 @@ class LogHistogram:
         self._totals = None
 
     @classmethod
-    def side_by_side(cls, parts: Sequence[LogHistogram], blocks: Sequence[int]) -> LogHistogram:
+    def concat_blocks(cls, parts: Sequence[LogHistogram], blocks: Sequence[int]) -> LogHistogram:
         """Concatenate histograms along the block axis; `blocks`: how many blocks each one has."""
         whole = cls()
         first = 0
         for part, number in zip(parts, blocks, strict=True):
-            whole._merge(part._cells + first * BINS, part._counts, part._sums)  # noqa: SLF001
+            whole._merge(part._cells + first * DURATION_BINS, part._counts, part._sums)  # noqa: SLF001
             first += number
         return whole
 
     @property
     def cells(self) -> tuple[Ints, Ints, Floats]:
         """(block, index of its bin in `totals`, count) of each cell with a count."""
-        bins = self._cells % BINS
-        return self._cells // BINS, np.searchsorted(self.totals[0], bins), self._counts
+        bins = self._cells % DURATION_BINS
+        return self._cells // DURATION_BINS, np.searchsorted(self.totals[0], bins), self._counts
 
     @property
     def totals(self) -> tuple[Ints, Floats, Floats]:
         """(bin, count, mean of its values in ns) of each bin with a count, ascending."""
         if self._totals is None:
-            bins, where = np.unique(self._cells % BINS, return_inverse=True)
+            bins, where = np.unique(self._cells % DURATION_BINS, return_inverse=True)
             counts = _sums(where, self._counts)
             self._totals = bins, counts, _sums(where, self._sums) / counts
         return self._totals

@@ -1,7 +1,7 @@
 """METRICS: the one table of what is measured. A new latency is a function and a row here.
 
 SLOs, result.json, live figures, Prometheus series, recording rules, panels, the report, the live
-page and docs/metrics.md iterate over it. A latency's observations come as `Observed`: their
+page and docs/metrics.md iterate over it. A latency's observations come as `Observations`: their
 bounds in ns (equal if the stamp is exact), +inf for failures. The unit is ns in code, ms for
 people, and seconds for Prometheus.
 """
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from harness.measure.histogram import ladder
-from harness.measure.records import Outcome
-from harness.measure.table import OK, OUTCOME_CODE, RecordTable
+from harness.measure.histogram import bucket_ladder
+from harness.measure.records.record_table import OK, OUTCOME_CODE, RecordTable
+from harness.measure.records.request_record import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Observations:
     """n observations of one latency in ns; each lies in [lo, hi], equal if the stamp is exact.
 
     `ns` is the value by the stamps themselves. +inf: the request failed. An open request without an
@@ -49,7 +49,7 @@ class Observed:
         return np.asarray(np.isfinite(self.ns) & np.isinf(self.hi_ns))
 
 
-def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Observed:
+def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Observations:
     """From sent to an instant in (lows, ends], where `have`; open ones [age, inf], failed inf."""
     is_open = table.is_open
     known = have & ((table.outcome == OK) | is_open)
@@ -57,10 +57,10 @@ def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Obs
     ns = np.where(known, ends - table.sent_ns, age)
     lo = np.where(known, (lows - table.sent_ns).clip(min=0), age)
     hi = np.where(known, ns, np.inf)
-    return Observed(ns, lo, hi, np.where(known, ends, table.done_ns), np.arange(len(table)))
+    return Observations(ns, lo, hi, np.where(known, ends, table.done_ns), np.arange(len(table)))
 
 
-def _to_event(table: RecordTable, index: Ints) -> Observed:
+def _to_event(table: RecordTable, index: Ints) -> Observations:
     """From sent to event `index` of each request (-1: it has none)."""
     have = index >= 0
     if not len(table.at_ns):
@@ -69,33 +69,33 @@ def _to_event(table: RecordTable, index: Ints) -> Observed:
     return _per_request(table, table.at_ns[flat], table.not_before_ns[flat], have)
 
 
-def ttft(table: RecordTable) -> Observed:
+def ttft(table: RecordTable) -> Observations:
     """First token: the first event that carries one, a reasoning token included."""
     return _to_event(table, np.where(table.counts > 0, 0, -1))
 
 
-def ttfot(table: RecordTable) -> Observed:
+def ttfot(table: RecordTable) -> Observations:
     """First token of the answer itself, after any reasoning."""
     reached = table.answer_index < table.counts  # a table cut at a horizon may not hold it yet
     return _to_event(table, np.where(reached, table.answer_index, -1))
 
 
-def e2e(table: RecordTable) -> Observed:
+def e2e(table: RecordTable) -> Observations:
     """First byte sent to last byte received."""
     return _per_request(table, table.done_ns, table.done_ns, table.outcome == OK)
 
 
-def tpot(table: RecordTable) -> Observed:
+def tpot(table: RecordTable) -> Observations:
     """(last token - first token) / (tokens after the first event), of each ended request.
 
     With one token per event that is the field's (last - first) / (output tokens - 1). Requests of
     one event have none and are left out; open ones are not judged before they end.
     """
-    bad = failed(table)
+    bad = failed_requests(table)
     rows = np.flatnonzero(bad | ((table.counts > 1) & (table.outcome == OK)))
     if not len(table.at_ns):
         inf = np.full(len(rows), np.inf)
-        return Observed(inf, inf, inf, table.done_ns[rows], rows)
+        return Observations(inf, inf, inf, table.done_ns[rows], rows)
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
     first = np.minimum(table.offsets[:-1][rows], len(table.at_ns) - 1)
     last = np.maximum(table.offsets[1:][rows] - 1, first)
@@ -109,10 +109,10 @@ def tpot(table: RecordTable) -> Observed:
             at[last] - low[first],
         )
     )
-    return Observed(ns, lo, hi, table.done_ns[rows], rows)
+    return Observations(ns, lo, hi, table.done_ns[rows], rows)
 
 
-def tps(table: RecordTable) -> Observed:
+def tps(table: RecordTable) -> Observations:
     """The inverse of each request's output speed: its TPOT, so that slow is high.
 
     A speed's lower tail is this one's upper tail, so a speed is counted, judged and decided as any
@@ -126,10 +126,10 @@ def tps(table: RecordTable) -> Observed:
     row = np.concatenate([seen.row, silent])
     order = np.argsort(row)  # by request, as in every latency
     ns, lo, hi = (np.concatenate([x, inf])[order] for x in (seen.ns, seen.lo_ns, seen.hi_ns))
-    return Observed(ns, lo, hi, table.done_ns[row[order]], row[order])
+    return Observations(ns, lo, hi, table.done_ns[row[order]], row[order])
 
 
-def failed(table: RecordTable) -> Bools:
+def failed_requests(table: RecordTable) -> Bools:
     """Requests that failed; those that the harness itself cut off have not ended."""
     return np.asarray((table.outcome != OK) & ~table.is_open)
 
@@ -145,7 +145,7 @@ def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
 
     They count when the request failed.
     """
-    rows = np.flatnonzero(failed(table))
+    rows = np.flatnonzero(failed_requests(table))
     if not len(rows):  # the usual case: no event needs to be counted
         return rows, rows
     owed = (table.planned_tokens - np.maximum(delivered_tokens(table), 1))[rows]
@@ -195,7 +195,7 @@ def event_gaps(events: Events) -> TokenGaps:
     return TokenGaps(end, at_ns, at_ns - before_ns, min_ns, at_ns - low[end - 1])
 
 
-def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observed:
+def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observations:
     """Every gap of every request, plus one +inf gap for each token not delivered.
 
     A gap counts when it ends.
@@ -204,7 +204,7 @@ def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observed:
         raise ValueError("a thinned-out table has no gaps: use the chunks of what it was made from")
     seen, lost = gaps(table), np.repeat(*lost_gaps(table))
     inf = np.full(len(lost), np.inf)
-    return Observed(
+    return Observations(
         ns=np.concatenate([seen.ns, inf]),
         lo_ns=np.concatenate([seen.min_ns, inf]),
         hi_ns=np.concatenate([seen.max_ns, inf]),
@@ -213,7 +213,7 @@ def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observed:
     )
 
 
-def itl(table: RecordTable) -> Observed:
+def itl(table: RecordTable) -> Observations:
     """The gaps between token-bearing events."""
     return pooled(table, event_gaps)
 
@@ -229,25 +229,25 @@ def token_gaps(events: Events) -> TokenGaps:
     return TokenGaps(*(np.repeat(column, tokens) for column in columns))
 
 
-def itl_per_token(table: RecordTable) -> Observed:
+def itl_per_token(table: RecordTable) -> Observations:
     """The gaps between tokens."""
     return pooled(table, token_gaps)
 
 
-def schedule_lag(table: RecordTable) -> Observed:
+def schedule_lag(table: RecordTable) -> Observations:
     """From when a request was scheduled to when it was sent, of those that have a schedule."""
     sent = (table.scheduled_ns >= 0) & (table.outcome != OUTCOME_CODE[Outcome.dropped])
     rows = np.flatnonzero(sent)
     ns = (table.sent_ns - table.scheduled_ns)[rows].astype(float)
-    return Observed(ns, ns, ns, table.sent_ns[rows], rows)
+    return Observations(ns, ns, ns, table.sent_ns[rows], rows)
 
 
 def good_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
     """Requests that succeeded and met every SLO by their own figures."""
     good = np.asarray(table.outcome == OK)
     for slo in slos:
-        row = PROMISED[slo.metric]
-        seen = PROMISED[row.judged_by or row.key].observe(table)
+        row = SLO_METRICS[slo.metric]
+        seen = SLO_METRICS[row.judged_by or row.key].observe(table)
         good[seen.row[seen.ns > slo.limit_ns]] = False
     return good
 
@@ -273,7 +273,7 @@ class Metric:
 class LatencyMetric(Metric):
     """A latency with one observation per request or, with `gaps`, per gap between tokens."""
 
-    observe: Callable[[RecordTable], Observed]
+    observe: Callable[[RecordTable], Observations]
     gaps: Callable[[Events], TokenGaps] | None = None  # `observe` pools these over requests
     slo: bool = True  # promised by SLOs, and a field of `result.Level`
     speed: bool = False  # for people its inverse, in tokens/s: more is better
@@ -290,7 +290,7 @@ class LatencyMetric(Metric):
 # Ten buckets per decade, from a small model's gap to a long answer: a quantile read from them is
 # known within a third at worst. Common limits (50 ms, 200 ms, 500 ms, 2 s) are bounds, so that
 # the share over them is exact.
-GAP_S: Final = ladder(500, 10_000_000)
+GAP_S: Final = bucket_ladder(500, 10_000_000)
 AT_END: Final = "Counted when the request ends; +Inf when it fails."
 
 METRICS: Final[dict[str, Metric]] = {
@@ -301,7 +301,7 @@ METRICS: Final[dict[str, Metric]] = {
             "From the instant the request's first byte goes to the kernel on an open connection to "
             "the arrival of the first event that carries a token (non-empty content, text, "
             "reasoning or tool-call delta). A role-only or empty event is not a token.",
-            "harness_ttft_seconds", "ms", ttft, buckets_s=ladder(2_000, 200_000_000),
+            "harness_ttft_seconds", "ms", ttft, buckets_s=bucket_ladder(2_000, 200_000_000),
             counted="Counted when the first token arrives; a request that fails without one counts "
             "as +Inf.", early=True, live=True, headline=True,
             high="p99 far above p95: bursts of prompts; see TTFT split. A second band far up: some "
@@ -349,7 +349,7 @@ METRICS: Final[dict[str, Metric]] = {
         LatencyMetric(
             "e2e", "e2e", "End-to-end latency",
             "From the first byte sent to the last byte received; connecting is measured apart.",
-            "harness_e2e_seconds", "ms", e2e, buckets_s=ladder(20_000, 1_000_000_000),
+            "harness_e2e_seconds", "ms", e2e, buckets_s=bucket_ladder(20_000, 1_000_000_000),
             counted=AT_END, at_age=True,
             high="Dominated by output length: compare like with like; bands are lengths of "
             "answers, see the workload.",
@@ -358,7 +358,7 @@ METRICS: Final[dict[str, Metric]] = {
             "schedule_lag", "schedule lag", "Schedule lag",
             "How much later than scheduled a request was sent; only for runs with a schedule.",
             "harness_schedule_lag_seconds", "ms", schedule_lag, slo=False,
-            buckets_s=ladder(100, 10_000_000),
+            buckets_s=bucket_ladder(100, 10_000_000),
             counted="How much later than scheduled it was sent; only for runs with a schedule.",
         ),
         Metric(
@@ -381,9 +381,9 @@ METRICS: Final[dict[str, Metric]] = {
     )
 }  # fmt: skip
 ALL_LATENCIES: Final = {k: m for k, m in METRICS.items() if isinstance(m, LatencyMetric)}
-PROMISED: Final = {k: m for k, m in ALL_LATENCIES.items() if m.slo}
-LATENCIES: Final = {k: m for k, m in PROMISED.items() if not m.speed}  # in ms
-SPEEDS: Final = {k: m for k, m in PROMISED.items() if m.speed}
+SLO_METRICS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.slo}
+LATENCIES: Final = {k: m for k, m in SLO_METRICS.items() if not m.speed}  # in ms
+SPEEDS: Final = {k: m for k, m in SLO_METRICS.items() if m.speed}
 GAPS: Final = {k: m.gaps for k, m in ALL_LATENCIES.items() if m.gaps is not None}
 HEADLINES: Final = {k: m.name for k, m in LATENCIES.items() if m.headline}
 HISTOGRAMS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.buckets_s}

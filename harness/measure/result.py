@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from harness.measure.audit import Audit, Little
-from harness.measure.gpuside import GpuFigures
-from harness.measure.interference import ArrivalFigures, GapFigures
-from harness.measure.metrics import LATENCIES, PROMISED
-from harness.measure.power import PlateauKnee, PowerKnee
-from harness.measure.seats import MaxNumSeqs
-from harness.measure.selfcheck import ClientFigures
-from harness.measure.serverside import ServerFigures
+from harness.measure.diagnosis.audit import Audit, Little
+from harness.measure.diagnosis.gpu_window import GpuFigures
+from harness.measure.diagnosis.instrument import ClientFigures
+from harness.measure.diagnosis.interference import ArrivalFigures, GapFigures
+from harness.measure.diagnosis.server_window import ServerFigures
+from harness.measure.diagnosis.slots import MaxNumSeqs
+from harness.measure.diagnosis.trace_split import TracedSplit
+from harness.measure.diagnosis.ttft_split import TtftSplit
+from harness.measure.metrics import LATENCIES, SLO_METRICS
+from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
-from harness.measure.traces import TracedSplit
-from harness.measure.ttft_split import TtftSplit
-from harness.measure.typed import from_json
+from harness.measure.typed_json import from_json
 from harness.units import SECOND
 
 Json = dict[str, Any]
@@ -197,7 +197,7 @@ class Level:
 
     def observed(self, slo: Slo) -> float:
         """The quantile that an SLO limits, in its unit; NaN if levels do not have it."""
-        return float(getattr(getattr(self, PROMISED[slo.metric].field), slo.statistic, nan))
+        return float(getattr(getattr(self, SLO_METRICS[slo.metric].field), slo.statistic, nan))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.errors import ConfigError, closest
-from harness.measure.metrics import GAPS, LATENCIES, PROMISED, SPEEDS
+from harness.measure.metrics import GAPS, LATENCIES, SLO_METRICS, SPEEDS
 from harness.units import MS, SECOND, duration_ns, exact_ns
 
 _FORM = re.compile(r"(?P<metric>\w+?)(_(?P<q>p[0-9.]+|mean|avg|median|max|min))?=(?P<limit>.+)")
@@ -48,7 +48,7 @@ class Slo:
     @property
     def unit(self) -> str:
         """The unit of `limit`."""
-        return PROMISED[self.metric].unit
+        return SLO_METRICS[self.metric].unit
 
     @property
     def beyond(self) -> str:
@@ -69,11 +69,11 @@ class Slo:
     def parse(cls, text: str) -> "Slo":
         """Read `ttft_p95=500ms`; p99.9 is p999. Raises ConfigError with an example."""
         match = _FORM.fullmatch(text.strip())
-        if match is None or match["metric"] not in PROMISED:
+        if match is None or match["metric"] not in SLO_METRICS:
             metric = closest(match["metric"] if match else "", LATENCIES, "ttft")
             raise ConfigError(
                 f"--slo is {text!r}, and SLOs are limits on latencies and output speed: "
-                f"expected METRIC_pQQ=LIMIT with a metric of {', '.join(PROMISED)}; "
+                f"expected METRIC_pQQ=LIMIT with a metric of {', '.join(SLO_METRICS)}; "
                 f"try '{metric}_p95=500ms'."
             )
         if match["metric"] in SPEEDS:

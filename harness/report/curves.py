@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.states import Decision, Verdict
-from harness.report.say import Figure, slo_limit
+from harness.report.numbers import Quantity, slo_limit
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from harness.measure.result import Level
     from harness.measure.slo import Slo
-    from harness.report.facts import Facts
+    from harness.report.report_data import ReportData
 
     Points = list[tuple[float, float]]
 
@@ -55,18 +55,20 @@ MIN_TICK_DISTANCE: Final = 0.04  # of the axis: closer ticks would overlap
 ARROW_PX: Final = 16  # px above a point: the arrow of an interval without upper end
 
 
-def curves(facts: Facts) -> list[str]:
+def curve_charts(facts: ReportData) -> list[str]:
     """One SVG per panel; panels without any figure are omitted."""
     names = [name for name in PANELS if facts.slos or name != "goodput"]
-    drawn = {name: panel(facts, name) for name in names}
+    drawn = {name: curve_chart(facts, name) for name in names}
     if (metric := metric_around_knee(facts)) is not None:
         after = list(drawn).index(metric) + 1
         rest = list(drawn.items())
-        drawn = dict([*rest[:after], ("around", panel(facts, metric, around=True)), *rest[after:]])
+        drawn = dict(
+            [*rest[:after], ("around", curve_chart(facts, metric, around=True)), *rest[after:]]
+        )
     return [svg for svg in drawn.values() if svg]
 
 
-def metric_around_knee(facts: Facts) -> str | None:
+def metric_around_knee(facts: ReportData) -> str | None:
     """The latency closest to its limit around the knee; None if few levels are there."""
     near = [level for level in facts.used if _is_near_knee(facts, level)]
     p95 = [slo for slo in facts.slos if slo.name == f"{slo.metric}_p95" and slo.metric in PANELS]
@@ -80,20 +82,20 @@ def metric_around_knee(facts: Facts) -> str | None:
     return max(p95, key=ratio).metric
 
 
-def panel(facts: Facts, name: str, *, around: bool = False) -> str:
+def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
     """One panel of PANELS; "" if no level has its figure. `around`: only levels near the knee."""
     title, metric = PANELS[name]
 
-    def figure_of(level: Level) -> Figure:
+    def figure_of(level: Level) -> Quantity:
         if name == "throughput":
-            return Figure(level.output_tokens_per_s)
-        return Figure.of(level.latency(metric)) if metric else Figure(level.goodput_per_s)
+            return Quantity(level.output_tokens_per_s)
+        return Quantity.of(level.latency(metric)) if metric else Quantity(level.goodput_per_s)
 
     def near(level: Level) -> bool:
         return not around or _is_near_knee(facts, level)
 
     groups = [levels for levels in facts.by_users if near(levels[0])]
-    medians = _means(groups, lambda s: Figure.of(s.latency(metric), "p50")) if metric else []
+    medians = _means(groups, lambda s: Quantity.of(s.latency(metric), "p50")) if metric else []
     shown = [level for level in facts.levels if near(level) and figure_of(level).known]
     if not shown and not medians:
         return ""
@@ -121,7 +123,7 @@ def panel(facts: Facts, name: str, *, around: bool = False) -> str:
         return to_svg(figure, f"curve-{name}{'-around' * around}", f"{title} against users")
 
 
-def _is_near_knee(facts: Facts, level: Level) -> bool:
+def _is_near_knee(facts: ReportData, level: Level) -> bool:
     at = facts.knee.estimate or 0
     return abs(level.users - at) <= KNEE_NEIGHBORHOOD * at
 
@@ -165,7 +167,7 @@ def _x_axis(axes: Axes, users: list[int], *, linear: bool) -> None:
 
 
 def _y_axis(
-    axes: Axes, facts: Facts, metric: str, values: Sequence[float], *, around: bool
+    axes: Axes, facts: ReportData, metric: str, values: Sequence[float], *, around: bool
 ) -> None:
     from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
 
@@ -199,7 +201,7 @@ def log_ticks(axis: object) -> None:
     axis.set_minor_locator(NullLocator())  # type: ignore[attr-defined]
 
 
-def _means(groups: Sequence[Sequence[Level]], figure_of: Callable[[Level], Figure]) -> Points:
+def _means(groups: Sequence[Sequence[Level]], figure_of: Callable[[Level], Quantity]) -> Points:
     """(users, mean over the level's holds) of each level with a finite figure."""
     means: Points = []
     for levels in groups:
@@ -214,7 +216,7 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _point(axes: Axes, x: float, result: str, seen: Figure, *, small: bool) -> None:
+def _point(axes: Axes, x: float, result: str, seen: Quantity, *, small: bool) -> None:
     marker, color = RESULT_MARKERS.get(result, ("o", MUTED))
     if math.isinf(seen.value):  # requests failed, so the value is infinite
         place = axes.get_xaxis_transform()
@@ -234,7 +236,7 @@ def _point(axes: Axes, x: float, result: str, seen: Figure, *, small: bool) -> N
               zorder=3)  # fmt: skip
 
 
-def _knee(axes: Axes, facts: Facts) -> None:
+def _knee(axes: Axes, facts: ReportData) -> None:
     knee, (lo, hi) = facts.knee, facts.knee.ci95
     if knee.estimate is None:
         return
@@ -248,7 +250,7 @@ def _knee(axes: Axes, facts: Facts) -> None:
                   color=GREEN, fontsize=11, fontweight="bold")  # fmt: skip
 
 
-def _slo_lines(axes: Axes, facts: Facts, metric: str) -> None:
+def _slo_lines(axes: Axes, facts: ReportData, metric: str) -> None:
     for slo in facts.slos:
         if slo.metric != metric:
             continue

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.figures import in_window
-from harness.measure.gaps import together
+from harness.measure.latency_figures import in_window
 from harness.measure.metrics import ttft
+from harness.measure.records.token_gaps import pool_gaps
 from harness.measure.states import Decision
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.say import count, metric_name, slo_limit
+from harness.report.numbers import count_of, metric_name, slo_limit
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.measure.result import Level
-    from harness.report.facts import Facts
+    from harness.report.report_data import ReportData
 
 MAX_CURVE_POINTS: Final = 240  # more would not be visible
 MIN_MEDIAN_DIVISOR: Final = 20  # a drawing begins at this part of the lowest median
 CURVE_STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
 
 
-def distributions(facts: Facts) -> list[str]:
+def distribution_charts(facts: ReportData) -> list[str]:
     """One SVG each for TTFT and ITL; none where nothing was measured."""
-    return [svg for metric in ("ttft", "itl") if (svg := distribution(facts, metric))]
+    return [svg for metric in ("ttft", "itl") if (svg := distribution_chart(facts, metric))]
 
 
-def chosen_levels(facts: Facts) -> dict[str, list[Level]]:
+def chosen_levels(facts: ReportData) -> dict[str, list[Level]]:
     """The holds of the level at the knee, of the next failing one, and of one near its half."""
     at = facts.result.at_knee
     levels = facts.by_users
@@ -53,7 +53,7 @@ def chosen_levels(facts: Facts) -> dict[str, list[Level]]:
 Curve = tuple["NDArray[np.float64]", "NDArray[np.float64]"]  # x in ms, share at most x
 
 
-def ttft_curve(facts: Facts, levels: list[Level]) -> Curve:
+def ttft_curve(facts: ReportData, levels: list[Level]) -> Curve:
     """Of all requests sent in the windows; failed requests count as infinite."""
     table = facts.run.table
     seen = ttft(table)
@@ -67,10 +67,10 @@ def ttft_curve(facts: Facts, levels: list[Level]) -> Curve:
     return values[rank], (rank + 1) / max(n, 1)
 
 
-def itl_curve(facts: Facts, levels: list[Level]) -> Curve:
+def itl_curve(facts: ReportData, levels: list[Level]) -> Curve:
     """Of all gaps that ended in the windows; gaps that never ended count as infinite."""
     windows = [(level.settled_ns, level.end_ns) for level in levels]
-    gaps = together([facts.gaps[window] for window in windows if window in facts.gaps])
+    gaps = pool_gaps([facts.gaps[window] for window in windows if window in facts.gaps])
     _, counts, means = gaps.histograms["ns"].totals
     n = gaps.finite
     rank = np.unique(np.linspace(0, n - 1, min(n, MAX_CURVE_POINTS)).round().astype(int))
@@ -78,7 +78,7 @@ def itl_curve(facts: Facts, levels: list[Level]) -> Curve:
     return x, (rank + 1) / max(gaps.n, 1)
 
 
-def curves(facts: Facts, metric: str) -> dict[str, tuple[int, Curve]]:
+def level_curves(facts: ReportData, metric: str) -> dict[str, tuple[int, Curve]]:
     """(users, curve) of each chosen level that has observations above zero: x is logarithmic."""
     curve = {"ttft": ttft_curve, "itl": itl_curve}[metric]
     levels = chosen_levels(facts)
@@ -86,9 +86,9 @@ def curves(facts: Facts, metric: str) -> dict[str, tuple[int, Curve]]:
     return {name: (users, c) for name, (users, c) in found.items() if (c[0] > 0).any()}
 
 
-def distribution(facts: Facts, metric: str) -> str:
+def distribution_chart(facts: ReportData, metric: str) -> str:
     """The empirical distribution of one latency; "" when there are no observations."""
-    samples = curves(facts, metric)
+    samples = level_curves(facts, metric)
     if not samples:
         return ""
     failed = {level.users for level in facts.used if level.decision == Decision.failed}
@@ -105,7 +105,7 @@ def distribution(facts: Facts, metric: str) -> str:
             color, dash = CURVE_STYLES[name]
             if name == "above" and users not in failed:
                 color = GOLD
-            label = f"{count(users, 'user')}" + (" (holds)" if users == facts.knee.holds else "")
+            label = f"{count_of(users, 'user')}" + (" (holds)" if users == facts.knee.holds else "")
             axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)
         for slo in facts.slos:
             if slo.metric == metric:

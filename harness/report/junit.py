@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from harness.errors import EXIT_OK, one_line
 from harness.measure.states import Verdict
-from harness.report.answer import verdict
+from harness.report.answer import slo_sentence
 
 if TYPE_CHECKING:
     from harness.measure.result import Result
@@ -23,7 +23,7 @@ def junit(result: Result) -> str:
     passes: if no case explains the exit code, the status of the run becomes one.
     """
     results, error = [*result.slos, *filter(None, [result.errors])], result.commonest_error
-    cases: list[TestCase] = [(one.slo, one.verdict, verdict(one, error)) for one in results]
+    cases: list[TestCase] = [(one.slo, one.verdict, slo_sentence(one, error)) for one in results]
     cases += [(gate.name, gate.verdict, gate.sentence) for gate in result.gates]
     if result.exit_code != EXIT_OK and all(found == Verdict.met for _, found, _ in cases):
         reason = result.invalid_reason or f"exit code {result.exit_code}"

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.measure.metrics import HEADLINES, LATENCIES
 from harness.measure.states import Status
-from harness.report.facts import knee_figures, mapping
-from harness.report.say import (
+from harness.report.numbers import (
     UNKNOWN,
-    Figure,
+    Quantity,
     as_float,
-    bounds,
-    count,
-    in_markdown,
-    places,
-    rounded,
-    say,
+    as_interval,
+    count_of,
+    decimal_places,
+    escape_markdown,
+    format_number,
+    format_rounded,
 )
+from harness.report.report_data import as_mapping, knee_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.measure.result import Level
-    from harness.report.facts import Facts
+    from harness.report.report_data import ReportData
 
     Row = dict[str, str]
 
@@ -49,10 +49,10 @@ def markdown(rows: Sequence[Row], *texts: str) -> list[str]:
         return []
     rule = (" --- |" if name in texts else " ---: |" for name in rows[0])
     lines = [f"| {' | '.join(rows[0])} |", f"|{''.join(rule)}"]
-    return lines + [f"| {' | '.join(map(in_markdown, row.values()))} |" for row in rows]
+    return lines + [f"| {' | '.join(map(escape_markdown, row.values()))} |" for row in rows]
 
 
-def aligned(rows: Sequence[Row], escape: Callable[[str], str] = in_markdown) -> list[str]:
+def aligned(rows: Sequence[Row], escape: Callable[[str], str] = escape_markdown) -> list[str]:
     """Lines of a table that reads well as it is and is Markdown too."""
     lines = [list(rows[0]), *([escape(cell) for cell in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -61,24 +61,26 @@ def aligned(rows: Sequence[Row], escape: Callable[[str], str] = in_markdown) -> 
     return [f"| {' | '.join(line)} |" for line in padded]
 
 
-def cards(facts: Facts) -> list[dict[str, str]]:
+def tiles(facts: ReportData) -> list[dict[str, str]]:
     """The tiles below the headline."""
     out = []
     knee = facts.knee
     if knee.holds:
         fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
-        out.append({"name": "Holds", "value": count(knee.holds, "user"), "note": fails})
+        out.append({"name": "Holds", "value": count_of(knee.holds, "user"), "note": fails})
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append({"name": "Best estimate", "value": count(knee.estimate, "user"), "note": note})
+        out.append(
+            {"name": "Best estimate", "value": count_of(knee.estimate, "user"), "note": note}
+        )
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
             note = (
                 f"95% CI: {figure.interval}"
                 if figure.interval
-                else f"at {count(facts.measured_at, 'user')}"
+                else f"at {count_of(facts.measured_at, 'user')}"
             )
             out.append({"name": name, "value": value, "note": note})
     if facts.status == Status.not_reached:
@@ -88,28 +90,28 @@ def cards(facts: Facts) -> list[dict[str, str]]:
         if found:
             low, high = found.ci95
             note = f"between {low:,} and {high:,}"
-            out.append({"name": name, "value": count(found.users, "user"), "note": note})
+            out.append({"name": name, "value": count_of(found.users, "user"), "note": note})
     return out
 
 
-def levels(facts: Facts) -> list[Row]:
+def level_rows(facts: ReportData) -> list[Row]:
     """Every level held, in the order of the run."""
     return [_level(facts, level) for level in facts.levels]
 
 
-def _level(facts: Facts, level: Level) -> Row:
+def _level(facts: ReportData, level: Level) -> Row:
     return _first_columns(level) | {
         "Result": level.result,
         **{
-            f"p95 {name}, ms": Figure.of(level.latency(key), "p95", facts.limit_ms(key)).cell
+            f"p95 {name}, ms": Quantity.of(level.latency(key), "p95", facts.limit_ms(key)).cell
             for key, name in HEADLINES.items()
         },
-        "Tokens/s": say(level.output_tokens_per_s),
-        "Goodput, req/s": say(level.goodput_per_s),
+        "Tokens/s": format_number(level.output_tokens_per_s),
+        "Goodput, req/s": format_number(level.goodput_per_s),
         "n": f"{level.ttft_ms.n:,}",
         "Failed": f"{level.n_failed:,}",
-        "Running": say(level.server.running_mean),
-        "Waiting": say(level.server.waiting_mean),
+        "Running": format_number(level.server.running_mean),
+        "Waiting": format_number(level.server.waiting_mean),
         **_speculation(facts, level),
         "Seconds": f"{level.seconds:.0f}",
         "Purpose": level.purpose,
@@ -117,13 +119,13 @@ def _level(facts: Facts, level: Level) -> Row:
     }
 
 
-def _speculation(facts: Facts, level: Level) -> Row:
+def _speculation(facts: ReportData, level: Level) -> Row:
     """With speculative decoding: the share of draft tokens accepted, and tokens per draft."""
     if all(math.isnan(one.server.spec_acceptance) for one in facts.levels):
         return {}
     return {
         "Drafts accepted": _share(level.server.spec_acceptance),
-        "Tokens per draft": say(level.server.spec_accepted_length),
+        "Tokens per draft": format_number(level.server.spec_accepted_length),
     }
 
 
@@ -131,7 +133,7 @@ def _first_columns(level: Level) -> Row:
     return {"#": str(level.index + 1), "Users": f"{level.users:,}"}
 
 
-def quantiles(facts: Facts) -> list[dict[str, str]]:
+def quantile_rows(facts: ReportData) -> list[dict[str, str]]:
     """Each quantile at the knee with its sampling and instrument intervals, in ms."""
     level = facts.result.at_knee
     if level is None:
@@ -140,7 +142,7 @@ def quantiles(facts: Facts) -> list[dict[str, str]]:
     for key, metric in LATENCIES.items():
         latency = level.latency(key)
         for name in STATISTICS:
-            figure = Figure.of(latency, name)
+            figure = Quantity.of(latency, name)
             if figure.known:
                 rows.append(
                     {
@@ -159,7 +161,7 @@ def _sharp(pair: tuple[float, float]) -> str:
     return UNKNOWN if lo != lo else f"{lo:,.3f} to {hi:,.3f}"  # noqa: PLR0124 - NaN
 
 
-def clients(facts: Facts) -> list[dict[str, str]]:
+def client_rows(facts: ReportData) -> list[dict[str, str]]:
     """The quality of the load generator at each level."""
     return [
         _client(level)
@@ -173,11 +175,11 @@ def _client(level: Level) -> dict[str, str]:
     return _first_columns(level) | {
         "Instrument share": _share(max(client.instrument_share.values(), default=0)),
         "Exact timestamps": _share(level.exact_share),
-        "Tokens per event": say(level.tokens_per_event),
+        "Tokens per event": format_number(level.tokens_per_event),
         "Stamped reads": _share(client.stamp_coverage),
-        "Turnaround, ms": say(client.turnaround_ms.mean),
-        "p99": say(client.turnaround_ms.p99),
-        "Max loop lag, ms": say(client.loop_lag_max_ms),
+        "Turnaround, ms": format_number(client.turnaround_ms.mean),
+        "p99": format_number(client.turnaround_ms.p99),
+        "Max loop lag, ms": format_number(client.loop_lag_max_ms),
         "Clock steps": str(client.clock_steps),
         **{f"CPU {name}": _share(cores) for name, cores in client.cpu.items()},
     }
@@ -191,24 +193,24 @@ def _share(value: Any) -> str:
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:
     """(mean, lower bound, upper bound) of one part, in ms."""
     split = level.ttft_split
-    return (getattr(split, f"{key}_ms"), *bounds(getattr(split, f"{key}_ms_bound")))
+    return (getattr(split, f"{key}_ms"), *as_interval(getattr(split, f"{key}_ms_bound")))
 
 
-def ttft_split(facts: Facts) -> list[dict[str, str]]:
+def ttft_split(facts: ReportData) -> list[dict[str, str]]:
     """The breakdown in ms, with bounds in parentheses where a value is not exact."""
     rows = []
     for level in facts.split:
         split = level.ttft_split
-        decimals = max(places(mean_part(level, "client")[0]), 0)  # one for all: they add up
+        decimals = max(decimal_places(mean_part(level, "client")[0]), 0)  # one for all: they add up
         row = _first_columns(level) | {"n": f"{split.n:,}"}
         for key, name in PARTS.items():
-            mean, lo, hi = (rounded(x, decimals) for x in mean_part(level, key))
+            mean, lo, hi = (format_rounded(x, decimals) for x in mean_part(level, key))
             row[name] = mean if lo == hi else f"{mean} ({lo} to {hi})"
         rows.append(row | {"Exact": "yes" if split.exact else "no"})
     return rows
 
 
-def ttft_buckets(facts: Facts) -> list[dict[str, str]]:
+def ttft_buckets(facts: ReportData) -> list[dict[str, str]]:
     """Quantiles of the parts, each as the histogram bucket in ms that contains it."""
     rows = []
     for level in facts.split:
@@ -224,13 +226,13 @@ def ttft_buckets(facts: Facts) -> list[dict[str, str]]:
 
 
 def _bucket(pair: Any) -> str:
-    lo, hi = bounds(pair)
+    lo, hi = as_interval(pair)
     if math.isnan(lo):
         return UNKNOWN
     return f"over {lo:,.10g}" if math.isinf(hi) else f"{lo:,.10g} to {hi:,.10g}"
 
 
-def ttft_traced(facts: Facts) -> list[dict[str, str]]:
+def ttft_traced(facts: ReportData) -> list[dict[str, str]]:
     """Median and p95 in ms of the requests that have a trace; [] without traces."""
     rows = []
     for level in facts.used:
@@ -239,13 +241,13 @@ def ttft_traced(facts: Facts) -> list[dict[str, str]]:
             continue
         row = _first_columns(level) | {"Traced": f"{traced.n:,} of {traced.sent:,}"}
         for key, name in PARTS.items():
-            middle, high = (say(getattr(traced, f"{key}_{q}_ms")) for q in ("p50", "p95"))
+            middle, high = (format_number(getattr(traced, f"{key}_{q}_ms")) for q in ("p50", "p95"))
             row[name] = f"{middle} / {high}"
         rows.append(row)
     return rows
 
 
-def split_in_words(facts: Facts) -> str:
+def ttft_split_note(facts: ReportData) -> str:
     """How to read the breakdown of the mean TTFT."""
     exact = [level for level in facts.split if level.ttft_split.exact]
     text = (
@@ -264,7 +266,7 @@ def split_in_words(facts: Facts) -> str:
     return text
 
 
-class Beside(NamedTuple):
+class ToolComparison(NamedTuple):
     """Our figures and those of another tool at one level."""
 
     title: str
@@ -272,32 +274,32 @@ class Beside(NamedTuple):
     rows: list[Row]
 
 
-def beside(facts: Facts) -> list[Beside]:
+def tool_comparisons(facts: ReportData) -> list[ToolComparison]:
     """One table per level; for a search, only that of the level that represents the knee."""
     found = []
     for tool in (facts.result.compat or {}).values():
-        levels = [mapping(level) for level in mapping(tool).get("levels") or []]
-        here = [level for level in levels if level.get("users") == facts.measured_at]
+        level_rows = [as_mapping(level) for level in as_mapping(tool).get("levels") or []]
+        here = [level for level in level_rows if level.get("users") == facts.measured_at]
         if facts.searched and here:
-            levels = here
-        found += [_beside(tool, level) for level in levels]
+            level_rows = here
+        found += [_beside(tool, level) for level in level_rows]
     return found
 
 
-def _beside(tool: dict[str, Any], level: dict[str, Any]) -> Beside:
+def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolComparison:
     users, n, left = (int(level.get(key) or 0) for key in ("users", "requests", "left_out"))
     remarks = [str(tool.get("note") or "")]
     if left:
         remarks.insert(
             0,
-            f"{count(left, 'request')} sent before the level had settled are in neither column; "
+            f"{count_of(left, 'request')} sent before the level had settled are in neither column; "
             "the tool counts them.",
         )
     if level.get("approximate"):
         remarks.append(f"Approximate: {level['approximate']}.")
-    return Beside(
-        f"Beside {tool.get('title')} {tool.get('version')}: {count(users, 'user')}, "
-        f"{count(n, 'request')}",
+    return ToolComparison(
+        f"Beside {tool.get('title')} {tool.get('version')}: {count_of(users, 'user')}, "
+        f"{count_of(n, 'request')}",
         [text for text in remarks if text],
         [_row(row) for row in level.get("rows") or []],
     )
@@ -305,7 +307,7 @@ def _beside(tool: dict[str, Any], level: dict[str, Any]) -> Beside:
 
 def _row(row: dict[str, Any]) -> Row:
     what = " ".join(filter(None, [str(row.get("name")), str(row.get("statistic") or "")]))
-    our_value, their_value = (digits(as_float(row.get(key))) for key in ("ours", "theirs"))
+    our_value, their_value = (tool_number(as_float(row.get(key))) for key in ("ours", "theirs"))
     return {
         "In its words": f"{what}, {row.get('unit')}",
         "Ours": our_value,
@@ -314,7 +316,7 @@ def _row(row: dict[str, Any]) -> Row:
     }
 
 
-def digits(value: float) -> str:
+def tool_number(value: float) -> str:
     """`383.8`, `48.36`, `1,041`, `inf`."""
     if math.isnan(value):
         return UNKNOWN
@@ -324,7 +326,7 @@ def digits(value: float) -> str:
     return f"{value:,.{max(TOOL_DIGITS - 1 - size, 0)}f}"
 
 
-def tools_as_text(tables: list[Beside]) -> list[str]:
+def tools_as_text(tables: list[ToolComparison]) -> list[str]:
     """Lines for a terminal."""
     lines = []
     for table in tables:
@@ -341,11 +343,11 @@ def tools_as_text(tables: list[Beside]) -> list[str]:
     return lines
 
 
-def tools_as_markdown(tables: list[Beside]) -> list[str]:
+def tools_as_markdown(tables: list[ToolComparison]) -> list[str]:
     """Lines of a section for each."""
     lines = []
     for table in tables:
-        lines += ["", f"**{in_markdown(table.title)}**", ""]
+        lines += ["", f"**{escape_markdown(table.title)}**", ""]
         lines += markdown(table.rows, "In its words", "Why they differ")
-        lines += ["", *map(in_markdown, table.remarks)]
+        lines += ["", *map(escape_markdown, table.remarks)]
     return lines

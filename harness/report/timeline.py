@@ -12,15 +12,15 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from harness.measure.samples import GpuSample
-    from harness.report.facts import Facts
+    from harness.measure.records.samples import GpuSample
+    from harness.report.report_data import ReportData
 
 WIDTH, HEIGHT = 1160, 340
 LOWER_PANEL_HEIGHT: Final = 85  # of each panel below, but for the first
 GRID_POINTS: Final = 400  # at which the client's own count is taken
 
 
-def timeline(facts: Facts) -> str:
+def timeline_chart(facts: ReportData) -> str:
     """One SVG; "" when there are neither levels nor records nor samples."""
     table, samples, levels = facts.run.table, facts.run.server, facts.levels
     begins = [level.start_ns for level in levels[:1]] + [s.at_ns for s in samples[:1]]
@@ -55,7 +55,7 @@ def timeline(facts: Facts) -> str:
         return to_svg(figure, "timeline", "Users, running and waiting requests against time")
 
 
-def _gpus(facts: Facts) -> dict[str, tuple[list[tuple[int, float]], float | None]]:
+def _gpus(facts: ReportData) -> dict[str, tuple[list[tuple[int, float]], float | None]]:
     """Mean utilization and total power of the GPUs, reading by reading."""
     by_time: dict[int, list[GpuSample]] = {}
     for sample in facts.run.gpu:
@@ -65,14 +65,14 @@ def _gpus(facts: Facts) -> dict[str, tuple[list[tuple[int, float]], float | None
     return {"GPU utilization, %": (busy, 105.0), "GPU power, W": (watts, None)}
 
 
-def _windows(axes: list[Axes], facts: Facts, zero: int) -> None:
+def _windows(axes: list[Axes], facts: ReportData, zero: int) -> None:
     for level in facts.levels:
         settled, end = ((at - zero) / SECOND for at in (level.settled_ns, level.end_ns))
         for each in axes:
             each.axvspan(settled, end, color=RULE, alpha=0.45, linewidth=0, zorder=0)
 
 
-def _users(axes: Axes, facts: Facts, zero: int) -> None:
+def _users(axes: Axes, facts: ReportData, zero: int) -> None:
     """The users of the levels, and the requests in flight from the records."""
     if facts.levels:
         edges = [*(level.chosen_ns for level in facts.levels), facts.levels[-1].end_ns]

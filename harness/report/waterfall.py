@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from harness.measure.result import Level
-    from harness.report.facts import Facts
+    from harness.report.report_data import ReportData
 
 WIDTH: Final = 560
 BAR_HEIGHT, FRAME_HEIGHT = 22, 92  # height in px of a bar with its gap, and of what is around them
@@ -23,7 +23,7 @@ PARTS: Final = {"queue": GOLD, "prefill": BLUE, "rest": GREEN, "residual": RED}
 WHISKER_OFFSETS: Final = {"queue": -0.24, "prefill": 0.0, "ttft": 0.24}  # where in the bar's height
 
 
-def waterfall(facts: Facts) -> str:
+def waterfall_chart(facts: ReportData) -> str:
     """One bar per level, in the order of the run; "" without any breakdown."""
     levels = facts.split[-MAX_BARS:]
     if not levels:

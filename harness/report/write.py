@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import one_line
 from harness.measure.result import Bottleneck
-from harness.measure.typed import to_json
+from harness.measure.typed_json import to_json
 from harness.report import tables
-from harness.report.answer import answer
-from harness.report.curves import curves
-from harness.report.distributions import distributions
-from harness.report.facts import Facts, mapping
-from harness.report.notes import instrument, settings, target, unknown
-from harness.report.say import count, in_markdown, sentence
-from harness.report.timeline import timeline
-from harness.report.waterfall import waterfall
+from harness.report.answer import build_answer
+from harness.report.curves import curve_charts
+from harness.report.distributions import distribution_charts
+from harness.report.numbers import as_sentence, count_of, escape_markdown
+from harness.report.report_data import ReportData, as_mapping
+from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
+from harness.report.timeline import timeline_chart
+from harness.report.waterfall import waterfall_chart
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import flat
-from harness.runfolder.writer import RunFolder
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.gaps import WindowGaps
+    from harness.measure.records.token_gaps import WindowGaps
     from harness.measure.result import Level, Result
     from harness.report.answer import Answer
-    from harness.runfolder.reader import Run
+    from harness.runfolder.folder_reader import Run
 
 MARKDOWN_COLUMNS: Final = (
     "Users",
@@ -58,25 +58,25 @@ REPEATED_FIELDS: Final = (
 )  # in FIRST
 
 
-def markdown(facts: Facts, found: Answer) -> str:
+def markdown(facts: ReportData, found: Answer) -> str:
     """Short enough for a pull request comment; it includes any damage of the folder."""
-    rows = [{name: row[name] for name in MARKDOWN_COLUMNS} for row in tables.levels(facts)]
+    rows = [{name: row[name] for name in MARKDOWN_COLUMNS} for row in tables.level_rows(facts)]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
-    lines = [f"Simulated: {in_markdown(found.simulated)}.", ""] if found.simulated else []
-    lines += [f"**{in_markdown(found.headline)}**"]
+    lines = [f"Simulated: {escape_markdown(found.simulated)}.", ""] if found.simulated else []
+    lines += [f"**{escape_markdown(found.headline)}**"]
     if found.sentences or lost:
-        lines += ["", *map(in_markdown, [*found.sentences, *lost])]
+        lines += ["", *map(escape_markdown, [*found.sentences, *lost])]
     if rows:
         lines += ["", *tables.markdown(rows, "Result")]
     if split := tables.ttft_split(facts):
         lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
-        lines += [*tables.markdown(split, "Exact"), "", tables.split_in_words(facts)]
+        lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
         lines += ["", "</details>"]
-    lines += tables.tools_as_markdown(tables.beside(facts))
+    lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
     return "\n".join([*lines, ""])
 
 
-def steps_csv(facts: Facts, found: Answer) -> str:  # noqa: ARG001 - one signature for all
+def levels_csv(facts: ReportData, found: Answer) -> str:  # noqa: ARG001 - one signature for all
     """One line per level: FIRST_COLUMNS, then every other figure of the level."""
     rows = [csv_row(level) for level in facts.levels]
     columns = list(dict.fromkeys([*FIRST_COLUMNS, *(key for row in rows for key in row)]))
@@ -110,57 +110,57 @@ def _seconds(ms: float) -> object:
     return "" if ms != ms else round(ms / 1e3, 6)  # noqa: PLR0124 - NaN test
 
 
-def html(facts: Facts, answer: Answer) -> str:
+def html(facts: ReportData, build_answer: Answer) -> str:
     """A self-contained page with the answer first."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
 
     environment = Environment(
         loader=PackageLoader("harness.report"), autoescape=True, undefined=StrictUndefined
     )
-    environment.filters["sentence"] = sentence
+    environment.filters["sentence"] = as_sentence
     command = facts.run.info.get("command")
     return environment.get_template("report.html.j2").render(
-        title=f"vllm-harness: {answer.headline}",
-        answer=answer,
-        cards=tables.cards(facts),
-        curves=curves(facts),
-        distributions=distributions(facts),
-        waterfall=waterfall(facts),
+        title=f"vllm-harness: {build_answer.headline}",
+        answer=build_answer,
+        cards=tables.tiles(facts),
+        curves=curve_charts(facts),
+        distributions=distribution_charts(facts),
+        waterfall=waterfall_chart(facts),
         split=tables.ttft_split(facts),
         buckets=tables.ttft_buckets(facts),
-        split_words=tables.split_in_words(facts),
+        split_words=tables.ttft_split_note(facts),
         traced=tables.ttft_traced(facts),
-        timeline=timeline(facts),
+        timeline=timeline_chart(facts),
         verdict=facts.result.bottleneck or Bottleneck(),
         searched=facts.searched,
         knee=facts.knee.estimate is not None,
         simulated=facts.result.target.label,
-        levels=tables.levels(facts),
-        beside=tables.beside(facts),
-        instrument=instrument(facts),
-        quantiles=tables.quantiles(facts),
-        at_users=count(facts.measured_at, "user") if facts.measured_at else "",
-        clients=tables.clients(facts),
-        unknown=unknown(facts),
-        settings=settings(facts),
+        levels=tables.level_rows(facts),
+        beside=tables.tool_comparisons(facts),
+        instrument=instrument_rows(facts),
+        quantiles=tables.quantile_rows(facts),
+        at_users=count_of(facts.measured_at, "user") if facts.measured_at else "",
+        clients=tables.client_rows(facts),
+        unknown=limitations(facts),
+        settings=configuration_rows(facts),
         command=shlex.join(map(str, command if isinstance(command, list) else [])),
-        started=str(mapping(facts.run.info.get("clock")).get("started", "")),
-        target=target(facts),
+        started=str(as_mapping(facts.run.info.get("clock")).get("started", "")),
+        target=target_text(facts),
         folder=shlex.quote(str(facts.config.get("folder") or facts.run.path)),
     )
 
 
-REPORTERS: Final[dict[str, Callable[[Facts, Answer], str]]] = {
+REPORTERS: Final[dict[str, Callable[[ReportData, Answer], str]]] = {
     names.REPORT_MD: markdown,
-    names.STEPS_CSV: steps_csv,
+    names.LEVELS_CSV: levels_csv,
     names.REPORT_HTML: html,
 }
 
 
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
-    facts = Facts(run, result, gaps)
-    found = answer(facts)
+    facts = ReportData(run, result, gaps)
+    found = build_answer(facts)
     folder = RunFolder(run.path)
     for name, reporter in REPORTERS.items():
         folder.write(name, reporter(facts, found))

@@ -17,7 +17,7 @@ WHY_PYTHON: Final = load_extension("harness.runfolder._arrays", LAYOUT)
 if not WHY_PYTHON:
     from harness.runfolder._arrays import pack, unpack
 else:
-    from harness.runfolder.plainarrays import pack_in_python as pack
-    from harness.runfolder.plainarrays import unpack_in_python as unpack
+    from harness.runfolder.python_arrays import pack_in_python as pack
+    from harness.runfolder.python_arrays import unpack_in_python as unpack
 
 __all__ = ["WHY_PYTHON", "pack", "unpack"]

@@ -3,7 +3,8 @@
 A frame is a msgpack array `[version, crc32, bin32 payload]` with a header of fixed width. A file
 consists of frames only: any msgpack reader can read it, and ours finds the next frame after damage
 by the first bytes of its header. The payload is a msgpack array: the record's numbers in the order
-of `NUMBERS`, then outcome, error, finish reason, the number of events n, and three packed arrays:
+of `NUMBER_FIELDS`, then outcome, error, finish reason, the number of events n, and three packed
+arrays:
 
     at_ns          first differences, starting at sent_ns
     not_before_ns  as at_ns - not_before_ns (zero where the timestamp is exact)
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
-from harness.measure.records import ARRAYS, Outcome, RequestRecord
+from harness.measure.records.request_record import ARRAYS, Outcome, RequestRecord
 from harness.runfolder.arrays import pack, unpack
 
 if TYPE_CHECKING:
@@ -35,25 +36,31 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 # The order on disk: changing it needs a new VERSION. A new number goes to the end of LATER, which
 # older readers ignore and whose numbers have defaults.
-NUMBERS: Final = (
+NUMBER_FIELDS: Final = (
     "worker", "number", "user", "scheduled_ns", "connect_ns", "sent_ns", "head_ns",
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
     "cached_tokens", "answer_index",
 )  # fmt: skip
-LATER: Final = ("events_before", "silent_events", "last_silent_ns")
-WIDTHS: Final = {b"1": 1, b"2": 2, b"4": 4, b"8": 8}  # bytes per value of a packed array
+OPTIONAL_NUMBERS: Final = ("events_before", "silent_events", "last_silent_ns")
+VALUE_BYTES: Final = {b"1": 1, b"2": 2, b"4": 4, b"8": 8}  # bytes per value of a packed array
 # A damaged or malicious file may claim any length. A frame that claims more than these is invalid,
 # which bounds both the search for its end and the memory for its events.
 MAX_EVENTS: Final = 1 << 20  # of a request
-MAX_PAYLOAD: Final = 1 << 25  # bytes: MAX_EVENTS of 24 bytes each, and some more
-NO_RECORD: Final = (ValueError, TypeError, IndexError, KeyError, OverflowError)  # invalid payload
+MAX_PAYLOAD_BYTES: Final = 1 << 25  # bytes: MAX_EVENTS of 24 bytes each, and some more
+INVALID_PAYLOAD: Final = (
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+)  # invalid payload
 
 # array of 3 | version (positive fixint) | uint32 crc32 | bin32 length; then the payload
 _HEADER: Final = struct.Struct(">BBBIBI")
 HEADER_BYTES: Final = _HEADER.size
 _ARRAY3, _UINT32, _BIN32 = 0x93, 0xCE, 0xC6
-_numbers: Final = attrgetter(*NUMBERS)
-_later: Final = attrgetter(*LATER)
+_numbers: Final = attrgetter(*NUMBER_FIELDS)
+_later: Final = attrgetter(*OPTIONAL_NUMBERS)
 OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _START: Final = bytes((_ARRAY3, VERSION, _UINT32))
 
@@ -97,8 +104,8 @@ def decode_each(data: bytes, losses: Decoded) -> Iterator[RequestRecord]:
         end = stop
         frame = bytes(data[start:stop])
         try:
-            record = Row.read(frame[HEADER_BYTES:]).record()
-        except NO_RECORD:
+            record = RecordRow.read(frame[HEADER_BYTES:]).record()
+        except INVALID_PAYLOAD:
             losses.damaged_bytes += stop - start
         else:
             object.__setattr__(record, "frame", frame)  # frozen, but nobody else has it yet
@@ -121,7 +128,7 @@ def next_frame(data: bytes, at: int, more: int = 0) -> tuple[int, int, bool]:
             return start, payload, False
         *_, crc, kind, size = _HEADER.unpack_from(data, start)
         stop = payload + size
-        if kind == _BIN32 and size <= MAX_PAYLOAD:
+        if kind == _BIN32 and size <= MAX_PAYLOAD_BYTES:
             if len(data) < stop <= len(data) + more:
                 return start, stop, False
             if stop <= len(data) and zlib.crc32(memoryview(data)[payload:stop]) == crc:
@@ -132,7 +139,7 @@ def next_frame(data: bytes, at: int, more: int = 0) -> tuple[int, int, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecordRow:
     """A payload with validated fields; its arrays are still packed."""
 
     numbers: array[int]  # NUMBERS, LATER
@@ -143,24 +150,26 @@ class Row:
     packed: tuple[bytes, bytes, bytes]  # ARRAYS
 
     @classmethod
-    def read(cls, payload: bytes) -> Row:
+    def read(cls, payload: bytes) -> RecordRow:
         """Raises one of NO_RECORD."""
         values = msgpack.unpackb(payload)
-        plain, later = len(NUMBERS), len(NUMBERS) + 7
+        plain, later = len(NUMBER_FIELDS), len(NUMBER_FIELDS) + 7
         outcome, error, reason, n, *packed = values[plain:later]
         # Equal values are packed as one, whatever their number: only MAX_EVENTS bounds the memory.
         if not 0 <= n <= MAX_EVENTS or not all(_has_length(one, n) for one in packed):
             raise ValueError(n)
         if not (isinstance(error, str) and isinstance(reason, str)):
             raise TypeError(error, reason)
-        present = values[later : later + len(LATER)]
-        missing = [-1] * (len(LATER) - len(present))  # in a frame of an older version
+        present = values[later : later + len(OPTIONAL_NUMBERS)]
+        missing = [-1] * (len(OPTIONAL_NUMBERS) - len(present))  # in a frame of an older version
         numbers = array("q", [*values[:plain], *present, *missing])
         at, lags, tokens = packed
         return cls(numbers, OUTCOMES[outcome], error, reason, n, (at, lags, tokens))
 
     def record(self) -> RequestRecord:
-        fields: dict[str, Any] = dict(zip((*NUMBERS, *LATER), self.numbers, strict=True))
+        fields: dict[str, Any] = dict(
+            zip((*NUMBER_FIELDS, *OPTIONAL_NUMBERS), self.numbers, strict=True)
+        )
         unpacked = unpack(fields["sent_ns"], self.n, *self.packed)
         fields |= {name: array("q", raw) for name, raw in zip(ARRAYS, unpacked, strict=True)}
         fields |= {"error": self.error, "finish_reason": self.finish_reason}
@@ -169,4 +178,4 @@ class Row:
 
 def _has_length(packed: bytes, n: int) -> bool:
     kind = packed[:1]
-    return not n or len(packed) == (9 if kind == b"c" else 1 + WIDTHS[kind] * n)
+    return not n or len(packed) == (9 if kind == b"c" else 1 + VALUE_BYTES[kind] * n)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN: Final = "run.json"
-STEPS: Final = "levels.jsonl"
+LEVELS: Final = "levels.jsonl"
 SERVER: Final = "server.jsonl"
 CLIENT: Final = "client.jsonl"
 GPU: Final = "gpu.jsonl"
@@ -24,7 +24,7 @@ TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"
 RESULT: Final = "result.json"
 PARQUET: Final = "requests.parquet"
-STEPS_CSV: Final = "levels.csv"
+LEVELS_CSV: Final = "levels.csv"
 REPORT_HTML: Final = "report.html"
 REPORT_MD: Final = "report.md"
 
@@ -40,8 +40,8 @@ def records(worker: int) -> str:
 
 def levels_file(folder: Path) -> str:
     """The name of the file of levels, under which an older version may have written it."""
-    old = (folder / _OLD_LEVELS).exists() and not (folder / STEPS).exists()
-    return _OLD_LEVELS if old else STEPS
+    old = (folder / _OLD_LEVELS).exists() and not (folder / LEVELS).exists()
+    return _OLD_LEVELS if old else LEVELS
 
 
 def record_files(folder: Path) -> list[Path]:

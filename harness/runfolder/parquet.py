@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.runfolder import names
-from harness.runfolder.columns import Columns
-from harness.runfolder.jsonfiles import read_json, read_lines
+from harness.runfolder.json_files import read_json, read_lines
+from harness.runfolder.record_tables import TableBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.runfolder.columns import Piece
-    from harness.runfolder.writer import RunFolder
+    from harness.runfolder.folder_writer import RunFolder
+    from harness.runfolder.record_tables import TablePart
 
-GROUP: Final = 1 << 17  # events per row group, about: 3 MB
-WINDOW: Final = ("index", "users", "chosen_ns", "settled_ns", "end_ns", "judged_ns")
+ROW_GROUP_EVENTS: Final = 1 << 17  # events per row group, about: 3 MB
+WINDOW_FIELDS: Final = ("index", "users", "chosen_ns", "settled_ns", "end_ns", "judged_ns")
 
 
 class Phase(StrEnum):
@@ -40,8 +40,10 @@ class Levels:
         """As levels.jsonl says."""
         spans = [(-1, -1, -1, "")]
         last_ns = -1
-        for step in held(path):
-            level, users, chosen_ns, settled_ns, end_ns, last_ns = (step[key] for key in WINDOW)
+        for step in level_rows(path):
+            level, users, chosen_ns, settled_ns, end_ns, last_ns = (
+                step[key] for key in WINDOW_FIELDS
+            )
             begins = zip((chosen_ns, settled_ns, end_ns + 1), Phase, strict=True)
             spans += [(at_ns, level, users, phase) for at_ns, phase in begins]
         if not (read_json(path / names.ENDED) or {}).get("status"):
@@ -58,23 +60,27 @@ class Levels:
         return {name: column[span] for name, column in self._columns.items()}
 
 
-def held(path: Path) -> list[dict[str, Any]]:
+def level_rows(path: Path) -> list[dict[str, Any]]:
     """The lines of levels.jsonl that name their window."""
-    return [row for row in read_lines(path / names.levels_file(path))[0] if {*WINDOW} <= row.keys()]
+    return [
+        row
+        for row in read_lines(path / names.levels_file(path))[0]
+        if {*WINDOW_FIELDS} <= row.keys()
+    ]
 
 
 @contextmanager
-def parquet_writer(folder: RunFolder) -> Iterator[Callable[[Piece], None]]:
+def parquet_writer(folder: RunFolder) -> Iterator[Callable[[TablePart], None]]:
     """Yield a function that takes tables of records; requests.parquet exists when the block ends.
 
     Raises RunFolderError if it cannot be written.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - 0.2 s, and only needed here
 
-    from harness.runfolder.frames import requests_of  # noqa: PLC0415 - as above
+    from harness.runfolder.run_frames import requests_of  # noqa: PLC0415 - as above
 
     levels = Levels(folder.path)
-    empty = requests_of([Columns().piece()], levels)
+    empty = requests_of([TableBuilder().piece()], levels)
     # Dictionary encoding only for columns with repeated values: instants hardly ever repeat, and
     # building a dictionary of them takes twice the time and saves nothing.
     words = [f.name for f in empty.schema if str(f.type) in ("int64", "string")]
@@ -83,11 +89,11 @@ def parquet_writer(folder: RunFolder) -> Iterator[Callable[[Piece], None]]:
         folder.replacing(names.PARQUET) as file,
         pq.ParquetWriter(file, empty.schema, compression="zstd", use_dictionary=words) as writer,
     ):
-        group: list[Piece] = []
+        group: list[TablePart] = []
 
-        def add(piece: Piece) -> None:
+        def add(piece: TablePart) -> None:
             group.append(piece)
-            if sum(len(each.table.at_ns) for each in group) >= GROUP:
+            if sum(len(each.table.at_ns) for each in group) >= ROW_GROUP_EVENTS:
                 writer.write_table(requests_of(group, levels))
                 group.clear()
 

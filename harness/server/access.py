@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class TargetAccess:
     """How to reach the target. The key never appears in a repr."""
 
     address: Address
@@ -41,7 +41,7 @@ class Access:
             context.verify_mode = ssl.CERT_NONE
         return context
 
-    def as_tls(self) -> Access:
+    def over_tls(self) -> TargetAccess:
         """Return the same target over TLS, unverified: only to find out whether it speaks TLS."""
         secure = replace(self.address, scheme="https")
         return replace(self, address=secure, ca_file=None, insecure=True)

@@ -30,7 +30,7 @@ class Address:
         return self.scheme == "https"
 
     @property
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether it is on this machine, as far as the name tells."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
@@ -81,7 +81,7 @@ class Address:
         return cls(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], path)
 
 
-def exporter_at(where: str) -> Address:
+def parse_exporter_url(where: str) -> Address:
     """Parse the URL of --gpu-metrics, with or without /metrics. Raises ConfigError."""
     if "://" not in where:
         raise ConfigError(
@@ -92,7 +92,7 @@ def exporter_at(where: str) -> Address:
     return replace(address, path=address.path.removesuffix("/metrics"))
 
 
-def by_family(found: list[Any]) -> list[list[Any]]:
+def group_by_family(found: list[Any]) -> list[list[Any]]:
     """Group the results of `getaddrinfo` by family, in its order of preference."""
     families = [info[0] for info in found]
     ordered = sorted(found, key=lambda info: families.index(info[0]))
@@ -107,4 +107,4 @@ def count_addresses(address: Address) -> int:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError:  # the name resolved a moment ago; a hiccup of DNS is no reason to stop
         return 1
-    return len(by_family(found)[0])
+    return len(group_by_family(found)[0])

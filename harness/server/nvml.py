@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pynvml
 
-from harness.measure.gpuside import throttle_reasons
-from harness.measure.samples import GpuSample
+from harness.measure.diagnosis.gpu_window import throttle_reasons
+from harness.measure.records.samples import GpuSample
 from harness.units import SECOND
 
 if TYPE_CHECKING:

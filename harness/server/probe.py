@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import ConfigError, ServerUnreachable, one_line
 from harness.load.workloads import API_PATHS
 from harness.server.address import count_addresses
-from harness.server.exchange import LONGEST, OUR_PORT, Answer, ask
+from harness.server.http_exchange import MAX_QUOTED_CHARS, TRY_PRINTED_PORT, HttpAnswer, fetch
+from harness.server.max_num_seqs import KNEE_FLAGS
 from harness.server.scraping import read_metrics
-from harness.server.seats import FLAGS
-from harness.server.stream import Streamed, read_stream
+from harness.server.stream_probe import StreamUsage, read_stream
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.server.access import Access
+    from harness.server.access import TargetAccess
 
 TINY_REQUEST: Final[dict[str, dict[str, object]]] = {
     "chat": {"messages": [{"role": "user", "content": "Hi"}]},
@@ -59,7 +59,7 @@ class Capabilities:
     cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
 
 
-def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
+def probe(access: TargetAccess, api: str, model: str | None = None) -> Capabilities:
     """Probe the target. Raises ServerUnreachable, or ConfigError for `model`."""
     listed = _models(access)
     chosen = _choose(access, model, tuple(listed))
@@ -87,8 +87,8 @@ def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
     )
 
 
-def _models(access: Access) -> dict[str, dict[str, object]]:
-    answer = ask(access, "/v1/models")
+def _models(access: TargetAccess) -> dict[str, dict[str, object]]:
+    answer = fetch(access, "/v1/models")
     if answer.status != 200:  # noqa: PLR2004 - HTTP
         raise _refused(access, "/v1/models", answer)
     body = answer.json()
@@ -102,7 +102,7 @@ def _models(access: Access) -> dict[str, dict[str, object]]:
     return named
 
 
-def _choose(access: Access, model: str | None, listed: tuple[str, ...]) -> str:
+def _choose(access: TargetAccess, model: str | None, listed: tuple[str, ...]) -> str:
     if model is None and len(listed) == 1:
         return listed[0]
     names = ", ".join(_quoted(name) for name in listed)
@@ -119,11 +119,11 @@ def _choose(access: Access, model: str | None, listed: tuple[str, ...]) -> str:
     return model
 
 
-def _stream(access: Access, api: str, model: str) -> tuple[int, Streamed]:
+def _stream(access: TargetAccess, api: str, model: str) -> tuple[int, StreamUsage]:
     """Return the first tier that the server accepts, and what its stream contained."""
     for tier, extra in enumerate(TIERS):
         body = {"model": model, "stream": True, "max_tokens": 2, **TINY_REQUEST[api], **extra}
-        answer = ask(access, API_PATHS[api], body)
+        answer = fetch(access, API_PATHS[api], body)
         if answer.status == 200:  # noqa: PLR2004 - HTTP
             return tier, read_stream(access, answer)
         if answer.status not in REFUSED or tier == len(TIERS) - 1:
@@ -131,16 +131,16 @@ def _stream(access: Access, api: str, model: str) -> tuple[int, Streamed]:
     raise AssertionError("unreachable: the last tier returns or raises")
 
 
-def _optional(access: Access, path: str, body: object = None) -> Answer | None:
+def _optional(access: TargetAccess, path: str, body: object = None) -> HttpAnswer | None:
     """Return an answer with status 200, else None: the harness can do without it."""
     try:
-        answer = ask(access, path, body)
+        answer = fetch(access, path, body)
     except ServerUnreachable:
         return None
     return answer if answer.status == 200 else None  # noqa: PLR2004 - HTTP
 
 
-def _refused(access: Access, path: str, answer: Answer) -> ServerUnreachable:
+def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnreachable:
     where, status = f"{access.address}{path}", answer.status
     if status in (401, 403):
         key = (
@@ -154,7 +154,7 @@ def _refused(access: Access, path: str, answer: Answer) -> ServerUnreachable:
         )
     if status == 404:  # noqa: PLR2004 - HTTP
         return ServerUnreachable(
-            f"{where} answers 404: expected vLLM's API; {OUR_PORT[:-1]}, or another --api."
+            f"{where} answers 404: expected vLLM's API; {TRY_PRINTED_PORT[:-1]}, or another --api."
         )
     if status == 503:  # noqa: PLR2004 - HTTP
         return ServerUnreachable(
@@ -180,13 +180,13 @@ def _refused(access: Access, path: str, answer: Answer) -> ServerUnreachable:
 
 
 def _quoted(text: str) -> str:
-    return one_line(text, LONGEST)
+    return one_line(text, MAX_QUOTED_CHARS)
 
 
-def flags(access: Access) -> dict[str, Any]:
+def flags(access: TargetAccess) -> dict[str, Any]:
     """Return those of FLAGS that the server shows; {} if it shows none."""
     try:
-        answer = ask(access, SERVER_INFO)
+        answer = fetch(access, SERVER_INFO)
     except ServerUnreachable:
         return {}
     body = answer.json() if answer.status == 200 else None  # noqa: PLR2004 - HTTP
@@ -195,7 +195,7 @@ def flags(access: Access) -> dict[str, Any]:
         return {}
     return {
         name: part[name]
-        for key, names in FLAGS.items()
+        for key, names in KNEE_FLAGS.items()
         if isinstance(part := config.get(key), dict)
         for name in names
         if isinstance(part.get(name), int | float | str)

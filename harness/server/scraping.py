@@ -7,28 +7,28 @@ from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.errors import ServerUnreachable, one_line
-from harness.server.exchange import Line
-from harness.server.processes import ServerProcesses
+from harness.server.http_exchange import HttpConnection
+from harness.server.server_processes import ServerProcesses
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.samples import ServerSample
-    from harness.server.access import Access
-    from harness.server.exchange import Answer
+    from harness.measure.records.samples import ServerSample
+    from harness.server.access import TargetAccess
+    from harness.server.http_exchange import HttpAnswer
 
 
-class Scraped(NamedTuple):
+class ScrapeResult(NamedTuple):
     """The result of a scrape; `sample` is None if the answer has no metric of vLLM's."""
 
-    answer: Answer
+    answer: HttpAnswer
     sample: ServerSample | None
     took_ns: int
 
 
 def read_metrics(
-    access: Access, answer: Answer, at_ns: int, took_ns: float = nan
+    access: TargetAccess, answer: HttpAnswer, at_ns: int, took_ns: float = nan
 ) -> ServerSample | None:
     """Return vLLM's metrics in an answer, None without any. Raises ServerUnreachable: malformed."""
     try:
@@ -41,25 +41,25 @@ def read_metrics(
         ) from error
 
 
-class Scrape:
+class MetricsScraper:
     """Call it for one scrape; it keeps one connection, which is cheaper for the server."""
 
-    def __init__(self, access: Access, now_ns: Callable[[], int]) -> None:
+    def __init__(self, access: TargetAccess, now_ns: Callable[[], int]) -> None:
         """`now_ns`: the clock that samples are stamped with."""
         self._access = access
-        self._line = Line(access)
+        self._connection = HttpConnection(access)
         self._processes = ServerProcesses(access.address)
         self._now_ns = now_ns
 
-    def __call__(self) -> Scraped:
+    def __call__(self) -> ScrapeResult:
         """Return one reading, stamped with the middle of the exchange. Raises ServerUnreachable."""
         start = self._now_ns()
-        answer = self._line.ask("/metrics")
+        answer = self._connection.fetch("/metrics")
         took_ns = self._now_ns() - start
         found = None
         if answer.status == HTTPStatus.OK:
             found = read_metrics(self._access, answer, start + took_ns // 2, took_ns)
-        return Scraped(answer, found and self._processes.told(found), took_ns)
+        return ScrapeResult(answer, found and self._processes.with_cpu_times(found), took_ns)
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()

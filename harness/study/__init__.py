@@ -1,1 +1,1 @@
-"""Layer 6: whole experiments: options, checks before the load, levels, results."""
+"""Layer 8: whole experiments: options, checks before the load, levels, results."""

@@ -10,8 +10,8 @@ That makes it repeatable from the run folder.
 
 The load drains to zero before and after the first repeat of a level. vLLM records TTFT at the
 first token and its parts at the end of a request, so both describe the same requests only between
-two instants without any request in flight (measure/cohort.py). More drains would take time from the
-search: of 200 simulated knees it found 2% fewer when it drained for every repeat.
+two instants without any request in flight (measure/diagnosis/cohort.py). More drains would take
+time from the search: of 200 simulated knees it found 2% fewer when it drained for every repeat.
 """
 
 from __future__ import annotations
@@ -20,21 +20,34 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.evidence import Evidence, Window, gather, pool, worst_ratio
-from harness.measure.judge import Judgement, judge_share
-from harness.measure.search import Done, Hold, SearchPlan
+from harness.measure.records.record_table import OPEN
+from harness.measure.search.evidence import (
+    Evidence,
+    Window,
+    gather_evidence,
+    pool_evidence,
+    worst_ratio,
+)
+from harness.measure.search.judge import Judgement, judge_share
+from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Decision, Purpose, Status, StopRule
-from harness.measure.table import OPEN
-from harness.study.steps import Drain, Now, Step, Target, search, worth_it
+from harness.study.level_state import (
+    CurrentLevel,
+    Drain,
+    HeldLevel,
+    LoadTarget,
+    next_level,
+    should_drain,
+)
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.recorded import Recorded
-    from harness.measure.samples import ServerSample
-    from harness.measure.table import RecordTable
-    from harness.study.steps import Choice, Records
+    from harness.measure.records.record_source import RecordSource
+    from harness.measure.records.record_table import RecordTable
+    from harness.measure.records.samples import ServerSample
+    from harness.study.level_state import ChooseNext, RecordView
 
 LAG_NS: Final = 2 * SECOND  # the delay of records in real time; simulated runs use it too
 MAX_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
@@ -72,33 +85,33 @@ def _min_lifetimes(hold: Hold) -> int:
 
 
 class KneeController:
-    """Runs the search tick by tick; `steps` and `result` are what it found."""
+    """Runs the search tick by tick; `levels` and `result` are what it found."""
 
     def __init__(
         self,
         plan: SearchPlan,
-        records: Records,
+        records: RecordView,
         *,
-        choose: Choice | None = None,
-        audit: Callable[[Window, Recorded], str] | None = None,
-        on_step: Callable[[Step], None] | None = None,
+        choose: ChooseNext | None = None,
+        audit: Callable[[Window, RecordSource], str] | None = None,
+        on_level: Callable[[HeldLevel], None] | None = None,
     ) -> None:
         """`choose` returns what to hold next (default: the search for a knee).
 
-        `audit` returns why a level is invalid ('' if it is valid; None: all are valid); `on_step`
+        `audit` returns why a level is invalid ('' if it is valid; None: all are valid); `on_level`
         is called with each level that ended.
         """
         self.plan = plan
         self.records = records
-        self.choose = choose or search
+        self.choose = choose or next_level
         self.audit = audit
-        self.on_step = on_step or (lambda _step: None)
-        self.steps: list[Step] = []
+        self.on_level = on_level or (lambda _step: None)
+        self.levels: list[HeldLevel] = []
         self.result: Done | None = None
         self.server: ServerSample | None = None
         self.began_ns = self.horizon_ns = -1
-        self.now: Now | None = None
-        self.peek: Evidence | None = None  # the latest figures of the current level
+        self.now: CurrentLevel | None = None
+        self.last_evidence: Evidence | None = None  # the latest figures of the current level
         self._life_ns = 0.0
         self._recovering = False
         self._emptied: dict[int, int] = {}  # users of a drained level -> its index
@@ -110,7 +123,7 @@ class KneeController:
         running_users: int,
         server: ServerSample | None = None,
         known_ns: int | None = None,
-    ) -> Target:
+    ) -> LoadTarget:
         """Advance the search; call it about once a second. Returns the load to apply now.
 
         The records are complete up to `known_ns` (None: up to LAG_NS ago).
@@ -128,33 +141,35 @@ class KneeController:
         elif self.now is not None:
             self._observe(self.now, now_ns, running_users)
         if self.result is not None or self.now is None:
-            return Target(0, 1.0, done=True)
+            return LoadTarget(0, 1.0, done=True)
         per_s = float(max(self.now.hold.users, running_users, 1))
-        return Target(0 if self.now.drain is not None else self.now.hold.users, per_s)
+        return LoadTarget(0 if self.now.drain is not None else self.now.hold.users, per_s)
 
     def _advance(self, now_ns: int) -> None:
-        action = self.choose(self.plan, self.steps, now_ns - self.began_ns)
+        action = self.choose(self.plan, self.levels, now_ns - self.began_ns)
         if isinstance(action, Done):
             self.result = action
             return
-        self.now = Now(action, now_ns, now_ns)
-        last = self.steps[-1].window.users if self.steps else 0
+        self.now = CurrentLevel(action, now_ns, now_ns)
+        last = self.levels[-1].window.users if self.levels else 0
         # A drained level is drained at both ends: `opens` before its first repeat, `closes` when
         # the next level begins.
-        closes = self._emptied.get(last) == len(self.steps) - 1
-        opens = action.users not in self._emptied and worth_it(action, self._life_ns, self.server)
+        closes = self._emptied.get(last) == len(self.levels) - 1
+        opens = action.users not in self._emptied and should_drain(
+            action, self._life_ns, self.server
+        )
         if self._drains and (opens or closes):
             self.now.drain = Drain(now_ns, self._slow())
-            self._emptied |= {action.users: len(self.steps)} if opens else {}
+            self._emptied |= {action.users: len(self.levels)} if opens else {}
 
-    def _drain(self, now: Now, drain: Drain, now_ns: int, running_users: int) -> None:
+    def _drain(self, now: CurrentLevel, drain: Drain, now_ns: int, running_users: int) -> None:
         empty = drain.over(now_ns, running_users, self.server)
         # A server that never becomes empty has other clients, so later levels do not try again.
         self._drains = empty or not drain.late(now_ns)
         if empty or not self._drains:
             now.drain, now.loaded_ns = None, now_ns
 
-    def _observe(self, now: Now, now_ns: int, running_users: int) -> None:
+    def _observe(self, now: CurrentLevel, now_ns: int, running_users: int) -> None:
         horizon = self.horizon_ns
         # Before the level has settled only the last ten seconds matter, for the hard-failure check.
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
@@ -164,7 +179,9 @@ class KneeController:
             return
         # Evaluating a level reads all of its tokens, which costs more the longer it lasts, so the
         # evaluations of a settled level are spaced out.
-        looks = now.settled_ns < 0 or horizon >= now.look_ns or self._spent(now, now_ns, horizon)
+        looks = (
+            now.settled_ns < 0 or horizon >= now.next_look_ns or self._spent(now, now_ns, horizon)
+        )
         if not (failing or looks):
             return
         if failing:
@@ -177,7 +194,9 @@ class KneeController:
         else:
             self._ramp(now, self.records.table(since, horizon).table, horizon, running_users)
 
-    def _ramp(self, now: Now, table: RecordTable, horizon: int, running_users: int) -> None:
+    def _ramp(
+        self, now: CurrentLevel, table: RecordTable, horizon: int, running_users: int
+    ) -> None:
         busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         waited = horizon - now.loaded_ns
         # A long queue at the server can keep users from being busy, so waiting long enough is
@@ -190,25 +209,25 @@ class KneeController:
         """Longest wait for the load to build up: three request lifetimes, as last measured."""
         return 3 * self._life_ns if self._life_ns else 30.0 * SECOND
 
-    def _settle(self, now: Now, horizon: int) -> None:
+    def _settle(self, now: CurrentLevel, horizon: int) -> None:
         ended, _ = self.records.ended(now.ramped_ns + 1, horizon)
         turned = ended >= self._turnovers(now) * now.hold.users
         if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
 
-    def _turnovers(self, now: Now) -> int:
+    def _turnovers(self, now: CurrentLevel) -> int:
         hold = now.hold
-        before = self.steps[-1].window.users if self.steps else 0
+        before = self.levels[-1].window.users if self.levels else 0
         drained = now.loaded_ns > now.began_ns
         # After a drain the server starts empty, so the load has changed a lot even at similar
         # users.
         nearby = not drained and abs(before - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
         return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
 
-    def _window(self, now: Now, horizon: int, now_ns: int) -> Window:
+    def _window(self, now: CurrentLevel, horizon: int, now_ns: int) -> Window:
         settled = now.settled_ns if now.settled_ns >= 0 else now.began_ns
         return Window(
-            index=len(self.steps),
+            index=len(self.levels),
             users=now.hold.users,
             purpose=now.hold.purpose,
             chosen_ns=now.began_ns,
@@ -218,16 +237,16 @@ class KneeController:
             judged_ns=now_ns,
         )
 
-    def _measure(self, now: Now, seen: Recorded, now_ns: int, horizon: int) -> None:
+    def _measure(self, now: CurrentLevel, seen: RecordSource, now_ns: int, horizon: int) -> None:
         capped = self._spent(now, now_ns, horizon)
         # Evaluate again after a tenth of the time so far, at least a second: the total cost of all
         # evaluations then stays proportional to the length of the level.
-        now.look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
+        now.next_look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
         window = self._window(now, horizon, now_ns)
-        evidence = self.peek = gather(seen, window, self.plan.slos)
+        evidence = self.last_evidence = gather_evidence(seen, window, self.plan.slos)
         self._life_ns = evidence.lifetime_ns
-        held = pool(
-            [s.evidence for s in self.steps if s.window.users == window.users and not s.invalid]
+        held = pool_evidence(
+            [s.evidence for s in self.levels if s.window.users == window.users and not s.invalid]
             + [evidence]
         )
         failing = evidence.errors.sum() > self._hard_share * evidence.ended.sum()
@@ -237,7 +256,7 @@ class KneeController:
             self._finish(window, seen, evidence, self.plan.judge(held))
             self._advance(now_ns)
 
-    def _hold(self, now: Now, now_ns: int, horizon: int) -> None:
+    def _hold(self, now: CurrentLevel, now_ns: int, horizon: int) -> None:
         """Hold a given level: its length is fixed, so no token is read while it lasts."""
         hold, length = now.hold, horizon - now.settled_ns
         ended, bad = self.records.ended(now.settled_ns, horizon)
@@ -270,21 +289,21 @@ class KneeController:
         judgement = Judgement(
             Decision.held, "judged from the records at the end", leans_to_fail=False
         )
-        self._keep(Step(window, empty, judgement, audited=self.audit is None))
+        self._keep(HeldLevel(window, empty, judgement, audited=self.audit is None))
 
-    def _spent(self, now: Now, now_ns: int, horizon: int) -> bool:
+    def _spent(self, now: CurrentLevel, now_ns: int, horizon: int) -> bool:
         """Whether the time is up: the cap with enough requests, twice the cap, or the budget."""
         length = horizon - now.settled_ns
-        too_few = self.peek is None or self.peek.window.index != len(self.steps)
-        if not too_few and self.peek is not None:
-            short = length < _min_lifetimes(now.hold) * self.peek.lifetime_ns
-            too_few = short or self._least(self.peek) < CLEARLY_BAD_MIN_N
+        too_few = self.last_evidence is None or self.last_evidence.window.index != len(self.levels)
+        if not too_few and self.last_evidence is not None:
+            short = length < _min_lifetimes(now.hold) * self.last_evidence.lifetime_ns
+            too_few = short or self._least(self.last_evidence) < CLEARLY_BAD_MIN_N
         # Without enough observations the level may take twice its cap, but never more than the
         # budget.
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
         return over_budget or length >= now.hold.max_ns * (2 if too_few else 1)
 
-    def _enough(self, now: Now, evidence: Evidence, held: Evidence) -> bool:
+    def _enough(self, now: CurrentLevel, evidence: Evidence, held: Evidence) -> bool:
         """Whether the level may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
         if now.hold.stop == StopRule.steady:
@@ -320,16 +339,16 @@ class KneeController:
         return min(seen, default=float(evidence.ended.sum()))
 
     def _finish(
-        self, window: Window, seen: Recorded, evidence: Evidence, judgement: Judgement
+        self, window: Window, seen: RecordSource, evidence: Evidence, judgement: Judgement
     ) -> None:
         why = self.audit(window, seen) if self.audit else ""
         self._recovering = False  # the server answers again
-        self._keep(Step(window, evidence, judgement, why))
+        self._keep(HeldLevel(window, evidence, judgement, why))
 
-    def _keep(self, level: Step) -> None:
-        self.steps.append(level)
-        self.now, self.peek = None, None
-        self.on_step(level)
+    def _keep(self, level: HeldLevel) -> None:
+        self.levels.append(level)
+        self.now, self.last_evidence = None, None
+        self.on_level(level)
 
     def close(self, now_ns: int) -> None:
         """End the run; a level that was being measured is kept as it is."""
@@ -342,7 +361,7 @@ class KneeController:
                 self._put_off(window)
                 return
             seen = self.records.table(now.settled_ns, now_ns)
-            evidence = gather(seen, window, self.plan.slos)
+            evidence = gather_evidence(seen, window, self.plan.slos)
             self._finish(window, seen, evidence, self.plan.judge(evidence))
 
     @property
@@ -350,14 +369,14 @@ class KneeController:
         """The share of failures that ends a level: half, or --max-errors if that is larger."""
         return max(HARD_FAIL_SHARE, self.plan.max_errors)
 
-    def _hard_fail(self, now: Now, since: int, horizon: int) -> bool:
+    def _hard_fail(self, now: CurrentLevel, since: int, horizon: int) -> bool:
         if horizon - now.began_ns < HARD_FAIL_NS:
             return False
         after = max(now.began_ns, horizon - HARD_FAIL_NS)
         ended, bad = self.records.ended(max(after + 1, since), horizon)
         return bad >= HARD_FAIL_MIN_FAILURES and bad > self._hard_share * ended
 
-    def _hard_failed(self, now: Now, now_ns: int, horizon: int) -> None:
+    def _hard_failed(self, now: CurrentLevel, now_ns: int, horizon: int) -> None:
         """End the level as failed and return to the last level that passed.
 
         A second hard failure there ends the run, and so does the first one of given levels.
@@ -367,9 +386,9 @@ class KneeController:
         judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
         # Not audited: when requests fail at once, users are rarely busy and no count adds up.
         seen = self.records.table(now.settled_ns, horizon)
-        self._keep(Step(window, gather(seen, window, self.plan.slos), judgement))
+        self._keep(HeldLevel(window, gather_evidence(seen, window, self.plan.slos), judgement))
         # Go back to the highest level that passed below this one, or to the lowest level of all.
-        good = [s.window.users for s in self.steps if s.judgement.decision == Decision.passed]
+        good = [s.window.users for s in self.levels if s.judgement.decision == Decision.passed]
         lower = [g for g in good if g < window.users]
         nowhere = not lower and window.users <= self.plan.min_users
         if self._recovering or nowhere or now.hold.stop in FIXED_LENGTH:
@@ -377,6 +396,6 @@ class KneeController:
             return
         self._recovering = True
         back = max(lower, default=self.plan.min_users)
-        self.now = Now(
+        self.now = CurrentLevel(
             Hold(back, Purpose.down, StopRule.lean, self.plan.budget_ns // 10), now_ns, now_ns
         )

@@ -15,47 +15,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.drive.children import child_processes
-from harness.drive.clock import CLOCK
-from harness.drive.gpus import GpuSampler
-from harness.drive.options import DriveOptions
-from harness.drive.prepare import prepare
-from harness.drive.reading import code_in_use
 from harness.drive.session import Session
-from harness.drive.traces import TraceReceiver
-from harness.load.plan import clipped
-from harness.measure.ledger import Ledger
-from harness.measure.records import key_of
+from harness.load.plan import count_clipped
+from harness.measure.records.ledger import Ledger
+from harness.measure.records.request_record import request_key
 from harness.measure.slo import check_slos
+from harness.reader.clock import CLOCK
+from harness.reader.reader_choice import code_in_use
 from harness.runfolder import names
+from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.serverlines import to_row
-from harness.runfolder.writer import RunFolder
+from harness.runfolder.server_lines import to_row
+from harness.senders.drive_options import DriveOptions
+from harness.senders.gpu_sampler import GpuSampler
+from harness.senders.prepare import prepare
+from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
 from harness.server.gpu import open_gpus
-from harness.server.seats import flags_of
+from harness.server.max_num_seqs import merge_flags
 from harness.study.controller import KneeController
-from harness.study.held import LOCUST
-from harness.study.steps import Target
-from harness.study.usable import shared_tokens, unusable
+from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
+from harness.study.held_levels import LOCUST
+from harness.study.level_state import LoadTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from harness.drive.load_runner import LoadRunner
     from harness.drive.session import Ended
-    from harness.measure.evidence import Window
-    from harness.measure.recorded import Recorded
-    from harness.measure.records import RecordSink
-    from harness.measure.samples import ServerSample
-    from harness.measure.search import SearchPlan
-    from harness.measure.traces import Trace
-    from harness.runfolder.serverlines import Bounds
-    from harness.server.gpu import Gpus
+    from harness.measure.diagnosis.trace_split import RequestTrace
+    from harness.measure.records.record_source import RecordSource
+    from harness.measure.records.request_record import RecordSink
+    from harness.measure.records.samples import ServerSample
+    from harness.measure.search.evidence import Window
+    from harness.measure.search.next_level import SearchPlan
+    from harness.runfolder.server_lines import Bounds
+    from harness.server.gpu import GpuReadings
     from harness.server.probe import Capabilities
-    from harness.study.options import LoadOptions, OutputOptions, TargetOptions
-    from harness.study.runpage import LiveView
-    from harness.study.steps import Choice, Step
-    from harness.study.watch import Ended as EndedLevel
+    from harness.study.level_state import ChooseNext, HeldLevel
+    from harness.study.page_viewer import EndedLevel
+    from harness.study.run_page import LiveView
+    from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
@@ -95,7 +95,7 @@ class Experiment:
     controller: KneeController
     samples: list[ServerSample]
     options: DriveOptions
-    gpus: Gpus
+    gpus: GpuReadings
     load: LoadRunner | None = None  # whose processes send; None: our own children
     view: LiveView | None = None  # in a browser, or for Prometheus
     session: Session | None = None  # while `hold` lasts
@@ -109,7 +109,7 @@ class Experiment:
         url: str,
         known: Capabilities,
         *,
-        choose: Choice | None = None,
+        choose: ChooseNext | None = None,
         load: LoadRunner | None = None,
         view: LiveView | None = None,
     ) -> Experiment:
@@ -123,19 +123,19 @@ class Experiment:
         # a search looks at all tokens of its step, the view of a given level at the last ones
         ledger = Ledger(None if wanted.kind == "knee" else TOKENS_NS)
         samples: list[ServerSample] = []
-        lines = folder.lines(names.STEPS)
-        shared = shared_tokens(options.to_json())
+        lines = folder.lines(names.LEVELS)
+        shared = shared_prompt_tokens(options.to_json())
 
-        def audit(window: Window, seen: Recorded) -> str:
-            return unusable(window, seen, samples, wanted.plan.slos, shared=shared)
+        def audit(window: Window, seen: RecordSource) -> str:
+            return invalid_reason(window, seen, samples, wanted.plan.slos, shared=shared)
 
-        def on_step(step: Step) -> None:
+        def on_level(step: HeldLevel) -> None:
             lines.append(step_line(step))
 
         controller = (
             Observer(wanted.plan, ledger, load)
             if wanted.kind == LOCUST and load is not None
-            else KneeController(wanted.plan, ledger, choose=choose, audit=audit, on_step=on_step)
+            else KneeController(wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level)
         )
         begun = cls(
             wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view
@@ -156,7 +156,7 @@ class Experiment:
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
-            "clipped_of_1000": clipped(self.options.workload, self.wanted.load.seed),
+            "clipped_of_1000": count_clipped(self.options.workload, self.wanted.load.seed),
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
         engine = self.wanted.target.engine
@@ -167,7 +167,7 @@ class Experiment:
             **known,
             "url": self.url,
             "embedded": engine is not None,
-            "flags": flags_of(read, self.wanted.target.server_flags),
+            "flags": merge_flags(read, self.wanted.target.server_flags),
             "read": sorted(read),  # of these flags the server itself told
         }
         seeds = {"load": self.wanted.load.seed, "search": plan.seed}
@@ -204,7 +204,7 @@ class Experiment:
         bounds: Bounds = {}
 
         def on_sample(sample: ServerSample) -> None:
-            sample = self.gpus.told(sample)
+            sample = self.gpus.with_engine_cpu(sample)
             scrapes.append(to_row(sample, bounds))
             self.samples.append(sample)
             del self.samples[:-KEPT_SAMPLES]
@@ -251,10 +251,12 @@ class Experiment:
             return
         lines = self.folder.lines(names.TRACES)
 
-        def on_traces(traces: list[Trace]) -> int:
+        def on_traces(traces: list[RequestTrace]) -> int:
             for trace in traces:
                 lines.append(asdict(trace))
-            return sum(key_of(self.options.run_id, one.request_id) is not None for one in traces)
+            return sum(
+                request_key(self.options.run_id, one.request_id) is not None for one in traces
+            )
 
         receiver = TraceReceiver(port, on_traces)
         try:
@@ -292,11 +294,11 @@ class Observer(KneeController):
         running_users: int,  # noqa: ARG002 - KneeController's signature
         server: ServerSample | None = None,
         known_ns: int | None = None,  # noqa: ARG002 - as above
-    ) -> Target:
+    ) -> LoadTarget:
         """What Locust was asked for."""
         self.server = server
         self.began_ns = now_ns if self.began_ns < 0 else self.began_ns
-        return Target(int(self._load.runner.target_user_count), 1.0)
+        return LoadTarget(int(self._load.runner.target_user_count), 1.0)
 
 
 class Viewer(Protocol):
@@ -319,7 +321,7 @@ class _Watched:
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
-    ) -> Target:
+    ) -> LoadTarget:
         target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
         self.experiment.target_users = target.users
         self.report()
@@ -349,8 +351,8 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
     )
 
 
-def step_line(step: Step) -> dict[str, Any]:
-    """One line of steps.jsonl."""
+def step_line(step: HeldLevel) -> dict[str, Any]:
+    """One line of levels.jsonl."""
     judged = step.judgement
     return asdict(step.window) | {
         "decision": judged.decision,

@@ -24,8 +24,8 @@ def _url(text: str) -> str:
 
 
 def _field(option: Option, field: Field) -> Field:
-    read = option.read if field.read is str and option.read is not None else field.read
-    return field._replace(default=field.default or option.default or "", read=read)
+    read_form = option.read if field.read is str and option.read is not None else field.read
+    return field._replace(default=field.default or option.default or "", read=read_form)
 
 
 FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", read=_url)} | {
@@ -40,7 +40,7 @@ LOCUST_OPTIONS: Final = (
 )  # locustfiles/chat.py declares the others
 
 
-def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def read_form(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """(values by field, errors by field); the values are complete if there are no errors."""
     values: dict[str, Any] = {}
     wrong: dict[str, str] = {}
@@ -90,7 +90,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def given(options: Any, host: str) -> dict[str, str]:
+def form_values(options: Any, host: str) -> dict[str, str]:
     """The form's values from Locust's command line or its web UI."""
     form = {"host": host}
     for name, field in FIELDS.items():

@@ -25,20 +25,20 @@ CODES: Final = {
 }
 
 
-def gates_of(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
+def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
     """Evaluate the gates in run.json. Raises RunFolderError, ConfigError."""
     users, baseline = config.get("at_least"), config.get("baseline")
     if result.knee is None or result.status not in ANSWERED:
         return []
-    gates = [at_least(result.knee, users)] if users else []
+    gates = [at_least_gate(result.knee, users)] if users else []
     if baseline:
-        gates.append(no_worse(Path(baseline), folder, float(config.get("tolerance") or 0)))
+        gates.append(baseline_gate(Path(baseline), folder, float(config.get("tolerance") or 0)))
     return gates
 
 
-def no_worse(baseline: Path, folder: Path, tolerance: float) -> Gate:
+def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
-    from harness.study.compare import compare_folders  # noqa: PLC0415 - it reads plans as we do
+    from harness.study.compare_folders import compare_folders  # noqa: PLC0415 - it reads plans as we do
 
     name, limit = f"no worse than {baseline}", f"by more than {tolerance:.1%}"
     found = compare_folders(baseline, folder, tolerance)
@@ -55,7 +55,7 @@ def no_worse(baseline: Path, folder: Path, tolerance: float) -> Gate:
     return Gate(name, Verdict.met, f"Nothing is shown to be worse than {baseline} {limit}.")
 
 
-def at_least(knee: Knee, users: int) -> Gate:
+def at_least_gate(knee: Knee, users: int) -> Gate:
     """Met if a level at or above `users` passed, missed if one at or below `users` failed."""
     name, asked = f"holds at least {users}", f"asked for at least {users:,}"
     if (knee.holds or 0) >= users:

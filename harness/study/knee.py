@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.measure.search import SearchPlan
+from harness.measure.search.next_level import SearchPlan
 from harness.study.experiment import Wanted
 from harness.study.session import conduct
 
 if TYPE_CHECKING:
     from harness.server.probe import Capabilities
-    from harness.study.options import KneeOptions
     from harness.study.session import Front
+    from harness.study.study_options import KneeOptions
 
 
 def plan_of(options: KneeOptions) -> SearchPlan:

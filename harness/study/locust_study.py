@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.drive import arguments
-from harness.drive.collecting import sweep
 from harness.errors import EXIT_INTERRUPTED, HarnessError, RunFolderError
-from harness.export.states import facts_of
-from harness.runfolder.reader import read_result
+from harness.export.run_states import state_facts
+from harness.reader.gc_control import sweep
+from harness.runfolder.folder_reader import read_result
 from harness.study import form as forms
 from harness.study.experiment import Experiment, Wanted
-from harness.study.options import TargetOptions
-from harness.study.preflight import ready
+from harness.study.preflight import checked_target
+from harness.study.study_options import TargetOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.drive.plugin import LocustHost
     from harness.measure.result import Result
-    from harness.study.runpage import LiveView
+    from harness.study.run_page import LiveView
 
 logger = logging.getLogger("locust.harness")
 BUG: Final = 1
@@ -46,7 +46,7 @@ class LocustStudy:
         self.host, self.view = host, view
         self._experiment: Experiment | None = None
         self._stopped = False
-        view.state.begin(**facts_of("idle", idle))
+        view.state.begin(**state_facts("idle", idle))
         view.install(host.load)
 
     def _wanted(self, form: Mapping[str, str]) -> Wanted:
@@ -63,7 +63,7 @@ class LocustStudy:
         session = self._experiment.session if self._experiment is not None else None
         if session is None or session.over:  # not begun, or at its own end: not interrupted
             return
-        self.view.state.tell(**facts_of("stopping"))
+        self.view.state.update_facts(**state_facts("stopping"))
         session.interrupt()
 
     def run(self, form: Mapping[str, str]) -> int | None:
@@ -110,7 +110,7 @@ class LocustStudy:
 
     def _load(self, wanted: Wanted) -> bool:
         """From the checks to the end of the load; whether it began."""
-        checks = ready(
+        checks = checked_target(
             wanted.target, wanted.load, wanted.output, wanted.most_users, tell=logger.info
         )
         with checks as (url, known):
@@ -141,10 +141,10 @@ class LocustStudy:
 
     def _refused(self, sentence: str, code: int) -> int:
         logger.error("%s", sentence)
-        self.view.state.tell(**facts_of("refused", forms.in_labels(sentence)))
+        self.view.state.update_facts(**state_facts("refused", forms.in_labels(sentence)))
         return code
 
     def _failed(self, sentence: str, code: int) -> int:
         logger.error("%s", sentence)
-        self.view.state.tell(**facts_of("failed", sentence))
+        self.view.state.update_facts(**state_facts("failed", sentence))
         return code

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.errors import ConfigError
 from harness.load.workloads import API_PATHS, WORKLOADS, workload
-from harness.measure.compat import TOOLS, tools
-from harness.server.address import exporter_at
-from harness.server.seats import flag_given
-from harness.study.options import budget_ns
+from harness.measure.compat import TOOLS, parse_tools
+from harness.server.address import parse_exporter_url
+from harness.server.max_num_seqs import parse_server_flag
+from harness.study.study_options import budget_ns
 from harness.units import duration_ns, percent
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def share(option: str) -> Callable[[str], float]:
     return lambda text: percent(text, option)
 
 
-def count(
+def whole_number(
     option: str, min_value: int = 1, example: int = 1, max_value: int | None = None
 ) -> Callable[[str], int]:
     """A parser of a whole number from `min_value` up to `max_value`."""
@@ -115,9 +115,9 @@ def count(
     return read
 
 
-def levels(option: str) -> Callable[[str], tuple[int, ...]]:
+def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
     """A parser of `1,2,4` into (1, 2, 4)."""
-    one = count(option)
+    one = whole_number(option)
 
     def read(text: str) -> tuple[int, ...]:
         try:
@@ -156,7 +156,7 @@ def _writable(option: str, path: str) -> str:
 
 
 def _gpu_source(where: str) -> str:
-    return where if where in ("local", "none") else str(exporter_at(where))
+    return where if where in ("local", "none") else str(parse_exporter_url(where))
 
 
 def _slo(text: str) -> Slo:
@@ -169,7 +169,7 @@ def _slos(text: str) -> tuple[Slo, ...]:
     return tuple(_slo(one) for one in re.split(r"[\s,]+", text.strip()) if one)
 
 
-def number(
+def number_option(
     flag: str,
     text: str = "",
     default: int | None = None,
@@ -181,7 +181,7 @@ def number(
 ) -> Option:
     """An option that takes a whole number."""
     shown = None if default is None else str(default)
-    return Option(flag, text, count(flag, min_value, example), metavar, shown, field=field)
+    return Option(flag, text, whole_number(flag, min_value, example), metavar, shown, field=field)
 
 
 CERTIFICATE: Final = (
@@ -190,7 +190,7 @@ CERTIFICATE: Final = (
 )
 SERVER: Final = (  # what the server may not report
     Option("--server-flag", "a flag that the server was started with, for example "
-           "max-num-seqs=256; may be repeated", flag_given, "NAME=VALUE", action="append"),
+           "max-num-seqs=256; may be repeated", parse_server_flag, "NAME=VALUE", action="append"),
     Option("--gpu-metrics", "local, none, or http://HOST:9400 of `vllm-harness exporter` or a "
            "dcgm-exporter next to the server; default: local for a server on this machine",
            _gpu_source, "WHERE"),
@@ -219,18 +219,18 @@ LENGTH_HELP: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (
     Option("--workload", "", workload, "NAME", "chat",
            field=Field("Workload", "what is sent", choices=tuple(WORKLOADS))),
-    number("--prompt-tokens", LENGTH_HELP, example=128,
+    number_option("--prompt-tokens", LENGTH_HELP, example=128,
            field=Field("Prompt tokens", "mean; 0: the workload's own", "0",
-                       read=count("prompt tokens", 0, max_value=MAX_FORM_NUMBER))),
-    number("--output-tokens", LENGTH_HELP, example=128,
+                       read=whole_number("prompt tokens", 0, max_value=MAX_FORM_NUMBER))),
+    number_option("--output-tokens", LENGTH_HELP, example=128,
            field=Field("Output tokens", "mean; 0: the workload's own", "0",
-                       read=count("output tokens", 0, max_value=MAX_FORM_NUMBER))),
+                       read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER))),
 )  # fmt: skip
 LOAD: Final = (
     *LENGTHS,
     Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
-    number("--seed", "", 1, min_value=0),
-    number("--processes", "worker processes that send the load", 1),
+    number_option("--seed", "", 1, min_value=0),
+    number_option("--processes", "worker processes that send the load", 1),
 )
 SLO: Final = Option(
     "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; may be "
@@ -245,10 +245,10 @@ OBJECTIVES: Final = (
            field=Field("Failures allowed", "a level with a larger share of failed requests fails")),
 )  # fmt: skip
 USER_RANGE: Final = (
-    number("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
-    number("--max-users", "", 512, field=Field(
+    number_option("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
+    number_option("--max-users", "", 512, field=Field(
         "Highest level", "the most users to try",
-        read=count("the highest level", max_value=MAX_FORM_NUMBER),
+        read=whole_number("the highest level", max_value=MAX_FORM_NUMBER),
     )),
 )  # fmt: skip
 TOLERANCE: Final = Option(
@@ -259,9 +259,9 @@ SEARCH: Final = (
     *USER_RANGE,
     Option("--budget", "the load ends within this time", partial(budget_ns, what="--budget"),
            "TIME", "10m", field=Field("Budget", "the load ends within this time")),
-    number("--plan-users", "also report how many replicas N concurrent requests need",
+    number_option("--plan-users", "also report how many replicas N concurrent requests need",
            example=2000),
-    number("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
+    number_option("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
            "inconclusive", example=64),
     Option("--baseline", "a run folder: 99 if this run is shown to be worse, as `compare` has it",
            Path, "DIR"),
@@ -272,7 +272,8 @@ JSON: Final = Option(
     partial(_writable, "--json"), "FILE",
 )  # fmt: skip
 OTHER_TOOLS: Final = Option(
-    "--compat", f"also show what these tools would print: {', '.join(TOOLS)}", tools, "TOOL,...",
+    "--compat", f"also show what these tools would print: {', '.join(TOOLS)}", parse_tools,
+    "TOOL,...",
     action="extend",
 )  # fmt: skip
 OUTPUT: Final = (
@@ -281,12 +282,12 @@ OUTPUT: Final = (
            partial(_writable, "--junit"), "FILE"),
     JSON,
     Option("--ui", "serve Locust's web UI during the run", None),
-    number("--ui-port", "default: 8089", example=8089, metavar="PORT"),
-    number("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free port",
-           min_value=0, example=9401, metavar="PORT"),
+    number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),
+    number_option("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free "
+           "port", min_value=0, example=9401, metavar="PORT"),
     Option("--metrics-host", "default: 127.0.0.1", str, "ADDRESS"),
-    number("--otlp-port", "receive the server's traces (OTLP over HTTP) there: TTFT split request "
-           "by request", example=4318, metavar="PORT"),
+    number_option("--otlp-port", "receive the server's traces (OTLP over HTTP) there: TTFT split "
+           "request by request", example=4318, metavar="PORT"),
     OTHER_TOOLS,
     Option("--quiet", "no live view", None),
     Option("--dry-run", "print the plan; no server is needed or contacted", None),

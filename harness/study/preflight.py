@@ -9,13 +9,13 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
-from harness.drive.options import UI_HOST
 from harness.errors import ConfigError, RunFolderError
-from harness.load.plan import SAMPLE, clipped
-from harness.server.access import Access
+from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
+from harness.senders.drive_options import UI_HOST
+from harness.server.access import TargetAccess
 from harness.server.address import Address
+from harness.server.max_num_seqs import merge_flags
 from harness.server.probe import Capabilities, probe
-from harness.server.seats import flags_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from harness.engine.config import EngineConfig
     from harness.load.workloads import Workload
-    from harness.study.options import LoadOptions, OutputOptions, TargetOptions
+    from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
-FILES_BESIDE_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
+FILES_WITHOUT_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
 
 
 @contextlib.contextmanager
-def ready(
+def checked_target(
     target: TargetOptions,
     load: LoadOptions,
     output: OutputOptions,
@@ -45,23 +45,23 @@ def ready(
     Nothing here imports Locust or numpy, so that this line and every error appear at once.
     """
     check_machine(output, users, option)
-    tell = tell or (lambda line: print(line, file=said_to(output), flush=True))
+    tell = tell or (lambda line: print(line, file=message_stream(output), flush=True))
     with target_url(target, tell) as url:
         known = check_target(target, load, url)
         if known.addresses > 1:
             host = Address.parse(url).host
             tell(f"{host} has {known.addresses} addresses; connections are spread over all of them")
-        if clips := clipping(load, known.max_model_len):
+        if clips := clipping_note(load, known.max_model_len):
             tell(clips)
         yield url, known
 
 
-def simulated(engine: EngineConfig) -> str:
+def simulation_note(engine: EngineConfig) -> str:
     """What is measured in place of a server."""
     return f"simulated: {engine.model} on {engine.gpu}, in place of a server"
 
 
-def said_to(output: OutputOptions) -> TextIO:
+def message_stream(output: OutputOptions) -> TextIO:
     """Messages go to stdout, unless `--json -` uses it."""
     return sys.stderr if output.json_to == "-" else sys.stdout
 
@@ -74,8 +74,8 @@ def target_url(target: TargetOptions, tell: Callable[[str], object]) -> Iterator
         yield target.url
         return
     assert target.engine is not None  # noqa: S101 - options promise it
-    tell(simulated(target.engine))
-    from harness.engine.process import start_engine  # noqa: PLC0415 - heavy: see `ready`
+    tell(simulation_note(target.engine))
+    from harness.engine.process import start_engine  # noqa: PLC0415 - heavy: see `checked_target`
 
     with start_engine(target.engine) as engine:
         yield engine.url
@@ -95,7 +95,7 @@ def check_machine(output: OutputOptions, users: int, option: str = "--max-users"
         check_port("--metrics-port", output.metrics_host, output.metrics_port)
     if output.otlp_port is not None:
         check_port("--otlp-port", UI_HOST, output.otlp_port)
-    raise_file_limit(users + FILES_BESIDE_USERS, option)
+    raise_file_limit(users + FILES_WITHOUT_USERS, option)
 
 
 def check_folder(folder: Path) -> None:
@@ -140,7 +140,7 @@ def raise_file_limit(need: int, option: str = "--max-users") -> int:
     if hard != resource.RLIM_INFINITY and hard < need:
         raise ConfigError(
             f"this process can open {hard} files and the load needs {need}: expected a hard limit "
-            f"(`ulimit -Hn`) of at least that; try {option} {max(hard - FILES_BESIDE_USERS, 1)}."
+            f"(`ulimit -Hn`) of at least that; try {option} {max(hard - FILES_WITHOUT_USERS, 1)}."
         )
     wanted = need if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -149,7 +149,7 @@ def raise_file_limit(need: int, option: str = "--max-users") -> int:
 
 def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabilities:
     """What the server at `url` is. Raises ConfigError, ServerUnreachable."""
-    access = Access(
+    access = TargetAccess(
         Address.parse(url),
         api_key=target.api_key,
         key_source=target.key_source,
@@ -159,7 +159,7 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         answer_ns=target.timeouts.answer_ns,
     )
     found = probe(access, load.workload.api, target.model)
-    flags_of(found.flags, target.server_flags)  # refuses what contradicts the server
+    merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
     check_lengths(load.workload, found.max_model_len)
     return found
 
@@ -180,13 +180,13 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
     )
 
 
-def clipping(load: LoadOptions, max_model_len: int | None) -> str:
+def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
     """How many planned requests are clipped to the model's context; "" for none."""
     workload = replace(load.workload, max_model_len=max_model_len or 0)
-    count = clipped(workload, load.seed)
+    count = count_clipped(workload, load.seed)
     if not count:
         return ""
     return (
-        f"{count:,} of {SAMPLE:,} planned requests are clipped to the model's context of "
+        f"{count:,} of {CLIP_SAMPLE_SIZE:,} planned requests are clipped to the model's context of "
         f"{max_model_len:,} tokens"
     )

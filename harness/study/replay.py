@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.measure.evidence import Evidence, Window, gather, pool
-from harness.measure.judge import Judgement
-from harness.measure.search import Done
+from harness.measure.search.evidence import Evidence, Window, gather_evidence, pool_evidence
+from harness.measure.search.judge import Judgement
+from harness.measure.search.next_level import Done
 from harness.measure.states import Decision, Purpose, Status
 from harness.study.controller import HARD_FAILED
-from harness.study.steps import Step, search
+from harness.study.level_state import HeldLevel, next_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from harness.measure.search import SearchPlan
-    from harness.study.counted import Counted
+    from harness.measure.search.next_level import SearchPlan
+    from harness.study.token_stats import RunTokenStats
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedLevel:
     """A line of levels.jsonl: the window of a level, and why it is invalid ('' if it is valid)."""
 
     window: Window
@@ -34,15 +34,15 @@ class Logged:
 class Replay:
     """The recomputed levels, the end of the search, and how it differs from the live run."""
 
-    steps: list[Step]
+    levels: list[HeldLevel]
     done: Done
     differences: list[str]
 
 
 def replay(
     plan: SearchPlan,
-    logged: Sequence[Logged],
-    counted: Counted,
+    logged: Sequence[LoggedLevel],
+    counted: RunTokenStats,
     *,
     searched: bool = True,
     audit: Callable[[Window], str] | None = None,
@@ -52,7 +52,7 @@ def replay(
     `counted` has the windows of `logged`; `audit` returns why a level that was not audited yet is
     invalid. `searched` is False if the levels were given (`run`, `sweep`).
     """
-    levels: list[Step] = []
+    levels: list[HeldLevel] = []
     differences: list[str] = []
     began = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
@@ -60,7 +60,7 @@ def replay(
         # A level of purpose `down` was chosen by the controller after a hard failure, not by the
         # search.
         if searched and window.purpose != Purpose.down:
-            action = search(plan, levels, window.chosen_ns - began)
+            action = next_level(plan, levels, window.chosen_ns - began)
             if isinstance(action, Done) or action.users != window.users:
                 now = (
                     f"it would have ended as {action.status}"
@@ -74,7 +74,7 @@ def replay(
         evidence, judgement = _judged(plan, levels, window, counted)
         if entry.reason == HARD_FAILED:  # decided live, from the few requests of ten seconds
             judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
-        level = Step(window, evidence, judgement, invalid)
+        level = HeldLevel(window, evidence, judgement, invalid)
         if entry.decision not in (Decision.held, level.judgement.decision) and not invalid:
             differences.append(
                 f"level {window.index + 1} was {entry.decision}; the records say "
@@ -85,15 +85,15 @@ def replay(
     if not searched:
         return Replay(levels, Done(Status.measured, None), differences)
     # If the search would go on, the live run was cut short by its budget or an interrupt.
-    end = search(plan, levels, spent)
+    end = next_level(plan, levels, spent)
     done = end if isinstance(end, Done) else Done(Status.inconclusive, None)
     return Replay(levels, done, differences)
 
 
 def _judged(
-    plan: SearchPlan, before: Sequence[Step], window: Window, counted: Counted
+    plan: SearchPlan, before: Sequence[HeldLevel], window: Window, counted: RunTokenStats
 ) -> tuple[Evidence, Judgement]:
-    level = counted.steps[window]
-    evidence = gather(level.known, window, plan.slos, level.judged)
+    level = counted.levels[window]
+    evidence = gather_evidence(level.known, window, plan.slos, level.judged)
     same = [s.evidence for s in before if s.window.users == window.users and not s.invalid]
-    return evidence, plan.judge(pool([*same, evidence]))
+    return evidence, plan.judge(pool_evidence([*same, evidence]))

@@ -20,40 +20,39 @@ from harness.errors import (
     MeasurementInvalid,
     RunFolderError,
 )
-from harness.measure.evidence import Window
-from harness.measure.metrics import failed
-from harness.measure.power import plateau_knee, power_knee
+from harness.measure.diagnosis.instrument import instrument_sentence
+from harness.measure.diagnosis.server_window import missing_figures
+from harness.measure.metrics import failed_requests
+from harness.measure.records.record_table import OUTCOMES
 from harness.measure.result import Result, Target
-from harness.measure.search import Done, SearchPlan
-from harness.measure.selfcheck import instrument_sentence
-from harness.measure.serverside import lacking
+from harness.measure.search.evidence import Window
+from harness.measure.search.next_level import Done, SearchPlan
+from harness.measure.search.power import plateau_knee, power_knee
 from harness.measure.slo import Slo
 from harness.measure.states import Purpose, Status
-from harness.measure.table import OUTCOMES
-from harness.measure.typed import to_json
+from harness.measure.typed_json import to_json
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import read_json
+from harness.runfolder.folder_reader import check_folder, read_run
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import read_json
 from harness.runfolder.parquet import parquet_writer
-from harness.runfolder.reader import check_folder, read_run
-from harness.runfolder.writer import RunFolder
-from harness.server.seats import max_num_seqs
-from harness.study.counted import Counted
-from harness.study.entries import step_levels
-from harness.study.gates import exit_code, gates_of
-from harness.study.held import LOCUST, held_by_locust, judged
-from harness.study.outcome import knee_of, knee_slos, locate
-from harness.study.replay import Logged, Replay, replay
-from harness.study.usable import shared_tokens, unusable
-from harness.study.why import bottleneck
+from harness.server.max_num_seqs import max_num_seqs
+from harness.study.explain_knee import bottleneck, invalid_reason, shared_prompt_tokens
+from harness.study.gates import evaluate_gates, exit_code
+from harness.study.held_levels import LOCUST, judge_given_levels, locust_levels
+from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
+from harness.study.replay import LoggedLevel, Replay, replay
+from harness.study.result_levels import result_levels
+from harness.study.token_stats import RunTokenStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.measure.compat.figures import Comparison
-    from harness.measure.gaps import WindowGaps
+    from harness.measure.compat.tool_comparison import ToolComparison
+    from harness.measure.records.token_gaps import WindowGaps
     from harness.measure.result import Level
-    from harness.runfolder.reader import Run
+    from harness.runfolder.folder_reader import Run
 
 Json = dict[str, Any]
 KNEE: Final = "knee"  # the kind of a run that searches for the knee
@@ -80,7 +79,7 @@ class Results(NamedTuple):
     gaps: WindowGaps
 
 
-def plan_of(run: Run) -> SearchPlan:
+def search_plan(run: Run) -> SearchPlan:
     """The plan that run.json holds. Raises RunFolderError."""
     stored = (run.info.get("config") or {}).get("plan")
     if not isinstance(stored, dict):
@@ -93,10 +92,10 @@ def plan_of(run: Run) -> SearchPlan:
     return SearchPlan(**values)
 
 
-def logged_steps(run: Run) -> list[Logged]:
+def logged_levels(run: Run) -> list[LoggedLevel]:
     """The windows in levels.jsonl; a line without one is counted as damage."""
     logged = []
-    for row in run.steps:
+    for row in run.levels:
         try:
             instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name != "purpose"}
             window = Window(**instants, purpose=Purpose(row["purpose"]))
@@ -105,7 +104,9 @@ def logged_steps(run: Run) -> list[Logged]:
             continue
         words = ("invalid", "decision", "reason")
         invalid, decision, reason = (str(row.get(key, "")) for key in words)
-        logged.append(Logged(window, invalid, decision, bool(row.get("audited", True)), reason))
+        logged.append(
+            LoggedLevel(window, invalid, decision, bool(row.get("audited", True)), reason)
+        )
     return logged
 
 
@@ -114,27 +115,29 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
 
     `compat`: tools whose figures are added to those that the run asked for.
     """
-    plan, config = plan_of(run), run.info["config"]
+    plan, config = search_plan(run), run.info["config"]
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
     # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
-    logged = held_by_locust(run.table) if kind == LOCUST else logged_steps(run)
+    logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [entry.window for entry in logged]
     comparison = _comparison(run, windows) if asked else None
-    also = comparison.walkers if comparison else ()
-    counted = Counted(run, windows, plan.slos, run.server, also)
-    shared = shared_tokens(drive)
+    also = comparison.visitors if comparison else ()
+    counted = RunTokenStats(run, windows, plan.slos, run.server, also)
+    shared = shared_prompt_tokens(drive)
 
     def audit(window: Window) -> str:
-        level = counted.steps[window]
+        level = counted.levels[window]
         if kind == LOCUST:  # its users may pause, and the server was not scraped
             return instrument_sentence(level.known, window, plan.slos, level.tokens.gaps)
-        return unusable(window, level.known, run.server, plan.slos, shared=shared, counted=level)
+        return invalid_reason(
+            window, level.known, run.server, plan.slos, shared=shared, counted=level
+        )
 
     replayed = replay(plan, logged, counted, searched=kind == KNEE, audit=audit)
-    levels = step_levels(
-        replayed.steps,
+    levels = result_levels(
+        replayed.levels,
         counted,
         run.server,
         plan,
@@ -143,15 +146,15 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
     )
-    windows = [s.window for s in replayed.steps if not s.invalid]
-    windows = windows or [s.window for s in replayed.steps]  # the headline says if none is valid
-    gave_up = ended.get("status") == Status.target_failed and replayed.steps
-    error = commonest_error(run, replayed.steps[-1].window.chosen_ns if gave_up else 0)
+    windows = [s.window for s in replayed.levels if not s.invalid]
+    windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
+    gave_up = ended.get("status") == Status.target_failed and replayed.levels
+    error = commonest_error(run, replayed.levels[-1].window.chosen_ns if gave_up else 0)
     base = Result(
         command=kind,
-        target=target_of(run),
+        target=target_of_run(run),
         client=ended.get("figures") or {},
-        lacking=tuple(lacking(run.server)),
+        lacking=tuple(missing_figures(run.server)),
         invalid_reason=ended.get("invalid") or why_failed(ended, replayed, error),
         commonest_error=error,
         interrupted=bool(ended.get("interrupted")),
@@ -163,9 +166,9 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         result = _with_knee(base, plan, replayed, levels, counted, ended=ended)
     else:
         status = "" if ended.get("invalid") else str(ended.get("status") or "")
-        result = judged(base, plan, levels, counted, status)
+        result = judge_given_levels(base, plan, levels, counted, status)
     status = Status.interrupted if base.interrupted else result.status
-    gates = gates_of(replace(result, status=status), run.path, config)
+    gates = evaluate_gates(replace(result, status=status), run.path, config)
     # Gates decide the exit code only if the search has an answer.
     code = exit_code(status, gates, EXIT_OF[status])
     return Results(
@@ -173,11 +176,11 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     )
 
 
-def _comparison(run: Run, windows: Sequence[Window]) -> Comparison:
+def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
     """Imported for `--compat` alone."""
-    from harness.measure.compat.figures import Comparison  # noqa: PLC0415
+    from harness.measure.compat.tool_comparison import ToolComparison  # noqa: PLC0415
 
-    return Comparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
+    return ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
 
 
 def _with_knee(
@@ -185,7 +188,7 @@ def _with_knee(
     plan: SearchPlan,
     replayed: Replay,
     levels: list[Level],
-    counted: Counted,
+    counted: RunTokenStats,
     *,
     ended: Json,
 ) -> Result:
@@ -194,24 +197,24 @@ def _with_knee(
     if base.invalid_reason:
         failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
-    found = locate(plan, replayed.steps, done)
-    used = [s.evidence for s in replayed.steps if not s.invalid]
+    found = estimate_knee(plan, replayed.levels, done)
+    used = [s.evidence for s in replayed.levels if not s.invalid]
     none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
     return replace(
         base,
         status=found.status,
-        slos=tuple(knee_slos(plan, found, levels)),
-        knee=knee_of(plan, found, levels, counted),
+        slos=tuple(slo_results(plan, found, levels)),
+        knee=knee_result(plan, found, levels, counted),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan, replayed.steps, found, levels, base.target.max_num_seqs),
+        else bottleneck(plan, replayed.levels, found, levels, base.target.max_num_seqs),
         power=power_knee(used, plan.seed),
         plateau=plateau_knee(used),
     )
 
 
-def target_of(run: Run) -> Target:
+def target_of_run(run: Run) -> Target:
     """The server, from run.json and its samples."""
     server = run.info.get("server") or {}
     flags = server.get("flags") or {}
@@ -233,10 +236,10 @@ def target_of(run: Run) -> Target:
 
 def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     """Why the run ended early: no valid level, or the most common error of the failed requests."""
-    if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.steps:
+    if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.levels:
         return ""
-    users = replayed.steps[-1].window.users
-    if why := replayed.steps[-1].invalid:
+    users = replayed.levels[-1].window.users
+    if why := replayed.levels[-1].invalid:
         return f"the result depends on the level of {users} users, which is invalid: {why}."
     error_text = f"most often with {error!r}" if error else "and none ended well"
     return (
@@ -247,7 +250,7 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
 
 def commonest_error(run: Run, from_ns: int) -> str:
     """The most common error of requests that failed since `from_ns`; "" if none failed."""
-    failed_rows = np.flatnonzero(failed(run.table) & (run.table.done_ns >= from_ns))
+    failed_rows = np.flatnonzero(failed_requests(run.table) & (run.table.done_ns >= from_ns))
     counts = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in failed_rows)
     return counts.most_common(1)[0][0] if counts else ""
 

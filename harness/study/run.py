@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.measure.search import Done, Hold, SearchPlan
+from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Purpose, Status, StopRule
 from harness.study.experiment import Wanted
 from harness.study.session import conduct
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.server.probe import Capabilities
-    from harness.study.options import RunOptions
+    from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.session import Front
-    from harness.study.steps import Choice, Step
+    from harness.study.study_options import RunOptions
 
 SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget
 
 
-def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) -> Choice:
+def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) -> ChooseNext:
     """Hold each of `users` in turn, once: a level that proves invalid is not held again."""
 
-    def choose(_plan: SearchPlan, steps: Sequence[Step], _spent_ns: int) -> Hold | Done:
-        if len(steps) == len(users):
+    def choose(_plan: SearchPlan, levels: Sequence[HeldLevel], _spent_ns: int) -> Hold | Done:
+        if len(levels) == len(users):
             return Done(Status.measured, None)
-        level = users[len(steps)]
+        level = users[len(levels)]
         if duration_ns is not None:
             return Hold(level, Purpose.hold, StopRule.time, max_ns=duration_ns)
         return Hold(level, Purpose.hold, StopRule.requests, max_requests=requests or 1)

@@ -11,21 +11,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from harness.measure.typed import to_json
-from harness.runfolder.jsonfiles import to_json as dumps
-from harness.study.preflight import said_to
+from harness.measure.typed_json import to_json
+from harness.runfolder.json_files import to_json as dumps
+from harness.study.preflight import message_stream
 from harness.study.results import KNEE, write_results
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from harness.measure.gaps import WindowGaps
+    from harness.measure.records.token_gaps import WindowGaps
     from harness.measure.result import Result
-    from harness.runfolder.reader import Run
+    from harness.runfolder.folder_reader import Run
     from harness.server.probe import Capabilities
     from harness.study.experiment import Viewer, Wanted
-    from harness.study.runpage import LiveView
-    from harness.study.steps import Choice
+    from harness.study.level_state import ChooseNext
+    from harness.study.run_page import LiveView
 
 
 class Front(Protocol):
@@ -47,11 +47,11 @@ def conduct(
     known: Capabilities,
     front: Front,
     *,
-    choose: Choice | None = None,
+    choose: ChooseNext | None = None,
 ) -> int:
     """Run to the end and say the answer; the exit code."""
     from harness.study.experiment import Experiment  # noqa: PLC0415 - Locust: reports need none
-    from harness.study.runpage import LiveView, about  # noqa: PLC0415 - as above
+    from harness.study.run_page import LiveView, about  # noqa: PLC0415 - as above
 
     output, view = wanted.output, None
     with ExitStack() as stack:
@@ -61,7 +61,7 @@ def conduct(
             view.open_port(output)
             view.starting(url, **about(wanted, url, known.model))
         experiment = Experiment.begin(wanted, url, known, choose=choose, view=view)
-        with front.watch(wanted, said_to(output)) as terminal:
+        with front.watch(wanted, message_stream(output)) as terminal:
             experiment.conduct(terminal)
         del experiment  # what it remembers of tokens is in the folder too, and results need room
         gc.collect()

@@ -10,12 +10,12 @@ from collections import defaultdict
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.gpuside import throttle_reasons
-from harness.measure.samples import GpuSample
-from harness.wire.prometheus_text import parse
+from harness.measure.diagnosis.gpu_window import throttle_reasons
+from harness.measure.records.samples import GpuSample
+from harness.wire.prometheus_text import parse_metrics
 
 if TYPE_CHECKING:
-    from harness.wire.prometheus_text import Sample
+    from harness.wire.prometheus_text import MetricSample
 
 MIN_BLANK_VALUE: Final = float(1 << 47)  # DCGM_FP64_BLANK; the integers' blanks are even larger
 # field of GpuSample -> (DCGM's field, factor from its unit to ours)
@@ -61,7 +61,7 @@ def gpu_labels(text: bytes | str) -> list[dict[str, Any]]:
 def _by_gpu(text: bytes | str) -> dict[int, tuple[Values, dict[str, str]]]:
     # A GPU in MIG mode has one line per instance: the largest value of each field stands for it.
     found: defaultdict[int, tuple[Values, dict[str, str]]] = defaultdict(lambda: ({}, {}))
-    for sample in parse(text, WANTED):
+    for sample in parse_metrics(text, WANTED):
         if (gpu := _index(sample)) >= 0 and sample.value < MIN_BLANK_VALUE:
             values, labels = found[gpu]
             values[sample.name] = max(sample.value, values.get(sample.name, 0.0))
@@ -69,7 +69,7 @@ def _by_gpu(text: bytes | str) -> dict[int, tuple[Values, dict[str, str]]]:
     return found
 
 
-def _index(sample: Sample) -> int:
+def _index(sample: MetricSample) -> int:
     text = sample.labels.get("gpu", "")
     return int(text) if text.isdecimal() else -1
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.wire.alike import UNLIKE, Alike
-from harness.wire.framing import EVENT_STREAM
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.wire.http import OK_STATUS
 from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
 from harness.wire.sse import EventTooLong, SseDecoder
+from harness.wire.sse_framing import EVENT_STREAM
+from harness.wire.token_template import NO_MATCH, TokenTemplate
 
 if TYPE_CHECKING:
     from array import array
@@ -23,7 +23,7 @@ ONE: Final = ns_array([1])
 MAX_ERROR_BYTES: Final = 65_536
 
 
-class Asked(NamedTuple):
+class SentRequest(NamedTuple):
     """What is known of a request when it has been sent."""
 
     worker: int
@@ -42,7 +42,7 @@ class StreamDecoder:
     returns holds all of them.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: SentRequest) -> None:
         self.asked = asked
         self.exact_events = 0  # since the last part
         self.status = 0
@@ -58,7 +58,7 @@ class StreamDecoder:
         self._problem: tuple[str, str] | None = None  # (outcome, sentence)
         self._error_body = b""
         self._sse = SseDecoder()
-        self._alike = Alike()
+        self._template = TokenTemplate()
         self._reported = 0  # events that earlier parts contained
         self._at: array[int] = ns_array()
         self._low: array[int] = ns_array()
@@ -78,7 +78,7 @@ class StreamDecoder:
         if self.status != OK_STATUS:
             self._error_body += body[: MAX_ERROR_BYTES - len(self._error_body)]
             return
-        sse, match = self._sse, self._alike.match
+        sse, match = self._sse, self._template.match
         try:
             events = sse.feed(body)
             left = len(events)
@@ -88,17 +88,17 @@ class StreamDecoder:
                 # only if the read ended with it.
                 low_ns = at_ns if exact and not left and sse.last else bound_ns
                 running = match(data)
-                if running != UNLIKE:
+                if running != NO_MATCH:
                     self._token(at_ns, low_ns, running, 1)
                     continue
                 chunk = read_event(data)
-                self._alike.learn(data, chunk)
+                self._template.learn(data, chunk)
                 self._event(chunk, at_ns, low_ns)
         except NotACompletion as error:
             self._problem = Outcome.protocol.value, str(error)
         except EventTooLong as error:
             # For an HTML page without line ends, its type explains more than its length.
-            outcome, sentence = verdict(self._type, "", done=self._done)
+            outcome, sentence = outcome_of_body(self._type, "", done=self._done)
             wrong_type = outcome is Outcome.protocol
             self._problem = Outcome.protocol.value, sentence if wrong_type else str(error)
 
@@ -176,7 +176,7 @@ class StreamDecoder:
             return Outcome(self._problem[0]), self._problem[1]
         if self.status != OK_STATUS:
             return Outcome.status, f"HTTP {self.status}: {self._server_says()}".rstrip(": ")
-        return verdict(self._type, error, done=self._done)
+        return outcome_of_body(self._type, error, done=self._done)
 
     def _server_says(self) -> str:
         try:
@@ -218,7 +218,7 @@ class StreamDecoder:
         )
 
 
-def verdict(content_type: str, error: str, *, done: bool) -> tuple[Outcome, str]:
+def outcome_of_body(content_type: str, error: str, *, done: bool) -> tuple[Outcome, str]:
     """Return the outcome of a complete response with status 200; `done`: [DONE] was seen."""
     if done:
         return Outcome.ok, ""

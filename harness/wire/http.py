@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 import orjson
 
-from harness.wire.framing import CHUNK_END, EVENT_END, EVENT_STREAM
+from harness.wire.sse_framing import CHUNK_END, EVENT_END, EVENT_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

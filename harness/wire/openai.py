@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from harness.wire.framing import DONE
+from harness.wire.sse_framing import DONE
 
 MAX_TOKENS: Final = 1 << 53  # a larger count is invalid
 

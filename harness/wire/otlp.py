@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.traces import Trace
+from harness.measure.diagnosis.trace_split import RequestTrace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MAX_VARINT_BITS: Final = 63
 
 
-def traces(body: bytes) -> list[Trace]:
+def traces(body: bytes) -> list[RequestTrace]:
     """Return the requests in an ExportTraceServiceRequest. Raises ValueError."""
     found = []
     for resource in _messages(body, RESOURCE_SPANS):
@@ -39,7 +39,7 @@ def traces(body: bytes) -> list[Trace]:
                 values = dict(_attribute(each) for each in _messages(span, ATTRIBUTES))
                 if isinstance(values.get(REQUEST_ID), str):
                     seconds = (_number(values.get(key)) for key in (TTFT, QUEUE, PREFILL))
-                    found.append(Trace(str(values[REQUEST_ID]), *seconds))
+                    found.append(RequestTrace(str(values[REQUEST_ID]), *seconds))
     return found
 
 

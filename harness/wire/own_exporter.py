@@ -9,12 +9,12 @@ from collections import defaultdict
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.gpuside import GPU_SERIES, MIB, REASON_LABELS
-from harness.measure.samples import GpuSample
-from harness.wire.prometheus_text import parse
+from harness.measure.diagnosis.gpu_window import GPU_SERIES, MIB, REASON_LABELS
+from harness.measure.records.samples import GpuSample
+from harness.wire.prometheus_text import parse_metrics
 
 if TYPE_CHECKING:
-    from harness.wire.prometheus_text import Sample
+    from harness.wire.prometheus_text import MetricSample
 
 PREFIX: Final = "harness_"
 INFO: Final = "harness_gpu_info"
@@ -44,18 +44,18 @@ def gpu_labels(text: bytes | str) -> list[dict[str, Any]]:
 
 def engine_cpu_s(text: bytes | str) -> float:
     """Return the CPU time of the engine cores on the exporter's machine; NaN if it is absent."""
-    return next((one.value for one in parse(text, {ENGINE_CPU})), nan)
+    return next((one.value for one in parse_metrics(text, {ENGINE_CPU})), nan)
 
 
-def _by_gpu(text: bytes | str) -> dict[int, list[Sample]]:
-    found: defaultdict[int, list[Sample]] = defaultdict(list)
-    for sample in parse(text, WANTED):
+def _by_gpu(text: bytes | str) -> dict[int, list[MetricSample]]:
+    found: defaultdict[int, list[MetricSample]] = defaultdict(list)
+    for sample in parse_metrics(text, WANTED):
         if (gpu := sample.labels.get("gpu", "")).isdecimal():
             found[int(gpu)].append(sample)
     return found
 
 
-def _sample(gpu: int, series: list[Sample], at_ns: int) -> GpuSample:
+def _sample(gpu: int, series: list[MetricSample], at_ns: int) -> GpuSample:
     values = {one.name: one.value for one in series if one.name != THROTTLED}
     read = {key: values.get(PREFIX + name, nan) / unit for key, (name, unit) in GPU_SERIES.items()}
     reasons = {one.labels.get("reason", ""): one.value for one in series if one.name == THROTTLED}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.wire.framing import DATA, DATA_FIELD, EVENT_END, MAX_EVENT_BYTES, TOO_LONG
+from harness.wire.sse_framing import DATA, DATA_FIELD, EVENT_END, MAX_EVENT_BYTES, TOO_LONG
 
 _LF: Final = 10
 _CR: Final = 13

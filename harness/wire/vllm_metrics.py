@@ -6,18 +6,18 @@ from collections import defaultdict
 from math import fsum, inf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.histogram import Histogram, added
-from harness.measure.samples import ServerSample, sums
-from harness.wire.prometheus_text import parse
-from harness.wire.vllm_series import CACHE_CONFIG, SERIES, WANTED
+from harness.measure.histogram import Histogram, sum_histograms
+from harness.measure.records.samples import ServerSample, summed_fields
+from harness.wire.prometheus_text import parse_metrics
+from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from harness.wire.prometheus_text import Sample
+    from harness.wire.prometheus_text import MetricSample
     from harness.wire.vllm_series import Series
 
-    Lines = Mapping[str, list[Sample]]
+    Lines = Mapping[str, list[MetricSample]]
 
 VLLM_PREFIXES: Final = ("vllm:", "vllm_")  # process_* alone may be any server's
 
@@ -28,8 +28,8 @@ def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> Server
     `at_ns`: the middle of the exchange; `took_ns`: its duration. Raises ValueError with a sentence
     for a histogram bucket whose bound is not a number.
     """
-    lines: defaultdict[str, list[Sample]] = defaultdict(list)
-    for sample in parse(text, WANTED):
+    lines: defaultdict[str, list[MetricSample]] = defaultdict(list)
+    for sample in parse_metrics(text, SERIES_NAMES):
         lines[sample.name].append(sample)
     if not any(name.startswith(VLLM_PREFIXES) for name in lines):
         return None
@@ -41,11 +41,11 @@ def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> Server
             found |= {series.key: value} if value is not None else {}
         elif (histogram := _histogram(series, lines)) is not None:
             histograms[series.key] = histogram
-    found |= sums(histograms)
+    found |= summed_fields(histograms)
     return ServerSample(at_ns, **found, took_ns=took_ns, histograms=histograms)
 
 
-def _samples(series: Series, lines: Lines) -> list[Sample]:
+def _samples(series: Series, lines: Lines) -> list[MetricSample]:
     # By the newest name that the page has. Some versions write a series under its old and its new
     # name at once; adding both would count it twice.
     label, value = series.where
@@ -62,7 +62,7 @@ def _number(series: Series, lines: Lines) -> float | None:
     return series.over(values) if values else None
 
 
-def _newest_process(samples: Iterable[Sample]) -> list[float]:
+def _newest_process(samples: Iterable[MetricSample]) -> list[float]:
     """Return one value per engine."""
     # With several API servers, vLLM 0.9.2 to 0.10 wrote some gauges once per process (label `pid`),
     # all but one of them stale. Nothing tells which one, so the largest stands for the engine.
@@ -91,7 +91,7 @@ def _histogram(series: Series, lines: Lines) -> Histogram | None:
                     bound = _bound(bucket, labels.pop("le", "+Inf"))
                     engines[tuple(sorted(labels.items()))][bound] = sample.value
                 parts = [_cumulative(counts) for counts in engines.values()]
-                whole = added(parts)
+                whole = sum_histograms(parts)
                 return Histogram(whole.bounds, whole.counts, fsum(s.value for s in lines[total]))
     return None
 
@@ -113,7 +113,7 @@ def _cumulative(counts: Mapping[float, float]) -> Histogram:
 
 def cache_config(text: bytes | str) -> list[dict[str, str]]:
     """Return each engine's labels of `vllm:cache_config_info`, without those that are None."""
-    found = parse(text, CACHE_CONFIG)
+    found = parse_metrics(text, CACHE_CONFIG)
     engines = [{k: v for k, v in s.labels.items() if v != "None" and k[:1] != "_"} for s in found]
 
     def order(labels: dict[str, str]) -> tuple[int, str]:

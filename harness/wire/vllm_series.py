@@ -115,4 +115,6 @@ CACHE_CONFIG: Final = (
     "vllm:cache_config_info",
     "vllm_cache_config_info",
 )  # the labels are its content
-WANTED: Final = frozenset(name for series in SERIES for names in series.names() for name in names)
+SERIES_NAMES: Final = frozenset(
+    name for series in SERIES for names in series.names() for name in names
+)

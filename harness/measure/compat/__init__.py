@@ -13,7 +13,7 @@ from harness.errors import ConfigError, closest
 TOOLS: Final = ("vllm-bench", "guidellm", "aiperf", "genai-bench")  # keys of COMPAT
 
 
-def tools(text: str) -> tuple[str, ...]:
+def parse_tools(text: str) -> tuple[str, ...]:
     """Some of TOOLS from `vllm-bench,aiperf`. Raises ConfigError."""
     names = tuple(part.strip() for part in text.split(","))
     for name in names:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-LINEAR: Final = "linear"  # numpy's default, type 7
-STEP: Final = "step"  # the smallest value up to which at least this share of the weight lies
+LINEAR_RULE: Final = "linear"  # numpy's default, type 7
+STEP_RULE: Final = "step"  # the smallest value up to which at least this share of the weight lies
 INSTANTS: Final = {
     "connect": "connecting begins, where the request had to connect; else as sent",
     "own connect": "as connect, for a tool that connects anew for each request: one that was sent "
@@ -24,7 +24,7 @@ INSTANTS: Final = {
     "last chunk": "the last chunk with a choice comes",
     "done": "the last byte comes",
 }
-PER: Final = {  # Definition.per -> in words
+PER_WORDS: Final = {  # Definition.per -> in words
     "request": "request",
     "later token": "token after the first, one mean for each request",
     "token": "token, one mean for each request",
@@ -83,7 +83,7 @@ COMPAT: Final[dict[str, Tool]] = {
     t.name: t
     for t in (
         Tool(
-            "vllm-bench", "vllm bench serve", "0.32.0", LINEAR, _VLLM_SUMS,
+            "vllm-bench", "vllm bench serve", "0.32.0", LINEAR_RULE, _VLLM_SUMS,
             (
                 Definition(
                     "ttft", "TTFT", "connect", "first chunk", "request",
@@ -132,7 +132,7 @@ COMPAT: Final[dict[str, Tool]] = {
             "tokens is not in the records: the gap that it divides is divided evenly.",
         ),
         Tool(
-            "guidellm", "GuideLLM", "0.8.1", STEP, f"{_GUIDELLM}/schemas/base/statistics.py",
+            "guidellm", "GuideLLM", "0.8.1", STEP_RULE, f"{_GUIDELLM}/schemas/base/statistics.py",
             (
                 Definition(
                     "ttft", "Time to First Token", "sent", "first token", "request", _SAME,
@@ -175,7 +175,7 @@ COMPAT: Final[dict[str, Tool]] = {
             "Request latency is in seconds there and in milliseconds here.",
         ),
         Tool(
-            "aiperf", "AIPerf", "0.13.0", LINEAR, f"{_AIPERF_CODE}/metrics/metric_dicts.py",
+            "aiperf", "AIPerf", "0.13.0", LINEAR_RULE, f"{_AIPERF_CODE}/metrics/metric_dicts.py",
             (
                 Definition(
                     "ttft", "Time to First Token", "connect", "first token", "request",
@@ -222,7 +222,7 @@ COMPAT: Final[dict[str, Tool]] = {
             "the server's count; here the server's is taken.",
         ),
         Tool(
-            "genai-bench", "genai-bench", "0.0.5", LINEAR, _GENAI_SUMS,
+            "genai-bench", "genai-bench", "0.0.5", LINEAR_RULE, _GENAI_SUMS,
             (
                 Definition(
                     "ttft", "TTFT", "own connect", "first token", "request",
