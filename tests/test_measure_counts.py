@@ -13,11 +13,11 @@ from counted import expected, records, with_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure.histogram import HistogramCounter, bucket_ladder
+from harness.measure.histogram import bucket_ladder
 from harness.measure.metrics import HISTOGRAMS
 from harness.measure.records.record_table import RecordTable
 from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
-from harness.measure.run_counts import RunCounts
+from harness.measure.run_counts import HistogramCounter, RunCounts
 from harness.measure.slo import Slo
 
 if TYPE_CHECKING:

@@ -25,13 +25,13 @@ from harness.drive.load_runner import POLL_S, LoadRunner
 from harness.drive.users import session_user
 from harness.errors import MeasurementInvalid
 from harness.reader.gc_control import Collecting
+from harness.server.address import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from harness.senders.drive_options import DriveOptions
 
-LOOPBACK: Final = "127.0.0.1"
 START_S: Final = 60.0  # for a worker to import everything on a busy machine
 EXIT_S: Final = 5.0
 # Locust gives a worker up after 4 s without a sign, and with the last one the run. Ours are

@@ -11,17 +11,8 @@ from dataclasses import dataclass
 from math import ceil, fsum, inf
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from harness.units import SECOND
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 # Bounds within a decade, in hundredths of its start.
 DECADE_STEPS: Final = (100, 125, 150, 200, 250, 300, 400, 500, 600, 800)
@@ -92,29 +83,3 @@ def bucket_ladder(min_us: int, max_us: int) -> tuple[float, ...]:
     decades = (10**k for k in range(10))
     every = sorted(decade * step // 100 for decade in decades for step in DECADE_STEPS)
     return (*(us / 1_000_000 for us in dict.fromkeys(every) if min_us <= us <= max_us), inf)
-
-
-class HistogramCounter:
-    """A histogram that observations are added to."""
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        """`bounds_s` end with +Inf."""
-        self.bounds_s = bounds_s
-        self._bounds_ns = np.array([bound * SECOND for bound in bounds_s[:-1]]).round()
-        self._counts = np.zeros(len(bounds_s), np.int64)
-        self._sum_ns = 0  # an integer, so that the sum does not depend on the order
-
-    def add(self, ns: Floats | Ints) -> None:
-        """Add observations, rounded to whole ns; +inf is counted but left out of the sum."""
-        if len(ns):
-            ns = np.rint(ns)
-            places = np.searchsorted(
-                self._bounds_ns, ns, side="left"
-            )  # a value at a bound is in its bucket
-            self._counts += np.bincount(places, minlength=len(self.bounds_s))
-            self._sum_ns += int(ns.sum(where=np.isfinite(ns)))
-
-    def histogram(self) -> Histogram:
-        """As Prometheus has it: cumulative, in seconds."""
-        counts = tuple(float(n) for n in self._counts.cumsum())
-        return Histogram(self.bounds_s, counts, self._sum_ns / SECOND)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.measure.histogram import HistogramCounter
+from harness.measure.histogram import Histogram
 from harness.measure.metrics import (
     ALL_LATENCIES,
     GAPS,
@@ -28,9 +28,10 @@ from harness.measure.metrics import (
     good_requests,
     lost_gaps,
 )
-from harness.measure.records.record_source import SeenNumbers
 from harness.measure.records.record_table import OUTCOMES, RecordTable
 from harness.measure.records.request_record import Outcome
+from harness.measure.records.seen_numbers import SeenNumbers
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from harness.measure.records.request_record import RequestRecord
     from harness.measure.slo import Slo
 
+    Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
 
@@ -50,6 +52,31 @@ class _Open:
     events: int = 0
     last_ns: int = 0  # when the last of them arrived
     known_ns: int = -1  # `done_ns` of the newest part
+
+
+class HistogramCounter:
+    """A histogram that observations are added to."""
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        """`bounds_s` end with +Inf."""
+        self.bounds_s = bounds_s
+        self._bounds_ns = np.array([bound * SECOND for bound in bounds_s[:-1]]).round()
+        self._counts = np.zeros(len(bounds_s), np.int64)
+        self._sum_ns = 0  # an integer, so that the sum does not depend on the order
+
+    def add(self, ns: Floats | Ints) -> None:
+        """Add observations, rounded to whole ns; +inf is counted but left out of the sum."""
+        if len(ns):
+            ns = np.rint(ns)
+            # side "left": a value at a bound is in its bucket
+            places = np.searchsorted(self._bounds_ns, ns, side="left")
+            self._counts += np.bincount(places, minlength=len(self.bounds_s))
+            self._sum_ns += int(ns.sum(where=np.isfinite(ns)))
+
+    def histogram(self) -> Histogram:
+        """As Prometheus has it: cumulative, in seconds."""
+        counts = tuple(float(n) for n in self._counts.cumsum())
+        return Histogram(self.bounds_s, counts, self._sum_ns / SECOND)
 
 
 class RunCounts:

@@ -10,9 +10,10 @@ import numpy as np
 
 from harness.errors import RunFolderError
 from harness.measure.diagnosis.trace_split import RequestTrace
-from harness.measure.records.record_source import SeenNumbers, keep_three_events
+from harness.measure.records.record_source import keep_three_events
 from harness.measure.records.record_table import concat_tables
 from harness.measure.records.samples import ClientSample, GpuSample
+from harness.measure.records.seen_numbers import SeenNumbers
 from harness.measure.result import Result
 from harness.measure.typed_json import from_json
 from harness.runfolder import names

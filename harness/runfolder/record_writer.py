@@ -10,8 +10,8 @@ from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.measure.records.record_source import SeenNumbers
 from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.measure.records.seen_numbers import SeenNumbers
 from harness.runfolder import names
 from harness.runfolder.codec import decode, encode
 from harness.runfolder.redact import redact_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from harness.load.lengths import Lengths
 from harness.load.tokens import Calibration
@@ -13,8 +13,6 @@ from harness.load.workloads import Workload
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND
-
-UI_HOST: Final = "127.0.0.1"  # Locust's page has no password: it is for this machine only
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ import ipaddress
 import re
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
 
+LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, an IPv4 or an IPv6 address
 _ENDPOINT = re.compile(r"/v1/(chat/completions|completions|responses|models)$")

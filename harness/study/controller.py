@@ -2,11 +2,10 @@
 
 A level has three phases. *Ramp* lasts until all users of the level have started and are busy.
 *Settle* lasts until two requests per user have ended since, so that the old load and the burst of
-the ramp are gone. One request is enough if the load has hardly changed or if the level is only a
-quick check on the way up; three request lifetimes end the phase where a long queue slows turnover.
-*Measure* lasts until the sequential test decides or the time of the level is up. A decision uses
-only what happened before a horizon a little earlier than now, by which every record has arrived.
-That makes it repeatable from the run folder.
+the ramp are gone; one request is enough after a small change or on the way up, and three request
+lifetimes end the phase where a long queue slows turnover.
+*Measure* lasts until the sequential test decides or the level's time is up. A decision uses only
+what happened before a horizon by which every record has arrived, so the run folder can repeat it.
 
 The load drains to zero before and after the first repeat of a level. vLLM records TTFT at the
 first token and its parts at the end of a request, so both describe the same requests only between

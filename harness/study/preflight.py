@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.errors import ConfigError, RunFolderError
 from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
-from harness.senders.drive_options import UI_HOST
 from harness.server.access import TargetAccess
-from harness.server.address import Address
+from harness.server.address import LOOPBACK, Address
 from harness.server.max_num_seqs import merge_flags
 from harness.server.probe import Capabilities, probe
 
@@ -90,11 +89,11 @@ def check_machine(output: OutputOptions, users: int, option: str = "--max-users"
     """
     check_folder(output.out_dir)
     if output.ui_port is not None:
-        check_port("--ui-port", UI_HOST, output.ui_port)
+        check_port("--ui-port", LOOPBACK, output.ui_port)
     if output.metrics_port is not None:
         check_port("--metrics-port", output.metrics_host, output.metrics_port)
     if output.otlp_port is not None:
-        check_port("--otlp-port", UI_HOST, output.otlp_port)
+        check_port("--otlp-port", LOOPBACK, output.otlp_port)
     raise_file_limit(users + FILES_WITHOUT_USERS, option)
 
 
@@ -121,7 +120,7 @@ def check_port(flag: str, host: str, port: int) -> None:
             sock.bind((host, port))
             sock.listen()
         except (OSError, OverflowError) as error:
-            other.bind((UI_HOST, 0))
+            other.bind((LOOPBACK, 0))
             why = getattr(error, "strerror", None) or "no such port"
             raise ConfigError(
                 f"{flag} is {port} ({why}): expected a free port of {host}; "

@@ -16,7 +16,7 @@ from flask import Blueprint, Response, request
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from harness.measure.search.statistics import QUANTILES
-from harness.senders.drive_options import UI_HOST
+from harness.server.address import LOOPBACK
 from harness.webpage.origin import keep_out
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Shown:
 
 def create(environment: Environment, port: int) -> WebUI:
     """Locust's web UI on this machine; 0: any free port. It serves once it is started."""
-    return environment.create_web_ui(UI_HOST, port, delayed_start=True)
+    return environment.create_web_ui(LOOPBACK, port, delayed_start=True)
 
 
 def install(

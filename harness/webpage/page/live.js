@@ -108,7 +108,7 @@ function showCards() {
     ["On the server", server, "running + waiting"]];
   if (page.facts.tiles) cards.splice(0, cards.length, ...page.facts.tiles.map(({ name, value, unit, note, limit }) => {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
-    return [name, `${digits} ${unit}`, ends ? `95%: ${ends}` : note];
+    return [name, `${digits} ${unit}`, ends ? `95% CI: ${ends}` : note];
   }));
   else if (page.facts.kind === "knee") cards.push(["The knee, users", ...bracket(page.facts.bracket)]);
   $("cards").replaceChildren(...cards.map(([name, what, note]) =>
