@@ -128,7 +128,7 @@ def gpu() -> CheckResult:
 
 def kernel_stamps() -> CheckResult:
     """The kernel timestamps arriving data, so times do not depend on when it is read."""
-    from harness.reader.stamping import Stamping  # noqa: PLC0415 - drive/ is for Linux with gevent
+    from harness.reader.stamping import Stamping  # noqa: PLC0415 - for Linux with gevent
 
     with closing(Stamping()) as stamping:
         source = stamping.source
