@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from real_vllm import Served
 
 MODEL = "llama-3.1-8b"  # as the embedded engine calls itself
-SLOS = tuple(map(Slo.parse, ("ttft_p95=250ms", "itl_p95=50ms", "tpot_p50=1s", "e2e_p50=30s")))
+SLOS = tuple(map(Slo.parse, (
+    "ttft_p95=250ms", "itl_p95=50ms", "itl_per_token_p95=1s", "tpot_p50=1s", "e2e_p50=30s",
+)))  # fmt: skip
 LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32")
 EMPTY = {
     ("client", "Schedule lag", "p50"), ("client", "Schedule lag", "p99"),  # users have no schedule

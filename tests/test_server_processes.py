@@ -100,3 +100,28 @@ def test_a_server_that_starts_anew_is_found_again() -> None:
 def test_only_this_host_is_looked_at(host: str, want: bool) -> None:
     """A name or an address of another machine: its processes are not ours to see."""
     assert Address("http", host, 8000).is_local == want
+
+
+ZOMBIE = """
+import os, socket, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", ""])
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not waited for
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+child.wait()
+"""
+
+
+def test_a_process_that_has_ended_and_is_still_listed() -> None:
+    """A zombie has no command line: the sample stays as it is, and the next scrape looks again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ZOMBIE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        address = Address("http", "127.0.0.1", int(server.stdout.readline()))
+        sample = ServerSample(at_ns=0, api_cpu_s=7.0)
+        got = ServerProcesses(address).with_cpu_times(sample)
+        server.stdin.close()
+    assert (math.isnan(got.engine_cpu_s), got.api_cpu_s) == (True, 7.0)

@@ -55,7 +55,7 @@ def test_kill(tmp_path: Path) -> None:
         family = descendants(process.pid)
         process.kill()
     assert sorted(w.rpartition("harness.")[2].split()[0] for w in family.values()) == [
-        "drive.decoder", "drive.worker", "engine.process",
+        "drive.worker", "engine.process", "reader.decoder_process",
     ]  # fmt: skip
     wait_for(lambda: alive(family) == [])
     done = harness("report", str(out))
@@ -72,7 +72,7 @@ def test_a_dead_decoder_ends_the_run(tmp_path: Path) -> None:
         records = out / "records.0.msgpack"
         wait_for(lambda: records.exists() and records.stat().st_size > 0)
         family = descendants(process.pid)
-        decoder = next(pid for pid, what in family.items() if "drive.decoder" in what)
+        decoder = next(pid for pid, what in family.items() if "reader.decoder_process" in what)
         send(decoder, signal.SIGKILL)
         said, err = process.communicate(timeout=60)
     assert process.returncode == 5, err

@@ -54,10 +54,10 @@ class ServerProcesses:
     def _find(self) -> None:
         try:
             family = family_of(self.port)
-        except psutil.Error:
+            engines, servers = (processes_named(family, name) for name in (ENGINE, API_SERVER))
+        except psutil.Error:  # one of them is exiting
             return
-        self._engines = processes_named(family, ENGINE)
-        self._api_servers = processes_named(family, API_SERVER)
+        self._engines, self._api_servers = engines, servers
 
 
 def family_of(port: int) -> list[psutil.Process]:
@@ -88,7 +88,7 @@ def _is_vllm(command: Sequence[str]) -> bool:
 
 
 def processes_named(processes: Sequence[psutil.Process], name: str) -> list[psutil.Process]:
-    """Return the processes whose name begins with one of vLLM's names."""
+    """Return the processes whose name begins with one of vLLM's names. Raises psutil.Error."""
     return [p for p in processes if (p.cmdline() or [""])[0].startswith(name)]
 
 
