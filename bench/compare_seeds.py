@@ -53,7 +53,6 @@ class Crowded:
     """A loop in which `share` of a user more stands behind each user."""
 
     def __init__(self, loop: ClosedLoop, share: float) -> None:
-        """Nobody yet."""
         self.loop, self.share, self.users = loop, share, 0
 
     @property

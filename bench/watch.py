@@ -74,7 +74,6 @@ class Watch(threading.Thread):
     """Samples from `start()` until `close()`. `roots`: what to call each process watched."""
 
     def __init__(self, roots: dict[int, str]) -> None:
-        """By process id."""
         super().__init__(daemon=True)
         self.roots = {**roots, os.getpid(): "bench"}
         self.traces: dict[int, Trace] = {}

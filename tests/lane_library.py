@@ -85,7 +85,6 @@ class LaneLibrary:
     """Its functions."""
 
     def __init__(self, library: Path) -> None:
-        """Load it."""
         self._library = ctypes.CDLL(str(library))
         self._library.lane_rows.restype = ctypes.c_size_t
 

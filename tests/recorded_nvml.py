@@ -27,7 +27,6 @@ class Recorded:
     NVML_FI_DEV_PCIE_COUNT_TX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
 
     def __init__(self, *, lacks: tuple[str, ...] = (), devices: int = 1) -> None:
-        """At the first reading."""
         self.reading = SAID["readings"][0]
         self.lacks = lacks
         self.devices = devices
@@ -45,8 +44,6 @@ class Recorded:
         self.inits -= 1
 
     def __getattr__(self, name: str) -> Any:
-        """One of pynvml's functions."""
-
         def ask(*arguments: Any) -> Any:
             if name in self.lacks:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

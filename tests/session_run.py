@@ -44,7 +44,6 @@ class Script:
     """A controller that reads its levels from a list."""
 
     def __init__(self, levels: list[int]) -> None:
-        """One entry per tick."""
         self.levels = levels
         self.running: list[int] = []
         self.samples: list[ServerSample | None] = []
@@ -77,7 +76,6 @@ class Patient(Script):
     MOST = 60  # ticks; then what was not reached is missing in `reached`
 
     def __init__(self, levels: list[int]) -> None:
-        """One entry per level."""
         super().__init__(levels)
         self.reached: list[int] = []
 
@@ -97,7 +95,6 @@ class Keep:
     """A sink that keeps whole records, and says once that each load process has sent some."""
 
     def __init__(self) -> None:
-        """Empty."""
         self.records: list[RequestRecord] = []
         self.parts = 0
         self.workers: set[int] = set()  # heard of

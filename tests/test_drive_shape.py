@@ -31,7 +31,6 @@ class Script:
     """Answers from a list."""
 
     def __init__(self, targets: list[Target]) -> None:
-        """One per tick."""
         self.targets = targets
         self.seen: list[tuple[int, int, int]] = []
 
@@ -48,7 +47,6 @@ class Users:
     """Stands for Locust's runner: how many users run at each tick."""
 
     def __init__(self) -> None:
-        """None yet."""
         self.user_count = 0
 
 

@@ -21,7 +21,6 @@ class Wire:
     """Both ends of one worker; its k-th message is lost when `lose(k)`."""
 
     def __init__(self, lose: Callable[[int], bool] = lambda _: False, worker: int = 0) -> None:
-        """Connect them."""
         self.got: list[tuple[int, int]] = []
         self.lose = lose
         self.sent = 0

@@ -32,7 +32,6 @@ class Both:
     """A batch for the decoder, and each row at once to a stream's own."""
 
     def __init__(self, rng: random.Random) -> None:
-        """All streams open; half of them say running counts."""
         self.rng, self.batch, self.now = rng, Batch(), 2_000
         self.each = [StreamDecoder(asked(stream)) for stream in range(STREAMS)]
         self.counts = [0 if stream % 2 else -1 for stream in range(STREAMS)]

@@ -179,13 +179,11 @@ class SetClock:
     """
 
     def __init__(self) -> None:
-        """Not yet."""
         self.by_ns = 0
         self.clock: Clock | None = None
         self._more = 1
 
     def __call__(self) -> int:
-        """The time."""
         if self.by_ns and self.clock is not None and self.clock.steps:
             self.by_ns *= self._more
             self._more = 0

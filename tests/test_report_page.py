@@ -29,7 +29,6 @@ class Page(HTMLParser):
     """Elements in order, their attributes, and the text by the element that holds it."""
 
     def __init__(self, text: str) -> None:
-        """Read all of it."""
         super().__init__()
         self.text = text
         self.tags: list[str] = []

@@ -33,7 +33,6 @@ class Keeper:
     """Answers `replies` in turn; b"" closes without a word. Keeps each connection while it can."""
 
     def __init__(self, replies: list[bytes]) -> None:
-        """Listen, and answer in a thread."""
         self.replies = iter(replies)
         self.connections: list[int] = []  # requests on each
         self.heads: list[bytes] = []

@@ -24,11 +24,9 @@ class Exporter:
     """A dcgm-exporter of one GPU at 500 W: each question is a second later."""
 
     def __init__(self) -> None:
-        """Not asked yet."""
         self.asked = 0
 
     def __call__(self, _path: str, _body: dict[str, Any]) -> bytes:
-        """/metrics."""
         self.asked += 1
         lines = {"GPU_UTIL": 90, "FB_USED": 60_000, "FB_FREE": 20_000, "POWER_USAGE": 500.0,
                  "TOTAL_ENERGY_CONSUMPTION": 500_000 * self.asked}  # fmt: skip

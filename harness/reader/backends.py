@@ -102,7 +102,6 @@ class PythonReader:
     """Every read goes to `deliver`, every end of a connection to `closed`."""
 
     def __init__(self, of: Sockets) -> None:
-        """Read these."""
         self._of = of
         self._round = 0
         self._stamps: dict[int, SocketStamps] = {}  # by descriptor

@@ -34,7 +34,6 @@ class Columns:
     """The rows of one message, sorted by stream. An index is a row's, in this order."""
 
     def __init__(self, message: Message) -> None:
-        """Sort them."""
         # (n, 5) int64: stream, at_ns, bound_ns, kind, value
         rows = np.frombuffer(message.rows, np.int64).reshape(-1, COLUMNS)
         kind, value = rows[:, 3], rows[:, 4]

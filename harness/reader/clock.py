@@ -26,7 +26,6 @@ class Clock:
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         realtime_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Take the anchor now."""
         self._monotonic_ns = monotonic_ns
         self._realtime_ns = realtime_ns
         self.anchor_ns = realtime_ns() - monotonic_ns()

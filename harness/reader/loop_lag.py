@@ -22,7 +22,6 @@ class LoopLag:
     """How late the loop wakes a sleeper, sampled by a timer of its own."""
 
     def __init__(self, clock: Clock, every_s: float = LAG_S) -> None:
-        """Begins at once."""
         self._clock, self._every_s = clock, every_s
         self._recent_ns: deque[int] = deque(maxlen=round(RECENT_S / every_s))
         self._bins: Counter[int] = Counter()  # by the bin's upper end, ns

@@ -32,7 +32,6 @@ class MasterStream:
     """Keeps frames until the master has acknowledged them; only `wait_for` and `close` block."""
 
     def __init__(self, output: Output, master: tuple[str, int, str]) -> None:
-        """Connect, which waits for nothing."""
         host, port, self._node_id = master
         name = uuid4().hex
         self.outbox = Outbox(

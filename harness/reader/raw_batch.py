@@ -44,7 +44,6 @@ class Batch:
     __slots__ = ("blob", "notices", "rows")
 
     def __init__(self) -> None:
-        """Empty."""
         self.rows = bytearray()
         self.blob = bytearray()
         self.notices: list[tuple[Any, ...]] = []
@@ -74,7 +73,6 @@ class Batch:
                     cells[i + 3] &= ~EXACT
 
     def __len__(self) -> int:
-        """Rows."""
         return len(self.rows) // ROW.size
 
     @property

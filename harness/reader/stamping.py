@@ -48,7 +48,6 @@ class Stamping:
     """`source` is "kernel" when the self-test saw stamps, else "read". Keep it open."""
 
     def __init__(self) -> None:
-        """Takes a few milliseconds, at most SELF_TEST_S."""
         self._keep = Socket(socket.AF_INET, socket.SOCK_STREAM)
         self.source = "read"
         if ask_for_stamps(self._keep) and self._self_test():

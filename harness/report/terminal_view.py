@@ -113,7 +113,6 @@ class LiveTerminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the panel; the rows stay."""
         if self._live is not None:
             self._live.stop()
 

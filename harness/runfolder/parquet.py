@@ -37,7 +37,6 @@ class Levels:
     """The levels of a run folder by time, and their phases."""
 
     def __init__(self, path: Path) -> None:
-        """As levels.jsonl says."""
         spans = [(-1, -1, -1, "")]
         last_ns = -1
         for step in level_rows(path):

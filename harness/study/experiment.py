@@ -79,7 +79,6 @@ class Wanted:
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse SLOs that could not be judged."""
         check_slos(self.plan.slos, self.load.workload.output.mean)
 
 

@@ -26,7 +26,6 @@ class MetricsPort:
     """Serves `body`, from `start` to `close`."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Nothing listens yet."""
         self.host, self.body = host, b""
         self._wanted = port
         self._pages: MetricsServer | None = None

@@ -128,7 +128,6 @@ class Cohort:
         )
 
     def __len__(self) -> int:
-        """Requests of the cohort."""
         return int(self.inside.sum())
 
     def in_flight(self) -> tuple[int, int]:

@@ -95,7 +95,6 @@ class RecordTable:
         return RecordTable(**columns, **events, offsets=offsets, whole=self.whole)
 
     def __len__(self) -> int:
-        """Number of requests."""
         return len(self.sent_ns)
 
     @property

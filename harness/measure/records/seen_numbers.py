@@ -11,7 +11,6 @@ class SeenNumbers:
         self._above: dict[int, set[int]] = {}
 
     def __contains__(self, key: tuple[int, int]) -> bool:
-        """Whether the key was added."""
         worker, number = key
         return number < self._below.get(worker, 0) or number in self._above.get(worker, ())
 
