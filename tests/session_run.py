@@ -24,7 +24,7 @@ from harness.measure.records.record_table import OPEN
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.senders.drive_options import DriveOptions
 from harness.senders.prepare import prepare
-from harness.study.run_page import LiveView
+from harness.study.run_page import RunPage
 
 if TYPE_CHECKING:
     from harness.measure.records.request_record import RecordSink
@@ -165,7 +165,7 @@ def main() -> None:
         load = stack.enter_context(child_processes(options))
         sinks: list[RecordSink] = [keep, script.ledger]
         if ui_port is not None:
-            view = stack.enter_context(LiveView("run"))
+            view = stack.enter_context(RunPage("run"))
             view.serve(load, ui_port)
             sinks.append(view.table)
         session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)

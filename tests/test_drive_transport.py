@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.reader.transport import RESEND_S, Batch, Beat, Inbox, Outbox, say_missing
+from harness.reader.transport import RESEND_S, Beat, Inbox, Outbox, RecordBatch, say_missing
 from harness.runfolder.codec import encode
 
 
@@ -28,7 +28,7 @@ class Wire:
         self.inbox = Inbox(lambda records: self.got.extend(r.key for r in records))
         self.outbox = Outbox(self.send, stream="a", worker=worker)
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: RecordBatch) -> None:
         """The decoder's message, and at once the master's answer."""
         self.sent += 1
         if not self.lose(self.sent - 1):

@@ -22,7 +22,7 @@ from harness.report.terminal_view import (
     PASSING_SO_FAR,
     LevelRow,
     LiveTerminal,
-    LiveView,
+    TerminalPanel,
     progress_line,
     progress_panel,
 )
@@ -46,14 +46,14 @@ TABLE = [
     "     8     499.7 (470 to 530)   12.0 (at least 11.1)       388        40  inconclusive: late",
 ]
 LEFT = "37 ended, 2 failed, 20 s elapsed, at most 1 min left"
-VIEW = LiveView(
+VIEW = TerminalPanel(
     "vllm-harness knee", 3, 48, "bisecting", "measuring", 0.25, "20 s elapsed, at most 1 min left",
     {"TTFT": "412 ms (398 to 432)", "ITL": ""}, "1,580 tokens/s", "37 ended, 2 failed",
     "40 running, 8 waiting", "between 32 and 64 so far", ROWS[:2],
 )  # fmt: skip
 
 
-def drawn(view: LiveView) -> str:
+def drawn(view: TerminalPanel) -> str:
     """The panel on a terminal of 100 columns that knows colours."""
     out = StringIO()
     Console(file=out, width=100, color_system=None, force_terminal=True).print(progress_panel(view))
@@ -199,9 +199,11 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
 @pytest.mark.parametrize(
     ("view", "want"),
     [
-        (LiveView(), "waiting for the first level"),
+        (TerminalPanel(), "waiting for the first level"),
         (
-            LiveView(level=1, users=1, phase="warming up", time="2 s elapsed, at least 10 s left"),
+            TerminalPanel(
+                level=1, users=1, phase="warming up", time="2 s elapsed, at least 10 s left"
+            ),
             "level 1, 1 user, warming up: 2 s elapsed, at least 10 s left",
         ),
         (
@@ -210,7 +212,7 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
         ),
     ],
 )
-def test_one_line_where_there_is_no_terminal(view: LiveView, want: str) -> None:
+def test_one_line_where_there_is_no_terminal(view: TerminalPanel, want: str) -> None:
     """What is not known yet is left out."""
     assert progress_line(view) == want
 

@@ -18,9 +18,9 @@ from harness.measure.slo import Slo
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.study.controller import KneeController
+from harness.study.given_levels import levels
 from harness.study.knee_estimate import estimate_knee
 from harness.study.level_state import HeldLevel
-from harness.study.run import levels
 from harness.units import SECOND
 
 SEATS = Configuration(

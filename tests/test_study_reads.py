@@ -16,8 +16,8 @@ from report_folder import make
 from harness.cli.terminal import TerminalUi
 from harness.measure.compat import TOOLS
 from harness.runfolder import names
+from harness.study.conduct import conclude
 from harness.study.results import write_results
-from harness.study.session import conclude
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -36,6 +36,6 @@ def add(commands: Subparsers) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
     from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.session import conclude  # noqa: PLC0415 - as above
+    from harness.study.conduct import conclude  # noqa: PLC0415 - as above
 
     return conclude(args.folder, args.json, TerminalUi(), tuple(args.compat)).exit_code

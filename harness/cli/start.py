@@ -51,8 +51,8 @@ def start_study(options: Options) -> int:
         # repeatedly.
         gc.set_threshold(100_000)
         from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
-        from harness.study.knee import run_knee  # noqa: PLC0415 - as above
-        from harness.study.run import run_levels  # noqa: PLC0415 - as above
+        from harness.study.given_levels import run_levels  # noqa: PLC0415 - as above
+        from harness.study.knee_study import run_knee  # noqa: PLC0415 - as above
 
         if isinstance(options, KneeOptions):
             return run_knee(options, url, known, TerminalUi())

@@ -11,7 +11,13 @@ from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.window_summary import WindowTokens
 from harness.report.junit import junit
 from harness.report.numbers import Quantity, count_of, format_number
-from harness.report.terminal_view import PASSING_SO_FAR, PURPOSES, LevelRow, LiveTerminal, LiveView
+from harness.report.terminal_view import (
+    PASSING_SO_FAR,
+    PURPOSES,
+    LevelRow,
+    LiveTerminal,
+    TerminalPanel,
+)
 from harness.report.write import write_reports
 from harness.study.knee_estimate import bracket_users
 from harness.study.page_viewer import ended_levels, headline_latencies
@@ -68,7 +74,7 @@ class _TerminalView:
     def __init__(self, live: LiveTerminal, wanted: Wanted) -> None:
         self.live = live
         self.wanted = wanted
-        self.view = LiveView(title=f"vllm-harness {wanted.kind}")
+        self.view = TerminalPanel(title=f"vllm-harness {wanted.kind}")
         self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:

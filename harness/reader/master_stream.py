@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgpack
 import zmq
 
-from harness.reader.transport import RECORDS, Batch, Outbox
+from harness.reader.transport import RECORDS, Outbox, RecordBatch
 
 if TYPE_CHECKING:
     from harness.reader.raw_batch import Output
@@ -47,7 +47,7 @@ class MasterStream:
         self._poller.register(self._socket, zmq.POLLIN)
 
     def put(self, frames: list[bytes], known_ns: int) -> None:
-        """Send them; `known_ns` as `Batch` has it, 0: nothing new."""
+        """Send them; `known_ns` as `RecordBatch` has it, 0: nothing new."""
         self.outbox.put(frames, known_ns)
         self.outbox.tick(time.monotonic())
 
@@ -76,7 +76,7 @@ class MasterStream:
         self.outbox.tick(time.monotonic())
         return ready
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: RecordBatch) -> None:
         # where the queue is full the batch still counts as sent: without an acknowledgement it is
         # sent again
         with contextlib.suppress(zmq.ZMQError):

@@ -32,7 +32,7 @@ EVENTS: Final = 1 << 14  # that the master unpacks at a time: 0.4 MB
 RESEND_S: Final = 2.0
 
 
-class Batch(TypedDict):
+class RecordBatch(TypedDict):
     """One message. `records` are codec frames, whole records and parts of open ones alike."""
 
     run: str  # of which run: a process may send for several, one after another
@@ -59,18 +59,18 @@ class Outbox:
 
     def __init__(
         self,
-        send: Callable[[Batch], None],
+        send: Callable[[RecordBatch], None],
         *,
         stream: str,
         worker: int,
         run: str = "",
         kept: bool = False,
     ) -> None:
-        """The names are those of `Batch`."""
+        """The names are those of `RecordBatch`."""
         self._send = send
         self._stream, self._worker, self._run, self._kept = stream, worker, run, kept
         self._known_ns = 0  # as of the last batch
-        self._waiting: deque[Batch] = deque()  # not acknowledged, in order
+        self._waiting: deque[RecordBatch] = deque()  # not acknowledged, in order
         self._made = 0
         self._sent = 0  # batches sent since the last acknowledgement moved or a resend began
         self._since = 0.0
@@ -88,7 +88,7 @@ class Outbox:
         for i, piece in enumerate(pieces):
             if known_ns and i == len(pieces) - 1:
                 self._known_ns = known_ns
-            batch = Batch(
+            batch = RecordBatch(
                 run=self._run,
                 stream=self._stream,
                 worker=self._worker,
@@ -133,7 +133,7 @@ class Inbox:
     _taken: dict[str, int] = field(default_factory=dict)
     _ended: dict[int, int] = field(default_factory=dict)
 
-    def take(self, batch: Batch) -> int:
+    def take(self, batch: RecordBatch) -> int:
         """Deliver the batch if it is this stream's next; say how many were taken so far."""
         worker, stream = batch["worker"], batch["stream"]
         taken = self._taken.get(stream, 0)

@@ -266,7 +266,7 @@ def ttft_split_note(facts: ReportData) -> str:
     return text
 
 
-class ToolComparison(NamedTuple):
+class ToolTable(NamedTuple):
     """Our figures and those of another tool at one level."""
 
     title: str
@@ -274,7 +274,7 @@ class ToolComparison(NamedTuple):
     rows: list[Row]
 
 
-def tool_comparisons(facts: ReportData) -> list[ToolComparison]:
+def tool_comparisons(facts: ReportData) -> list[ToolTable]:
     """One table per level; for a search, only that of the level that represents the knee."""
     found = []
     for tool in (facts.result.compat or {}).values():
@@ -286,7 +286,7 @@ def tool_comparisons(facts: ReportData) -> list[ToolComparison]:
     return found
 
 
-def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolComparison:
+def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
     users, n, left = (int(level.get(key) or 0) for key in ("users", "requests", "left_out"))
     remarks = [str(tool.get("note") or "")]
     if left:
@@ -297,7 +297,7 @@ def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolComparison:
         )
     if level.get("approximate"):
         remarks.append(f"Approximate: {level['approximate']}.")
-    return ToolComparison(
+    return ToolTable(
         f"Beside {tool.get('title')} {tool.get('version')}: {count_of(users, 'user')}, "
         f"{count_of(n, 'request')}",
         [text for text in remarks if text],
@@ -326,7 +326,7 @@ def tool_number(value: float) -> str:
     return f"{value:,.{max(TOOL_DIGITS - 1 - size, 0)}f}"
 
 
-def tools_as_text(tables: list[ToolComparison]) -> list[str]:
+def tools_as_text(tables: list[ToolTable]) -> list[str]:
     """Lines for a terminal."""
     lines = []
     for table in tables:
@@ -343,7 +343,7 @@ def tools_as_text(tables: list[ToolComparison]) -> list[str]:
     return lines
 
 
-def tools_as_markdown(tables: list[ToolComparison]) -> list[str]:
+def tools_as_markdown(tables: list[ToolTable]) -> list[str]:
     """Lines of a section for each."""
     lines = []
     for table in tables:

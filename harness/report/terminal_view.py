@@ -73,7 +73,7 @@ def aligned_row(cells: Sequence[str], last: str, *, narrow: bool) -> str:
 
 
 @dataclass(slots=True)
-class LiveView:
+class TerminalPanel:
     """The content of the view. Figures are formatted already ("412 ms (398 to 432)")."""
 
     title: str = ""
@@ -116,7 +116,7 @@ class LiveTerminal:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, view: LiveView) -> None:
+    def show(self, view: TerminalPanel) -> None:
         self._rows(view)
         if self._live is not None:
             self._live.update(progress_panel(view), refresh=True)
@@ -129,12 +129,12 @@ class LiveTerminal:
         early_s = 1.0
         return not self.plain or time.monotonic() - self._line_at >= PLAIN_LINE_INTERVAL_S - early_s
 
-    def over(self, view: LiveView) -> None:
+    def over(self, view: TerminalPanel) -> None:
         """The load has ended: print the last rows, and that results are computed."""
         self._rows(view)
         self._print("Computing the results.", "dim")
 
-    def _rows(self, view: LiveView) -> None:
+    def _rows(self, view: TerminalPanel) -> None:
         narrow = self._live is not None and self._live.console.width < NARROW_TERMINAL_COLUMNS
         if view.past and not self._told:
             self._print(aligned_row(COLUMNS, "result", narrow=narrow), "dim")
@@ -151,7 +151,7 @@ class LiveTerminal:
         self.stream.flush()
 
 
-def progress_line(view: LiveView) -> str:
+def progress_line(view: TerminalPanel) -> str:
     """The current level in one line."""
     if not view.level:
         return "waiting for the first level"
@@ -160,7 +160,7 @@ def progress_line(view: LiveView) -> str:
     return one_line(f"level {view.level}, {count_of(view.users, 'user')}, {view.phase}: {details}")
 
 
-def progress_panel(view: LiveView) -> RenderableType:
+def progress_panel(view: TerminalPanel) -> RenderableType:
     """The current level as a panel for at least 60 columns."""
     from rich.panel import Panel  # noqa: PLC0415 - as above
     from rich.progress_bar import ProgressBar  # noqa: PLC0415

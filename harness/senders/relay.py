@@ -18,7 +18,7 @@ import gevent
 from gevent.event import Event
 from locust.runners import STATE_MISSING
 
-from harness.reader.transport import ACK, BEAT, RECORDS, Batch, Beat, Inbox
+from harness.reader.transport import ACK, BEAT, RECORDS, Beat, Inbox, RecordBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +145,7 @@ class MasterRelay:
 
     def _take(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         data: dict[str, Any] = msg.data
-        taken = self.inbox.take(Batch(**data))  # type: ignore[typeddict-item]
+        taken = self.inbox.take(RecordBatch(**data))  # type: ignore[typeddict-item]
         self.runner.send_message(ACK, {"taken": taken}, data["stream"])
 
     def _beat(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from harness.server.probe import Capabilities
     from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.page_viewer import EndedLevel
-    from harness.study.run_page import LiveView
+    from harness.study.run_page import RunPage
     from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
@@ -96,7 +96,7 @@ class Experiment:
     options: DriveOptions
     gpus: GpuReadings
     load: LoadRunner | None = None  # whose processes send; None: our own children
-    view: LiveView | None = None  # in a browser, or for Prometheus
+    view: RunPage | None = None  # in a browser, or for Prometheus
     session: Session | None = None  # while `hold` lasts
     target_users: int = 0
     ended: list[EndedLevel] = field(default_factory=list)  # what watch.py has looked up
@@ -110,7 +110,7 @@ class Experiment:
         *,
         choose: ChooseNext | None = None,
         load: LoadRunner | None = None,
-        view: LiveView | None = None,
+        view: RunPage | None = None,
     ) -> Experiment:
         """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
         gpus = open_gpus(

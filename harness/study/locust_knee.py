@@ -20,7 +20,7 @@ from harness.study import form as forms
 from harness.study.experiment import Wanted
 from harness.study.locust_study import LocustStudy
 from harness.study.results import KNEE
-from harness.study.run_page import LiveView
+from harness.study.run_page import RunPage
 from harness.study.study_options import LoadOptions, OutputOptions
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LocustKneeStudy(LocustStudy):
             name: {"label": f.label, "hint": f.hint, "choices": f.choices}
             for name, f in forms.FIELDS.items()
         }
-        view = LiveView(KNEE, fields=fields, form=self.given())
+        view = RunPage(KNEE, fields=fields, form=self.given())
         view.page.start, view.page.stop = host.start, host.stop
         super().__init__(host, view, FORM)
 

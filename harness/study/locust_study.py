@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from harness.drive.plugin import LocustHost
     from harness.measure.result import Result
-    from harness.study.run_page import LiveView
+    from harness.study.run_page import RunPage
 
 logger = logging.getLogger("locust.harness")
 BUG: Final = 1
@@ -41,7 +41,7 @@ class LocustStudy:
     server_flags: Mapping[str, int | float | str] = {}  # that the server was started with
     gpu_metrics: str | None = None
 
-    def __init__(self, host: LocustHost, view: LiveView, idle: str) -> None:
+    def __init__(self, host: LocustHost, view: RunPage, idle: str) -> None:
         """Serve the page, which says `idle`; nothing is sent."""
         self.host, self.view = host, view
         self._experiment: Experiment | None = None

@@ -19,7 +19,7 @@ from harness.study.experiment import Wanted
 from harness.study.held_levels import LOCUST
 from harness.study.locust_study import LocustStudy
 from harness.study.preflight import check_folder
-from harness.study.run_page import LiveView
+from harness.study.run_page import RunPage
 from harness.study.study_options import LoadOptions, OutputOptions
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LocustTestStudy(LocustStudy):
         check_slos(plan.slos, arguments.chosen_workload(host.environment).output.mean)
         if self._folder is not None:
             check_folder(self._folder)
-        super().__init__(host, LiveView(LOCUST, plan.slos), START)
+        super().__init__(host, RunPage(LOCUST, plan.slos), START)
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """What people and Prometheus see of a run while it lasts, and the answer after it.
 
-One `LiveView` for either door: our page and Locust's tables in Locust's web server, the metrics
+One `RunPage` for either door: our page and Locust's tables in Locust's web server, the metrics
 beside them or on a port of their own. Under the `locust` command it shows one run after another.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LINGER_S: Final = 30.0  # twice Prometheus' usual interval
 
 
-class LiveView:
+class RunPage:
     """Sees each second of a run (a Viewer), and is told of its beginning, end and answer."""
 
     def __init__(self, kind: str, slos: tuple[Slo, ...] = (), **facts: Any) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.server.probe import Capabilities
     from harness.study.experiment import Viewer, Wanted
     from harness.study.level_state import ChooseNext
-    from harness.study.run_page import LiveView
+    from harness.study.run_page import RunPage
 
 
 class Front(Protocol):
@@ -51,13 +51,13 @@ def conduct(
 ) -> int:
     """Run to the end and say the answer; the exit code."""
     from harness.study.experiment import Experiment  # noqa: PLC0415 - Locust: reports need none
-    from harness.study.run_page import LiveView, about  # noqa: PLC0415 - as above
+    from harness.study.run_page import RunPage, about  # noqa: PLC0415 - as above
 
     output, view = wanted.output, None
     with ExitStack() as stack:
         if output.ui_port is not None or output.metrics_port is not None:
             slos = wanted.plan.slos if wanted.kind != KNEE else ()  # a search judges by the level
-            view = stack.enter_context(LiveView(wanted.kind, slos))
+            view = stack.enter_context(RunPage(wanted.kind, slos))
             view.open_port(output)
             view.starting(url, **about(wanted, url, known.model))
         experiment = Experiment.begin(wanted, url, known, choose=choose, view=view)
@@ -78,7 +78,7 @@ def conclude(
     json_to: str | None,
     front: Front,
     compat: tuple[str, ...] = (),
-    view: LiveView | None = None,
+    view: RunPage | None = None,
 ) -> Result:
     """Results, reports, words, `--json`. `view` is told of them too."""
     run, result, gaps = write_results(folder, compat)

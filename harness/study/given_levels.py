@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Purpose, Status, StopRule
+from harness.study.conduct import conduct
 from harness.study.experiment import Wanted
-from harness.study.session import conduct
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.server.probe import Capabilities
+    from harness.study.conduct import Front
     from harness.study.level_state import ChooseNext, HeldLevel
-    from harness.study.session import Front
     from harness.study.study_options import RunOptions
 
 SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget

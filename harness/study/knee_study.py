@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.measure.search.next_level import SearchPlan
+from harness.study.conduct import conduct
 from harness.study.experiment import Wanted
-from harness.study.session import conduct
 
 if TYPE_CHECKING:
     from harness.server.probe import Capabilities
-    from harness.study.session import Front
+    from harness.study.conduct import Front
     from harness.study.study_options import KneeOptions
 
 
