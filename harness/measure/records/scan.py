@@ -34,16 +34,20 @@ class EventChunk:
 
     chunk: RecordTable
     key: str = "itl"  # of GAPS
-    _others: dict[str, EventChunk] = field(default_factory=dict)
+    _others: dict[str, EventChunk | None] = field(default_factory=dict)
 
     def of(self, key: str) -> EventChunk:
         """The same events with the gaps of another latency."""
+        if key == self.key:
+            return self
         if key not in self._others:
             other = EventChunk(self.chunk, key)
-            # Latencies that differ only for events with several tokens usually share their bins.
+            # Latencies that differ only for events with several tokens usually have the same gaps.
+            # None stands for this chunk: a reference to itself would keep its arrays in memory
+            # until Python's collector looks for cycles, which few large objects rarely make it do.
             same = np.array_equal(other.gap_ns, self.gap_ns)
-            self._others[key] = self if same else other
-        return self._others[key]
+            self._others[key] = None if same else other
+        return self._others[key] or self
 
     @cached_property
     def _gaps(self) -> TokenGaps:
