@@ -3,8 +3,9 @@
     python session_run.py URL PROCESSES LEVELS [OPTIONS-JSON]
 
 LEVELS is a JSON list of users, one per tick; the run is done after the last one. With the option
-`patient` each level is kept until it is seen, so nothing depends on how fast this machine is. The
-first line printed is `ready` and the pids of the load processes.
+`patient` each level is kept until it is seen, so nothing depends on how fast this machine is. With
+`missing` the workers' heartbeats seem to be late when the session begins. The first line printed is
+`ready` and the pids of the load processes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from locust.runners import STATE_MISSING
 
 from harness.drive.children import ChildProcesses, child_processes
 from harness.drive.session import Session
@@ -157,6 +160,7 @@ def main() -> None:
     more = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     drain_ns = more.pop("drain_ns", 20_000_000_000)
     ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
+    missing = more.pop("missing", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
     options = prepare(DriveOptions(url, "", work, processes=processes)).options
     script, keep = Patient(levels) if patient else Script(levels), Keep()
@@ -169,6 +173,8 @@ def main() -> None:
             view.serve(load, ui_port)
             sinks.append(view.table)
         session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)
+        for client in load.runner.clients.all if missing else ():
+            client.state = STATE_MISSING
         told = summary(session, script, keep)
     sys.stdout.write(json.dumps(told) + "\n")
 

@@ -169,6 +169,13 @@ def test_ctrl_c_leaves_records_of_everything(url: str, processes: int, kind: int
     assert got["closed"] == 1
 
 
+def test_workers_that_are_late_when_it_begins(url: str) -> None:
+    """Locust starts nobody while all are missing; once they are heard again the users start."""
+    got = end(start(url, 1, [2] * 8, missing=True))
+    assert got["invalid"] == ""
+    assert max(got["running"]) == 2
+
+
 def test_a_killed_load_process_makes_the_run_invalid(url: str, tmp_path: Path) -> None:
     """`kill -9` of one of two: a sentence names it, what it had sent before is kept.
 

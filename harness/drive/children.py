@@ -97,7 +97,12 @@ class ChildProcesses(LoadRunner):
             self._brief(child)
         until = time.monotonic() + START_S
         known = self.master.inbox.known_ns  # above 0: this worker's decoder runs
-        while sum(at_ns > 0 for at_ns in known.values()) < self.given.processes:
+        # A worker whose heartbeats were late while it started its decoder is "missing" until the
+        # next one, and Locust starts no users without a worker that is ready.
+        while (
+            sum(at_ns > 0 for at_ns in known.values()) < self.given.processes
+            or len(self.runner.clients.ready) < self.given.processes
+        ):
             if self._interrupted:
                 return
             if trouble := self.trouble():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 from gevent.event import Event
+from locust.runners import STATE_INIT
 
 from harness.drive.shape import Controller, ControllerShape
 from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS
@@ -148,6 +149,10 @@ class Session:
             load = self.load
             if trouble := load.trouble() if self.decides else load.lost_records:
                 return trouble
+            # With every worker missing, `start` returns without a user and without an error, and
+            # Locust asks the shape's unchanged answer no second time. Forgetting it makes it ask.
+            if self.decides and load.runner.state == STATE_INIT:
+                load.runner.shape_last_tick = None
             if self.load.used_up():
                 self._over.set()
         return ""
