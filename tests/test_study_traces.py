@@ -17,6 +17,7 @@ PARTS = ("queue", "prefill", "rest", "residual")
 
 
 @pytest.mark.vllm
+@pytest.mark.realtime
 def test_a_real_vllm_traces_each_request(
     vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
