@@ -1,15 +1,15 @@
-"""Users that chat. docs/locust.md describes the command and its options."""
+"""Chat users. docs/locust.md has the command and its options."""
 
 from locust import task
 
-import harness.study.plain  # noqa: F401 - options, run folder, results, our page
+import harness.drive.plugin  # noqa: F401 - options, records, the web UI's table
 from harness.drive.users import ChatUser
 
 
 class Chat(ChatUser):
-    """Sends a chat completion, reads the stream to its end, sends the next."""
+    """Asks, reads the streamed answer to its end, asks again."""
 
     @task
     def ask(self) -> None:
-        """Send the next request that the workload plans."""
+        """Send what the workload plans next."""
         self.send()

@@ -20,7 +20,7 @@ CASES = {
     # what is run: which of HEAVY it may import
     "import harness.cli": (),
     "import harness.drive.worker": ("locust", "gevent"),
-    "import harness.reader.decoder_process": ("numpy",),
+    "import harness.drive.decoder": ("numpy",),
     "from harness.cli import main; main(['report', 'run'])": ("numpy", "matplotlib", "pyarrow"),
 }
 

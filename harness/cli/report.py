@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.parsing import examples
-from harness.study.option_table import JSON, OTHER_TOOLS, declare
+from harness.cli import groups
+from harness.cli.parsing import paste
+from harness.study.options import ReportOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -20,22 +21,24 @@ def add(commands: Subparsers) -> None:
         "report",
         help="recompute a run folder's results and reports, without a server",
         description="Replays the run's search on its records and writes result.json, "
-        "requests.parquet, levels.csv, report.html and report.md again. A folder that an interrupt "
+        "requests.parquet, steps.csv, report.html and report.md again. A folder that an interrupt "
         "left behind is fine: what was measured is reported.",
-        epilog=examples(
+        epilog=paste(
             "vllm-harness report reports/knee-20261121-093000",
             "vllm-harness report reports/knee-20261121-093000 --json -",
             "vllm-harness report reports/run-20261121-101500 --compat vllm-bench,guidellm",
         ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
-    declare(parser, [JSON, OTHER_TOOLS])
+    groups.json_file(parser)
+    groups.compat(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
-    from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.conduct import conclude  # noqa: PLC0415 - as above
+    """Run the study; its exit code."""
+    wanted = ReportOptions(folder=args.folder, json_to=args.json, compat=tuple(args.compat))
+    from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.recompute import run_report  # noqa: PLC0415 - heavy: see app.py
 
-    return conclude(args.folder, args.json, TerminalUi(), tuple(args.compat)).exit_code
+    return run_report(wanted, Front())

@@ -1,4 +1,4 @@
-"""The content of run.json: everything a reader needs to know about the origin of the figures."""
+"""What run.json says: everything a stranger needs to know about where the figures come from."""
 
 from __future__ import annotations
 
@@ -26,17 +26,14 @@ def run_info(
     server: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of run.json; `RunFolder.write_json` removes the secrets.
+    """run.json's content; `RunFolder.write_json` takes the secrets out.
 
-    `config` is the resolved plan, `server` describes the target (url, version, model, flags, who
-    started it). Written once before any load; the server's part may be written again.
+    `config` is the plan as it will run, `server` what is known of the target (url, version, model,
+    flags, who started it). Written once before any load; the server's part may be written again.
     """
     return {
         "format": FORMAT,
-        # `python -m harness` is the command `vllm-harness`
-        "command": [Path(sys.argv[0]).name.replace("__main__.py", "vllm-harness"), *sys.argv[1:]]
-        if command is None
-        else list(command),
+        "command": [_name(), *sys.argv[1:]] if command is None else list(command),
         "config": dict(config),
         "seeds": dict(seeds),
         "server": dict(server or {}),
@@ -46,8 +43,13 @@ def run_info(
     }
 
 
+def _name() -> str:
+    """What to type: `python -m harness` is the command `vllm-harness`."""
+    return Path(sys.argv[0]).name.replace("__main__.py", "vllm-harness")
+
+
 def versions() -> dict[str, str]:
-    """Return the versions of the harness, Python and the main packages, without importing them."""
+    """Of the harness, Python and what the measurement rests on; read without importing them."""
     found = {"harness": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -58,7 +60,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """Describe the client's machine: the load generator is part of the measurement."""
+    """The client's machine: the load generator is part of the measurement."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
@@ -70,7 +72,7 @@ def hardware() -> dict[str, Any]:
 
 
 def clock() -> dict[str, Any]:
-    """Return one instant on both clocks, which relates the monotonic clock to real time."""
+    """One instant on both clocks; records count on the monotonic one from such an anchor."""
     return {
         "realtime_ns": time.time_ns(),
         "monotonic_ns": time.monotonic_ns(),
@@ -79,7 +81,7 @@ def clock() -> dict[str, Any]:
 
 
 def _after(path: Path, key: str) -> str:
-    """Return the value of the first `key : value` line; "" if there is none."""
+    """The value of the first `key : value` line; "" when there is none."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:

@@ -1,0 +1,190 @@
+"""EXPORTED: every metric of ours, from which pages and docs/exporter.md are made.
+
+Names: prefix `harness_`, base units, counters end in `_total`. Label sets are bounded: GPUs,
+processes, SLOs and enumerations; nothing of a request, a prompt or a step's number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from harness.measure.buckets import BUCKETS_S
+from harness.measure.histogram import Histogram
+from harness.measure.metrics import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from prometheus_client import Metric
+
+    # by key: a number, a histogram, or such by the values of the labels
+    Values = dict[str, Any]
+
+FAMILIES: Final[dict[str, Any]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One metric. Its key is its name without prefix and unit."""
+
+    key: str
+    name: str
+    kind: str  # of FAMILIES
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _gauge(key: str, unit: str, text: str, *labels: str) -> Exported:
+    return Exported(key, f"harness_{key}{unit and '_'}{unit}", "gauge", text, labels)
+
+
+def _counter(key: str, unit: str, text: str, *labels: str) -> Exported:
+    name = f"harness_{key}{unit and '_'}{unit}_total"
+    return Exported(key, name, "counter", text, labels)
+
+
+def _histogram(key: str, more: str = "") -> Exported:
+    metric = METRICS[key]
+    text = f"{metric.title} of each {'gap' if key == 'itl' else 'request'}. {more}".strip()
+    return Exported(key, metric.prometheus, "histogram", text)
+
+
+def _of_metric(key: str, metric: str, text: str, *labels: str) -> Exported:
+    return Exported(key, METRICS[metric].prometheus, "counter", text, labels)
+
+
+TARGET: Final = (
+    _gauge("target_up", "", "1 while the target answers /metrics with vLLM's metrics, else 0; "
+           "then the target's other metrics are absent."),
+    _gauge("target_info", "", "Always 1. The target's HOST:PORT, which is Prometheus' `instance` "
+           "by default.", "target"),
+    _gauge("target_sample_age", "seconds", "Age of the target's metrics on this page."),
+    _gauge("target_scrape_duration", "seconds", "Duration of the target's last /metrics."),
+    _gauge("server_kv_tokens", "", "Capacity of the KV cache in tokens, all engines together."),
+    _gauge("server_kv_free_tokens", "", "Free tokens of the KV cache."),
+    _gauge("server_seats", "", "Slots (max_num_seqs), all engines together: given, read from the "
+           "server, or inferred from the requests running while others waited.", "source"),
+    _gauge("server_seats_left", "", "Free slots."),
+    _gauge("server_ttft_mean", "seconds", "The server's own mean TTFT over the last minute."),
+    _gauge("server_ttft_part_mean", "seconds", "Its parts: queue and prefill of the requests that "
+           "ended in that minute, and the rest (tokenizing, front end, IPC), which may be negative "
+           "while the load changes.", "part"),
+    _counter("engine_cpu", "seconds", "CPU time of the engine core processes, if they run on this "
+             "machine."),
+)  # fmt: skip
+GPU: Final = (
+    _gauge("gpu_info", "", "Always 1, for each GPU; `uuid` is the beginning of its UUID.",
+           "gpu", "name", "uuid", "driver"),
+    _gauge("gpu_sample_age", "seconds", "Age of the GPU readings on this page."),
+    _gauge("gpu_utilization", "ratio", "Share of the time in which any kernel ran.", "gpu"),
+    _gauge("gpu_memory_utilization", "ratio", "Share of the time in which memory was read or "
+           "written.", "gpu"),
+    _gauge("gpu_memory_used", "bytes", "Memory in use.", "gpu"),
+    _gauge("gpu_memory", "bytes", "Total memory.", "gpu"),
+    _gauge("gpu_power", "watts", "Power draw.", "gpu"),
+    _counter("gpu_energy", "joules", "Energy since the driver was loaded.", "gpu"),
+    _gauge("gpu_sm_clock", "hertz", "Clock of the streaming multiprocessors.", "gpu"),
+    _gauge("gpu_memory_clock", "hertz", "Clock of the memory.", "gpu"),
+    _gauge("gpu_temperature", "celsius", "Temperature of the GPU.", "gpu"),
+    _gauge("gpu_pcie_receive", "bytes_per_second", "PCIe traffic to the GPU between the last two "
+           "readings.", "gpu"),
+    _gauge("gpu_pcie_transmit", "bytes_per_second", "PCIe traffic from the GPU.", "gpu"),
+    _gauge("gpu_throttled", "", "1 while the clocks are throttled for this reason.",
+           "gpu", "reason"),
+)  # fmt: skip
+RUN: Final = (
+    _gauge("run_info", "", "Always 1. The kind of run (knee, run, sweep or locust), its workload, "
+           "its name (that of its folder), and the model and target that it loads.",
+           "kind", "workload", "run", "model", "target"),
+    _gauge("users_target", "", "Target number of users."),
+    _gauge("users_running", "", "Users running, including those that finish their last request."),
+    _gauge("step", "", "Number of the current load step, from 1; 0 before the first."),
+    _gauge("step_phase", "", "1 for the current phase of the step.", "phase"),
+    _gauge("step_purpose", "", "1 for the purpose of the step.", "purpose"),
+    _counter("steps", "", "Steps that ended, by decision.", "decision"),
+    _histogram("ttft", "Counted when the first token arrives; a request that fails without one "
+               "counts as +Inf."),
+    _histogram("itl", "Counted when the gap ends; a failed request adds +Inf for each planned "
+               "token that it did not deliver."),
+    _histogram("tpot", "Counted when the request ends; +Inf when it fails."),
+    _histogram("e2e", "Counted when the request ends; +Inf when it fails."),
+    Exported("schedule_lag", "harness_schedule_lag_seconds", "histogram",
+             "How much later than scheduled a request was sent; only for runs with a schedule."),
+    _of_metric("output_tokens", "output_tokens_per_s", "Output tokens received."),
+    _counter("prompt_tokens", "", "Prompt tokens of ended requests, as reported by the server."),
+    _of_metric("requests", "requests_per_s", "Requests that ended, by outcome (`ok`: no failure).",
+               "outcome"),
+    _of_metric("good_requests", "goodput_per_s", "Requests that met every SLO, each judged by its "
+               "own latencies."),
+    _gauge("slo_limit", "seconds", "Limit of the SLO.", "slo"),
+    _gauge("slo_allowed", "ratio", "Share of the latencies that may be over the limit.", "slo"),
+    _counter("slo_observations", "", "Latencies that the SLO applies to.", "slo"),
+    _counter("slo_misses", "", "Of them, those over the limit, counted exactly.",
+             "slo"),
+    _gauge("loop_lag", "seconds", "The longest delay of a load process's event loop in the last "
+           "second.", "process"),
+    _counter("client_cpu", "seconds", "CPU time of each process of the load generator.",
+             "process"),
+    _gauge("bracket_low_users", "", "Highest level so far that met every SLO, judged over all "
+           "levels."),
+    _gauge("bracket_high_users", "", "Lowest level so far that did not."),
+    _gauge("knee_users", "", "The knee, once found."),
+    _gauge("knee_low_users", "", "Lower end of the knee's 95% interval."),
+    _gauge("knee_high_users", "", "Upper end of the knee's 95% interval."),
+)  # fmt: skip
+EXPORTED: Final = {
+    "the exporter": (*TARGET, *GPU),
+    "a run": RUN,
+}
+BUCKETS_OF: Final = {row.key: BUCKETS_S[row.key] for row in RUN if row.kind == "histogram"}
+
+
+def finite_mean(key: str, rate: Callable[[str, str], str]) -> str:
+    """PromQL: the mean of a run's histogram, of what is finite; `rate` is told part and labels.
+
+    A run's sums leave failures out, its counts do not.
+    """
+    finite = f'le="{BUCKETS_OF[key][-2]}"'
+    return f"{rate('_sum', '')} / {rate('_bucket', finite)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What prometheus_client collects from: the rows of which a figure is given, in their order.
+
+    A figure that is NaN is not known: it has no line, so that a query sees nothing where there is
+    nothing.
+    """
+
+    rows: Sequence[Exported]
+    values: Values
+
+    def collect(self) -> Iterator[Metric]:
+        for row in self.rows:
+            found = self.values.get(row.key)
+            if found is None:
+                continue
+            family = FAMILIES[row.kind](row.name, row.help, labels=row.labels)
+            for labels, value in (found if row.labels else {(): found}).items():
+                if isinstance(value, Histogram):
+                    bounds = ("+Inf" if bound == inf else str(bound) for bound in value.bounds)
+                    buckets = list(zip(bounds, value.counts, strict=True))
+                    family.add_metric(labels, buckets, value.sum)
+                elif not isnan(value):
+                    family.add_metric(labels, value)
+            if family.samples:
+                yield family
+
+
+def page_of(rows: Sequence[Exported], values: Values) -> bytes:
+    """The page, as text."""
+    return generate_latest(_Page(rows, values))

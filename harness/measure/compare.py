@@ -1,0 +1,266 @@
+"""Two measurements of the same thing: how far apart they are, how sure that is, what to call it.
+
+A `Side` is a figure and, for any z, the interval that holds the true one as surely as z standard
+errors hold a normal one. Errors come from blocks of time, in the closed form to which a bootstrap
+of the blocks tends: Holm asks for probabilities of 0.0003, which 400 replicates cannot show. The
+knee alone has no such form, and its draws are extrapolated. A quantile's interval ends at the order
+statistics so many standard errors of the share below and above it: no shape is assumed, what failed
+is infinite, and of few observations there is no upper end. With few blocks z becomes Student's t.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
+from harness.measure.stats import t_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from harness.measure.fit import Crossing
+
+    Numbers = NDArray[np.float64] | NDArray[np.int64]
+    Bounds = tuple[float, float]
+
+ALPHA: Final = 0.05  # of calling anything worse that is not, and as much for better
+FEWEST: Final = 4  # blocks with data: below, a spread says nothing
+INF: Final = math.inf
+MOST_Z: Final = 8.0
+MOST_TIMES: Final = 100.0  # to measure longer than so many times as long is no advice
+# How far a crossing may lie off the straight line between two levels, in widths of the bracket: the
+# standard deviation of a triangular distribution. A window's ends in the rhythm of users in
+# lockstep: that of two uniform ones.
+OFF_THE_LINE, OFF_THE_BEAT = 1 / math.sqrt(24), 1 / math.sqrt(6)
+KNEE, ERRORS = "knee", "error_share"
+MORE_IS_BETTER: Final = (KNEE, "output_tokens_per_s", "requests_per_s")
+_NORMAL: Final = NormalDist()
+Z95: Final = _NORMAL.inv_cdf(0.975)
+
+
+class Change(StrEnum):
+    """What is said of B, beside A."""
+
+    worse = "worse"
+    better = "better"
+    no_difference_shown = "no_difference_shown"
+    inconclusive = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One figure of one run."""
+
+    value: float  # as results tell it: ms, 1/s, a share, users
+    point: float  # its log; of a share itself
+    bounds: Callable[[float], Bounds]  # of `point`, by z
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same figure of both runs."""
+
+    metric: str  # ttft_p95, ..., or of the names above
+    users: int  # of the level; 0: of the whole run
+    a: Side
+    b: Side
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is said of one pair."""
+
+    metric: str
+    users: int
+    a: float
+    b: float
+    change: float  # B / A - 1; of a share B - A
+    ci95: Bounds  # of `change`
+    verdict: Change
+    beyond: bool  # it is shown to be worse by more than the tolerance
+    needs_times: float | None  # inconclusive: so many times the requests would probably decide
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All of it; `a` is the baseline."""
+
+    a: str
+    b: str
+    tolerance: float
+    unlike: Mapping[str, Sequence[str]]  # what else the runs differ in: of A, of B
+    differences: tuple[Difference, ...]  # the knee's first, then by level
+
+    @property
+    def exit_code(self) -> int:
+        """99: worse by more than the tolerance; 6: too little was measured for any interval."""
+        if any(d.beyond for d in self.differences):
+            return EXIT_SLO_MISSED
+        known = [np.isfinite(d.ci95).all() for d in self.differences if d.metric != ERRORS]
+        return EXIT_OK if any(known) else EXIT_INCONCLUSIVE
+
+
+def latency(
+    q: float, values: Numbers, blocks: Numbers, counts: Numbers | None = None, ns: float = math.nan
+) -> Side:
+    """The q-quantile (`ns`, of binned values) of what was seen so often, once, in a block."""
+    counts = np.ones(len(values)) if counts is None else counts
+    order = np.argsort(values, kind="stable")
+    values, blocks, counts = values[order], blocks[order], counts[order]
+    upto = np.cumsum(counts)
+    n = upto[-1]
+    at = values[np.searchsorted(upto, math.ceil(q * (n - 1)), "right")]
+    sizes, hits = (np.bincount(blocks, each) for each in (counts, counts * (values <= at)))
+    error = max(_error(hits[sizes > 0], sizes[sizes > 0]), math.sqrt(q * (1 - q) / n))
+    ns, used = float(at) if math.isnan(ns) else ns, int((sizes > 0).sum())
+    logs, point = np.log(np.append(np.maximum(values, 1), INF)), math.log(max(ns, 1))
+
+    def bounds(z: float) -> Bounds:
+        off = _student(z, used) * error
+        low, high = np.searchsorted(upto, [(q - off) * n, (q + off) * n])
+        return min(float(logs[low]), point) if off < q else -INF, max(float(logs[high]), point)
+
+    return Side(ns / 1e6, point, bounds)
+
+
+def rate(amounts: Numbers, seconds: Numbers, users: int, holds: int) -> Side:
+    """What came per second, from the amount and length of each block.
+
+    Users in lockstep bring the same in every block; what differs then is where the window ends.
+    """
+    total, used = float(amounts.sum()), len(amounts)
+    if not total:
+        return Side(0.0, -INF, lambda _: (-INF, INF))
+    per_s = total / float(seconds.sum())
+    error = max(_error(amounts, seconds) / per_s, OFF_THE_BEAT * users * math.sqrt(holds) / total)
+    point = math.log(per_s)
+    return Side(per_s, point, lambda z: (point - (x := _student(z, used) * error), point + x))
+
+
+def share(hits: float, n: float) -> Side:
+    """A share of requests, by Wilson's interval: a burst of failures is a finding, not noise."""
+
+    def bounds(z: float) -> Bounds:
+        middle, half = hits + z * z / 2, z * math.sqrt(hits * (n - hits) / n + z * z / 4)
+        return (middle - half) / (n + z * z), (middle + half) / (n + z * z)
+
+    return Side(hits / n, hits / n, bounds)
+
+
+def knee(cross: Crossing) -> Side:
+    """From the bootstrap's draws of the crossing, and from how near the levels beside it are."""
+    with np.errstate(divide="ignore"):
+        point, below, above = np.log([cross.users, *cross.between]).tolist()
+        lo, hi = np.log(np.quantile(cross.draws, [0.025, 0.975], method="nearest")).tolist()
+    if math.isinf(point):  # every level that was held passes, or none does
+        ends = (min(lo, below), INF) if point > 0 else (-INF, max(hi, above))
+        return Side(cross.users, point, lambda _: ends)
+    apart = OFF_THE_LINE * (above - below)
+    down, up = (math.hypot(max(x, 0) / Z95, apart) for x in (point - lo, hi - point))
+    return Side(cross.users, point, lambda z: (point - z * down, point + z * up))
+
+
+def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple[Difference, ...]:
+    """Each pair's difference; `tolerance` 0.05: worse by 5%, for failures `max_errors` at most.
+
+    Holm over all pairs. Half of alpha is the knee's: that is what a search was run for.
+    """
+    knees = sum(pair.metric == KNEE for pair in pairs)
+    weights = [max(len(pairs) - knees, 1) if pair.metric == KNEE else 1 for pair in pairs]
+    allowed = [_margin(pair, tolerance, max_errors) for pair in pairs]
+    none = [0.0] * len(pairs)
+    worse, beyond, better, within = (
+        [shown(pair, margin, side) for pair, margin in zip(pairs, margins, strict=True)]
+        for margins, side in ((none, 1), (allowed, 1), (none, -1), (allowed, -1))
+    )
+    are_worse, are_beyond, are_better = (holm(z, weights) for z in (worse, beyond, better))
+    out = []
+    for i, pair in enumerate(pairs):
+        a, b = pair.a, pair.b
+        found = np.array([b.point - a.point, *between(pair, Z95)])
+        change, *ci95 = (found if pair.metric == ERRORS else np.expm1(found)).tolist()
+        told = (are_worse[i], are_better[i], within[i] >= Z95, True)
+        verdict, needs = list(Change)[told.index(True)], None
+        if verdict is Change.inconclusive:
+            asked = max(-_NORMAL.inv_cdf(ALPHA * weights[i] / sum(weights)), Z95)
+            ways = [(asked, worse[i]), (Z95, within[i])]
+            times = min(((want / has) ** 2 for want, has in ways if has), default=INF)
+            needs = round(max(times, 1.1), 1) if times <= MOST_TIMES else None
+        values = a.value, b.value, change, tuple(ci95)
+        out.append(Difference(pair.metric, pair.users, *values, verdict, are_beyond[i], needs))
+    return tuple(out)
+
+
+def shown(pair: Pair, margin: float, side: int) -> float:
+    """The largest z that shows B to be worse than A by more (side 1) or less (-1) than `margin`."""
+    up = side * _sign(pair) > 0
+
+    def apart(z: float) -> bool:
+        lo, hi = between(pair, z)
+        return (lo if up else -hi) > side * margin
+
+    low, high = 0.0, MOST_Z if apart(1e-6) else 0.0
+    if apart(high):
+        return high
+    while high - low > 1e-3:  # noqa: PLR2004 - of a z
+        middle = (low + high) / 2
+        low, high = (middle, high) if apart(middle) else (low, middle)
+    return low
+
+
+def between(pair: Pair, z: float) -> Bounds:
+    """The interval of B's point less A's, the sides being independent (Zou and Donner, 2008)."""
+    (a_lo, a_hi), (b_lo, b_hi) = pair.a.bounds(z), pair.b.bounds(z)
+    a, b = pair.a.point, pair.b.point
+    if math.isinf(a) or math.isinf(b):
+        lo, hi = b_lo - a_hi, b_hi - a_lo
+        return -INF if math.isnan(lo) else lo, INF if math.isnan(hi) else hi
+    return b - a - math.hypot(b - b_lo, a_hi - a), b - a + math.hypot(b_hi - b, a - a_lo)
+
+
+def holm(z: Sequence[float], weights: Sequence[int]) -> list[bool]:
+    """Which are shown, at ALPHA for all together; none whose own 95% interval holds no change."""
+    p = [_NORMAL.cdf(-one) for one in z]
+    left, going, out = sum(weights), True, [False] * len(z)
+    for i in sorted(range(len(z)), key=lambda i: p[i] / weights[i]):
+        going = going and p[i] <= ALPHA * weights[i] / left
+        out[i] = going and z[i] >= Z95
+        left -= weights[i]
+    return out
+
+
+def _student(z: float, blocks: int) -> float:
+    """Standard errors from so few blocks that hold what z normal ones would."""
+    return -t_quantile(_NORMAL.cdf(-z), blocks - 1) if blocks >= FEWEST else INF
+
+
+def _error(hits: Numbers, sizes: Numbers) -> float:
+    """Standard error of sum(hits) / sum(sizes): what a bootstrap of the blocks tends to.
+
+    A block that resembles the next one tells less.
+    """
+    n, blocks = float(sizes.sum()), len(sizes)
+    off = hits - hits.sum() / n * sizes
+    spread = float(off @ off + max(2 * off[1:] @ off[:-1], 0))
+    return math.sqrt(blocks / max(blocks - 1, 1) * spread) / n
+
+
+def _sign(pair: Pair) -> int:
+    return -1 if pair.metric in MORE_IS_BETTER else 1
+
+
+def _margin(pair: Pair, tolerance: float, max_errors: float) -> float:
+    """The tolerance as a difference of points, towards worse."""
+    if pair.metric == ERRORS:
+        return min(tolerance, max_errors)
+    if tolerance >= 1 and _sign(pair) < 0:
+        return INF
+    return abs(math.log1p(_sign(pair) * tolerance))

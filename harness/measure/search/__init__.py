@@ -1,1 +1,0 @@
-"""Statistics, tests, the fit, and the next level to hold."""
