@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from counted import expected, exposed
 from prometheus_tools import lines_of
+from study_process import wait_for
 
 from harness.measure.metrics import METRICS
 from harness.measure.records import Outcome
@@ -131,9 +132,7 @@ def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
     end = ("--headless", "-u", 4, "-r", 4, "-t", "20s", "--host", url, "--run-folder", folder)
     bind = ("--master-bind-port", port, "--expect-workers", 1)
     master = locust("chat", "--master", *end, *bind)
-    until = time.monotonic() + 30
-    while time.monotonic() < until and not (folder / "run.json").exists():
-        time.sleep(0.1)
+    wait_for((folder / "run.json").exists)
     command = [sys.executable, "-m", "locust", "-f", str(late), "--worker"]
     joined = subprocess.Popen(
         [*command, "--master-port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
