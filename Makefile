@@ -1,11 +1,14 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test up targets down setup lint format lock docs bench bench-quick clean
+.PHONY: help knee test seeds up targets down setup lint format lock docs bench bench-quick clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# Without compiled bytecode each process that the tests start compiles all that it imports again:
+# twice the CPU time.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -16,8 +19,9 @@ KNEE ?= --embedded --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-us
 PROFILES ?= $(shell nvidia-smi -L > /dev/null 2>&1 && echo gpu || echo engine),grafana
 URL ?=
 comma := ,
-# What `make test` runs: `make test TESTS="tests/test_units.py -x"`.
+# What `make test` runs: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
 TESTS ?=
+WORKERS ?= 2
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 13
@@ -25,8 +29,11 @@ help: ## this list
 knee: $(READY) ## find the knee of the embedded server, a simulated vLLM (two minutes)
 	@$(BIN)/vllm-harness knee $(KNEE)
 
-test: $(READY) ## run every test: pure ones on two cores, real-time ones alone
-	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
+test: $(READY) ## run every test: most side by side, real-time ones alone
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
+
+seeds: $(READY) ## search 200 seeded configurations again, where their code has changed (3 minutes)
+	@$(BIN)/python tests/seeds.py
 
 up: .env targets ## start the stack in Docker: PROFILES=gpu,grafana or engine or url (then URL=http://...)
 	@test "$(origin PROFILES)" = file || grep -qxF 'COMPOSE_PROFILES=$(PROFILES)' .env || { \

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 from servers import build
 from watch import Watch
 
-from harness.drive.body import request_bytes
-from harness.drive.options import DriveOptions
 from harness.errors import MeasurementInvalid
-from harness.load.planner import plan
+from harness.load.plan import plan
 from harness.load.workloads import WORKLOADS
 from harness.measure.metrics import itl, ttft
-from harness.measure.table import OK, concat
-from harness.runfolder.reader import read_run
+from harness.measure.records.record_table import OK, concat_tables
+from harness.runfolder.folder_reader import read_run
+from harness.senders.drive_options import DriveOptions
+from harness.senders.request_body import request_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from servers import Server
 
-    from harness.measure.table import RecordTable
+    from harness.measure.records.record_table import RecordTable
 
     Values = NDArray[np.number]
 
@@ -116,7 +116,7 @@ def harness(server: Server, load: Load, folder: Path) -> Read:
     ], name="master")  # fmt: skip
     read = Read(watch, note=note_of(done))
     if (out / "requests.parquet").exists():
-        table = concat(list(read_run(out).chunks()))
+        table = concat_tables(list(read_run(out).chunks()))
         read.table = table = table.select(table.outcome == OK)
         first, gap = ttft(table), itl(table)
         read.ttft_ns, read.ttft_bounds = first.ns, (first.lo_ns, first.hi_ns)

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.engine.played import Played
-from harness.engine.simulate import ClosedLoop
-from harness.measure.compare import KNEE, Change, compare
-from harness.measure.search import SearchPlan
-from harness.study.compare import pairs_of, sides_of
+from harness.measure.search.comparison import KNEE, Change, compare
+from harness.measure.search.next_level import SearchPlan
+from harness.simulator.closed_loop import ClosedLoop
+from harness.simulator.simulated_records import SimulatedRecords
+from harness.study.compare_folders import common_pairs, level_figures
 from harness.study.controller import KneeController
-from harness.study.outcome import locate
+from harness.study.knee_estimate import estimate_knee
 from harness.units import SECOND
 
 HERE = Path(__file__).parent
@@ -32,8 +32,8 @@ sys.path.append(str(TESTS))
 from engine_configurations import Configuration, configuration
 
 if TYPE_CHECKING:
-    from harness.measure.compare import Difference
-    from harness.study.compare import Sides
+    from harness.measure.search.comparison import Difference
+    from harness.study.compare_folders import Sides
 
 TRUTHS = TESTS / "data/true_knees.json"
 LEAST, MOST = 20, 200
@@ -42,7 +42,7 @@ NARROW = 0.05  # of the knee: its interval
 LAST_NS = 300 * SECOND
 
 
-class Remembered(Played):
+class Remembered(SimulatedRecords):
     """Forgets nothing, so that the whole run is one table in the end."""
 
     def forget(self, before_ns: int) -> None:
@@ -53,7 +53,6 @@ class Crowded:
     """A loop in which `share` of a user more stands behind each user."""
 
     def __init__(self, loop: ClosedLoop, share: float) -> None:
-        """Nobody yet."""
         self.loop, self.share, self.users = loop, share, 0
 
     @property
@@ -89,13 +88,13 @@ def search(case: Configuration, seed: int, share: float = 1.0) -> Searched:
         target = controller.tick(loop.now_ns, crowd.running_users, loop.sample())
         if target.users != crowd.users:
             crowd.set_users(target.users)
-    found = locate(plan, controller.steps, controller.result)
+    found = estimate_knee(plan, controller.levels, controller.result)
     crowd.set_users(0)
     until_ns = loop.now_ns + LAST_NS
     while loop.running_users and loop.now_ns < until_ns:
         loop.advance(loop.now_ns + SECOND)
     table = loop.table(0, loop.now_ns)
-    sides = sides_of(table, [step.window for step in controller.steps], plan, searched=True)
+    sides = level_figures(table, [step.window for step in controller.levels], plan, searched=True)
     narrow = found.users is not None and found.hi - found.lo <= NARROW * found.users
     return Searched(sides, found.users, narrow)
 
@@ -117,7 +116,7 @@ def main() -> None:
         case = configuration(seed)
         a = search(case, load + seed)
         same, low = search(case, 2 * load + seed), search(case, 3 * load + seed, LOWER)
-        pairs = pairs_of(a.sides, same.sides)
+        pairs = common_pairs(a.sides, same.sides)
         compared += len(pairs)
         found = compare(pairs, 0, 0.01)
         worse = [d for d in found if d.verdict == Change.worse]
@@ -128,7 +127,7 @@ def main() -> None:
         n["alarm at 5%"] += bool(beyond)
         alarms += [f"{case.kind}, seed {seed}: {told(d)}" for d in [*worse, *beyond]]
         groups = ["all", "narrow" if a.narrow and low.narrow else "wide", case.kind]
-        pairs = pairs_of(a.sides, low.sides)
+        pairs = common_pairs(a.sides, low.sides)
         at_0, at_5 = (compare(pairs, tolerance, 0.01) for tolerance in (0, 0.05))
         for group in groups:
             n[group] += 1

@@ -22,7 +22,7 @@ import numpy as np
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.engine.server import Serving
+from harness.engine.server import ServingOptions
 from harness.wire.http import post
 
 FIRST_MS, NAP_S = 500, 0.05
@@ -58,12 +58,12 @@ def read_all(port: int, streams: int, body: dict, chat: bool) -> None:
 def cell(streams: int, options: argparse.Namespace) -> None:
     """One number of streams."""
     tokens = int(options.seconds * 1000 / options.gap_ms)
-    paced = Serving(first_ns=FIRST_MS * 10**6, pace_ns=int(options.gap_ms * 1e6))
+    paced = ServingOptions(first_ns=FIRST_MS * 10**6, pace_ns=int(options.gap_ms * 1e6))
     config = EngineConfig(
         model="qwen2.5-0.5b", max_num_seqs=streams, stream_interval=1, jitter=0.0,
         time_scale=options.time_scale,
     )  # fmt: skip
-    serving = Serving() if options.engine else paced
+    serving = ServingOptions() if options.engine else paced
     with start_engine(config, serving=serving) as engine:
         body = {"model": config.model, "max_tokens": tokens, "stream": True, "prompt": "a b",
                 "messages": [{"role": "user", "content": "a b"}],

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.evidence import Window
-from harness.measure.records import Outcome, RequestRecord
-from harness.measure.samples import ServerSample
-from harness.measure.search import SearchPlan
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.measure.records.samples import ServerSample
+from harness.measure.search.evidence import Window
+from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
 from harness.runfolder import names
-from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.record_writer import RecordWriter
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.writer import RunFolder
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Maker:
         self.number = 0
         self.writer = RecordWriter(folder, 0)
         self.samples = folder.lines(names.SERVER)
-        self.steps = folder.lines(names.STEPS)
+        self.steps = folder.lines(names.LEVELS)
 
     def level(self, index: int, users: int, rounds: int, decision: str) -> None:
         """Hold `users` for so many requests of each; the first one warms up."""

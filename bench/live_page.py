@@ -26,7 +26,7 @@ import numpy as np
 from asking_cost import family_cpu_s
 from servers import Pace, paced
 
-from harness.measure.recent import Recent
+from harness.measure.recent_latencies import RecentLatencies
 
 TOP = Path(__file__).parents[1]
 POLLERS = 2
@@ -45,7 +45,7 @@ def main() -> None:
 
 def point_ms() -> float:
     """The mean time that a second's point takes: values are handed over, quantiles looked up."""
-    recent, rng = Recent(), np.random.default_rng(1)
+    recent, rng = RecentLatencies(), np.random.default_rng(1)
     pieces = {"itl": rng.normal(2e7, 1e6, (50, 500)), "ttft": rng.normal(1e8, 1e7, (50, 4)),
               "tpot": rng.normal(2e7, 1e5, (50, 4))}  # fmt: skip
     began = time.perf_counter()

@@ -26,21 +26,20 @@ from typing import TYPE_CHECKING, Any
 import gevent
 import numpy as np
 
-from harness.drive.clock import CLOCK
-from harness.drive.connection import Place
-from harness.drive.reader import Reader
-from harness.drive.selfcheck import cpu_s
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.engine.server import Serving
-from harness.measure.records import Outcome
+from harness.engine.server import ServingOptions
+from harness.measure.records.request_record import Outcome
+from harness.reader.client_connection import Place
+from harness.reader.clock import CLOCK
+from harness.reader.loop_lag import cpu_s
+from harness.reader.reader import Reader
 from harness.wire.http import post
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.records import RequestRecord
-    from harness.runfolder.codec import Sealed
+    from harness.measure.records.request_record import RequestRecord
 
 MS = 1e6
 FIRST_NS = 100_000_000
@@ -85,15 +84,15 @@ def load(reader: Reader, streams: int, options: argparse.Namespace) -> None:
 def cell(streams: int, options: argparse.Namespace, folder: Path) -> None:
     """One number of streams."""
     config = EngineConfig(max_num_seqs=4096, max_num_batched_tokens=8192)
-    serving = Serving(first_ns=FIRST_NS, pace_ns=int(options.gap_ms * MS))
+    serving = ServingOptions(first_ns=FIRST_NS, pace_ns=int(options.gap_ms * MS))
     with start_engine(config, serving=serving) as engine:
         port = int(engine.url.rpartition(":")[2])
         floor = c_client(port, streams, options, folder)
         records: dict[int, RequestRecord] = {}
 
-        def put(some: list[Sealed]) -> None:
+        def put(some: list[RequestRecord]) -> None:
             whole = (r for r in some if r.outcome is not Outcome.open)
-            records.update((r.number, r.open()) for r in whole)
+            records.update((r.number, r) for r in whole)
 
         reader = Reader(0, put, Place("127.0.0.1", port))
         gevent.sleep(0.5)

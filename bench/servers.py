@@ -13,7 +13,7 @@ from sent import Sent, from_bytes, from_json
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.engine.server import Serving
+from harness.engine.server import ServingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +107,7 @@ def engine(pace: Pace) -> Iterator[Server]:
     config = EngineConfig(
         max_num_seqs=4096, max_num_batched_tokens=8192, stream_interval=pace.per_event
     )
-    serving = Serving(
+    serving = ServingOptions(
         served_name="bench", first_ns=FIRST_MS * 10**6, pace_ns=int(pace.gap_ms * 1e6)
     )
     with start_engine(config, serving=serving) as running:

@@ -14,7 +14,7 @@ import numpy as np
 PERIOD_S: Final = 0.05
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 PROC: Final = Path("/proc")
-KINDS: Final = {"harness.drive.worker": "reader", "harness.drive.decoder": "decoder"}
+KINDS: Final = {"harness.drive.worker": "reader", "harness.reader.decoder_process": "decoder"}
 
 
 def kind_of(pid: int, root: str) -> str:
@@ -74,7 +74,6 @@ class Watch(threading.Thread):
     """Samples from `start()` until `close()`. `roots`: what to call each process watched."""
 
     def __init__(self, roots: dict[int, str]) -> None:
-        """By process id."""
         super().__init__(daemon=True)
         self.roots = {**roots, os.getpid(): "bench"}
         self.traces: dict[int, Trace] = {}

@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are made from tables in the code: `make docs`."""  # noqa: INP001 - a script
+"""Write the pages of docs/ that are generated from tables in the code: `make docs`."""  # noqa: INP001 - a script
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.drive import arguments
-from harness.export.exported import BUCKETS_OF, EXPORTED
-from harness.export.live import PHASES
-from harness.export.rules import routing_alerts, rule_file
-from harness.measure.compat import COMPAT, INSTANTS, LINEAR, PER
-from harness.measure.gpuside import REASON_LABELS
-from harness.measure.metrics import METRICS
-from harness.measure.records import Outcome
+from harness.export.alert_rules import routing_alerts, rule_file
+from harness.export.metric_definitions import METRIC_DEFINITIONS
+from harness.export.run_series import PHASES
+from harness.measure.compat.definitions import COMPAT, INSTANTS, LINEAR_RULE, PER_WORDS
+from harness.measure.diagnosis.bottleneck import RULES, UNDECIDED
+from harness.measure.diagnosis.gpu_window import REASON_LABELS
+from harness.measure.diagnosis.slots import Source
+from harness.measure.metrics import HISTOGRAMS, METRICS, SLO_METRICS
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.samples import GpuSample, ServerSample
 from harness.measure.result import Result
-from harness.measure.samples import GpuSample, ServerSample
-from harness.measure.seats import Source
-from harness.measure.slo import LATENCIES
 from harness.measure.states import Decision, Purpose, Status, Verdict
-from harness.measure.typed import schema
-from harness.measure.verdict import RULES, UNDECIDED
-from harness.runfolder import frames, names
-from harness.runfolder.columns import Columns
+from harness.measure.typed_json import json_schema
+from harness.runfolder import names
+from harness.runfolder import run_frames as frames
 from harness.runfolder.parquet import Levels
-from harness.runfolder.serverlines import NUMBERS
+from harness.runfolder.record_tables import TableBuilder
+from harness.runfolder.server_lines import NUMBER_FIELDS
 from harness.study import form
 from harness.study.results import EXIT_OF
 from harness.units import MS
@@ -39,6 +39,8 @@ sys.path.extend(
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
 from recording import RECORDED
+from seeds import stored
+from simulated_verdict import known, tally
 from watching import WATCHED
 
 if TYPE_CHECKING:
@@ -54,23 +56,26 @@ def metrics() -> str:
     rows = [
         "# Metrics",
         "",
-        "Made from `METRICS` in `harness/measure/metrics.py` by `make docs`; a test compares them.",
+        "`make docs` generates this page from `METRICS` in `harness/measure/metrics.py`.",
         "Times are integer nanoseconds internally, milliseconds in JSON, reports and the terminal,",
-        "and seconds for Prometheus. [result.md](result.md) defines how failures, quantiles and",
-        "intervals are treated, [design.md](design.md) also open requests.",
+        "and seconds for Prometheus. [result.md](result.md) defines failures, quantiles, intervals",
+        "and open requests.",
         "",
-        "SLOs are limits on latencies, for example `ttft_p95=500ms`: any quantile from p50 to p99,",
-        "or p999, which can also be written p99.9.",
+        "A latency that each request has once (TTFT, TPOT, e2e) is exact. Gaps between tokens are",
+        "counted in bins: their quantiles and the ends of their intervals are within 0.1%; their",
+        "number, mean and maximum and the share over an SLO's limit are exact.",
+        "",
+        "An SLO limits a latency, for example `ttft_p95=500ms`: any quantile from p50 to p99, or",
+        "p999, which can also be written p99.9. `tps_p5=30` is a lower limit on output speed in",
+        "tokens/s, for any quantile from p1 to p50.",
         "",
         "| In JSON | In SLOs | What | Unit | Prometheus |",
         "|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
-        name = f"{metric.key}_ms" if metric.unit == "ms" else metric.key
-        slo = f"`{metric.key}`" if metric.key in LATENCIES else ""
-        rows.append(
-            f"| `{name}` | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |"
-        )
+        name = f"`{metric.field}`" if getattr(metric, "slo", True) else ""
+        slo = f"`{metric.key}`" if metric.key in SLO_METRICS else ""
+        rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |")
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]
     return "\n".join(rows) + "\n"
@@ -81,7 +86,8 @@ def compat() -> str:
     rows = [
         "# Comparison with other tools",
         "",
-        "Made from `COMPAT` in `harness/measure/compat.py` by `make docs`; a test compares them.",
+        "`make docs` generates this page from `COMPAT` in",
+        "`harness/measure/compat/definitions.py`.",
         "",
         "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
         "from the same requests, under that tool's names, and prints them next to ours, so that a",
@@ -91,26 +97,25 @@ def compat() -> str:
         "    vllm-harness report reports/run-20261121-101500 --compat guidellm,aiperf,genai-bench",
         "",
         "Both columns use the requests sent in the level's measured window (for gaps and",
-        "throughput, those that ended in it); the number of requests before it, which the tool",
-        "would count too, is reported. Ours are as in [metrics.md](metrics.md): failed requests",
-        "are infinitely slow, and a quantile is an observed value. Every tool here leaves failed",
-        "requests out and computes any percentile of any number of values. Both columns use our",
-        "timestamps: the delay that a tool's own event loop adds is not included. `result.json`",
+        "throughput, those that ended in it). The number of earlier requests, which the tool would",
+        "count too, is reported. Our definitions are those of [metrics.md](metrics.md): failed",
+        "requests are infinitely slow, and a quantile is an observed value. Every tool here leaves",
+        "failed requests out and computes any percentile of any number of values. Both columns use",
+        "our timestamps, so the delay of a tool's own event loop is not included. `result.json`",
         "has the rows under `compat`.",
         "",
-        "A tool divides its throughput by the duration of its whole run, in which its first",
-        "requests start and its last ones end on a server that is not full: with C users and N",
-        "requests its figure is lower by up to about C / N. Here both divide by the measured",
-        "window.",
+        "A tool divides its throughput by the duration of its whole run, whose first requests",
+        "start and whose last ones end on a server that is not full: with C users and N requests",
+        "its figure is lower by up to about C / N. Here both divide by the measured window.",
     ]
     for tool in COMPAT.values():
         rows += ["", f"## {tool.title} {tool.version}", "", f"`--compat {tool.name}`. {tool.note}"]
-        rule = "numpy's default, between two values" if tool.quantile == LINEAR else STEPS
+        rule = "numpy's default, between two values" if tool.quantile == LINEAR_RULE else STEPS
         rows += ["", f"Percentiles: {rule} ([source]({tool.quantile_source})).", ""]
         rows += ["| Theirs | Ours | From | To | Per | How it differs |"]
         rows += ["|---|---|---|---|---|---|"]
         for d in tool.definitions:
-            per = PER[d.per] + (", weighted by its tokens" if d.by_tokens else "")
+            per = PER_WORDS[d.per] + (", weighted by its tokens" if d.by_tokens else "")
             why = d.why or "as ours"
             rows.append(f"| {d.name} | `{d.key}` | {d.start} | {d.end} | {per} | {why} |")
         rows += [""]
@@ -128,11 +133,16 @@ def vllm_series() -> str:
     rows = [
         "# vLLM's metrics, and our names for them",
         "",
-        "Made from `SERIES` in `harness/wire/vllm_series.py` by `make docs`; a test compares them.",
-        "The newest name that a server exports is used. Several engines (label `engine`) and API",
-        "servers become one value: *sum*, *mean*, *max* or *min* over them. Histograms keep their",
-        "buckets in `server.jsonl`; the buckets of several engines are added. What a server does",
-        "not export is missing from the step's metrics, and the report says so.",
+        "`make docs` generates this page from `SERIES` in `harness/wire/vllm_series.py`.",
+        "",
+        "The harness uses the newest name that a server exports. Several engines (label `engine`)",
+        "and API servers become one value: the *sum*, *mean*, *max* or *min* over them. Histograms",
+        "keep their buckets in `server.jsonl`; the buckets of several engines are added. What a",
+        "server does not export is missing from the level's metrics, and the report says so.",
+        "",
+        "vLLM has the counters of speculative decoding only with `--speculative-config`. The",
+        "acceptance rate and the mean accepted length are computed from them. A test reads them",
+        "from a real vLLM that speculates by n-grams.",
         "",
         "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
         "|---|---|---|---|---|",
@@ -153,7 +163,7 @@ def vllm_series() -> str:
 def exporter() -> str:
     """docs/exporter.md: its own words, then tables from EXPORTED."""
     rows = [(HERE / "exporter.md").read_text().partition(TABLES)[0].rstrip()]
-    for where, exported in EXPORTED.items():
+    for where, exported in METRIC_DEFINITIONS.items():
         rows += ["", f"{TABLES}{where}", "", "| Metric | Kind | Labels | What |"]
         rows += ["|---|---|---|---|"]
         for row in exported:
@@ -163,26 +173,26 @@ def exporter() -> str:
     for label, values in LABEL_VALUES.items():
         rows.append(f"| `{label}` | {values} |")
     rows += ["", "## Buckets, in seconds", ""]
-    for key, bounds in BUCKETS_OF.items():
-        finite = bounds[:-1]
-        told = ", ".join(f"{bound:g}" for bound in finite)
-        rows.append(f"- `harness_{key}_seconds` ({len(finite)} and +Inf): {told}")
+    for key, metric in HISTOGRAMS.items():
+        finite = metric.buckets_s[:-1]
+        bounds = ", ".join(f"{bound:g}" for bound in finite)
+        rows.append(f"- `harness_{key}_seconds` ({len(finite)} and +Inf): {bounds}")
     return "\n".join(rows) + "\n"
 
 
-TABLES = "## Metrics: "  # from here on docs/exporter.md is generated; what stands above is not
+TABLES = "## Metrics: "  # from here on docs/exporter.md is generated; what is above is not
 LABEL_VALUES = {
     "decision": ", ".join(Decision),
     "gpu": "its index",
     "kind": "knee, run, sweep, locust",
-    "model": "as the server calls it",
+    "model": "the server's name for it",
     "outcome": ", ".join(o.value for o in Outcome if o is not Outcome.open),
     "part": "queue, prefill, rest",
     "phase": ", ".join(PHASES),
     "process": "main, worker N, decoder N",
     "purpose": ", ".join(Purpose),
     "reason": ", ".join(REASON_LABELS.values()),
-    "run": "its folder's name; empty where there is none",
+    "run": "the name of its folder; empty if there is none",
     "slo": "metric and quantile, for example ttft_p95",
     "source": "given, read, inferred",
     "target": "HOST:PORT",
@@ -196,9 +206,9 @@ def routing() -> str:
     return rule_file(
         {"harness_routing": routing_alerts(TTFT_NS, ITL_NS)},
         [
-            "Where to look when p95 TTFT or p95 ITL is over its limit: both alerts fire when both",
-            "are. Made by `make docs` with the limits of this project's examples; with those of a",
-            "run, and its knee: `vllm-harness rules DIR`.",
+            "Where to look when p95 TTFT or p95 ITL is over its limit; if both are, both alerts",
+            "fire. Generated by `make docs` with the limits of this project's examples. For the",
+            "limits and the knee of a run: `vllm-harness rules DIR`.",
         ],
     )
 
@@ -209,7 +219,7 @@ def recorded() -> str:
         RECORDED,
         [
             "Recording rules over the last minute; docs/stack.md describes each.",
-            "Made by `make docs` from `RECORDED` in prometheus/recording.py.",
+            "Generated by `make docs` from `RECORDED` in prometheus/recording.py.",
         ],
     )
 
@@ -220,17 +230,19 @@ RULES_HERE = "## Variables"  # from here on docs/stack.md is generated; what is 
 def stack() -> str:
     """docs/stack.md: its own words, then .env.example and tables from RECORDED and WATCHED."""
     rows = [(HERE / "stack.md").read_text().partition(RULES_HERE)[0].rstrip(), "", RULES_HERE]
-    rows += ["", "`.env.example`, of which `make up` makes `.env`:", ""]
+    rows += ["", "`make up` copies `.env.example` to `.env`:", ""]
     example = (HERE.parent / ".env.example").read_text().splitlines()
     rows += [f"    {line}".rstrip() for line in example]
     rows += [
         "",
         "## Recorded series",
         "",
-        "Over the last minute, by `job` and `instance`, the server's",
+        "All are over the last minute and have the labels `job` and `instance`; the server's also",
+        "have `model_name`.",
+        "",
+        "| Series | What |",
+        "|---|---|",
     ]
-    rows += ["also by `model_name`."]
-    rows += ["", "| Series | What |", "|---|---|"]
     rows += [f"| `{r.name}` | {r.what} |" for group in RECORDED.values() for r in group]
     rows += ["", "## Alerts on the stack itself", "", "| Alert | When | For |", "|---|---|---|"]
     for alert in WATCHED:
@@ -245,21 +257,21 @@ def watched() -> str:
         {"harness_watched": WATCHED},
         [
             "Whether the metrics are complete and valid.",
-            "Made by `make docs` from `WATCHED` in prometheus/watching.py.",
+            "Generated by `make docs` from `WATCHED` in prometheus/watching.py.",
         ],
     )
 
 
 def verdict() -> str:
-    """docs/verdict.md, from RULES, RESOURCES and the tally of tests/test_study_verdicts.py."""
-    found = json.loads((HERE.parent / "tests/data/verdicts.json").read_text())
+    """docs/verdict.md, from RULES, RESOURCES and what `make seeds` has stored."""
+    found = tally(known(), stored("verdicts"))
     cases, right = found["cases"], found["right"]
     rows = [
         "# The bottleneck",
         "",
-        "Made from `RULES` in `harness/measure/verdict.py`, `RESOURCES` in",
-        "`tests/planted_bottlenecks.py` and `tests/data/verdicts.json` by `make docs`; a test",
-        "compares them.",
+        "`make docs` generates this page from `RULES` in",
+        "`harness/measure/diagnosis/bottleneck.py`, `RESOURCES` in `tests/planted_bottlenecks.py`",
+        "and `tests/data/seeds.json`.",
         "",
         VERDICT_HOW,
         "| Named | When |",
@@ -289,42 +301,49 @@ def _first_line(text: str | None) -> str:
 
 
 VERDICT_HOW = """\
-Each rule reads the metrics of one level, the longest hold of the first above the knee, as they
-are in `result.json`, and returns a confidence with its evidence. The highest confidence wins; below
-0.5 the verdict is *undecided*, which is a valid result. `result.json` has under `bottleneck` the
-name, the confidence, the window, the evidence, every other cause with the reason why it is ruled
-out, and what to try next.
+Each rule reads the metrics of one level, as they are in `result.json`, and returns a confidence
+with its evidence. The level is the longest hold of the first one above the knee. The highest
+confidence wins; below 0.5 the bottleneck is *undecided*, which is a valid result. `bottleneck` in
+`result.json` has the name, the confidence, the window, the evidence, every other cause with the
+reason why it was ruled out, and what to try next.
 
-From the records: gaps between tokens with and without a prompt in the same engine step (a prompt's
-first token arrives with the token that it delayed), how evenly requests were sent, and how many
-events were made on time but sent late. From the server: requests running and waiting, KV cache,
-preemptions, means of queue, prefill, decode and TTFT. From the host: CPU of the API servers and of
-the engine cores, where they run on this machine; otherwise that of the engine cores from
-`vllm-harness exporter` on their machine (`--gpu-metrics http://SERVER:9400`). From the GPU: its
-utilization, its clocks, and the share of its busy time in which memory is accessed, relative to
-the lowest level that was held, since the absolute value differs between GPUs. Without GPU metrics
-the engine process cannot be told from slow decoding.
+What the rules read:
+
+- From the records: gaps between tokens with and without a prompt in the same engine step (a
+  prompt's first token arrives with the token that it delayed), how evenly requests were sent, and
+  how many events were made on time but sent late.
+- From the server: requests running and waiting, KV cache, preemptions, and the means of queue,
+  prefill, decode and TTFT.
+- From the host: CPU of the API servers and the engine cores if they run on this machine; otherwise
+  that of the engine cores, from `vllm-harness exporter` on their machine
+  (`--gpu-metrics http://SERVER:9400`).
+- From the GPU: utilization, clocks, and the share of its busy time in which memory is accessed,
+  relative to the lowest level held, because the absolute value differs between GPUs.
+
+Without GPU metrics the engine process cannot be told from slow decoding.
 """
 VERDICT_TRUTH = """\
 ## How often it is right
 
-In simulated time, on 200 engine configurations drawn by seed, in which slots, KV cache, prefill,
-decoding, interference, API server or engine process are scarce in turn. The rules read what
-`/metrics`, the host's process table and NVML would show. The truth is the resource whose doubling
-moves the simulated knee most; where a second one moves it more than half as far (on a log scale),
-that name or *undecided* is right too. Only configurations with a knee of 4 to 300 users that moves
-by at least 22% count. The rules' constants were chosen on seeds below 4000; the 200 are the first
-that count from there on. The engine process takes CPU time for each step and each sequence, during
-which the GPU waits; it may poll the GPU in a loop, so that it uses a whole core all the time. An
-API server is a queue: it takes CPU time for each request before the engine sees it, and for each
-event; events that wait are merged, as in vLLM.
+The rules are tested in simulated time on 200 engine configurations drawn by seed, in which slots,
+KV cache, prefill, decoding, interference, API server or engine process are scarce in turn. They
+read what `/metrics`, the host's process table and NVML would show. The truth is the resource whose
+doubling moves the simulated knee most. If a second one moves it more than half as far (on a log
+scale), that name or *undecided* is right, too. Only configurations with a knee of 4 to 300 users
+that moves by at least 22% count. The rules' constants were chosen on seeds below 4000; the 200 are
+the first that count from 4000 on.
+
+The simulated engine process takes CPU time for each step and each sequence, during which the GPU
+waits; it may poll the GPU in a loop, so that it uses a whole core all the time. A simulated API
+server is a queue: it takes CPU time for each request before the engine sees it, and for each event;
+waiting events are merged, as in vLLM.
 """
 VERDICT_LIMITS = """\
 The truths are rough (levels of a few hundred requests, interpolated between two at most 20%
-apart), computed by `tests/simulated_verdict.py truths`. Client, network, throttling and bursts are
-not simulated; table tests cover them. A simulated GPU reads memory or computes, whichever takes
-longer; a real one is less clear-cut. Without GPU metrics the same rules were right in 89% of these
-configurations and never wrong with a confidence of 0.8 or more: what they miss is the engine
+apart), computed by `tests/simulated_verdict.py`. Client, network, throttling and bursts are
+not simulated; table tests cover them. A simulated GPU either reads memory or computes, whichever
+takes longer; a real one is less clear-cut. Without GPU metrics the same rules were right in 89% of
+these configurations and never wrong with a confidence of 0.8 or more; what they miss is the engine
 process.
 """
 
@@ -347,39 +366,40 @@ def dashboards() -> str:
 
 
 DASHBOARDS_HOW = """\
-Made from `PANELS` in `grafana/panels/` by `make docs`; a test compares them. So are
-`grafana/dashboards/*.json`, by `grafana/generate.py` with Grafana's own typed builders.
+`make docs` generates this page and `grafana/dashboards/*.json` from `PANELS` in `grafana/panels/`,
+the JSON with Grafana's own typed builders.
 
-Grafana finds them by provisioning: mount `grafana/provisioning` at `/etc/grafana/provisioning`
-and `grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To use them in a
-Grafana that you have, import the JSON files and choose your Prometheus under **Data source**.
+To provision the dashboards, mount `grafana/provisioning` at `/etc/grafana/provisioning` and
+`grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To use them in an existing
+Grafana, import the JSON files and choose your Prometheus under **Data source**.
+
 They need what [exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter on the
 server's machine, and a run with `--metrics-port`, each scraped by Prometheus. Without a run,
-*Server*, *GPU* and the server's side of *Latency* show a production server; the rest needs a run.
+*Server*, *GPU* and the server's side of *Latency* still show a production server.
 
 The variables above each dashboard:
 
 - **Data source**: a Prometheus; the provisioned one by default.
 - **Model**: vLLM's `model_name`.
-- **Target**: Prometheus' `instance`. The exporter's `target` is HOST:PORT as given on its command
-  line, so give it the name that Prometheus scrapes, or leave Target at All.
+- **Target**: Prometheus' `instance`. The exporter's `target` is the HOST:PORT of its command line,
+  so start it with the name that Prometheus scrapes, or leave Target at All.
 - **Run**: the name of a run folder.
 - **Window**: the range of rates and quantiles, 1 minute by default, which suits a scrape interval
-  of 15 s. Choose 5 s or 10 s where Prometheus scrapes every second or two, as the Docker stack
-  does: the steps of a search last only seconds. Set `timeInterval` of the data source to the
-  scrape interval.
+  of 15 s. Choose 5 s or 10 s if Prometheus scrapes every second or two, as the Docker stack does:
+  the levels of a search last only seconds. Set `timeInterval` of the data source to the scrape
+  interval.
 
-Quantiles are interpolated by Prometheus within a bucket and are off by at most a third; the
-report has the exact ones.
+Prometheus interpolates quantiles within a bucket, so they are off by at most a third; the report's
+come from the records.
 
-No Grafana server was run to make or test any of this. Tested were: every query of every panel,
-annotation and variable by a real Prometheus over a real run, of the embedded engine and of vLLM
-on a CPU, each answer compared with a recomputation from the stored samples, and these with the
-run folder; the GPU panels over recorded readings of an H200 (a burn-in, not vLLM); and the JSON
-against the types of `@grafana/schema`. The pictures show those answers, drawn by
-`tests/dashboard_pictures.py` where Grafana would place the panels. They are not screenshots. The
-run: an embedded engine with `max_num_seqs` 8 and 112 KV blocks, for 80 seconds, with a window of
-5 s.
+The dashboards were tested without a Grafana server: every query of every panel and annotation by
+`promtool test rules`, over samples and answers written by hand, with a second run, model and server
+beside them; that each query has data in a real Prometheus after a real run of the embedded engine
+and of vLLM on a CPU (the GPU panels over recorded readings of an H200 during a burn-in, not vLLM);
+and the JSON against the types of `@grafana/schema`. The pictures are not screenshots:
+`tests/dashboard_pictures.py` draws what that Prometheus answered, placed as Grafana would place the
+panels, for an embedded engine with `max_num_seqs` 8 and 112 KV blocks, over 80 seconds, with a
+window of 5 s.
 """
 
 
@@ -418,35 +438,35 @@ def locust() -> str:
     return "\n".join(rows) + "\n"
 
 
-OPTIONS = "## Options"  # from here on docs/locust.md is generated; what stands above is not
+OPTIONS = "## Options"  # from here on docs/locust.md is generated; what is above is not
 
 
 def run_folder() -> str:
     """docs/run-folder.md: the files, and the frames' columns from the code that makes them."""
-    empty, levels = Columns().piece(), Levels(HERE / "no such folder")
+    empty, levels = TableBuilder().piece(), Levels(HERE / "no such folder")
     rows = ["# The run folder", "", RUN_FOLDER_HOW, "## Files", "", "| File | What |", "|---|---|"]
     rows += [f"| `{name}` | {what} |" for name, what in FILES.items()]
     rows += ["", "## With pandas", "", *(f"    {line}".rstrip() for line in SETUP)]
     for what, code in ONE_LINERS.items():
         rows += ["", f"{what}:", "", f"    {code}"]
     rows += ["", RULES_OF_FRAMES]
-    for name, arrow, told, note in (
+    for name, arrow, texts, note in (
         ("requests", frames.requests_of([empty], levels).schema, REQUESTS, REQUESTS_NOTE),
         ("tokens", frames.tokens_of(empty.table, levels).schema, TOKENS, TOKENS_NOTE),
     ):
         kinds = {f.name: KINDS[str(f.type)] for f in arrow}
-        rows += _columns(name, note, [(c, kinds[c], _unit(c), told[c]) for c in kinds])
+        rows += _columns(name, note, [(c, kinds[c], _unit(c), texts[c]) for c in kinds])
     rows += _columns("levels", LEVELS_NOTE, [
         (c, KINDS[kind], "", LEVELS[c])
         for c, kind in zip(frames.LEVELS, ("int64",) * 2 + ("string",) + (TIME,) * 3, strict=True)
     ])  # fmt: skip
     for name, sample, columns, note in (
-        ("server", ServerSample, NUMBERS, SERVER_NOTE),
+        ("server", ServerSample, NUMBER_FIELDS, SERVER_NOTE),
         ("gpu", GpuSample, frames.READINGS, GPU_NOTE),
     ):
-        told = dict(re.findall(r"^ +(\w+): .*  # (.+)$", inspect.getsource(sample), re.MULTILINE))
+        texts = dict(re.findall(r"^ +(\w+): .*  # (.+)$", inspect.getsource(sample), re.MULTILINE))
         rows += _columns(name, note, [("at", "time", "", "when it was read")] + [
-            (c, {"gpu": "integer", "throttled": "text"}.get(c, "number"), _unit(c), told[c])
+            (c, {"gpu": "integer", "throttled": "text"}.get(c, "number"), _unit(c), texts[c])
             for c in columns
         ])  # fmt: skip
     return "\n".join(rows) + "\n"
@@ -472,7 +492,7 @@ def _unit(column: str) -> str:
 
 def result_schema() -> str:
     """docs/result.schema.json."""
-    return json.dumps(schema(Result), indent=1) + "\n"
+    return json.dumps(json_schema(Result), indent=1) + "\n"
 
 
 def result() -> str:
@@ -488,10 +508,10 @@ def result() -> str:
         rows += ["| Value | Exit code | Meaning |", "|---|---|---|"] if code else []
         rows += [] if code else ["| Value | Meaning |", "|---|---|"]
         for value, meaning in _members(states).items():
-            said = f"`{value}`" if value else "empty"
-            cells = [said, *([str(EXIT_OF[Status(value)])] if code else []), meaning]
+            shown = f"`{value}`" if value else "empty"
+            cells = [shown, *([str(EXIT_OF[Status(value)])] if code else []), meaning]
             rows.append(f"| {' | '.join(cells)} |")
-    found = schema(Result)
+    found = json_schema(Result)
     objects = {"Result": found} | {k: v for k, v in found["$defs"].items() if "properties" in v}
     rows += ["", RESULT_FIELDS]
     for name, one in objects.items():
@@ -499,8 +519,8 @@ def result() -> str:
         rows += ["| Field | Type | Unit | Meaning |", "|---|---|---|---|"]
         for field, part in one["properties"].items():
             text, _, last = part["description"].rpartition(", ")
-            told = last in UNITS.values()  # in the text, where the name has none
-            unit, what = (last, text) if told else (_unit(field), part["description"])
+            in_text = last in UNITS.values()  # units are in names, else at the end of the text
+            unit, what = (last, text) if in_text else (_unit(field), part["description"])
             rows.append(f"| `{field}` | {_kind(part)} | {unit} | {what} |")
     return "\n".join(rows) + "\n"
 
@@ -565,21 +585,21 @@ EXAMPLE: dict[str, Any] = {
     "bottleneck": {"bound_by": {}, "confidence": {}},
 }  # fmt: skip
 RESULT_HOW = """\
-Made by `make docs` from the dataclasses of `harness/measure/result.py`; a test compares them.
+`make docs` generates this page from the dataclasses in `harness/measure/result.py`.
 
-What `knee`, `run` and `sweep` found, the same for all three, and what a searching or recorded
-Locust test found. It is in every run folder; `--json FILE` writes it there too, and `--json -`
-prints it, with the words on stderr. Other pages: [the run folder](run-folder.md),
-[exit codes](exit-codes.md), [metrics](metrics.md), [terms](terms.md). The JSON Schema (2020-12) is
-[result.schema.json](result.schema.json). Fields may be added; `schema_version` changes when one
-changes its meaning or goes.
+`result.json` holds what `knee`, `run` or `sweep` found, in the same form for all three, and for
+Locust tests that search or keep their records. It is in every run folder. `--json FILE` also writes
+it to a file, and `--json -` prints it, with the text output on stderr. See also
+[the run folder](run-folder.md), [exit codes](exit-codes.md), [metrics](metrics.md) and
+[terms](terms.md). The JSON Schema (2020-12) is [result.schema.json](result.schema.json). Fields may
+be added; `schema_version` changes when a field changes its meaning or is removed.
 
     vllm-harness run http://HOST:8000 --users 32 --slo ttft_p95=500ms --json - > result.json
     jq '.slos[] | select(.verdict != "met")' result.json
     jq -r '.levels[] | [.users, .ttft_ms.p95, .output_tokens_per_s] | @tsv' result.json
 
-In Python `harness.open_run(DIR).result` is the same as typed dataclasses. Some fields of the result
-of `make knee`, and one of its levels ([all of it](../reports/samples/result.json)):
+In Python, `harness.open_run(DIR).result` is the same as typed dataclasses. Some fields of the
+result of `make knee`, with one of its levels ([the whole file](../reports/samples/result.json)):
 """
 RESULT_RULES = """\
 ## Rules
@@ -588,39 +608,39 @@ RESULT_RULES = """\
   `"inf"`. Counts (of users, requests, scrapes) and shares have no unit; a share of 0.05 is 5%.
 - **Quantiles** are observed values, by one rule everywhere: the value of rank ceil(q (n - 1)),
   counted from 0 in ascending order. pandas and NumPy call that `"higher"`. Failed requests are
-  infinite and come last, so a p95 is `"inf"` where 5% failed or more. Verdicts follow the share
-  over the limit, not the quantile: at exactly 5% nothing is missed yet. `mean` and `max` are of the
-  finite values, with `n_failed` beside them.
-- **Intervals.** `..._ci95` is the 95% confidence interval: how far another window as long may
-  differ. Its ends are observed values too (order statistics), with the ranks that a binomial
-  leaves open for as many independent observations as there are (`effective_n` for the p95). With
+  infinite and come last, so a p95 is `"inf"` if 5% or more failed. Verdicts follow the share over
+  the limit, not the quantile: at exactly 5% the SLO is not missed yet. `mean` and `max` are over
+  the finite values, with `n_failed` beside them. For gaps between tokens (`itl_ms`), quantiles and
+  the ends of their intervals are within 0.1% of the observed value; everything else is exact.
+- **Intervals.** `..._ci95` is the 95% confidence interval: how far another window of the same
+  length may differ. Its ends are observed values too (order statistics), with the ranks that a
+  binomial leaves open for the number of independent observations (`effective_n` for the p95). With
   too few values above the quantile there is no upper end: `[480.1, null]` reads "at least 480.1".
   Every quantile has an interval, whatever `n` is. `..._instrument` is the measurement uncertainty:
-  between which bounds the quantile lies by the time stamps alone.
+  the bounds of the quantile that the time stamps allow.
 - **Levels.** A level's figures are of its measured window: latencies and outcomes of the requests
   *sent* in it, each followed to its end; ITL and throughput of the tokens that *arrived* in it.
-  `all` has the latencies of every request sent in the level, its warm-up and its drain included.
-  They differ where the load had not settled: `all` is what users felt, the window what the level is
+  `all` has the latencies of every request sent in the level, including its warm-up and drain. The
+  two differ if the load had not settled: `all` is what users felt, the window is what the level is
   judged by.
 - **Nothing is pooled over levels.** There is no p95 "of the run". A level that a search held again
-  is another entry with the same `users`; only `knee` joins all holds of the one level that it
-  quotes.
-- **Verdicts.** The levels of `run`, `sweep` and a recorded Locust test are judged once, when all
-  is over, at alpha 0.05: `slos` of each level has a verdict per SLO, and `slos` of the result has
-  each SLO at the level where it fares worst. In a search each level's `decision` is that of a
-  sequential test, and `slos` of the result is of the longest hold of the level that holds. Without
-  an SLO nothing is judged.
-- **Gates.** `knee --at-least N` and `--baseline DIR` ask for something: each is an entry of
-  `gates`. Where the search has an answer, they decide the exit code in place of the status: 99
-  where one is missed, else 6 where one is inconclusive, else 0. [exit-codes.md](exit-codes.md) has
-  every code.
+  is another entry with the same `users`; only `knee` combines all holds of the one level that it
+  reports.
+- **Verdicts.** The levels of `run`, `sweep` and a recorded Locust test are judged once, after the
+  load, at alpha 0.05: `slos` of each level has a verdict per SLO, and `slos` of the result has each
+  SLO at its worst level. In a search, each level's `decision` comes from a sequential test, and
+  `slos` of the result is from the longest hold of the level that holds. Without an SLO nothing is
+  judged.
+- **Gates.** `knee --at-least N` and `--baseline DIR` each add an entry to `gates`. If the search
+  has an answer, the gates decide the exit code in place of the status: 99 if one is missed,
+  otherwise 6 if one is inconclusive, otherwise 0. See [exit-codes.md](exit-codes.md).
 
 ## States"""
 RESULT_FIELDS = """\
 ## Fields
 
-A *number* may also be `null` or `"inf"`, as above. Instants are nanoseconds since 1970 on the clock
-of the run folder's records."""
+A *number* may also be `null` or `"inf"`, as above. Points in time are nanoseconds since 1970 on the
+clock of the run folder's records."""
 TIME = "timestamp[ns, tz=UTC]"
 KINDS = {
     "int64": "integer", "double": "number", "string": "text", "bool": "true or false",
@@ -635,15 +655,15 @@ UNITS = {
 FILES = {
     names.RUN: "written before any load: configuration, seeds, versions, server, hardware, clocks",
     names.records("N"): "every request of worker N with every token, appended as requests end",
-    names.STEPS: "the held levels: window, users, purpose, decision",
+    names.LEVELS: "the held levels: window, users, purpose, decision",
     names.SERVER: "a scrape of the server's metrics each second, histograms included",
-    names.CLIENT: "what the load processes say of themselves: CPU, loop lag, reads",
-    names.GPU: "readings of the GPUs, where there are any",
+    names.CLIENT: "the load processes' own figures: CPU, loop lag, reads",
+    names.GPU: "readings of the GPUs, if there are any",
     names.TRACES: "the server's traces, with `--otlp-port`",
-    names.ENDED: "how the run ended, and the client's figures of itself",
+    names.ENDED: "how the run ended, and the client's figures about itself",
     names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
-    names.STEPS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
+    names.LEVELS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
     names.REPORT_HTML: "the report, one file without scripts",
     names.REPORT_MD: "the report for a comment on a pull request",
 }
@@ -672,34 +692,34 @@ ONE_LINERS = {
     "The most requests that waited at the server": "run.server.waiting.max()",
 }  # fmt: skip
 RUN_FOLDER_HOW = """\
-Made by `make docs` from the code that writes and reads it; a test compares them. Whatever stopped
-a run, its folder can be read: `vllm-harness report DIR` makes the results and reports again from
-the first eight files, and `harness.open_run(DIR)` gives pandas frames.
-[examples/analyze.py](examples/analyze.py) is a script to begin with.
+`make docs` generates this page from the code that writes and reads the folder. Whatever stopped a
+run, its folder can be read: `vllm-harness report DIR` recomputes the results and reports from the
+first eight files, and `harness.open_run(DIR)` returns pandas frames. Start from
+[examples/analyze.py](examples/analyze.py).
 """
 RULES_OF_FRAMES = """\
 ## Rules
 
 - **A quantile is an observed value**: the one of rank ceil(q (n - 1)), counted from 0 in ascending
-  order, with the infinite ones at the end. pandas calls that
-  `interpolation="higher"`, NumPy `method="higher"`. The result's quantiles are these. pandas'
-  default interpolates between two values, which means nothing between a finite one and an infinite
-  one.
+  order, with the infinite values at the end. pandas calls that `interpolation="higher"`, NumPy
+  `method="higher"`. The quantiles in the result are these; those of gaps are within 0.1% of them.
+  pandas' default interpolates between two values, which is meaningless between a finite and an
+  infinite one.
 - **Failed is infinite.** `ttft_ms`, `ttfot_ms`, `tpot_ms` and `e2e_ms` of a failed request are
-  +infinity, even if some of its tokens came, and so is the gap before each token that it still
-  owed: shedding load never looks fast. A successful response without a token has an infinite TTFT,
-  too.
+  +infinity, even if some of its tokens arrived, and so is the gap before each token that it still
+  owed, so shedding load never looks fast. A successful response without a token has an infinite
+  TTFT, too.
 - **Missing is null** (NaN, `<NA>`, NaT), for example the TPOT of a single token. There are no
   sentinel numbers.
-- **`open` is neither.** The harness stopped waiting for the request (Ctrl-C, the end of the drain,
-  a load process that died), which is not a failure of the server. Its `e2e_ms` is its age at that
-  time. Without a first token its `ttft_ms` is null: quantiles leave it out, and it counts as over
-  a limit once its age exceeds the limit.
+- **`open` is neither finished nor failed.** The harness stopped waiting for the request (Ctrl-C,
+  the end of the drain, a load process that died), which is not a failure of the server. Its
+  `e2e_ms` is its age at that time. Without a first token its `ttft_ms` is null: quantiles leave it
+  out, and it counts as over a limit once its age exceeds the limit.
 - **Phases**: a level's *warm-up* lasts until the load has settled; *measured* is its window, both
-  ends included; *drain* is what follows until the next level. The result's latencies are of the
-  requests *sent* in the window, each followed to its end; its ITL and its throughput are of the
-  tokens that *arrived* in it. Before the first level, and in a level that was still warming up
-  when the run was stopped, `level`, `users` and `phase` are null.
+  ends included; *drain* is what follows until the next level. The result's latencies are those of
+  the requests *sent* in the window, each followed to its end; its ITL and its throughput are those
+  of the tokens that *arrived* in it. Before the first level, and in a level that was still warming
+  up when the run was stopped, `level`, `users` and `phase` are null.
 - **Times** are UTC in nanoseconds, on a clock that never steps: each worker takes the time of day
   once and counts from there. Latencies are in milliseconds."""
 REQUESTS_NOTE = """\
@@ -710,14 +730,14 @@ TOKENS_NOTE = """\
 One row per event that carried a token, and one with an infinite gap per token that a failed
 request still owed. `level`, `users` and `phase` are those of the instant `at`."""
 LEVELS_NOTE = """\
-One row per held level. After the columns below come the level's figures in the result, under the
-same names: nested names are joined by a dot (`ttft_ms.p95`), and an interval is two columns
+One row per held level. The columns below are followed by the level's figures in the result, under
+the same names: nested names are joined by a dot (`ttft_ms.p95`), and an interval is two columns
 (`ttft_ms.p95_ci95_lo` and `..._hi`). The metrics are defined in [metrics.md](metrics.md)."""
 SERVER_NOTE = """\
 One row per scrape. `_total`, `_sum_s` and `_count` count from the server's start. What the server
-does not report is null. Finished requests by reason follow as `finished.length` and so on. For
-vLLM's own names see [vllm-series.md](vllm-series.md)."""
-GPU_NOTE = "One row per reading of one GPU. What it does not report is null."
+does not report is null. Finished requests by reason follow as `finished.length` and so on. vLLM's
+own names are in [vllm-series.md](vllm-series.md)."""
+GPU_NOTE = "One row per reading of one GPU. What the GPU does not report is null."
 PLACE = {
     "level": "index of the held level, from 0",
     "users": "concurrent users of that level",
@@ -734,7 +754,7 @@ REQUESTS = {
     **KEY,
     "user": "the worker's user that sent it",
     **PLACE,
-    "scheduled_at": "when it was due; null in a closed loop",
+    "scheduled_at": "when it was scheduled; null in a closed loop",
     "sent_at": "first byte sent on an open connection; if it was never sent, when that failed",
     "first_token_at": "null if none arrived",
     "last_token_at": "null if none arrived",
@@ -748,10 +768,10 @@ REQUESTS = {
     "error": "why it failed; null if it did not",
     "finish_reason": "as the server reported it",
     "status": "HTTP status; null if none arrived",
-    "planned_tokens": "output tokens asked for",
-    "prompt_tokens": "as the server counted them",
-    "output_tokens": "as the server counted them",
-    "cached_tokens": "prompt tokens from the prefix cache, as the server counted them",
+    "planned_tokens": "output tokens requested",
+    "prompt_tokens": "as reported by the server",
+    "output_tokens": "as reported by the server",
+    "cached_tokens": "prompt tokens from the prefix cache, as reported by the server",
     "token_at_ns": "when each event with a token arrived, since `sent_at`",
     "token_not_before_ns": "it arrived after this; equal to `token_at_ns` if the stamp is exact",
     "tokens": "tokens in each of these events",
@@ -768,7 +788,7 @@ LEVELS = {
     "level": "its index",
     "users": "concurrent users held",
     "purpose": "why it was held: " + ", ".join(f"`{p}`" for p in Purpose),
-    "started_at": "its users were asked for",
+    "started_at": "its users were requested",
     "settled_at": "its measured window begins",
     "ended_at": "its measured window ends",
 }

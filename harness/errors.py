@@ -59,3 +59,9 @@ class NoKnee(HarnessError):  # noqa: N818 - as above
 def closest(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """The word of `known` that was probably meant; `otherwise` where none is like it."""
     return next(iter(get_close_matches(word, list(known), 1)), otherwise)
+
+
+def one_line(text: str, longest: int | None = None) -> str:
+    """Without line breaks (U+2028 too), escape sequences and other controls: servers send them."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if longest is None or len(line) <= longest else line[:longest] + "..."

@@ -1,15 +1,15 @@
-"""Chat users. docs/locust.md has the command and its options."""
+"""Users that chat. docs/locust.md describes the command and its options."""
 
 from locust import task
 
-import harness.drive.plugin  # noqa: F401 - options, records, the web UI's table
+import harness.study.plain  # noqa: F401 - options, run folder, results, our page
 from harness.drive.users import ChatUser
 
 
 class Chat(ChatUser):
-    """Asks, reads the streamed answer to its end, asks again."""
+    """Sends a chat completion, reads the stream to its end, sends the next."""
 
     @task
     def ask(self) -> None:
-        """Send what the workload plans next."""
+        """Send the next request that the workload plans."""
         self.send()

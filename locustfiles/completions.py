@@ -1,15 +1,15 @@
-"""Completion users. docs/locust.md has the command and its options."""
+"""Users that complete prompts. docs/locust.md describes the command and its options."""
 
 from locust import task
 
-import harness.drive.plugin  # noqa: F401 - options, records, the web UI's table
+import harness.study.plain  # noqa: F401 - options, run folder, results, our page
 from harness.drive.users import CompletionsUser
 
 
 class Completions(CompletionsUser):
-    """Sends a prompt, reads the streamed text to its end, sends the next."""
+    """Sends a completion, reads the stream to its end, sends the next."""
 
     @task
     def complete(self) -> None:
-        """Send what the workload plans next."""
+        """Send the next request that the workload plans."""
         self.send()

@@ -1,15 +1,15 @@
-"""The search for the knee. docs/locust.md has the command and its options."""
+"""The search for the knee. docs/locust.md describes the command and its options."""
 
 from locust import task
 
-import harness.study.hosted  # noqa: F401 - the search, its page, its results
+import harness.study.locust_knee  # noqa: F401 - the search, its page, its results
 from harness.drive.users import WorkloadUser
 
 
 class Load(WorkloadUser):
-    """Sends what the workload plans, reads the streamed answer to its end, sends the next."""
+    """Sends a request, reads the stream to its end, sends the next."""
 
     @task
     def ask(self) -> None:
-        """Send what the workload plans next."""
+        """Send the next request that the workload plans."""
         self.send()

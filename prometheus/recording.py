@@ -13,15 +13,21 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from harness.export.exported import EXPORTED, finite_mean
-from harness.export.rules import REPLICA
-from harness.wire.vllm_series import SERIES
+from harness.export.promql import (
+    HARNESS_SERIES,
+    REPLICA,
+    finite_mean,
+    label_selector,
+    newest_name,
+    quantile_of,
+    rate,
+    series_names,
+)
+from harness.measure.metrics import HISTOGRAMS
 
 OVER: Final = "1m"
 RUN_BY: Final = "job, instance"
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-OURS: Final = {row.key: row.name for rows in EXPORTED.values() for row in rows}
-THEIRS: Final = {row.key: row for row in SERIES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,48 +39,39 @@ class Recording:
     what: str
 
     def lines(self) -> list[str]:
-        """As it stands under `rules:`."""
         return [f"      - record: {self.name}", f"        expr: {json.dumps(self.expr)}"]
-
-
-def rate(series: str, by: str) -> str:
-    """Per second, added up over what `by` leaves out."""
-    return f"sum by ({by}) (rate({series}[{OVER}]))"
-
-
-def quantile(histogram: str, q: float, by: str) -> str:
-    """Of a histogram."""
-    return f"histogram_quantile({q}, {rate(f'{histogram}_bucket', f'le, {by}')})"
-
-
-def spelled(key: str, tail: str, by: str) -> str:
-    """A rate of vLLM's, by its newest name or else by those that it replaced."""
-    names = [spelling.name for spelling in THEIRS[key].spellings]
-    return " or ".join(rate(f"{name}{tail}", by) for name in names)
-
-
-def server_mean(key: str) -> str:
-    """Sum over count of a histogram of vLLM's."""
-    total, count = (spelled(key, tail, REPLICA) for tail in ("_sum", "_count"))
-    return f"({total}) / ({count})"
 
 
 def run_mean(key: str) -> str:
     """Of what did not fail."""
+    return finite_mean(
+        key,
+        lambda part, labels: rate(
+            f"{HARNESS_SERIES[key]}{part}{label_selector(labels)}", OVER, RUN_BY
+        ),
+    )
 
-    def part(name: str, labels: str) -> str:
-        chosen = labels and f"{{{labels}}}"
-        return rate(f"{OURS[key]}{name}{chosen}", RUN_BY)
 
-    return finite_mean(key, part)
+def server_rate(key: str, tail: str) -> str:
+    """A rate of vLLM's, by its newest name or else by those that it replaced."""
+    return " or ".join(rate(f"{name}{tail}", OVER, REPLICA) for name in series_names(key))
+
+
+def server_mean(key: str) -> str:
+    """Sum over count of a histogram of vLLM's."""
+    return f"({server_rate(key, '_sum')}) / ({server_rate(key, '_count')})"
 
 
 def _run_latencies() -> list[Recording]:
     rows = []
-    for key in ("ttft", "itl", "tpot", "e2e", "schedule_lag"):
+    for key in HISTOGRAMS:
         name = f"harness:{key}_seconds"
         rows += [
-            Recording(f"{name}:{p}", quantile(OURS[key], q, RUN_BY), f"{p} of {OURS[key]}")
+            Recording(
+                f"{name}:{p}",
+                quantile_of(q, HARNESS_SERIES[key], OVER, RUN_BY),
+                f"{p} of {HARNESS_SERIES[key]}",
+            )
             for p, q in QUANTILES.items()
         ]
         rows.append(Recording(f"{name}:mean", run_mean(key), "mean of those that did not fail"))
@@ -82,17 +79,19 @@ def _run_latencies() -> list[Recording]:
 
 
 def _run_rates() -> list[Recording]:
-    misses, looked = (rate(OURS[f"slo_{x}"], f"{RUN_BY}, slo") for x in ("misses", "observations"))
-    failed = rate(OURS["requests"] + '{outcome!="ok"}', RUN_BY)
-    ended = rate(OURS["requests"], RUN_BY)
-    lag = f"max by ({RUN_BY}) ({OURS['loop_lag']})"
+    misses, looked = (
+        rate(HARNESS_SERIES[f"slo_{x}"], OVER, f"{RUN_BY}, slo") for x in ("misses", "observations")
+    )
+    failed = rate(HARNESS_SERIES["requests"] + '{outcome!="ok"}', OVER, RUN_BY)
+    ended = rate(HARNESS_SERIES["requests"], OVER, RUN_BY)
+    lag = f"max by ({RUN_BY}) ({HARNESS_SERIES['loop_lag']})"
     return [
-        Recording("harness:output_tokens:rate", rate(OURS["output_tokens"], RUN_BY),
+        Recording("harness:output_tokens:rate", rate(HARNESS_SERIES["output_tokens"], OVER, RUN_BY),
                   "output tokens per second"),
-        Recording("harness:prompt_tokens:rate", rate(OURS["prompt_tokens"], RUN_BY),
+        Recording("harness:prompt_tokens:rate", rate(HARNESS_SERIES["prompt_tokens"], OVER, RUN_BY),
                   "prompt tokens of ended requests per second"),
         Recording("harness:requests:rate", ended, "requests that ended per second"),
-        Recording("harness:goodput:rate", rate(OURS["good_requests"], RUN_BY),
+        Recording("harness:goodput:rate", rate(HARNESS_SERIES["good_requests"], OVER, RUN_BY),
                   "requests within every SLO per second"),
         Recording("harness:failures:ratio", f"{failed} / {ended}", "share that failed"),
         Recording("harness:slo_misses:ratio", f"{misses} / {looked}",
@@ -104,13 +103,12 @@ def _run_rates() -> list[Recording]:
 def _server_latencies() -> list[Recording]:
     rows = []
     for key in ("ttft", "itl", "e2e"):
-        names = [spelling.name for spelling in THEIRS[key].spellings]
         for p, q in QUANTILES.items():
-            expr = " or ".join(quantile(name, q, REPLICA) for name in names)
-            what = f"{p} of {names[0]}"
+            expr = " or ".join(quantile_of(q, name, OVER, REPLICA) for name in series_names(key))
+            what = f"{p} of {newest_name(key)}"
             rows.append(Recording(f"harness:server_{key}_seconds:{p}", expr, what))
     for key in ("ttft", "queue", "prefill", "decode", "e2e"):
-        what = f"mean of {THEIRS[key].spellings[0].name}"
+        what = f"mean of {newest_name(key)}"
         rows.append(Recording(f"harness:server_{key}_seconds:mean", server_mean(key), what))
     parts = " - ".join(f"harness:server_{key}_seconds:mean" for key in ("ttft", "queue", "prefill"))
     what = "of the mean TTFT, what is neither queue nor prefill: tokenizing, front end, IPC"
@@ -119,11 +117,10 @@ def _server_latencies() -> list[Recording]:
 
 def _server_load() -> list[Recording]:
     def gauge(how: str, key: str) -> str:
-        names = [spelling.name for spelling in THEIRS[key].spellings]
-        return " or ".join(f"{how} by ({REPLICA}) ({name})" for name in names)
+        return " or ".join(f"{how} by ({REPLICA}) ({name})" for name in series_names(key))
 
     def counter(key: str) -> str:
-        return spelled(key, "_total", REPLICA)
+        return server_rate(key, "_total")
 
     hits, queries = counter("prefix_hits_total"), counter("prefix_queries_total")
     step = server_mean("step_tokens")

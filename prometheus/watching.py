@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.exported import EXPORTED
-from harness.export.rules import Alert
+from harness.export.alert_rules import Alert
+from harness.export.promql import HARNESS_SERIES
 
-_OURS: Final = {row.key: row.name for rows in EXPORTED.values() for row in rows}
 LOOP_LAG_S: Final = 0.1  # the kernel's stamps bridge a nap, not this
 SEND_LATE_S: Final = 0.05  # a schedule kept worse than this is another load than was asked for
 KV_FULL: Final = 0.95
@@ -34,7 +33,7 @@ WATCHED: Final = (
         "and whether /metrics asks for a login.",
     ),
     _alert(
-        "ServerDown", f"{_OURS['target_up']} == 0", "10s",
+        "ServerDown", f"{HARNESS_SERIES['target_up']} == 0", "10s",
         "the server behind {{ $labels.instance }} does not answer",
         "The exporter beside it gets no figures of vLLM's. Look at the server's log: out of "
         "memory, a crashed engine core, still loading.",
@@ -49,8 +48,8 @@ WATCHED: Final = (
     ),
     _alert(
         "UsersMissing",
-        f"0 < {_OURS['users_running']} < 0.9 * {_OURS['users_target']} "
-        f"and delta({_OURS['users_running']}[30s]) <= 0",  # not while they still start
+        f"0 < {HARNESS_SERIES['users_running']} < 0.9 * {HARNESS_SERIES['users_target']} "
+        f"and delta({HARNESS_SERIES['users_running']}[30s]) <= 0",  # not while they still start
         "30s",
         "fewer users run than were asked for",
         "{{ $value }} users run on {{ $labels.instance }}. A lost worker's users do not move to "
@@ -60,11 +59,12 @@ WATCHED: Final = (
         "RequestsFail", f"harness:failures:ratio > {FAILURES}", "15s",
         f"more than {FAILURES:.0%} of the requests fail",
         "{{ $value | humanizePercentage }} of the last minute's on {{ $labels.instance }}; "
-        f"{_OURS['requests']} says how.",
+        f"{HARNESS_SERIES['requests']} says how.",
     ),
     _alert(
-        "SloBroken",
-        f"harness:slo_misses:ratio > on (job, instance, slo) {_OURS['slo_allowed']}", "15s",
+        "SloMissed",
+        f"harness:slo_misses:ratio > on (job, instance, slo) {HARNESS_SERIES['slo_allowed']}",
+        "15s",
         "{{ $labels.slo }} is broken",
         "{{ $value | humanizePercentage }} of the last minute's latencies are over the limit of "
         "{{ $labels.slo }} on {{ $labels.instance }}: more than it allows.",

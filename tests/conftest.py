@@ -1,18 +1,16 @@
 """How the tests share two cores, how they print figures, and what CI does about a skip.
 
-Pure tests run side by side under pytest-xdist, then those marked `process`, which wait more than
-they compute. A test marked `realtime` or `vllm` measures, so it runs last and alone: it waits until
-no other test runs, and none starts before it ends. What it measured it hands to the fixture
-`figure`; all figures are printed together at the end.
+All tests are one run of pytest, sorted: pure ones first, then those that start containers, browsers
+or processes, which wait more than they compute. A test marked `realtime` measures, so it runs last
+and alone: it waits until no other test runs, and none starts before it ends. What it measured it
+hands to the fixture `figure`; all figures are printed together at the end.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -23,90 +21,70 @@ import pytest
 import real_vllm
 from hypothesis import settings
 
-from harness.drive.reading import IN_C, IN_PYTHON, VARIABLE, built
+from harness.reader.reader_choice import IN_C, IN_PYTHON, VARIABLE, why_not_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+# A machine may forbid bytecode: then each of our processes would compile all that it imports again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: our children would inherit
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("ours", deadline=None)  # a busy machine is no error
 settings.load_profile("ours")
-ALONE = ("realtime", "vllm")
 IN_CI = os.environ.get("HARNESS_CI") == "1"
 
+# The order, by the last of these marks that an item has; without any it comes first. Tests that
+# share something are run in order by one worker of pytest-xdist; the longest such row begins first.
+ORDER: Final = ("docker", "browser", "process", "vllm", "realtime")
+SHARE: Final = ("docker", "browser", "vllm", "realtime")
 MISSING: Final[dict[str, Callable[[], str]]] = {  # why what the tests so marked need is not here
     "vllm": real_vllm.not_here,
     "docker": compose.said,
     "npm": lambda: os.environ.get("HARNESS_NPM_MISSING", ""),
     "browser": lambda: os.environ.get("HARNESS_CHROMIUM_MISSING", ""),
 }
-AHEAD: Final = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
-def alone(item: pytest.Item) -> bool:
-    """Whether the test needs the machine for itself."""
-    return any(item.get_closest_marker(name) for name in ALONE)
+def has(item: pytest.Item, mark: str) -> bool:
+    """Whether a test has a mark."""
+    return item.get_closest_marker(mark) is not None
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist writes down the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that need the machine last, in one group: one worker runs them in order.
+    """Sort, and group."""
 
-    Those of the stack in Docker come first: they take minutes, and wait more than they compute.
-    """
+    def last(item: pytest.Item) -> int:
+        return max((place for place, mark in enumerate(ORDER) if has(item, mark)), default=-1)
 
-    def late(item: pytest.Item) -> tuple[bool, ...]:
-        waits = [
-            item.get_closest_marker(name) is not None for name in ("docker", "process", "browser")
-        ]
-        return alone(item), not waits[0], any(waits)
-
-    items.sort(key=late)
+    items.sort(key=last)
     for item in items:
-        if alone(item):
-            item.add_marker(pytest.mark.xdist_group("alone"))
+        if last(item) >= 0 and ORDER[last(item)] in SHARE:
+            item.add_marker(pytest.mark.xdist_group(ORDER[last(item)]))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Hold the machine: shared by pure tests, exclusively by the others."""
+    """Hold the machine: exclusively for what measures, shared by all others."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:  # one process: nothing to share with
         return (yield)
-    shared = Path(tempfile.gettempdir()) / f"harness-tests-{run}"
-    if real_vllm.AHEAD.name:
-        shared = real_vllm.AHEAD / real_vllm.LOCK
-    with shared.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone(item) else fcntl.LOCK_SH)
+    alone = has(item, "realtime")
+    if alone:  # nor may anything be installed beside it
+        real_vllm.not_here()
+        compose.said()
+    with (Path(tempfile.gettempdir()) / f"harness-tests-{run}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         return (yield)
 
 
 def excused(item: pytest.Item) -> bool:
     """Whether the part that it needs cannot be had on this machine, and `.ci/run` has said why."""
-    return any(item.get_closest_marker(name) and why() for name, why in MISSING.items())
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """In CI the real servers are started ahead, by the process that starts the others."""
-    if IN_CI and "PYTEST_XDIST_WORKER" not in os.environ:
-        folder = Path(tempfile.mkdtemp(prefix="harness-tests-"))
-        real_vllm.AHEAD = folder
-        os.environ["HARNESS_VLLM_AHEAD"] = str(folder)
-        config.stash[AHEAD] = subprocess.Popen(
-            [sys.executable, real_vllm.__file__], stdin=subprocess.PIPE
-        )
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """They end with the tests."""
-    ahead = config.stash.get(AHEAD, None)
-    if ahead is not None and ahead.stdin is not None:
-        ahead.terminate()
-        ahead.wait()
-        ahead.stdin.close()
-        shutil.rmtree(real_vllm.AHEAD)
+    return any(has(item, mark) and why() for mark, why in MISSING.items())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -129,7 +107,7 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     return report
 
 
-@pytest.fixture(params=[IN_PYTHON, *[IN_C] * built()])
+@pytest.fixture(params=[IN_PYTHON, *[IN_C] * (not why_not_c())])
 def each_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which code reads the sockets; in C only where there was a compiler."""
     monkeypatch.setenv(VARIABLE, request.param)
@@ -142,6 +120,13 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
     return lambda line: record_property("figure", line)
 
 
+@pytest.fixture(scope="session")
+def vllm() -> Generator[Callable[[str], real_vllm.Served], None, None]:
+    """Gives one of the real servers by its name; each is started once."""
+    with real_vllm.servers() as server:
+        yield server
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the figures of all tests, whichever process ran them."""
     reports = [
@@ -151,7 +136,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if report.when == "call"
     ]
     lines = [
-        f"{report.nodeid.rpartition('::')[2].removesuffix('@alone')}: {line}"
+        f"{report.nodeid.rpartition('::')[2].partition('@')[0]}: {line}"
         for report in reports
         for name, line in report.user_properties
         if name == "figure"

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.measure.buckets import BUCKETS_S
-from harness.measure.metrics import METRICS, delivered_tokens
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.measure.summary import good_requests
-from harness.measure.table import CANCELLED, OUTCOMES
+from harness.measure.metrics import (
+    ALL_LATENCIES,
+    HISTOGRAMS,
+    delivered_tokens,
+    good_requests,
+)
+from harness.measure.records.record_table import CANCELLED, OUTCOMES
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.measure.records.record_table import RecordTable
     from harness.measure.slo import Slo
-    from harness.measure.table import RecordTable
 
 MS = 1_000_000
 Series = tuple[str, tuple[tuple[str, str], ...]]  # a line's name and labels
@@ -75,7 +78,7 @@ def bucketed(key: str, ns: np.ndarray) -> tuple[tuple[float, ...], float]:
     whole = [round(value) if np.isfinite(value) else value for value in ns.tolist()]
     counts = tuple(
         float(sum(value <= round(bound * 1e9) if bound < inf else True for value in whole))
-        for bound in BUCKETS_S[key]
+        for bound in HISTOGRAMS[key].buckets_s
     )
     return counts, sum(value for value in whole if value != inf) / 1e9
 
@@ -83,20 +86,21 @@ def bucketed(key: str, ns: np.ndarray) -> tuple[tuple[float, ...], float]:
 def expected(table: RecordTable, slos: Sequence[Slo]) -> dict[str, Any]:
     """What METRICS says of whole records; TTFT as it is counted: by the first token, if it came.
 
-    Of those that the harness cut off: tokens, gaps and a TTFT that had come, and nothing else.
+    Of those that the harness cut off: what had come, and nothing else.
     """
-    seen = {key: row.observe(table) for key, row in METRICS.items() if row.observe}
+    seen = {key: row.observe(table) for key, row in ALL_LATENCIES.items()}
     cut = table.outcome == CANCELLED
-    observed = {key: s.ns if key == "itl" else s.ns[~cut[s.row]] for key, s in seen.items()}
+    observed = {key: s.ns[~s.only_age] for key, s in seen.items()}
     had = table.counts > 0
     first = np.where(had, table.offsets[:-1], 0)
     arrived = table.at_ns[first] if len(table.at_ns) else table.sent_ns
     observed["ttft"] = np.where(had, arrived - table.sent_ns, np.inf)[had | ~cut]
     planned = table.scheduled_ns >= 0
-    observed["schedule_lag"] = (table.sent_ns - table.scheduled_ns)[planned].astype(float)
+    want = (table.sent_ns - table.scheduled_ns)[planned].tolist()
+    assert observed["schedule_lag"].tolist() == want
     ended = np.bincount(table.outcome, minlength=len(OUTCOMES))
     return {
-        "latency": {key: bucketed(key, observed[key]) for key in BUCKETS_S},
+        "latency": {key: bucketed(key, observed[key]) for key in HISTOGRAMS},
         "outcomes": {o: int(n) for o, n in zip(OUTCOMES, ended, strict=True) if o != "open"},
         "output_tokens": int(delivered_tokens(table).sum()),
         "prompt_tokens": int(table.prompt_tokens.clip(min=0).sum()),
@@ -111,7 +115,7 @@ def exposed(want: dict[str, Any], slos: Sequence[Slo]) -> dict[Series, float]:
     lines: dict[Series, float] = {}
     for key, (counts, total) in want["latency"].items():
         name = f"harness_{key}_seconds"
-        for bound, count in zip(BUCKETS_S[key], counts, strict=True):
+        for bound, count in zip(HISTOGRAMS[key].buckets_s, counts, strict=True):
             lines[f"{name}_bucket", (("le", "+Inf" if bound == inf else str(bound)),)] = count
         lines[f"{name}_sum", ()] = total
         lines[f"{name}_count", ()] = counts[-1]

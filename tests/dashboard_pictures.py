@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dashboard_stage import Staged
     from matplotlib.axes import Axes
     from panels.model import Dashboard, Panel, Query
-    from prometheus_server import Labels, Point
+    from prometheus_server import Labels
 
 OUT: Final = ROOT / "docs/pictures"
 SLOS: Final = (Slo.parse("ttft_p95=250ms"), Slo.parse("itl_p95=50ms"))
@@ -72,16 +72,10 @@ def asked(stage: Staged, panel: Panel) -> Series:
     found = []
     for query in panel.queries:
         scale = 1.0 if query.style == "users" else SCALE.get(panel.unit, 1.0)
-        for labels, points in answers(stage, query.expr).items():
+        for labels, points in stage.over(query.expr, WINDOW).items():
             at, values = np.array(points).T
             found.append((named(query.legend, labels), at - stage.began, values * scale, query))
     return found
-
-
-def answers(stage: Staged, expr: str) -> dict[Labels, list[Point]]:
-    """`query_range` over the run, a point a second."""
-    filled = stage.filled(expr, WINDOW)
-    return stage.prometheus.over(filled, stage.began - 2, stage.ended + 2, 1.0)
 
 
 def graph(stage: Staged, panel: Panel, axes: Axes, series: Series) -> None:
@@ -186,7 +180,7 @@ KINDS: Final[dict[str, Any]] = {
 def notes(stage: Staged, page: Dashboard, axes: Axes) -> None:
     """Shaded measured parts, a mark where a step ended and where the knee was found."""
     for note in page.notes:
-        for points in answers(stage, note.expr).values():
+        for points in stage.over(note.expr, WINDOW).values():
             at = [t - stage.began for t, _ in points]
             if note.name == "measured":
                 for t in at:

@@ -39,7 +39,6 @@ class Answer:
     """One whole response."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
@@ -59,7 +58,6 @@ class Connection:
     """One connection; use it as a context manager."""
 
     def __init__(self, url: str) -> None:
-        """Connected."""
         self.sock = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 30)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._parser = httptools.HttpResponseParser(self)
@@ -81,11 +79,9 @@ class Connection:
         return self._whole.pop(0)
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.sock.close()
 
     # called by the parser

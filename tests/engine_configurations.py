@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from harness.engine.config import EngineConfig
-from harness.engine.traffic import Traffic
 from harness.measure.slo import Slo
+from harness.simulator.closed_loop import Traffic
 from harness.units import MS
 
 KINDS: Final = ("slots", "kv", "prefill", "decode")

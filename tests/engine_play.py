@@ -38,7 +38,6 @@ class Game:
     """A scheduler, what was asked of it, and every step that it made."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Nothing asked."""
         self.engine = Scheduler(config, list_emitting=True)
         self.sequences: list[scheduler.Sequence] = []
         self.plans: list[StepPlan] = []

@@ -145,14 +145,12 @@ class FaultServers:
     """Any number of them, in one thread."""
 
     def __init__(self) -> None:
-        """None yet."""
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.servers: list[FaultServer] = []
 
     def __call__(self, fault: str, fails: Fails) -> FaultServer:
-        """Another one, listening."""
         server = FaultServer(fault, fails)
         asyncio.run_coroutine_threadsafe(server.start(), self.loop).result()
         self.servers.append(server)

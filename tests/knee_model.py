@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.measure.evidence import Window
-from harness.measure.search import SearchPlan
+from harness.measure.records.record_table import (
+    NUMBER_COLUMNS,
+    OK,
+    OUTCOME_CODE,
+    RecordTable,
+    concat_tables,
+)
+from harness.measure.search.evidence import Window
+from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
-from harness.measure.table import NUMBERS, OK, OUTCOME_CODE, RecordTable, concat
-from harness.study.compare import sides_of
+from harness.study.compare_folders import level_figures
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.study.compare import Sides
+    from harness.study.compare_folders import Sides
 
 PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))
 OWN, SHARED = 0.35, 0.15  # standard deviations of log(TTFT)
@@ -55,7 +61,7 @@ class Model:
         gaps[:, 0] = ttft
         at = (begin_ns + sent[:, None] + np.cumsum(gaps, axis=1)).astype(np.int64)
         bad = rng.random(count) < self.fail
-        columns = dict.fromkeys(NUMBERS, np.zeros(count, np.int64))
+        columns = dict.fromkeys(NUMBER_COLUMNS, np.zeros(count, np.int64))
         columns |= {
             "sent_ns": begin_ns + sent,
             "done_ns": at[:, -1],
@@ -88,4 +94,4 @@ class Model:
             tables.append(table)
             now = int(table.done_ns.max()) + SECOND
         assert all(a.end_ns < b.start_ns for a, b in pairwise(windows))
-        return sides_of(concat(tables), windows, PLAN, searched=searched)
+        return level_figures(concat_tables(tables), windows, PLAN, searched=searched)

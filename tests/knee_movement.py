@@ -1,7 +1,8 @@
 """How far the simulated knee moves when a resource is doubled: rough, fast, for comparison only.
 
 A knee is where log(quantile / limit) crosses 0, interpolated between two levels at most 20% apart,
-each held for some hundred requests on the same draws. harness/engine/truth.py finds exact ones.
+each held for some hundred requests on the same draws. Exact ones:
+harness/simulator/reference_knee.py.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from planted_bottlenecks import RESOURCES
 
-from harness.engine.simulate import ClosedLoop
-from harness.measure.evidence import Window, gather, worst_ratio
+from harness.measure.search.evidence import Window, gather_evidence, worst_ratio
 from harness.measure.states import Purpose
+from harness.simulator.closed_loop import ClosedLoop
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -79,7 +80,11 @@ def held(case: Configuration, engine: EngineConfig, users: int) -> float:
         if enough or length >= LONGEST_NS:
             break
     window = Window(0, users, Purpose.hold, begin, begin, begin, loop.now_ns, loop.now_ns)
-    z = float(worst_ratio(gather(loop.table(begin, loop.now_ns), window, case.slos), case.slos)[0])
+    z = float(
+        worst_ratio(gather_evidence(loop.table(begin, loop.now_ns), window, case.slos), case.slos)[
+            0
+        ]
+    )
     return -9.0 if isnan(z) else z
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from harness.measure.evidence import BINS, HALF, Evidence, Window
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.measure.table import RecordTable
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
+from harness.measure.search.evidence import BINS_PER_SIDE, RATIO_BINS, Evidence, Window
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -64,8 +64,8 @@ def evidence(
     """
     grids = []
     for n, over in counts:
-        grid = np.zeros((blocks, BINS))
-        grid[:, HALF], grid[:, HALF + 1] = (n - over) / blocks, over / blocks
+        grid = np.zeros((blocks, RATIO_BINS))
+        grid[:, BINS_PER_SIDE], grid[:, BINS_PER_SIDE + 1] = (n - over) / blocks, over / blocks
         grids.append(grid)
     each = [np.full(blocks, total / blocks) for total in (ended or 400, failed, tokens)]
     return Evidence(window(users, 0, seconds), SECOND, seconds, tuple(grids), *each)

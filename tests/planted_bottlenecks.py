@@ -14,8 +14,8 @@ from engine_configurations import HARDWARE, TTFT_MS, Configuration
 
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import GPUS, MODELS, roofline
-from harness.engine.traffic import Traffic
 from harness.measure.slo import Slo
+from harness.simulator.closed_loop import Traffic
 from harness.units import MS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from harness.wire.prometheus_text import parse
+from harness.wire.prometheus_text import parse_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ Series = tuple[str, tuple[tuple[str, str], ...]]  # a line's name and labels
 
 def lines_of(page: bytes) -> dict[Series, float]:
     """Each line once, by our own parser; prometheus_client's reads the same."""
-    ours = {(s.name, tuple(sorted(s.labels.items()))): s.value for s in parse(page)}
+    ours = {(s.name, tuple(sorted(s.labels.items()))): s.value for s in parse_metrics(page)}
     theirs = {
         (s.name, tuple(sorted(s.labels.items()))): s.value
         for family in text_string_to_metric_families(page.decode())

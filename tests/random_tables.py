@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from measure_tables import MS
 
-from harness.measure.recorded import thin
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.measure.table import RecordTable
+from harness.measure.records.record_source import keep_three_events
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ class Pieces:
     @property
     def table(self) -> RecordTable:
         """The requests."""
-        return thin(self.whole)
+        return keep_three_events(self.whole)
 
     def chunks(self) -> Iterator[RecordTable]:
         """Their events."""

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from wire_examples import EVENTS, HEAD, chunk
 
-from harness.drive.connection import Place
-from harness.drive.reader import Exchange, Limits, Reader
-from harness.measure.records import Outcome, RequestRecord
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.reader.client_connection import Place
+from harness.reader.reader import Exchange, Limits, Reader
 from harness.wire.http import post
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from harness.runfolder.codec import Sealed
 
 Step = list[Any]
 NAMES = itertools.count()  # one server may serve many cases
@@ -64,9 +62,9 @@ class Case:
         limits = Limits(**{k: options.pop(k) for k in list(options) if k.endswith("_ns")})
         self.reader = Reader(5, self.put, place, limits, **options)
 
-    def put(self, records: list[Sealed]) -> None:
+    def put(self, records: list[RequestRecord]) -> None:
         """The reader's sink; a record comes once."""
-        for record in (sealed.open() for sealed in records):
+        for record in records:
             if record.outcome is Outcome.open:
                 self.parts.append(record)
             else:
@@ -89,6 +87,13 @@ class Case:
         exchange = self.ask(0, script, again)
         assert self.reader.flush(10)
         return exchange, self.records[0]
+
+    def wait_for_heads(self, streams: int) -> None:
+        """Until that many open requests have been answered with a head."""
+        opened = self.reader._open  # noqa: SLF001 - nothing else says that the head has been read
+        with gevent.Timeout(10):
+            while sum(stream.head_ns >= 0 for stream in opened.values()) < streams:
+                gevent.sleep(0.001)
 
     def log(self) -> dict[str, Any]:
         """The server's."""

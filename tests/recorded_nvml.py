@@ -27,7 +27,6 @@ class Recorded:
     NVML_FI_DEV_PCIE_COUNT_TX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
 
     def __init__(self, *, lacks: tuple[str, ...] = (), devices: int = 1) -> None:
-        """At the first reading."""
         self.reading = SAID["readings"][0]
         self.lacks = lacks
         self.devices = devices
@@ -38,15 +37,13 @@ class Recorded:
         self.reading = SAID["readings"][index]
         return int(self.reading["t_ns"])
 
-    def nvmlInit(self) -> None:  # noqa: D102, N802 - pynvml's name, as below
+    def nvmlInit(self) -> None:  # noqa: N802 - pynvml's name, as below
         self.inits += 1
 
-    def nvmlShutdown(self) -> None:  # noqa: D102, N802
+    def nvmlShutdown(self) -> None:  # noqa: N802
         self.inits -= 1
 
     def __getattr__(self, name: str) -> Any:
-        """One of pynvml's functions."""
-
         def ask(*arguments: Any) -> Any:
             if name in self.lacks:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

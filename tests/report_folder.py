@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from report_example import MS, SLOTS, S, Server
 
-from harness.measure.evidence import Window, gather
-from harness.measure.search import SearchPlan
+from harness.measure.records.record_table import RecordTable
+from harness.measure.search.evidence import Window, gather_evidence
+from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.states import Status
-from harness.measure.table import RecordTable
 from harness.report.write import write_reports
 from harness.runfolder import names
-from harness.runfolder.reader import read_result, read_run
-from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.folder_reader import read_result, read_run
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.record_writer import RecordWriter
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.writer import RunFolder
-from harness.study.results import EXIT_OF, write_results
+from harness.study.results import EXIT_OF, compute, write_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,11 +73,11 @@ def measured(folder: RunFolder, server: Server, windows: list[Window], invalid: 
         writer = RecordWriter(folder, worker)
         writer.put([record for record in server.records if record.worker == worker])
         writer.close()
-    samples, lines = folder.lines(names.SERVER), folder.lines(names.STEPS)
+    samples, lines = folder.lines(names.SERVER), folder.lines(names.LEVELS)
     for sample in server.samples:
         samples.append(sample)
     for window in windows:  # each judged on its own, by what was known at its end
-        evidence = gather(table.until(window.end_ns), window, SLOS)
+        evidence = gather_evidence(table.until(window.end_ns), window, SLOS)
         why = invalid if window is windows[-1] else ""
         decision = PLAN.judge(evidence).decision
         lines.append(asdict(window) | {"decision": decision, "invalid": why})
@@ -120,5 +120,5 @@ def ended_as(result: Result, status: str) -> Result:
 
 def report(path: Path, result: Result | None = None) -> Answer:
     """The folder's reports, of its own result or another; the answer."""
-    found = result or read_result(path) or write_results(path)[1]
-    return write_reports(read_run(path), found)
+    run, own, gaps = compute(read_run(path))
+    return write_reports(run, result or read_result(path) or own, gaps)

@@ -3,29 +3,35 @@
     python session_run.py URL PROCESSES LEVELS [OPTIONS-JSON]
 
 LEVELS is a JSON list of users, one per tick; the run is done after the last one. With the option
-`patient` each level is kept until it is seen, so nothing depends on how fast this machine is. The
-first line printed is `ready` and the pids of the load processes.
+`patient` each level is kept until it is seen, so nothing depends on how fast this machine is. With
+`missing` the workers' heartbeats seem to be late when the session begins. The first line printed is
+`ready` and the pids of the load processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.drive.crew import Together
-from harness.drive.options import DriveOptions
-from harness.drive.prepare import prepare
+from locust.runners import STATE_MISSING
+
+from harness.drive.children import ChildProcesses, child_processes
 from harness.drive.session import Session
 from harness.load.workloads import WORKLOADS
-from harness.measure.ledger import Ledger
-from harness.measure.records import Outcome, RequestRecord
-from harness.measure.table import OPEN
+from harness.measure.records.ledger import Ledger
+from harness.measure.records.record_table import OPEN
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.senders.drive_options import DriveOptions
+from harness.senders.prepare import prepare
+from harness.study.run_page import RunPage
 
 if TYPE_CHECKING:
-    from harness.measure.samples import ServerSample
+    from harness.measure.records.request_record import RecordSink
+    from harness.measure.records.samples import ServerSample
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,6 @@ class Script:
     """A controller that reads its levels from a list."""
 
     def __init__(self, levels: list[int]) -> None:
-        """One entry per tick."""
         self.levels = levels
         self.running: list[int] = []
         self.samples: list[ServerSample | None] = []
@@ -74,7 +79,6 @@ class Patient(Script):
     MOST = 60  # ticks; then what was not reached is missing in `reached`
 
     def __init__(self, levels: list[int]) -> None:
-        """One entry per level."""
         super().__init__(levels)
         self.reached: list[int] = []
 
@@ -91,21 +95,24 @@ class Patient(Script):
 
 
 class Keep:
-    """A sink that keeps whole records, and says once that the load is under way."""
+    """A sink that keeps whole records, and says once that each load process has sent some."""
 
     def __init__(self) -> None:
-        """Empty."""
         self.records: list[RequestRecord] = []
         self.parts = 0
+        self.workers: set[int] = set()  # heard of
         self.closed = 0
         self.session: Session | None = None
 
     def put(self, records: list[RequestRecord]) -> None:
         """Take them."""
-        if not self.records and not self.parts and self.session is not None:
-            crew = self.session.crew
-            assert isinstance(crew, Together)
-            pids = [child.pid for child in crew.children]
+        assert self.session is not None
+        load = self.session.load
+        assert isinstance(load, ChildProcesses)
+        pids = [child.pid for child in load.children]
+        unheard = len(self.workers) < len(pids)
+        self.workers |= {record.worker for record in records}
+        if unheard and len(self.workers) == len(pids):
             sys.stdout.write(f"ready {json.dumps(pids)}\n")
             sys.stdout.flush()
         self.parts += sum(record.outcome is Outcome.open for record in records)
@@ -119,7 +126,7 @@ class Keep:
 def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
     """Run, then say what there is."""
     ended = session.run()
-    stats = session.environment.stats.total
+    stats = session.load.environment.stats.total
     in_flight = 0
     most = 0
     for _, change in sorted(
@@ -153,14 +160,23 @@ def main() -> None:
     more = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     drain_ns = more.pop("drain_ns", 20_000_000_000)
     ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
+    missing = more.pop("missing", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
     options = prepare(DriveOptions(url, "", work, processes=processes)).options
     script, keep = Patient(levels) if patient else Script(levels), Keep()
-    session = Session(
-        replace(options, **more), script, [keep, script.ledger], ui_port=ui_port, drain_ns=drain_ns
-    )
-    keep.session = session
-    sys.stdout.write(json.dumps(summary(session, script, keep)) + "\n")
+    options = replace(options, **more)
+    with contextlib.ExitStack() as stack:
+        load = stack.enter_context(child_processes(options))
+        sinks: list[RecordSink] = [keep, script.ledger]
+        if ui_port is not None:
+            view = stack.enter_context(RunPage("run"))
+            view.serve(load, ui_port)
+            sinks.append(view.table)
+        session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)
+        for client in load.runner.clients.all if missing else ():
+            client.state = STATE_MISSING
+        told = summary(session, script, keep)
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from engine_configurations import Configuration, configuration
 
-from harness.engine.simulate import ClosedLoop
-from harness.engine.truth import true_knee
-from harness.measure.search import SearchPlan
+from harness.measure.search.next_level import SearchPlan
+from harness.simulator.closed_loop import ClosedLoop
+from harness.simulator.reference_knee import true_knee
 from harness.study.controller import KneeController
-from harness.study.outcome import Found, locate
+from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from harness.study.controller import Step
+    from harness.study.level_state import HeldLevel
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees.json"
 SEEDS = range(480)
@@ -29,7 +29,9 @@ HELD_OUT = 240  # the search's constants were chosen while looking at the seeds 
 LEAST, MOST = 4, 400  # knees that the default search range can see and halve
 
 
-def search(case: Configuration, seed: int) -> tuple[Found, SearchPlan, list[Step], ClosedLoop]:
+def search(
+    case: Configuration, seed: int
+) -> tuple[KneeEstimate, SearchPlan, list[HeldLevel], ClosedLoop]:
     """`knee` with its default budget, ticked once a simulated second."""
     plan = SearchPlan(case.slos, seed=seed)
     loop = ClosedLoop(case.engine, case.traffic, seed)
@@ -41,12 +43,17 @@ def search(case: Configuration, seed: int) -> tuple[Found, SearchPlan, list[Step
         target = controller.tick(loop.now_ns, loop.running_users, loop.sample())
         if target.done:
             assert controller.result is not None
-            return locate(plan, controller.steps, controller.result), plan, controller.steps, loop
+            return (
+                estimate_knee(plan, controller.levels, controller.result),
+                plan,
+                controller.levels,
+                loop,
+            )
         if target.users != loop.users:
             loop.set_users(target.users)
 
 
-def found(seed: int) -> Found:
+def found(seed: int) -> KneeEstimate:
     """The answer for one seed."""
     return search(configuration(seed), seed)[0]
 

@@ -1,14 +1,13 @@
 """The verdict on seeded configurations in simulated time, against what doubling resources does.
 
-`python tests/simulated_verdict.py` writes data/verdicts.json again, with the argument `truths`
-data/bottlenecks.json before it (5 minutes on two cores). Then: `make docs`.
+`python tests/simulated_verdict.py` writes data/bottlenecks.json, the truths, again (5 minutes on
+two cores). Then: `make seeds docs`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -20,29 +19,28 @@ import numpy as np
 from knee_movement import movements
 from planted_bottlenecks import RESOURCES, bottleneck
 
-from harness.engine.simulate import ClosedLoop
-from harness.measure.evidence import Window, gather
-from harness.measure.figures import in_window
+from harness.measure.diagnosis.bottleneck import UNDECIDED
+from harness.measure.latency_figures import in_window
 from harness.measure.metrics import ttft
 from harness.measure.result import Latency, Level
-from harness.measure.search import SearchPlan
+from harness.measure.search.evidence import Window, gather_evidence
+from harness.measure.search.next_level import SearchPlan
 from harness.measure.states import Purpose, Status
-from harness.measure.verdict import UNDECIDED
-from harness.server.seats import max_num_seqs
-from harness.study.controller import Step
-from harness.study.outcome import Found
-from harness.study.why import bottleneck as bottleneck_of
-from harness.study.why import with_figures
+from harness.server.max_num_seqs import max_num_seqs
+from harness.simulator.closed_loop import ClosedLoop
+from harness.study.explain_knee import bottleneck as bottleneck_of
+from harness.study.explain_knee import with_observations
+from harness.study.knee_estimate import KneeEstimate
+from harness.study.level_state import HeldLevel
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.measure.records.samples import GpuSample, ServerSample
     from harness.measure.result import Bottleneck
-    from harness.measure.samples import GpuSample, ServerSample
 
 TRUTHS = Path(__file__).parent / "data" / "bottlenecks.json"
-VERDICTS = TRUTHS.with_name("verdicts.json")
 CONFIDENT = 0.8
 HELD_OUT = 4000  # the rules' constants were chosen while looking at seeds below it
 CASES = 200
@@ -94,14 +92,14 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
     plan = SearchPlan(case.slos, seed=seed)
     samples: list[ServerSample] = []
     gpus: list[GpuSample] = []
-    steps: list[Step] = []
+    steps: list[HeldLevel] = []
     levels: list[Level] = []
     for share in SHARES:
         least = int(knee) + 1 if share > 1 else 1
         window = hold(loop, max(int(share * knee), least), samples, gpus)
         table = loop.table(window.settled_ns, window.end_ns)
-        evidence = gather(table, window, case.slos)
-        steps.append(Step(window, evidence, plan.judge(evidence)))
+        evidence = gather_evidence(table, window, case.slos)
+        steps.append(HeldLevel(window, evidence, plan.judge(evidence)))
         whole = (window.settled_ns, window.end_ns)
         first = in_window(ttft(table), table, "ttft", *whole).ns
         first = first[first < np.inf]
@@ -109,8 +107,8 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
         level = Level(
             0, window.users, settled_ns=whole[0], end_ns=whole[1], ttft_ms=Latency(mean=mean_ms)
         )
-        levels.append(with_figures(level, window, table, case.slos, samples, gpus=gpus))
-    found = Found(Status.found, int(knee), int(knee), int(knee))
+        levels.append(with_observations(level, window, table, case.slos, samples, gpus=gpus))
+    found = KneeEstimate(Status.found, int(knee), int(knee), int(knee))
     return bottleneck_of(plan, steps, found, levels, max_num_seqs({}, samples))
 
 
@@ -136,16 +134,13 @@ def known() -> dict[int, dict[str, Any]]:
     return {int(seed): one for seed, one in json.loads(TRUTHS.read_text()).items()}
 
 
-def tally(truths: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """How often the verdict is right and sure; resource that moves most -> name -> how often."""
-    knees = [one["knee"] for one in truths.values()]
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
-        told = dict(zip(truths, pool.map(conclusion, truths, knees), strict=True))
-    right = {seed for seed, one in truths.items() if told[seed].bound_by in answers(one)}
-    sure = {seed for seed in truths if told[seed].confidence >= CONFIDENT}
+def tally(truths: dict[int, dict[str, Any]], told: dict[int, list[Any]]) -> dict[str, Any]:
+    """How often a verdict (name, confidence) is right and sure; truth -> name -> how often."""
+    right = {seed for seed, one in truths.items() if told[seed][0] in answers(one)}
+    sure = {seed for seed in truths if told[seed][1] >= CONFIDENT}
     table: dict[str, Counter[str]] = {name: Counter() for name in RESOURCES}
     for seed, one in truths.items():
-        table[max(one["moved"], key=one["moved"].get)][told[seed].bound_by] += 1
+        table[max(one["moved"], key=one["moved"].get)][told[seed][0]] += 1
     return {
         "cases": len(truths),
         "right": len(right),
@@ -155,15 +150,7 @@ def tally(truths: dict[int, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write the tally; before it, with the argument `truths`, the truths."""
-    if sys.argv[1:] == ["truths"]:
-        every = {str(seed): one for seed, one in truths(HELD_OUT, CASES)}
-        TRUTHS.write_text(json.dumps(every, indent=0) + "\n")
-    found = tally(known())
-    VERDICTS.write_text(json.dumps(found, indent=1) + "\n")
-    sys.stdout.write(f"{found}\n")
-
-
 if __name__ == "__main__":
-    main()
+    every = {str(seed): one for seed, one in truths(HELD_OUT, CASES)}
+    TRUTHS.write_text(json.dumps(every, indent=0) + "\n")
+    sys.stdout.write(f"{TRUTHS}: {len(every)} configurations\n")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from engine_configurations import configuration
 
-from harness.engine.simulate import ClosedLoop
+from harness.simulator.closed_loop import ClosedLoop
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.measure.samples import ServerSample
-    from harness.measure.table import RecordTable
+    from harness.measure.records.record_table import RecordTable
+    from harness.measure.records.samples import ServerSample
 
 FAR_MS = (0, 1, 40, 700)  # one-way delays of the network, at most
 

@@ -12,16 +12,16 @@ from report_example import Server
 from report_folder import begin, load, measured
 
 from harness.cli.app import main
-from harness.measure.search import SearchPlan
+from harness.measure.search.next_level import SearchPlan
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import read_json
-from harness.runfolder.writer import RunFolder
-from harness.study.compare import compare_folders
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import read_json
+from harness.study.compare_folders import compare_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.measure.compare import Comparison
+    from harness.measure.search.comparison import Comparison
 
 KNEE = (16, 64, 40, 44, 48, 50, 52, 50)
 
@@ -55,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder(here / "fails", 4, fail_above=1)
     folder(here / "one", 5, (48,))
     change(folder(here / "held", 6, (48, 48)), config={"kind": "sweep"})
-    steps = here / "held" / names.STEPS  # as a run leaves them: audited when they are read
+    steps = here / "held" / names.LEVELS  # as a run leaves them: audited when they are read
     steps.write_text(steps.read_text().replace("}", ',"audited":false}'))
     folder(here / "apart", 7, (3,))
     change(here / "apart", config={"kind": "run"})
@@ -65,11 +65,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("b", "code", "headline"),
     [
-        ("a", 0, "No difference between A and B is shown."),
-        ("same", 0, "No difference between A and B is shown."),
+        ("a", 0, "No significant difference between A and B was found."),
+        ("same", 0, "No significant difference between A and B was found."),
         ("slots", 99, "B is worse than A by more than 5%: knee (users) 40, not 52: -23.1% ("),
         ("fails", 99, "B is worse than A by more than 5%: "),
-        ("held", 0, "No difference between A and B is shown."),
+        ("held", 0, "No significant difference between A and B was found."),
     ],
 )
 def test_the_answer(
@@ -117,13 +117,13 @@ def test_what_else_differs_is_said_first(
            gpu={"gpus": [{"name": "H200"}]})  # fmt: skip
     main(["compare", str(runs / "a"), str(tmp_path / "b"), "--markdown", str(tmp_path / "c.md")])
     want = (
-        "CAUTION: A and B were not measured alike: model (example-1.5b in A, other-7b in B), "
+        "CAUTION: A and B were measured differently: model (example-1.5b in A, other-7b in B), "
         "version (0.26.0 in A, 0.27.0 in B), flags max_num_seqs (40 in A, 8 in B), workload "
         "prompt ({'mean': 256, 'shape': 'fixed'} in A, {'mean': 512} in B)."
     )
     assert capsys.readouterr().out.splitlines()[0] == want
     first = (tmp_path / "c.md").read_text().splitlines()[0]
-    assert first.startswith("> **CAUTION: A and B were not measured alike: model")
+    assert first.startswith("> **CAUTION: A and B were measured differently: model")
 
 
 def test_files(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +153,7 @@ def test_files(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("a apart", 2, "found usable ones of [16, 40, 44, 48, 50, 52, 64] and [3] users"),
+        ("a apart", 2, "found valid levels of [16, 40, 44, 48, 50, 52, 64] and [3] users"),
         ("a nowhere", 4, "is not a run folder"),
         ("a same --tolerance 5", 2, "--tolerance is '5': expected a percentage"),
         ("a same --json nowhere/x.json", 4, "cannot be written"),

@@ -20,7 +20,7 @@ CASES = {
     # what is run: which of HEAVY it may import
     "import harness.cli": (),
     "import harness.drive.worker": ("locust", "gevent"),
-    "import harness.drive.decoder": ("numpy",),
+    "import harness.reader.decoder_process": ("numpy",),
     "from harness.cli import main; main(['report', 'run'])": ("numpy", "matplotlib", "pyarrow"),
 }
 

@@ -14,7 +14,7 @@ import pytest
 from harness.cli import engine_flags, knee
 from harness.cli.app import main, parser
 from harness.engine.config import EngineConfig
-from harness.server.access import Access
+from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.probe import probe
 from harness.units import MS
@@ -38,7 +38,7 @@ WANT = EngineConfig(
 )  # fmt: skip
 def test_flags(line: str, want: EngineConfig) -> None:
     """A flag that is not given leaves the engine's default; `knee` takes the same flags."""
-    assert engine_flags.config(parser().parse_args(["engine", *line.split()])) == want
+    assert engine_flags.engine_config(parser().parse_args(["engine", *line.split()])) == want
     assert (
         knee.options(parser().parse_args(["knee", "--embedded", *line.split()])).target.engine
         == want
@@ -99,7 +99,7 @@ def test_serves(key: str) -> None:
         said = engine.stdout.readline()
         try:
             address = Address.parse(said.split()[5].strip(";"))
-            got = probe(Access(address, api_key=key), "chat")
+            got = probe(TargetAccess(address, api_key=key), "chat")
         finally:
             engine.send_signal(signal.SIGINT)
             code = engine.wait()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import plain
+from harness.cli import options_from_args as plain
 from harness.cli.app import COMMANDS, main, parser
 from harness.load.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[1]
 
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+NAMES = list(COMMANDS)
 HEAVY = {
     "numpy", "locust", "gevent", "matplotlib", "rich", "pyarrow", "jinja2", "orjson", "msgpack",
     "httptools", "asyncio", "multiprocessing", "http.client", "ssl", "socket", "scipy",

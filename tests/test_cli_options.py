@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import knee, plain
+from harness.cli import knee
+from harness.cli import options_from_args as plain
 from harness.cli.app import main, parser
 from harness.errors import EXIT_INTERRUPTED
 from harness.measure.slo import Slo
@@ -48,7 +49,7 @@ def test_knee_options() -> None:
 def test_run_options(line: str, want: tuple[int | None, int | None]) -> None:
     """A level lasts a time or a number of requests, never both."""
     args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
-    got = plain.run_options(args, "run", (args.users,))
+    got = plain.run_options(args, "run")
     assert (got.users, (got.duration_ns, got.requests)) == ((4,), want)
 
 
@@ -80,7 +81,7 @@ def test_what_is_known_of_the_server(line: str, flags: dict[str, object], gpu: s
 def test_sweep_options() -> None:
     """Levels keep their order."""
     args = parser().parse_args(["sweep", URL, "--users", "1,8,4"])
-    assert plain.run_options(args, "sweep", args.users).users == (1, 8, 4)
+    assert plain.run_options(args, "sweep").users == (1, 8, 4)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ REFUSED = {
     # line: parts of the sentence
     "knee --slo ttft_p95=500": ("ttft_p95=500", "no readable unit", "'500ms'"),
     "knee --slo ttft=500ms": ("--slo is 'ttft=500ms'", "expected METRIC_pQQ=LIMIT", "ttft_p95"),
-    "knee --slo foo_p95=500ms": ("foo_p95", "ttft, ttfot, itl, tpot, e2e"),
+    "knee --slo foo_p95=500ms": ("foo_p95", "ttft, ttfot, itl, itl_per_token, tpot, tps, e2e"),
     "knee --budget 10": ("--budget is '10'", "no readable unit", "try '10s'"),
     "knee --budget 0s": ("--budget is '0s'", "more than zero"),
     "knee --budget 9s": ("--budget is '9s'", "from 10s to 24h", "try '10m'"),
@@ -180,17 +181,20 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("line", REFUSED)
-def test_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Each unreadable or contradictory option gets one sentence and exit code 2."""
-    words = line.split()
-    code = main([words[0], URL, *words[1:]] if words[0] == "knee" and URL not in line else words)
-    out, said = capsys.readouterr()
-    assert (code, out, said.count("\n")) == (2, "", 1)
-    assert [part for part in REFUSED[line] if part not in said] == []
+    ended, missing = {}, {}
+    for line, parts in REFUSED.items():
+        words = line.split()
+        first = [words[0], URL] if words[0] == "knee" and URL not in line else words[:1]
+        code = main([*first, *words[1:]])
+        out, said = capsys.readouterr()
+        ended[line] = code, out, said.count("\n")
+        missing[line] = [part for part in parts if part not in said]
+    assert ended == dict.fromkeys(REFUSED, (2, "", 1))
+    assert missing == {line: [] for line in REFUSED}
 
 
-@pytest.mark.parametrize("command", ["knee", "run --users 4", "sweep --users 4"])
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -207,14 +211,15 @@ def test_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_refused_words(
-    command: str, words: list[str], parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    words: list[str], parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each study's URL and files, before anything heavy is imported; no file is left."""
     before = list(Path().iterdir())
-    assert main([*command.split(), *words]) == 2
-    out, said = capsys.readouterr()
-    assert (out, said.count("\n"), list(Path().iterdir())) == ("", 1, before)
-    assert [part for part in parts if part not in said] == []
+    for command in ("knee", "run --users 4", "sweep --users 4"):
+        assert main([*command.split(), *words]) == 2, command
+        out, said = capsys.readouterr()
+        assert (out, said.count("\n"), list(Path().iterdir())) == ("", 1, before), command
+        assert [part for part in parts if part not in said] == [], command
 
 
 @pytest.mark.parametrize("kind", ["new", "file", "pipe", "-"])

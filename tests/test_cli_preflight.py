@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cli.app import main
+from harness.cli.checks import CHECKS, Severity
 from harness.errors import ConfigError, RunFolderError
 from harness.load.workloads import workload
 from harness.measure.slo import Slo, check_slos
-from harness.study.options import LoadOptions, OutputOptions
+from harness.reader import reader_choice as reading
+from harness.runfolder import arrays
 from harness.study.preflight import (
-    FILES_BESIDE_USERS,
+    FILES_WITHOUT_USERS,
     check_folder,
     check_lengths,
     check_machine,
     check_port,
-    clipping,
+    clipping_note,
     raise_file_limit,
 )
+from harness.study.study_options import LoadOptions, OutputOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,9 +73,9 @@ def test_file_limit_is_left_alone(limits: tuple[int, int]) -> None:
 def test_too_few_files(tmp_path: Path, limits: tuple[int, int]) -> None:
     """More users than the hard limit allows are refused, with the number that would fit."""
     hard = limits[1]
-    fit = hard - FILES_BESIDE_USERS
+    fit = hard - FILES_WITHOUT_USERS
     for option in ("--max-users", "--users"):
-        with pytest.raises(ConfigError, match=f"may open {hard} files.*try {option} {fit}"):
+        with pytest.raises(ConfigError, match=f"can open {hard} files.*try {option} {fit}"):
             check_machine(OutputOptions(tmp_path / "new"), hard, option)
 
 
@@ -135,7 +138,7 @@ def test_context(name: str, context: int, tries: tuple[int, int] | None) -> None
 )
 def test_what_is_said_of_clipped_requests(name: str, context: int | None, want: str) -> None:
     """Nothing where all fit, or where the context is not known."""
-    got = clipping(LoadOptions(workload(name), seed=1), context)
+    got = clipping_note(LoadOptions(workload(name), seed=1), context)
     assert got == (f"{want} tokens" if want else "")
 
 
@@ -165,3 +168,26 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith(("ok ", "warn "))] == []
     assert [line for line in lines if line.startswith("warn") and "->" not in line] == []
+
+
+@pytest.mark.parametrize("name", ["reader", "codec"])
+def test_what_was_not_compiled_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `doctor` and in run.json, with the reason; the other one is as it was."""
+    why = "it does not load (invalid ELF header)"
+    if name == "reader":
+        monkeypatch.setattr(reading, "why_not_c", lambda: why)
+    else:
+        monkeypatch.setattr(arrays, "WHY_PYTHON", why)
+    found = CHECKS[name]()
+    assert (found.level, found.what) == (Severity.warn, f"in Python: {why}")
+    said = reading.code_in_use()
+    assert (said[name], said[f"{name}_fallback"]) == ("python", why)
+    other = "codec" if name == "reader" else "reader"
+    assert (f"{other}_fallback" in said) == (said[other] == "python")
+
+
+def test_a_reader_in_python_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is the reason."""
+    monkeypatch.setenv("HARNESS_READER", "python")
+    said = reading.code_in_use()
+    assert (said["reader"], said["reader_fallback"]) == ("python", "HARNESS_READER is python")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,8 @@ from little_servers import (
 )
 
 from harness.errors import ConfigError, HarnessError, ServerUnreachable
-from harness.server.access import Access
-from harness.server.address import Address
+from harness.server.access import TargetAccess
+from harness.server.address import Address, count_addresses
 from harness.server.probe import Capabilities, probe
 from harness.units import MS, SECOND
 
@@ -34,9 +35,9 @@ CHAT = "/v1/chat/completions"
 INFO = "/server_info?config_format=json"
 
 
-def access(url: str, **options: Any) -> Access:
+def access(url: str, **options: Any) -> TargetAccess:
     """As the command would make it, with short waits."""
-    return Access(Address.parse(url), connect_ns=2 * SECOND, answer_ns=500 * MS, **options)
+    return TargetAccess(Address.parse(url), connect_ns=2 * SECOND, answer_ns=500 * MS, **options)
 
 
 def ask(server: LittleServer, model: str | None = None, **options: Any) -> Capabilities:
@@ -240,6 +241,25 @@ def test_bad_server(name: str) -> None:
     assert server.paths.count(CHAT) == loads
 
 
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        (b'vllm:time_to_first_token_seconds_bucket{le="x"} 1\n',
+         "/metrics cannot be read (vllm:time_to_first_token_seconds_bucket has a bucket le='x',"),
+        (b'vllm:cache_config_info{engine="core-0"} 1\n', ""),
+    ],
+)  # fmt: skip
+def test_odd_metrics(line: bytes, want: str) -> None:
+    """A page that cannot be read ends in a sentence, never in a traceback."""
+    page = http(b"vllm:num_requests_running 1\n" + line, kind="text/plain")
+    with little_server(vllm_like(metrics=page)) as server:
+        if not want:
+            assert ask(server).cache["engines"] == 1
+            return
+        with pytest.raises(ServerUnreachable, match=re.escape(want)):
+            ask(server)
+
+
 def test_nothing_listens() -> None:
     """A closed port is named, with the command that would open it."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
@@ -255,6 +275,22 @@ def test_silent_server() -> None:
         pytest.raises(ServerUnreachable, match="does not finish an answer within 500 ms"),
     ):
         probe(access(f"http://127.0.0.1:{silent.getsockname()[1]}"), "chat")
+
+
+@pytest.mark.parametrize(
+    ("found", "want"),
+    [
+        (["127.0.0.1"], 1),
+        (["127.0.0.1", "127.0.0.2", "127.0.0.3"], 3),
+        (["::1", "127.0.0.1", "127.0.0.2"], 1),  # connections go to the first family
+        (["::1", "127.0.0.1", "::2"], 2),
+    ],
+)
+def test_addresses(found: list[str], want: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as connections are spread over."""
+    infos = [(10 if ":" in one else 2, 1, 6, "", (one, 8000)) for one in found]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: infos)
+    assert count_addresses(Address.parse("http://replicas:8000")) == want
 
 
 def test_unknown_host() -> None:

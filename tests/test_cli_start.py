@@ -15,7 +15,7 @@ from little_servers import http, little_server, vllm_like
 from study_process import started
 
 from harness.cli.app import main, parser
-from harness.cli.plain import target_options
+from harness.cli.options_from_args import target_options
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def test_the_plan(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main([*words, "--dry-run", "--out", str(out)]) == 0
     rows = {**PLANS[line], "results": str(out)}
     told = [f"  {name:<10}{what}" for name, what in rows.items()]
-    assert capsys.readouterr() == ("\n".join(["The plan; nothing was sent.", *told, ""]), "")
+    assert capsys.readouterr() == ("\n".join(["Plan (nothing was sent):", *told, ""]), "")
     assert not out.exists()
 
 
@@ -190,4 +190,4 @@ def test_the_plan_contacts_nobody(capsys: pytest.CaptureFixture[str]) -> None:
         paths = server.paths
     out, err = capsys.readouterr()
     assert (code, out, paths) == (0, "", [])
-    assert err.startswith("The plan; nothing was sent.\n")
+    assert err.startswith("Plan (nothing was sent):\n")

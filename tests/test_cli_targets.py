@@ -110,15 +110,15 @@ def test_too_few_files(tmp_path: Path) -> None:
     with little_server(vllm_like()) as server:
         url = f"http://127.0.0.1:{server.port}"
         done = knee(url, "--max-users", str(hard), "--out", str(tmp_path / "out"))
-    refused(done, 2, f"may open {hard} files", "--max-users")
+    refused(done, 2, f"can open {hard} files", "--max-users")
     assert server.asked == []
 
 
 @pytest.mark.parametrize(
     ("command", "parts"),
     [
-        ("run --users {hard}", ("may open {hard} files", "try --users")),
-        ("sweep --users 1,{hard}", ("may open {hard} files", "try --users")),
+        ("run --users {hard}", ("can open {hard} files", "try --users")),
+        ("sweep --users 1,{hard}", ("can open {hard} files", "try --users")),
         ("run --users 4 --slo itl_p95=50ms --output-tokens 1", ("--slo itl_p95=50ms is on",)),
         ("knee --slo itl_p95=50ms --slo itl_p95=9ms --dry-run", ("itl_p95 is given 2 times",)),
     ],

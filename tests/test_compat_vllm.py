@@ -9,64 +9,71 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from real_vllm import bench_serve, real_vllm
+from real_vllm import bench_serve
 from study_process import harness, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-REQUESTS, PROMPT, ANSWER = 40, 64, 32
-APIS = {"completions": "openai", "chat": "openai-chat"}  # ours -> the tool's backend
+    from real_vllm import Served
+
+REQUESTS, PROMPT, ANSWER = 24, 64, 32
+APIS = {  # ours -> the tool's backend and path
+    "completions": ("openai", "/v1/completions"),
+    "chat": ("openai-chat", "/v1/chat/completions"),
+}
 NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}  # our key -> the tool's
-STATISTICS = {"mean": "mean", "p50": "p50", "p99": "p99"}
+STATISTICS = ("mean", "p50", "p99")
 FACTOR = 3  # sanity only, wide: between two runs this machine may be given to somebody else
 
+Figures = dict[tuple[str, str], float]  # by metric and statistic
 
-def bench(url: str, folder: Path, api: str, seed: int) -> dict[tuple[str, str], float]:
-    """The tool's figures, ms."""
-    path = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}[api]
-    saved = bench_serve(
-        url, folder, "--backend", APIS[api], "--endpoint", path, "--max-concurrency", "2",
-        "--num-prompts", str(REQUESTS), "--seed", str(seed),
-        "--random-input-len", str(PROMPT), "--random-output-len", str(ANSWER),
+
+def bench(url: str, folder: Path) -> dict[str, Figures]:
+    """The tool's figures by API, ms."""
+    runs = (
+        ("--backend", backend, "--endpoint", path, "--max-concurrency", "2",
+         "--num-prompts", str(REQUESTS), "--seed", str(seed),
+         "--random-input-len", str(PROMPT), "--random-output-len", str(ANSWER))
+        for seed, (backend, path) in enumerate(APIS.values(), 1)
     )  # fmt: skip
-    assert (saved["completed"], saved["total_output_tokens"]) == (REQUESTS, REQUESTS * ANSWER)
-    return {(k, s): saved[f"{s}_{name}_ms"] for k, name in NAMES.items() for s in STATISTICS}
+    found = {}
+    for api, saved in zip(APIS, bench_serve(url, folder, *runs), strict=True):
+        assert (saved["completed"], saved["total_output_tokens"]) == (REQUESTS, REQUESTS * ANSWER)
+        found[api] = {
+            (k, s): saved[f"{s}_{name}_ms"] for k, name in NAMES.items() for s in STATISTICS
+        }
+    return found
 
 
-def ours(url: str, folder: Path, api: str, seed: int) -> dict[tuple[str, str], float]:
+def ours(url: str, out: Path, api: str) -> Figures:
     """What ours says that the tool would print, ms."""
     done = harness(
         "run", url, "--users", "2", "--requests", str(REQUESTS), "--workload", "fixed",
         "--api", api, "--prompt-tokens", str(PROMPT), "--output-tokens", str(ANSWER),
-        "--seed", str(seed), "--quiet", "--out", str(folder / "run"), "--compat", "vllm-bench",
+        "--seed", "3", "--quiet", "--out", str(out), "--compat", "vllm-bench",
     )  # fmt: skip
     assert "Beside vllm bench serve" in done.stdout, done.stderr
-    level: dict[str, Any] = load(folder / "run/result.json")["compat"]["vllm-bench"]["levels"][0]
+    level: dict[str, Any] = load(out / "result.json")["compat"]["vllm-bench"]["levels"][0]
     assert level["approximate"] == ""
     found = {(row["metric"], row["statistic"]): row["theirs"] for row in level["rows"]}
     return {(k, s): found[k, s] for k in NAMES for s in STATISTICS}
 
 
 @pytest.mark.vllm
-def test_ours_says_what_the_tool_prints(tmp_path: Path, figure: Callable[[str], None]) -> None:
+@pytest.mark.realtime
+def test_ours_says_what_the_tool_prints(
+    vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
+) -> None:
     """Medians of one run each agree, on both APIs; the server has served a little before."""
-    with real_vllm("compat") as server:
-        url = server.url
-        warm = ("--users", "2", "--requests", "8", "--quiet", "--out", str(tmp_path / "warm"))
-        assert harness("run", url, *warm).returncode in (0, 5)  # 5: a busy machine
-        for api in APIS:
-            found = {}
-            for who, run in (("tool", bench), ("ours", ours)):
-                folder = tmp_path / f"{api}-{who}"
-                folder.mkdir()
-                found[who] = run(url, folder, api, len(folder.name))
-            for key in NAMES:
-                told = []
-                for statistic in STATISTICS:
-                    tool, mine = (found[who][key, statistic] for who in ("tool", "ours"))
-                    told.append(f"{statistic} {tool:.2f} and {mine:.2f}")
-                    if statistic == "p50":
-                        assert tool / FACTOR < mine < tool * FACTOR
-                figure(f"vllm bench serve and ours, {api}, {key} in ms: {', '.join(told)}")
+    url = vllm("16 seats").url
+    warm = ("--users", "2", "--requests", "8", "--quiet", "--out", str(tmp_path / "warm"))
+    assert harness("run", url, *warm).returncode in (0, 5)  # 5: a busy machine
+    tools = bench(url, tmp_path)
+    for api, tool in tools.items():
+        mine = ours(url, tmp_path / api, api)
+        for key in NAMES:
+            told = [f"{s} {tool[key, s]:.2f} and {mine[key, s]:.2f}" for s in STATISTICS]
+            figure(f"vllm bench serve and ours, {api}, {key} in ms: {', '.join(told)}")
+            assert tool[key, "p50"] / FACTOR < mine[key, "p50"] < tool[key, "p50"] * FACTOR

@@ -9,11 +9,11 @@ import pytest
 from gevent.event import Event
 from recorded_nvml import Recorded
 
-from harness.drive.gpus import GpuSampler
+from harness.senders.gpu_sampler import GpuSampler
 from harness.server.nvml import NvmlGpus
 
 if TYPE_CHECKING:
-    from harness.measure.samples import GpuSample
+    from harness.measure.records.samples import GpuSample
 
 
 class Watched(NvmlGpus):

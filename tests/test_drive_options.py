@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from harness.drive.body import request_body, request_bytes
-from harness.drive.options import DriveOptions
 from harness.load.plan import RequestSpec
 from harness.load.tokens import Calibration
 from harness.load.workloads import WORKLOADS
+from harness.senders.drive_options import DriveOptions
+from harness.senders.request_body import request_body, request_bytes
 
 CHAT = DriveOptions("http://h:1", "m", WORKLOADS["chat"])
 SPEC = RequestSpec("hello there", 2, 9)

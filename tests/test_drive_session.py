@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from study_process import descendants
 
+from harness import open_run
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.runfolder.reader import read_run
+from harness.measure.metrics import LATENCIES
+from harness.measure.records.request_record import Outcome
+from harness.runfolder.codec import decode
+from harness.runfolder.folder_reader import read_run
+from harness.runfolder.record_writer import CUT_SHORT
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
@@ -64,7 +70,7 @@ def end(session: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def wait_ready(session: subprocess.Popen[str]) -> list[int]:
-    """Wait until records arrive; the pids of the load processes."""
+    """Wait until records of each load process arrive; their pids."""
     assert session.stdout is not None
     word, pids = session.stdout.readline().split(" ", 1)
     assert word == "ready"
@@ -163,15 +169,50 @@ def test_ctrl_c_leaves_records_of_everything(url: str, processes: int, kind: int
     assert got["closed"] == 1
 
 
-def test_a_killed_load_process_makes_the_run_invalid(url: str) -> None:
-    """`kill -9` of one of two: a sentence names it, what it had sent before is kept."""
-    session = start(url, 2, [4] * 60)
+def test_workers_that_are_late_when_it_begins(url: str) -> None:
+    """Locust starts nobody while all are missing; once they are heard again the users start."""
+    got = end(start(url, 1, [2] * 8, missing=True))
+    assert got["invalid"] == ""
+    assert max(got["running"]) == 2
+
+
+def test_a_killed_load_process_makes_the_run_invalid(url: str, tmp_path: Path) -> None:
+    """`kill -9` of one of two: a sentence names it, what it had sent before is kept.
+
+    Its decoder outlives it: what was open is in the folder as cut short, and no number is missing.
+    """
+    (tmp_path / "run.json").write_text("{}")
+    session = start(url, 2, [4] * 60, run_folder=str(tmp_path), output_tokens=60)
     pids = wait_ready(session)
+    time.sleep(1)
     os.kill(pids[0], signal.SIGKILL)
     got = end(session)
     assert f"a load process (pid {pids[0]}) ended by signal 9" in got["invalid"]
     assert len(got["keys"]) >= 1
     assert got["closed"] == 1
+    run = read_run(tmp_path)
+    assert (set(run.table.worker.tolist()), run.damage.missing) == ({0, 1}, {})
+    files = [decode(file.read_bytes()).records for file in tmp_path.glob("records.*")]
+    cut = [{r.outcome for r in records if r.error == CUT_SHORT} for records in files]
+    assert sorted(cut, key=len) == [set(), {Outcome.cancelled}]
+
+
+def test_a_killed_decoder_makes_the_run_invalid(url: str, tmp_path: Path) -> None:
+    """`kill -9` of one of two: the other's records are all there, and nothing hangs."""
+    (tmp_path / "run.json").write_text("{}")
+    session = start(url, 2, [4] * 60, run_folder=str(tmp_path))
+    pids = wait_ready(session)
+    found = descendants(pids[0])
+    (decoder,) = (pid for pid, what in found.items() if "harness.reader.decoder_process" in what)
+    os.kill(decoder, signal.SIGKILL)
+    got = end(session)
+    assert f"(pid {decoder}) ended in the middle of the run by signal 9" in got["invalid"]
+    assert (len(got["keys"]) >= 1, got["closed"]) == (True, 1)
+    run = read_run(tmp_path)
+    assert (run.damage.damaged_bytes, run.damage.torn_bytes) == (0, 0)
+    kept = set(zip(run.table.worker.tolist(), run.table.number.tolist(), strict=True))
+    assert {tuple(key) for key in got["keys"]} <= kept
+    assert len(open_run(tmp_path).requests) == len(kept)
 
 
 def test_what_outlasts_the_drain_is_cancelled(url: str) -> None:
@@ -191,7 +232,7 @@ def test_the_web_ui_of_a_session(url: str, processes: int) -> None:
     assert b"Token latencies" in fetch(f"http://127.0.0.1:{port}/")
     report = json.loads(fetch(f"http://127.0.0.1:{port}/stats/requests"))
     rows = report["extended_stats"][0]["data"]
-    assert [row["key"] for row in rows] == ["ttft", "ttfot", "itl", "tpot", "e2e"]
+    assert [row["key"] for row in rows] == [*LATENCIES]
     post = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     with contextlib.suppress(OSError):  # the page may go away before it has answered
         post.request("POST", "/stop")

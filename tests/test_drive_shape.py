@@ -15,7 +15,7 @@ from harness.drive.shape import ControllerShape, spawn_rate
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # nor is it for the processes of other tests
 
 if TYPE_CHECKING:
-    from harness.measure.samples import ServerSample
+    from harness.measure.records.samples import ServerSample
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,6 @@ class Script:
     """Answers from a list."""
 
     def __init__(self, targets: list[Target]) -> None:
-        """One per tick."""
         self.targets = targets
         self.seen: list[tuple[int, int, int]] = []
 
@@ -48,7 +47,6 @@ class Users:
     """Stands for Locust's runner: how many users run at each tick."""
 
     def __init__(self) -> None:
-        """None yet."""
         self.user_count = 0
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 
 import numpy as np
 import pytest
 
-from harness.drive.sinks import Fanout
-from harness.drive.tables import LatencyTable, Ring, SloTable
-from harness.measure.records import Outcome, RequestRecord
+from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.slo import Slo
+from harness.senders.sinks import Fanout
+from harness.webpage.live_tables import LatencyTable, Ring, SloTable
+from harness.webpage.metrics_port import MetricsPort
 
 MS = 1_000_000
 
@@ -37,6 +39,26 @@ def test_the_table_states_exact_percentiles() -> None:
         "p90": "181.00", "p95": "191.00", "p99": "199.00", "p999": "200.00", "max": "200.00",
     }  # fmt: skip
     assert (rows["itl"]["n"], rows["itl"]["p50"]) == (400, "10.00")
+
+
+def test_the_table_says_which_rows_are_of_the_newest_values() -> None:
+    """With room for 300: all 200 TTFTs are kept, and of 400 gaps the newest 300."""
+    table = LatencyTable(300)
+    table.put([record(n, n + 1) for n in range(200)])
+    got = {row["key"]: (row["metric"], row["n"]) for row in table.rows()}
+    assert got["ttft"] == ("Time to first token", 200)
+    assert got["itl"] == ("Inter-token latency (newest 300)", 300)
+
+
+def test_the_metrics_port_leaves_the_process_as_it_was() -> None:
+    """Python's switch interval is short only while a port is served."""
+    before = sys.getswitchinterval()
+    port = MetricsPort("127.0.0.1", 0)
+    port.start()
+    assert sys.getswitchinterval() < before
+    port.close()
+    port.close()
+    assert sys.getswitchinterval() == before
 
 
 def test_failures_are_infinite_and_parts_are_left_out() -> None:

@@ -7,9 +7,10 @@ from collections import deque
 import pytest
 from wire_examples import ASKED, EVENTS, HEAD, cuts, delta, event
 
-from harness.drive.stream import KEPT, SHORT, Stream
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
+from harness.reader.open_stream import KEPT, SHORT, Stream
 from harness.wire.decode import StreamDecoder
+from harness.wire.sse_framing import EVENT_ENDS, MAX_EVENT_BYTES, TOO_LONG
 
 DONE = event(b"[DONE]")
 TOKEN = event(delta(content="x" * SHORT))
@@ -74,6 +75,21 @@ def test_agreed_at_any_cut(name: str) -> None:
 def test_agreed_when_cut_off(events: list[bytes], ended: Outcome) -> None:
     """A connection that breaks after an error object failed for the object's reason."""
     assert told(events, ended)[1:] == recorded(events, ended)
+
+
+@pytest.mark.parametrize("end", EVENT_ENDS)
+def test_ends_of_events_cut_anywhere_are_seen(end: bytes) -> None:
+    """A long stream whose events end in two reads has no event that is too long."""
+    stream = Stream(0)
+    stream.response.feed(HEAD)
+    for n in range(3 * MAX_EVENT_BYTES // 60_000):
+        cut = n % len(end)
+        for piece in (b"x" * 60_000 + end[:cut], end[cut:]):
+            stream.keep(piece)
+        assert (stream.open_bytes <= 60_000 + len(end), stream.problem) == (True, "")
+    for _ in range(20):
+        stream.keep(b"x" * 60_000)
+    assert stream.problem == TOO_LONG
 
 
 def test_little_is_kept() -> None:

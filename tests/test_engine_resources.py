@@ -9,10 +9,9 @@ import pytest
 from planted_bottlenecks import RESOURCES, bottleneck
 
 from harness.engine.config import EngineConfig
-from harness.engine.simulate import ClosedLoop
-from harness.engine.traffic import Traffic
+from harness.measure.diagnosis.server_window import server_figures
 from harness.measure.metrics import itl, ttft
-from harness.measure.serverside import server_figures
+from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS, SECOND
 
 US = 1_000

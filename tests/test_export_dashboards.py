@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from dashboard_wants import WANTS
 from panels import PANELS, expressions
 from prometheus_tools import test_rules
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
-from harness.export.exported import EXPORTED
-from harness.wire.vllm_series import WANTED
+from harness.export.metric_definitions import METRIC_DEFINITIONS
+from harness.wire.vllm_series import SERIES_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,50 +56,44 @@ def test_regenerated_equals_committed() -> None:
     assert committed == {name: text(name) for name in PANELS}
 
 
-def test_every_expression_is_recomputed() -> None:
-    """WANTS has each query and each note once, under a name of its own."""
-    keys = [key for key, _ in expressions()]
-    assert sorted(keys) == sorted(WANTS)
-
-
 def page_of(run: str, **values: str) -> list[dict[str, str]]:
     """Series of one run, as `promtool test rules` takes them."""
     info = {"run_info": "1x60", **values}
     where = f'job="j", instance="{run}"'
-    more = {"run_info": 'run="r", model="m"', "step_phase": 'phase="measuring"',
-            "steps_total": 'decision="pass"'}  # fmt: skip
+    more = {"run_info": 'run="r", model="m"', "level_phase": 'phase="measuring"',
+            "levels_total": 'decision="pass"'}  # fmt: skip
     return [
         {"series": f"harness_{name}{{{where}, {more.get(name, '')}}}", "values": shown}
         for name, shown in info.items()
     ]
 
 
-IDLE = page_of("idle", users_running="0x60", step_phase="0x60")
+IDLE = page_of("idle", users_running="0x60", level_phase="0x60")
 
 
 @pytest.mark.parametrize(
     ("given", "key", "shown"),
     [
-        (page_of("a", users_running="8x60", step_phase="1x60"), "users", 8),
-        ([*IDLE, *page_of("a", users_running="8x60", step_phase="1x60")], "users", 8),
-        ([*IDLE, *page_of("a", users_running="4x55 8x4", step_phase="1x60")], "users", None),
-        (page_of("a", steps_total="3x55 4x4"), "step ended", 1),
-        (page_of("a", steps_total="3x55 0x4"), "step ended", None),  # the next search began
+        (page_of("a", users_running="8x60", level_phase="1x60"), "users", 8),
+        ([*IDLE, *page_of("a", users_running="8x60", level_phase="1x60")], "users", 8),
+        ([*IDLE, *page_of("a", users_running="4x55 8x4", level_phase="1x60")], "users", None),
+        (page_of("a", levels_total="3x55 4x4"), "level ended", 1),
+        (page_of("a", levels_total="3x55 0x4"), "level ended", None),  # the next search began
         (page_of("a", knee_users="8x60"), "knee", 8),
         (page_of("a", knee_users="8x30 stale"), "knee", 0),  # not the last search's
         ([{"series": "harness_knee_users", "values": "8x60"}], "knee", None),
     ],
 )  # fmt: skip
 def test_knee_is_drawn_of_what_it_says(given, key, shown, tmp_path: Path) -> None:
-    """Points of levels that stand still beside an idle run; marks of steps that ended."""
-    names = {("knee", "ITL p95 against users", "users"), ("knee", "step ended", ""),
+    """Points of levels that stand still beside an idle run; marks of levels that ended."""
+    names = {("knee", "ITL p95 against users", "users"), ("knee", "level ended", ""),
              ("knee", "Knee", "knee")}  # fmt: skip
     [expr] = [e for (of, name, legend), e in expressions()
               if (of, name, legend) in names and key in (name, legend)]  # fmt: skip
     for name, value in (("run", ".*"), ("model", ".*"), ("window", "10s")):
         expr = expr.replace(f"${name}", value)
     want = [] if shown is None else [{"labels": "{}", "value": shown}]
-    asked = f"count({expr})" if key == "step ended" else expr
+    asked = f"count({expr})" if key == "level ended" else expr
     case = {"expr": asked, "eval_time": "60s", "exp_samples": want}
     test_rules("groups: []\n", tmp_path,
                [{"interval": "1s", "input_series": given, "promql_expr_test": [case]}])  # fmt: skip
@@ -108,11 +101,11 @@ def test_knee_is_drawn_of_what_it_says(given, key, shown, tmp_path: Path) -> Non
 
 def test_every_series_is_known() -> None:
     """Each name in an expression is one that we export or that SERIES has."""
-    ours = {row.name for rows in EXPORTED.values() for row in rows}
+    ours = {row.name for rows in METRIC_DEFINITIONS.values() for row in rows}
     for key, expr in expressions():
         for name in re.findall(r"\b((?:harness|vllm|process)[a-z0-9_:]+)", expr):
             plain = re.sub(r"_(bucket|sum|count)$", "", name)
-            assert {name, plain} & (ours | WANTED), (key, name)
+            assert {name, plain} & (ours | SERIES_NAMES), (key, name)
 
 
 @pytest.mark.parametrize("name", PANELS)

@@ -11,9 +11,9 @@ from prometheus_tools import promtool, test_rules
 from recording import RECORDED
 from watching import WATCHED
 
-from harness.export.exported import EXPORTED
-from harness.export.rules import rule_file
-from harness.wire.vllm_series import WANTED
+from harness.export.alert_rules import rule_file
+from harness.export.metric_definitions import METRIC_DEFINITIONS
+from harness.wire.vllm_series import SERIES_NAMES
 
 PROMETHEUS = Path(__file__).parents[1] / "prometheus"
 ALL = rule_file({**RECORDED, "harness_watched": WATCHED}, [])
@@ -151,9 +151,9 @@ KV = "vllm:gpu_cache_usage_perc"
         (users(8, "8x30 0x90"), "UsersMissing", 0),  # it has ended
         (outcomes(98, 2), "RequestsFail", 1),
         (outcomes(99.5, 0.5), "RequestsFail", 0),
-        (slo(1), "SloBroken", 1),
-        (slo(0.5), "SloBroken", 0),  # 5 % is what a p95 allows
-        (slo(1, ', pod="p"'), "SloBroken", 1),  # a label that discovery adds
+        (slo(1), "SloMissed", 1),
+        (slo(0.5), "SloMissed", 0),  # 5 % is what a p95 allows
+        (slo(1, ', pod="p"'), "SloMissed", 1),  # a label that discovery adds
         ([flat("vllm:kv_cache_usage_perc", REPLICA, 0.97)], "KvCacheNearlyFull", 1),
         ([flat(KV, REPLICA, 0.97)], "KvCacheNearlyFull", 1),
         ([flat(KV, REPLICA, 0.9)], "KvCacheNearlyFull", 0),
@@ -176,15 +176,17 @@ def test_every_alert_says_what_to_do():
 
 def test_names_in_rules_exist():
     """Every series that a rule reads is exported, is vLLM's, or is recorded by another rule."""
-    ours = {row.name for rows in EXPORTED.values() for row in rows if row.kind != "histogram"}
+    ours = {
+        row.name for rows in METRIC_DEFINITIONS.values() for row in rows if row.kind != "histogram"
+    }
     ours |= {
         f"{row.name}{tail}"
-        for rows in EXPORTED.values()
+        for rows in METRIC_DEFINITIONS.values()
         for row in rows
         if row.kind == "histogram"
         for tail in ("_bucket", "_sum", "_count")
     }
-    known = ours | WANTED | set(RECORDINGS)
+    known = ours | SERIES_NAMES | set(RECORDINGS)
     read = set()
     for path in (PROMETHEUS / "rules").glob("*.yml"):
         for group in yaml.safe_load(path.read_text())["groups"]:

@@ -11,15 +11,15 @@ import yaml
 from prometheus_tools import check_rules, test_rules
 
 from harness.cli.app import main
+from harness.export.alert_rules import knee_file, routing_alerts, rule_file
 from harness.export.kubernetes import scaled_object
-from harness.export.rules import knee_file, routing_alerts, rule_file
 from harness.export.threshold import Threshold, threshold
+from harness.measure.diagnosis.triage import p95_limits_ns, triage
 from harness.measure.result import Knee, Level, Result, SloResult
-from harness.measure.routing import limits_ns, route
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Verdict
-from harness.report.facts import Facts
-from harness.report.routing import routed
+from harness.report.answer import triage_sentences
+from harness.report.report_data import ReportData
 
 ROOT = Path(__file__).parents[1]
 MS = 1_000_000
@@ -45,14 +45,14 @@ SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
 )  # fmt: skip
 def test_route(ttft, itl, inspect, sentence):
     """Four quadrants, and what is not known is not called good."""
-    found = route(ttft, itl, 500, 50)
+    found = triage(ttft, itl, 500, 50)
     assert (found.inspect, found.sentence) == (inspect, sentence)
 
 
 def test_limits_are_those_of_the_p95s():
     """Other quantiles and other latencies route nothing; the stricter of two counts."""
     given = ("ttft_p99=2s", "ttft_p95=900ms", "ttft_p95=700ms", "ttft_p95=800ms", "e2e_p95=9s")
-    ttft, itl = limits_ns(Slo.parse(text) for text in given)
+    ttft, itl = p95_limits_ns(Slo.parse(text) for text in given)
     assert (ttft, isnan(itl)) == (700 * MS, True)
 
 
@@ -81,7 +81,7 @@ def test_report_says_where_to_look(steps, knee, want):
     """One line, of the lowest level that is over."""
     slos = tuple(SloResult(str(slo), Verdict.inconclusive) for slo in SLOS)
     result = Result(slos=slos, levels=tuple(steps), knee=Knee(estimate=knee))
-    assert routed(Facts(None, result)) == want  # type: ignore[arg-type]
+    assert triage_sentences(ReportData(None, result)) == want  # type: ignore[arg-type]
 
 
 def buckets(name: str, limit_s: float, labels: str, bad: bool) -> list[dict[str, str]]:
@@ -211,7 +211,7 @@ def test_knee_rules(tmp_path):
             "Add a replica, or admit fewer.",
         },
     }  # fmt: skip
-    case = {"eval_time": "5m", "alertname": "ReplicaPastItsKnee", "exp_alerts": [fires]}
+    case = {"eval_time": "5m", "alertname": "ReplicaPastKnee", "exp_alerts": [fires]}
     query = yaml.safe_load(scaled_object(threshold(tmp_path), "vllm", "http://p:9090", 8))
     total = {  # 32 + 31: KEDA asks for ceil(63 / 31) = 3 replicas
         "expr": query["spec"]["triggers"][0]["metadata"]["query"], "eval_time": "5m",
@@ -250,7 +250,7 @@ def test_scaled_object(tmp_path):
 @pytest.mark.parametrize(
     ("knee", "code", "says"),
     [
-        ({**KNEE, "status": "inconclusive"}, 6, "no knee to build on (its status is inconclusive)"),
+        ({**KNEE, "status": "inconclusive"}, 6, "no knee to use (its status is inconclusive)"),
         ({**KNEE, "knee": {"estimate": 1, "ci95": [0, 2]}}, 6, "(its interval reaches 0)"),
         ({"status": "met", "levels": []}, 6, "(its status is met)"),
     ],

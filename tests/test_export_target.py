@@ -11,19 +11,25 @@ from little_servers import http, little_server
 from prometheus_tools import lines_of, promtool
 from recorded_nvml import Recorded
 
-from harness.export.exported import EXPORTED, GPU, TARGET, Exported, page_of
-from harness.export.exporter import GpuReader, TargetReader, made
-from harness.export.target import Seen, gpu_values, target_values
-from harness.measure.gpuside import GPU_SERIES, REASON_LABELS
+from harness.export.exporter_service import GpuReader, TargetReader, render_page
+from harness.export.metric_definitions import (
+    GPU,
+    METRIC_DEFINITIONS,
+    TARGET,
+    MetricDefinition,
+    render_metrics,
+)
+from harness.export.target_metrics import TargetState, gpu_values, target_values
+from harness.measure.diagnosis.gpu_window import GPU_SERIES, REASON_LABELS
 from harness.measure.histogram import Histogram
-from harness.measure.samples import ServerSample, sums
-from harness.server.access import Access
+from harness.measure.records.samples import ServerSample, summed_fields
+from harness.server.access import TargetAccess
 from harness.server.address import Address
-from harness.server.gpu import Gpu, Gpus, open_gpus
+from harness.server.gpu import GpuInfo, GpuReadings, open_gpus
 from harness.server.nvml import NvmlGpus
 
 S = 1_000_000_000
-NONE = Gpus("none", why="not asked")
+NONE = GpuReadings("none", why="not asked")
 
 
 def sample(at_s: float, *, running: float = 3, kv: float = 0.25, n: int = 0) -> ServerSample:
@@ -34,13 +40,13 @@ def sample(at_s: float, *, running: float = 3, kv: float = 0.25, n: int = 0) -> 
     }
     return ServerSample(
         int(at_s * S), running=running, waiting=0.0, kv_usage=kv, histograms=histograms,
-        **sums(histograms),
+        **summed_fields(histograms),
     )  # fmt: skip
 
 
-def values_of(seen: Seen, now_s: float = 100.0) -> dict[str, float]:
+def values_of(seen: TargetState, now_s: float = 100.0) -> dict[str, float]:
     """As a page has them: name and labels in one string."""
-    found = lines_of(page_of(TARGET, target_values(seen, int(now_s * S))))
+    found = lines_of(render_metrics(TARGET, target_values(seen, int(now_s * S))))
     return {
         name.removeprefix("harness_") + "".join(f" {k}={v}" for k, v in labels): value
         for (name, labels), value in found.items()
@@ -48,7 +54,7 @@ def values_of(seen: Seen, now_s: float = 100.0) -> dict[str, float]:
 
 
 CACHE = {"engines": 2, "kv_tokens": 64_000}
-UP = Seen(up=True, took_s=0.004, samples=(sample(99.5),), cache=CACHE)
+UP = TargetState(up=True, took_s=0.004, samples=(sample(99.5),), cache=CACHE)
 BASE = {
     "target_up": 1, "target_sample_age_seconds": 0.5, "target_scrape_duration_seconds": 0.004,
     "server_kv_tokens": 64_000, "server_kv_free_tokens": 48_000,  # three quarters
@@ -58,16 +64,16 @@ BASE = {
 @pytest.mark.parametrize(
     ("seen", "want"),
     [
-        (Seen(), {"target_up": 0}),
-        (Seen(given={"max_num_seqs": 8}), {"target_up": 0}),
+        (TargetState(), {"target_up": 0}),
+        (TargetState(given={"max_num_seqs": 8}), {"target_up": 0}),
         (UP, BASE),
         # two engines of 8 seats hold 16, of which 3 are taken
         (replace(UP, given={"max_num_seqs": 8}),
-         {**BASE, "server_seats source=given": 16, "server_seats_left": 13}),
+         {**BASE, "server_max_num_seqs source=given": 16, "server_slots_free": 13}),
         (replace(UP, given={"max_num_seqs": 8}, read={"max_num_seqs": 4}),  # the server knows best
-         {**BASE, "server_seats source=read": 8, "server_seats_left": 5}),
+         {**BASE, "server_max_num_seqs source=read": 8, "server_slots_free": 5}),
         (replace(UP, given={"max_num_seqs": 1}),
-         {**BASE, "server_seats source=given": 2, "server_seats_left": 0}),
+         {**BASE, "server_max_num_seqs source=given": 2, "server_slots_free": 0}),
         (replace(UP, samples=(replace(sample(99.5), engine_cpu_s=7.5),)),
          {**BASE, "engine_cpu_seconds_total": 7.5}),
         (replace(UP, cache={}, samples=(sample(99.5, kv=nan),)),
@@ -83,8 +89,8 @@ def test_seats_are_inferred():
     """Six scrapes with 12 running while others wait: no seat is free."""
     full = tuple(replace(sample(i, running=12), waiting=4.0) for i in range(94, 100))
     found = values_of(replace(UP, samples=full))
-    assert found["server_seats source=inferred"] == 12
-    assert found["server_seats_left"] == 0
+    assert found["server_max_num_seqs source=inferred"] == 12
+    assert found["server_slots_free"] == 0
 
 
 def test_ttft_is_split_over_the_last_minute():
@@ -110,10 +116,10 @@ def test_an_h200s_recorded_readings():
     """Every figure in base units, equal to what NVML said; one line for each throttle reason."""
     nvml = Recorded()
     source = NvmlGpus.open(nvml)
-    gpus = [Gpu.of(said) for said in source.gpus()]
+    gpus = [GpuInfo.of(said) for said in source.gpus()]
     source.read(nvml.go_to(2))
     at_ns = nvml.go_to(3)
-    text = page_of(GPU, gpu_values(gpus, source.read(at_ns), at_ns + S // 2))
+    text = render_metrics(GPU, gpu_values(gpus, source.read(at_ns), at_ns + S // 2))
     found = {
         name.removeprefix("harness_gpu_"): value
         for (name, labels), value in lines_of(text).items()
@@ -150,18 +156,18 @@ def test_another_machines_gpus_and_engine_through_our_exporter():
     """What NVML and the process table said there is what a run reads here, in our units again."""
     nvml = Recorded()
     source = NvmlGpus.open(nvml)
-    gpus = [Gpu.of(said) for said in source.gpus()]
+    gpus = [GpuInfo.of(said) for said in source.gpus()]
     source.read(nvml.go_to(2))
     (there,) = source.read(nvml.go_to(3))
-    seen = Seen(up=True, samples=[ServerSample(0, engine_cpu_s=7.5)])
-    text = page_of(GPU, gpu_values(gpus, [there], there.at_ns))
-    text += page_of(TARGET, target_values(seen, 0))
+    seen = TargetState(up=True, samples=[ServerSample(0, engine_cpu_s=7.5)])
+    text = render_metrics(GPU, gpu_values(gpus, [there], there.at_ns))
+    text += render_metrics(TARGET, target_values(seen, 0))
     with little_server(lambda _path, _body: http(text, kind="text/plain")) as server:
         found = open_gpus(f"http://127.0.0.1:{server.port}", None)
         assert found.source is not None
         (here,) = found.source.read(there.at_ns)
         samples = [ServerSample(1), ServerSample(1, engine_cpu_s=1.0)]  # the second: seen from here
-        told = [found.told(sample).engine_cpu_s for sample in samples]
+        told = [found.with_engine_cpu(sample).engine_cpu_s for sample in samples]
         found.source.close()
     assert found.found == tuple(gpus)
     got, want = asdict(here), asdict(there)
@@ -173,7 +179,7 @@ def test_figures_that_a_gpu_lacks_have_no_line():
     """NaN is nothing: a query finds no series instead of a wrong one."""
     nvml = Recorded(lacks=("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues"))
     source = NvmlGpus.open(nvml)
-    text = page_of(GPU, gpu_values([], source.read(nvml.go_to(0)), nvml.go_to(0)))
+    text = render_metrics(GPU, gpu_values([], source.read(nvml.go_to(0)), nvml.go_to(0)))
     assert b"energy" not in text
     assert b"pcie" not in text
     assert b"harness_gpu_power_watts" in text
@@ -190,7 +196,9 @@ INFO = {"vllm_config": {"scheduler_config": {"max_num_seqs": 5}}}
 
 def reader(port: int) -> TargetReader:
     """Of a server on this machine."""
-    return TargetReader(Access(Address.parse(f"http://127.0.0.1:{port}"), api_key="s3cret"), {})
+    return TargetReader(
+        TargetAccess(Address.parse(f"http://127.0.0.1:{port}"), api_key="s3cret"), {}
+    )
 
 
 def test_a_target_is_read_lost_and_found_again():
@@ -206,7 +214,7 @@ def test_a_target_is_read_lost_and_found_again():
         target = reader(server.port)
         for _ in range(3):
             target.read()
-        text = made(target, GpuReader(NONE))
+        text = render_page(target, GpuReader(NONE))
         lines = lines_of(text)
         asked = [path.partition("?")[0] for path in server.paths]
         answers["/metrics"] = SAYS.replace(b" 100", b" 7")  # it was restarted between two scrapes
@@ -215,14 +223,17 @@ def test_a_target_is_read_lost_and_found_again():
     assert asked == ["/metrics", "/server_info", "/metrics", "/metrics"]
     assert lines["harness_server_kv_tokens", ()] == 16_000
     assert lines["harness_server_kv_free_tokens", ()] == 8_000
-    assert lines["harness_server_seats", (("source", "read"),)] == 5
-    assert lines["harness_server_seats_left", ()] == 2
+    assert lines["harness_server_max_num_seqs", (("source", "read"),)] == 5
+    assert lines["harness_server_slots_free", ()] == 2
     assert again == 1
     assert b"s3cret" not in text
     target.read()
     assert target.why.startswith("nothing listens at http://127.0.0.1:")
     info = ("harness_target_info", (("target", target.seen.target),))
-    assert lines_of(made(target, GpuReader(NONE))) == {("harness_target_up", ()): 0.0, info: 1.0}
+    assert lines_of(render_page(target, GpuReader(NONE))) == {
+        ("harness_target_up", ()): 0.0,
+        info: 1.0,
+    }
     assert re.fullmatch(r"127\.0\.0\.1:\d+", target.seen.target)
 
 
@@ -233,20 +244,20 @@ def test_a_server_that_is_no_vllm():
         target.read()
         target.close()
     assert target.why == (
-        f"http://127.0.0.1:{server.port}/metrics answers 200 without a figure of vLLM's: expected "
+        f"http://127.0.0.1:{server.port}/metrics answers 200 without a metric of vLLM's: expected "
         "a vLLM server; look at it with curl."
     )
 
 
 def test_labels_are_escaped_and_families_without_a_figure_left_out():
     """As the text format wants it, read back by two parsers."""
-    rows = [Exported(key, key, "gauge", "with \\ and\nline", ("x",)) for key in "abcd"]
+    rows = [MetricDefinition(key, key, "gauge", "with \\ and\nline", ("x",)) for key in "abcd"]
     values = {
         "a": {('q"\\\n',): 1.5, ("y",): nan},
         "b": {("y",): nan},
         "d": {("p",): inf, ("m",): -inf, ("w",): 2.0**60},
     }
-    text = page_of(rows, values)
+    text = render_metrics(rows, values)
     assert lines_of(text) == {
         ("a", (("x", 'q"\\\n'),)): 1.5,
         ("d", (("x", "p"),)): inf,
@@ -263,7 +274,7 @@ def test_labels_are_escaped_and_families_without_a_figure_left_out():
 
 def test_names_keep_prometheus_rules():
     """Prefix, base units, no colon, `_total` on counters alone; every name once."""
-    rows = [row for some in EXPORTED.values() for row in some]
+    rows = [row for some in METRIC_DEFINITIONS.values() for row in some]
     names = [row.name for row in rows]
     assert len(set(names)) == len(names)
     assert [n for n in names if not n.startswith("harness_") or ":" in n] == []
@@ -275,11 +286,11 @@ def test_promtool_likes_the_page():
     """`promtool check metrics` of a target and an H200, without a remark."""
     nvml = Recorded()
     source = NvmlGpus.open(nvml)
-    gpus = [Gpu.of(said) for said in source.gpus()]
+    gpus = [GpuInfo.of(said) for said in source.gpus()]
     source.read(nvml.go_to(2))
     at_ns = nvml.go_to(3)
     seen = replace(UP, samples=(sample(40, n=5), sample(99, n=25)), given={"max_num_seqs": 8})
-    text = page_of(TARGET, target_values(seen, 100 * S)) + page_of(
+    text = render_metrics(TARGET, target_values(seen, 100 * S)) + render_metrics(
         GPU, gpu_values(gpus, source.read(at_ns), at_ns)
     )
     assert promtool("check", "metrics", stdin=text) == ""

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(__file__).parents[1] / "harness"
 LAYERS = {
-    "errors": -1, "units": 0,  # units refuse with errors
+    "errors": -1, "units": 0, "extensions": 0, "fast_exit": 0,  # units refuse with errors
     "measure": 1, "load": 1,
     "wire": 2, "engine": 2, "runfolder": 2,
-    "server": 3,
+    "simulator": 3, "server": 3,
     "export": 4,
-    "drive": 5,
-    "study": 6, "report": 6,
-    "cli": 7, "__main__": 8,
+    "reader": 5, "webpage": 5,
+    "senders": 6,
+    "drive": 7,
+    "study": 8, "report": 8,
+    "cli": 9, "__main__": 10,
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 FORBIDDEN = {  # third-party imports that a folder must do without
-    "locust": set(LAYERS) - {"drive"},
-    "gevent": set(LAYERS) - {"drive"},
+    "locust": set(LAYERS) - {"senders", "webpage", "drive"},
+    "gevent": set(LAYERS) - {"reader", "senders", "webpage", "drive"},
     "matplotlib": set(LAYERS) - {"report"},
     "socket": {"errors", "units", "measure", "load"},
     "time": {"errors", "units", "measure", "load"},
@@ -38,8 +39,13 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
+@cache  # both tests below look at every file
+def imports(path: Path) -> list[tuple[str, int]]:
     """Every module that a file imports at run time or for its types, with the line."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -49,25 +55,24 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((name, node.lineno) for name in names)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_arrows_point_down(path: Path) -> None:
+def test_arrows_point_down() -> None:
     """A file imports from its own folder and from lower layers."""
-    here = part_of(path)
     wrong = []
-    for name, line in imports(path):
+    for file, name, line in [(path, *one) for path in FILES for one in imports(path)]:
+        here = part_of(file)
         parts = name.split(".")
         if parts[0] != "harness" or here == "__init__" or parts[1] == "__version__":
             continue
         if parts[1] != here and LAYERS[parts[1]] >= LAYERS[here]:
-            wrong.append(f"line {line}: {here} ({LAYERS[here]}) imports {name}")
+            wrong.append(f"{file}:{line}: {here} ({LAYERS[here]}) imports {name}")
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_pure_folders_stay_pure(path: Path) -> None:
+def test_pure_folders_stay_pure() -> None:
     """Locust and gevent stay in drive; what is pure knows no socket and no clock."""
     wrong = [
-        f"line {line}: {name}"
+        f"{path}:{line}: {name}"
+        for path in FILES
         for name, line in imports(path)
         if part_of(path) in FORBIDDEN.get(name.split(".")[0], ())
     ]
@@ -78,3 +83,11 @@ def test_every_part_has_a_layer() -> None:
     """A new folder must be given its place here and in docs/design.md."""
     parts = {part_of(path) for path in FILES} - {"__init__"}
     assert parts - set(LAYERS) == set()
+
+
+def test_packages_say_their_layer() -> None:
+    """The docstring of each folder names the layer that it is tested to be in."""
+    docs = {name: (PACKAGE / name / "__init__.py") for name in LAYERS}
+    texts = {name: path.read_text() for name, path in docs.items() if path.exists()}
+    got = {name: text.partition("Layer ")[2][:1] for name, text in texts.items()}
+    assert got == {name: str(LAYERS[name]) for name in texts}

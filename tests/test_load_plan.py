@@ -9,7 +9,7 @@ import pytest
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS
 from harness.load.lengths import SHAPES, Lengths
-from harness.load.planner import clipped, plan, plan_lengths, randomness
+from harness.load.plan import count_clipped, plan, plan_lengths, seeded_random
 from harness.load.tokens import TEXT_WORDS, Calibration, calibrate, prompt_ids, prompt_text
 from harness.load.workloads import WORKLOADS, workload
 
@@ -72,13 +72,13 @@ def test_long_requests_are_clipped_to_the_context(name: str, api: str, context: 
     spec = plan(clips, 5, 2, 7)
     assert (spec.prompt_tokens, spec.output_tokens) == plan_lengths(clips, 5, 2, 7)
     many = sum(sum(plan_lengths(whole, 5, 0, n)) > room for n in range(1000))
-    assert (clipped(clips, 5), clipped(whole, 5)) == (many, 0)
+    assert (count_clipped(clips, 5), count_clipped(whole, 5)) == (many, 0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_have_their_mean_and_deviation(shape: str) -> None:
     """A shape's sample has mean 1000 and deviation 300 (fixed: 0)."""
-    draws = [Lengths(shape, 1000, 0.3).draw(rng) for rng in [randomness(shape)] for _ in SOME]
+    draws = [Lengths(shape, 1000, 0.3).draw(rng) for rng in [seeded_random(shape)] for _ in SOME]
     assert fmean(draws) == pytest.approx(1000, rel=0.03)
     assert pstdev(draws) == pytest.approx(0 if shape == "fixed" else 300, rel=0.08)
 
@@ -86,8 +86,8 @@ def test_shapes_have_their_mean_and_deviation(shape: str) -> None:
 @pytest.mark.parametrize("tokens", [1, 2, 8, 9, 255, TEXT_WORDS + 17, 2 * TEXT_WORDS])
 def test_prompts_have_the_wanted_length(tokens: int) -> None:
     """As many words, and exactly as many ids, as asked, at every size."""
-    assert len(prompt_text(tokens, randomness("some")).split(" ")) == tokens
-    assert len(prompt_ids(tokens, randomness("some"))) == tokens
+    assert len(prompt_text(tokens, seeded_random("some")).split(" ")) == tokens
+    assert len(prompt_ids(tokens, seeded_random("some"))) == tokens
 
 
 def test_calibration_recovers_the_tokenizer() -> None:
@@ -102,7 +102,7 @@ def test_calibration_recovers_the_tokenizer() -> None:
 )
 def test_arrivals_keep_their_rate(name: str, deviation: float) -> None:
     """At 10/s the gaps have mean 100 ms and the process's own deviation (cv 0, 1, 2)."""
-    at = [ns / 1e9 for ns in islice(ARRIVALS[name](10.0, randomness("some")), 20_000)]
+    at = [ns / 1e9 for ns in islice(ARRIVALS[name](10.0, seeded_random("some")), 20_000)]
     gaps = [b - a for a, b in pairwise(at)]
     assert fmean(gaps) == pytest.approx(0.1, rel=0.05)
     assert pstdev(gaps) == pytest.approx(deviation, rel=0.05, abs=1e-6)
@@ -110,7 +110,7 @@ def test_arrivals_keep_their_rate(name: str, deviation: float) -> None:
 
 def test_closed_arrivals_have_no_schedule() -> None:
     """Closed loops are due at -1: when the last answer has ended."""
-    assert list(islice(ARRIVALS["closed"](1.0, randomness("some")), 3)) == [-1, -1, -1]
+    assert list(islice(ARRIVALS["closed"](1.0, seeded_random("some")), 3)) == [-1, -1, -1]
 
 
 @pytest.mark.parametrize(("wrong", "word"), [("chats", "chat, completions"), ("", "try 'chat'")])

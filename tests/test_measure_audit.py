@@ -6,11 +6,16 @@ Tokens arrive every 100 ms, 20 a second in all.
 import pytest
 from measure_tables import SECOND, record, table, window
 
-from harness.measure.audit import audit_sentence, audit_tokens, little, prefix_surplus
-from harness.measure.ledger import in_flight
-from harness.measure.records import Outcome
-from harness.measure.samples import ServerSample
-from harness.measure.typed import to_json
+from harness.measure.diagnosis.audit import (
+    apply_littles_law,
+    audit_sentence,
+    audit_tokens,
+    prefix_surplus,
+)
+from harness.measure.records.ledger import mean_in_flight
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.samples import ServerSample
+from harness.measure.typed_json import to_json
 
 TEN_S = window(2, 0, 10)
 BUSY = [
@@ -18,6 +23,7 @@ BUSY = [
     for s in range(10)
     for u in range(2)
 ]
+THIRD = [record(40 + s, 1000 * s, [1000 * s + 100 * k for k in range(1, 11)]) for s in range(10)]
 ONE_IDLE = [r for r in BUSY if r.number % 2 == 0]
 FAILED = record(20, 5000, [], done=5500, outcome=Outcome.status)
 
@@ -42,7 +48,7 @@ def scrapes(generated=0.0, queries=0.0, hits=0.0):
 )
 def test_littles_law(records, want):
     """N, X, R and what is under way by the records against the users."""
-    law = little(table(*records), TEN_S)
+    law = apply_littles_law(table(*records), TEN_S)
     assert (law.n, law.x, law.r_s, law.error) == want
 
 
@@ -52,7 +58,7 @@ def test_littles_law(records, want):
 )
 def test_requests_under_way(start_s, end_s, want):
     """Mean over the time asked for."""
-    assert in_flight(table(*BUSY), round(start_s * SECOND), round(end_s * SECOND)) == want
+    assert mean_in_flight(table(*BUSY), round(start_s * SECOND), round(end_s * SECOND)) == want
 
 
 @pytest.mark.parametrize(
@@ -101,8 +107,14 @@ def test_hits_in_the_prefix_cache(hits, shared, want):
         (BUSY, [], ""),
         (BUSY, scrapes(120, 1000, 356), "10% of the prompt tokens came from"),
         (BUSY, scrapes(300), "the server generated 300 tokens while this client received 120"),
-        (BUSY[::2] + BUSY[1:3:2], [], "1.1 requests were under way with 2 users"),  # 11 s of 10
+        (BUSY[::2] + BUSY[1:3:2], [], "1.1 requests were in flight with 2 users"),  # 11 s of 10
         (BUSY[:8], [], ""),  # too few to say
+        # 3 x 10 s of work within 10 s by 2 users: too many are no idle client
+        (
+            BUSY + THIRD,
+            [],
+            "3.0 requests were in flight with 2 users (Little's law N = X R does not hold): re",
+        ),
     ],
 )
 def test_why_a_step_must_not_be_used(records, samples, want):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from knee_model import Model
 
-from harness.measure.compare import (
-    ERRORS,
+from harness.measure.search.comparison import (
+    ERROR_SHARE,
     KNEE,
     Z95,
     Change,
@@ -20,18 +20,18 @@ from harness.measure.compare import (
     Side,
     compare,
     holm,
-    knee,
-    latency,
-    rate,
-    share,
+    knee_side,
+    latency_side,
+    rate_side,
+    share_side,
 )
-from harness.measure.fit import Crossing
-from harness.study.compare import pairs_of
+from harness.measure.search.fit import Crossing
+from harness.study.compare_folders import common_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.compare import Difference
+    from harness.measure.search.comparison import Difference
 
 
 def side(point: float, error: float) -> Side:
@@ -130,7 +130,7 @@ def test_a_quantile_and_its_interval(
     q: float, values: np.ndarray, blocks: np.ndarray, ms: float, within: tuple[float, float]
 ) -> None:
     """The upper order statistic, as numpy has it, between two others."""
-    got = latency(q, values, blocks)
+    got = latency_side(q, values, blocks)
     lo, hi = (exp(x) / 1e6 if x < inf else inf for x in got.bounds(Z95))
     assert got.value == ms == np.quantile(values, q, method="higher") / 1e6
     assert (lo, hi) == pytest.approx(within, abs=1.01) or (lo <= within[0] and hi == within[1])
@@ -147,7 +147,7 @@ def test_a_quantile_and_its_interval(
 )
 def test_a_rate_and_its_error(amounts: list[int], users: int, error: float) -> None:
     """100 a block of a second, as sure as the blocks are alike."""
-    got = rate(np.array(amounts), np.ones(8), users, 1)
+    got = rate_side(np.array(amounts), np.ones(8), users, 1)
     lo, hi = got.bounds(1.0)
     assert got.value == pytest.approx(100)
     assert (hi - lo) / 2 / 1.08 == pytest.approx(error, rel=0.02)  # t of 7 degrees for z = 1
@@ -159,12 +159,12 @@ def test_a_rate_and_its_error(amounts: list[int], users: int, error: float) -> N
 )
 def test_a_share_of_failures(hits: int, n: int, want: tuple[float, float]) -> None:
     """Wilson's interval, as the textbooks have it."""
-    assert share(hits, n).bounds(Z95) == pytest.approx(want, abs=1e-4)
+    assert share_side(hits, n).bounds(Z95) == pytest.approx(want, abs=1e-4)
 
 
 def failures(hits: int, n: int) -> Difference:
     """None of 400 failed in A."""
-    return compare([Pair(ERRORS, 8, share(0, 400), share(hits, n))], 0.05, 0.01)[0]
+    return compare([Pair(ERROR_SHARE, 8, share_side(0, 400), share_side(hits, n))], 0.05, 0.01)[0]
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ CROSS = Crossing(100, 97, 103, np.array([97.0] * 15 + [100] * 370 + [103] * 15),
 )  # fmt: skip
 def test_knees(other: Crossing, verdict: Change, *, beyond: bool) -> None:
     """Also one that lies beyond what was held."""
-    (got,) = compare([Pair(KNEE, 0, knee(CROSS), knee(other))], 0.045, 0.01)
+    (got,) = compare([Pair(KNEE, 0, knee_side(CROSS), knee_side(other))], 0.045, 0.01)
     assert (got.verdict, got.beyond, got.b) == (verdict, beyond, other.users)
 
 
 def test_nothing_known_is_no_green() -> None:
     """Three requests a side: no figure has an interval, and the exit code says so."""
-    few = latency(0.5, VALUES[:3], IN_TURN[:3])
+    few = latency_side(0.5, VALUES[:3], IN_TURN[:3])
     for extra, want in (([], 6), ([pair(0, 0.01)], 0), ([pair(1, 0.01)], 99)):
         pairs = [Pair("ttft_p50", 8, few, few), *extra]
         found = Comparison("a", "b", 0.05, {}, compare(pairs, 0.05, 0.01))
@@ -223,8 +223,8 @@ def test_pairs_of_a_model(figure: Callable[[str], None]) -> None:
     alarms = worse = beyond = 0
     for i, users in enumerate(np.exp(np.random.default_rng(5).uniform(log(20), log(200), 25))):
         a, same = Model(users).searched(3 * i), Model(users).searched(3 * i + 1)
-        lower = pairs_of(a, Model(0.9 * users).searched(3 * i + 2))
-        alarms += any(d.verdict is Change.worse for d in compare(pairs_of(a, same), 0, 0.01))
+        lower = common_pairs(a, Model(0.9 * users).searched(3 * i + 2))
+        alarms += any(d.verdict is Change.worse for d in compare(common_pairs(a, same), 0, 0.01))
         worse += compare(lower, 0, 0.01)[0].verdict is Change.worse
         beyond += compare(lower, 0.05, 0.01)[0].beyond
     figure(
@@ -241,12 +241,12 @@ def test_pairs_of_a_model(figure: Callable[[str], None]) -> None:
     [
         (Model(100, ttft=1.4), {"ttft_p50", "ttft_p95", "e2e_p50", "e2e_p95"}),
         (Model(100, itl=1.3), {"itl_p50", "itl_p95", "tpot_p50", "e2e_p50"}),
-        (Model(100, fail=0.08), {ERRORS}),
+        (Model(100, fail=0.08), {ERROR_SHARE}),
     ],
 )
 def test_what_changed_is_named(other: Model, metrics: set[str]) -> None:
     """One level of 2,000 requests, without a search: each change shows where it belongs."""
     a = Model(100).held(1, (64, 2000), searched=False)
-    found = compare(pairs_of(a, other.held(2, (64, 2000), searched=False)), 0.05, 0.01)
+    found = compare(common_pairs(a, other.held(2, (64, 2000), searched=False)), 0.05, 0.01)
     assert metrics <= {d.metric for d in found if d.beyond}
     assert {d.metric for d in found if d.verdict is Change.better} == set()

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from measure_tables import MS, record, table
 
 from harness.errors import ConfigError
-from harness.measure.beside import OLD_RECORDS, beside, rows
-from harness.measure.compat import COMPAT, LINEAR, PER, STEP, tools
-from harness.measure.evidence import Window
+from harness.measure.compat import TOOLS, parse_tools
+from harness.measure.compat.definitions import COMPAT, LINEAR_RULE, PER_WORDS, STEP_RULE
+from harness.measure.compat.tool_comparison import (
+    OLD_RECORDS,
+    ToolComparison,
+    WeightedValues,
+    instants_of,
+)
 from harness.measure.metrics import METRICS
-from harness.measure.records import Outcome
-from harness.measure.theirs import Values, instants, statistic
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.scan import scan
+from harness.measure.search.evidence import Window
+
+if TYPE_CHECKING:
+    from harness.measure.records.record_table import RecordTable
 
 # connects from 5 to 10; the role comes at 100, tokens at 110, 130 and, two of them, at 190: the
 # first of the two was in a chunk without text before. An empty finish comes at 200, the end at 205.
@@ -36,9 +46,23 @@ ALL = table(CHAT, PLAIN, FAILED)
 WINDOW = (0, 1000 * MS)
 
 
+def compared(whole: RecordTable, windows: list[tuple[int, int]]) -> ToolComparison:
+    """The comparison of some windows, with all tokens counted."""
+    comparison = ToolComparison(whole, windows)
+    scan(whole, comparison.visitors)
+    return comparison
+
+
+def levels_of(name: str, whole: RecordTable, windows: list[Window]) -> list[dict[str, Any]]:
+    """The levels of a tool's entry in result.json."""
+    spans = [(w.settled_ns, w.end_ns) for w in windows]
+    return compared(whole, spans).entry(name, windows)["levels"]
+
+
 def figures(tool: str, *records: object) -> dict[str, dict[str, object]]:
     """Rows by `name statistic`."""
-    made = rows(COMPAT[tool], table(*records) if records else ALL, [WINDOW])
+    whole = table(*records) if records else ALL
+    made = compared(whole, [WINDOW]).rows(COMPAT[tool], [WINDOW])
     return {f"{r['name']} {r['statistic']}".strip(): r for r in made}
 
 
@@ -144,35 +168,35 @@ def test_why_they_differ(tool: str, name: str, records: list[object], why: str) 
 @pytest.mark.parametrize(
     ("q", "rule", "weights", "want"),
     [
-        (-1, LINEAR, [1, 1, 1, 1], 25),
-        (-1, STEP, [1, 1, 1, 3], 30),  # (10 + 20 + 30 + 3 * 40) / 6 = 180 / 6
-        (0.5, LINEAR, [1, 1, 1, 1], 25),
-        (0.95, LINEAR, [1, 1, 1, 1], 38.5),  # place 2.85
-        (0.5, STEP, [1, 1, 1, 1], 20),  # half of the weight is reached there
-        (0.5, STEP, [1, 1, 1, 3], 30),  # 3 of 6
-        (0.95, STEP, [1, 1, 1, 1], 40),
+        (-1, LINEAR_RULE, [1, 1, 1, 1], 25),
+        (-1, STEP_RULE, [1, 1, 1, 3], 30),  # (10 + 20 + 30 + 3 * 40) / 6 = 180 / 6
+        (0.5, LINEAR_RULE, [1, 1, 1, 1], 25),
+        (0.95, LINEAR_RULE, [1, 1, 1, 1], 38.5),  # place 2.85
+        (0.5, STEP_RULE, [1, 1, 1, 1], 20),  # half of the weight is reached there
+        (0.5, STEP_RULE, [1, 1, 1, 3], 30),  # 3 of 6
+        (0.95, STEP_RULE, [1, 1, 1, 1], 40),
     ],
 )
 def test_means_and_quantiles(q: float, rule: str, weights: list[float], want: float) -> None:
     """Numpy's default, and the weighted one that takes a value as it is."""
-    seen = Values(np.array([30.0, 10, 20, 40]), np.array(weights, np.float64)[[2, 0, 1, 3]])
-    assert statistic(seen, q, rule) == pytest.approx(want)
+    seen = WeightedValues(np.array([30.0, 10, 20, 40]), np.array(weights, np.float64)[[2, 0, 1, 3]])
+    assert seen.statistic(q, rule) == pytest.approx(want)
 
 
 def test_a_tool_with_nothing_to_look_at() -> None:
     """No requests, or only failed ones: rows without figures."""
     for records in ([], [FAILED], [record(0, 1, [], done=2)]):
         for tool in COMPAT.values():
-            theirs = {r["theirs"] for r in rows(tool, table(*records), [WINDOW])
-                      if r["unit"] == "ms" and r["metric"] in ("ttft", "itl")}  # fmt: skip
-            assert theirs == {None}
+            made = compared(table(*records), [WINDOW]).rows(tool, [WINDOW])
+            theirs = [r["theirs"] for r in made if r["metric"] in ("ttft", "itl")]
+            assert set(theirs) == {None}
 
 
 def test_records_of_an_older_version_are_approximate() -> None:
     """Without the count of empty chunks the tokens stand for the chunks, and it is said."""
     old = replace(CHAT, events_before=-1, silent_events=-1, last_silent_ns=-1)
     window = Window(0, 2, "hold", 0, 0, 1, 1000 * MS, 1000 * MS)
-    levels = {name: beside(tool, table(old), [window])["levels"] for name, tool in COMPAT.items()}
+    levels = {name: levels_of(name, table(old), [window]) for name in COMPAT}
     assert [name for name in COMPAT if levels[name][0]["approximate"]] == ["vllm-bench"]
     assert levels["vllm-bench"][0]["approximate"] == OLD_RECORDS
     got = {f"{r['name']} {r['statistic']}": r["theirs"] for r in levels["vllm-bench"][0]["rows"]}
@@ -185,7 +209,7 @@ def test_levels_are_told_apart() -> None:
     windows = [Window(0, 4, "hold", 0, 0, 100 * MS, 350 * MS, 0),
                Window(1, 2, "hold", 350 * MS, 0, 400 * MS, 450 * MS, 0),
                Window(2, 4, "hold", 450 * MS, 0, 460 * MS, 1000 * MS, 0)]  # fmt: skip
-    levels = beside(COMPAT["aiperf"], ALL, windows)["levels"]
+    levels = levels_of("aiperf", ALL, windows)
     assert [(x["users"], x["requests"], x["left_out"]) for x in levels] == [(2, 0, 0), (4, 2, 1)]
 
 
@@ -195,24 +219,29 @@ def test_levels_are_told_apart() -> None:
 )
 def test_names_are_read(text: str, want: tuple[str, ...]) -> None:
     """One tool, or several with commas."""
-    assert tools(text) == want
+    assert parse_tools(text) == want
 
 
 @pytest.mark.parametrize("text", ["", "vllm", "aiperf,", "aiperf;guidellm"])
 def test_an_unknown_tool_is_refused(text: str) -> None:
     """One sentence that lists them."""
     with pytest.raises(ConfigError, match="expected one or more of vllm-bench, guidellm, aiperf"):
-        tools(text)
+        parse_tools(text)
+
+
+def test_the_names_are_those_of_the_table() -> None:
+    """`--help` knows them without importing the definitions."""
+    assert tuple(COMPAT) == TOOLS
 
 
 @pytest.mark.parametrize("tool", COMPAT.values(), ids=COMPAT)
 def test_every_definition_is_cited(tool) -> None:
     """An address, what it says, and instants that exist; an address that states a version fits."""
-    known = set(instants(ALL))
+    known = set(instants_of(ALL))
     for d in tool.definitions:
         assert {d.start, d.end} <= known
         assert d.key in METRICS
-        assert d.per in PER
+        assert d.per in PER_WORDS
         assert d.source.startswith("https://")
         assert d.says.endswith(".")
         assert re.findall(r"/v(\d[\d.]*)/", d.source) in ([], [tool.version])

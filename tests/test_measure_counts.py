@@ -13,11 +13,12 @@ from counted import expected, records, with_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure.buckets import BUCKETS_S, Counts, ladder
-from harness.measure.counts import RunCounts
-from harness.measure.records import Outcome, RequestRecord, ns_array
+from harness.measure.histogram import bucket_ladder
+from harness.measure.metrics import HISTOGRAMS
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
+from harness.measure.run_counts import HistogramCounter, RunCounts
 from harness.measure.slo import Slo
-from harness.measure.table import RecordTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +97,7 @@ def test_an_event_counts_when_its_part_arrives():
 )  # fmt: skip
 def test_a_bound_belongs_to_its_bucket(ns, bucket):
     """As Prometheus has it: at most the bound."""
-    counts = Counts(BUCKETS_S["itl"])
+    counts = HistogramCounter(HISTOGRAMS["itl"].buckets_s)
     counts.add(np.array([ns]))
     found = counts.histogram()
     assert found.bounds[found.counts.index(1.0)] == bucket
@@ -105,13 +106,13 @@ def test_a_bound_belongs_to_its_bucket(ns, bucket):
 
 def test_bounds():
     """Ten to a decade, whole microseconds, +Inf at the end; what people promise is a bound."""
-    assert ladder(1_000, 10_000) == (
+    assert bucket_ladder(1_000, 10_000) == (
         0.001, 0.00125, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, inf
     )  # fmt: skip
     promised = {"ttft": (0.2, 0.5, 1, 2, 5), "itl": (0.02, 0.05, 0.1), "e2e": (10, 30, 60)}
     assert [limit for key, some in promised.items() for limit in some
-            if limit not in BUCKETS_S[key]] == []  # fmt: skip
-    widest = max(b / a for row in BUCKETS_S.values() for a, b in pairwise(row[:-1]))
+            if limit not in HISTOGRAMS[key].buckets_s] == []  # fmt: skip
+    widest = max(b / a for row in HISTOGRAMS.values() for a, b in pairwise(row.buckets_s[:-1]))
     assert widest == pytest.approx(4 / 3)
 
 

@@ -8,35 +8,35 @@ import pytest
 from level_seeds import SEEDS, levels
 from measure_tables import SECOND, record, table, window
 
-from harness.measure.decide import (
+from harness.measure.latency_figures import MAX_LIFETIMES_PER_BLOCK
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.scan import scan
+from harness.measure.search.decide import (
     ALPHA,
-    ERRORS,
+    ERROR_RATE,
     ERRORS_WEIGHT,
-    TOGETHER,
+    WAVES_PER_LIFETIME,
     Verdict,
-    counted,
+    count_in_order,
+    count_slices,
     counts_of,
     decide,
     holm,
-    in_order,
-    met,
-    missed,
+    p_met,
+    p_missed,
 )  # fmt: skip
-from harness.measure.evidence import Judged
-from harness.measure.figures import LIFETIMES
-from harness.measure.records import Outcome
-from harness.measure.slo import Slo
-from harness.measure.stats import (
-    MOST_BLOCKS,
-    at_least,
+from harness.measure.search.evidence import EvidenceCounter, gather_evidence
+from harness.measure.search.statistics import (
+    MAX_BLOCKS,
+    binomial_tail,
     block_count,
     design_effects,
-    highest,
-    joined,
-    student,
+    student_p_value,
+    sum_groups,
+    tail_of,
 )  # fmt: skip
-from harness.measure.summary import Tokens, window_summary
-from harness.measure.walk import walk
+from harness.measure.slo import Slo
+from harness.measure.window_summary import WindowTokens, window_summary
 
 WRONG = 15  # of 200: what a true 5% gives in 95% of such tests
 SHARES = (0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)  # of the share allowed
@@ -51,7 +51,7 @@ def seeds(kind, users, n, allowed, shares, seed=1):
     over = took > limits[:, None, None]
     # who shares one fate entirely is well or not, and nothing between
     seen = None if kind == "fate" else took
-    return in_order("x", allowed, over, sent, users=users, values=seen)
+    return count_in_order("x", allowed, over, sent, users=users, values=seen)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_wrong_verdicts(kind, users):
     for allowed in (0.05, 0.01):
         for n in (60, 200, 600, 2000):
             counts = seeds(kind, users, n, allowed, SHARES)
-            for times, below, above in zip(SHARES, met(counts), missed(counts), strict=True):
+            for times, below, above in zip(SHARES, p_met(counts), p_missed(counts), strict=True):
                 if times >= 1:
                     wrong["met", allowed, n, times] = int((below <= ALPHA).sum())
                 if times <= 1:
@@ -87,7 +87,7 @@ def test_wrong_verdicts(kind, users):
 )
 def test_four_times_the_allowed_share_is_missed(kind, users, n):
     """In 90% of the seeds, with a p95 and the failures that are tested beside it."""
-    p = missed(seeds(kind, users, n, 0.05, [4]))
+    p = p_missed(seeds(kind, users, n, 0.05, [4]))
     assert (p <= ALPHA / (1 + ERRORS_WEIGHT)).sum() >= 0.9 * SEEDS
 
 
@@ -100,8 +100,8 @@ def test_so_many_clean_requests_are_enough(allowed, users, enough):
     """Independent ones: met in 90% of the seeds, and in none with two thirds of them."""
     for n, least, most in ((enough, 0.9 * SEEDS, SEEDS), (enough // 2, 0, 0)):
         sent, took = levels("independent", users, n, 2)
-        clean = in_order("x", allowed, took > 9, sent, users=users, values=took)
-        assert least <= (met(clean) <= ALPHA).sum() <= most
+        clean = count_in_order("x", allowed, took > 9, sent, users=users, values=took)
+        assert least <= (p_met(clean) <= ALPHA).sum() <= most
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.9, 0.99])
@@ -114,16 +114,17 @@ def test_gaps_of_whole_batches(memory, allowed):
         for i in range(1, steps.shape[1]):
             steps[:, i] = memory * steps[:, i - 1] + (1 - memory**2) ** 0.5 * steps[:, i]
         sizes, over = np.full(steps.shape[1], 8.0), steps > NormalDist().inv_cdf(1 - allowed)
-        blocks = min(max(lifetimes, 4), MOST_BLOCKS)  # as Judged has them, and as Gaps
-        wide = max(int(block_count(lifetimes, LIFETIMES)), 4)
+        blocks = min(max(lifetimes, 4), MAX_BLOCKS)  # as Judged has them, and as Gaps
+        wide = max(int(block_count(lifetimes, MAX_LIFETIMES_PER_BLOCK)), 4)
         above = design_effects(
-            joined(sizes, wide), joined(8 * highest(steps, 1 - 2 * allowed), wide)
+            sum_groups(sizes, wide), sum_groups(8 * tail_of(steps, 1 - 2 * allowed), wide)
         )
-        counts = counted(
-            "x", allowed, 8 * lifetimes, joined(sizes, blocks), joined(8 * over, blocks),
-            lifetimes=lifetimes, together=sizes.sum() / (TOGETHER * lifetimes), above=above,
+        counts = count_slices(
+            "x", allowed, 8 * lifetimes, sum_groups(sizes, blocks), sum_groups(8 * over, blocks),
+            lifetimes=lifetimes, together=sizes.sum() / (WAVES_PER_LIFETIME * lifetimes),
+            above=above,
         )  # fmt: skip
-        wrong += [int((p <= ALPHA).sum()) for p in (met(counts), missed(counts))]
+        wrong += [int((p <= ALPHA).sum()) for p in (p_met(counts), p_missed(counts))]
     assert 0 < max(wrong) <= WRONG, wrong
 
 
@@ -135,7 +136,7 @@ def test_a_run_is_wrong_as_seldom_as_a_level(kind, users):
         sent, took = levels(kind, users, 400, 10 + level)
         for allowed, values in ((0.05, took), (0.01, took[::-1]), (0.01, -took)):
             over = values > NormalDist().inv_cdf(1 - allowed)
-            p.append(missed(in_order("x", allowed, over, sent, users=users)))
+            p.append(p_missed(count_in_order("x", allowed, over, sent, users=users)))
     weights = np.array([1, 1, ERRORS_WEIGHT] * 5)
     wrong = [holm(row, weights)[0].any() for row in np.array(p).T]
     assert 0 < sum(wrong) <= WRONG
@@ -159,7 +160,7 @@ def test_holm(p, weights, want):
 def row(n, over, users, allowed=0.05, slo="x"):
     """N requests, each user's one second after the last, those in `over` over the limit."""
     hits = np.isin(np.arange(n), list(over))
-    return in_order(slo, allowed, hits, np.arange(n) / users, users=users)
+    return count_in_order(slo, allowed, hits, np.arange(n) / users, users=users)
 
 
 def evenly(n, k):
@@ -184,7 +185,7 @@ def evenly(n, k):
 )
 def test_decisions(one, want, more):
     """One SLO at one level, nothing failed: the verdict, and how many more would decide."""
-    fine = row(max(one.requests, 1), [], 4, 0.01, ERRORS)
+    fine = row(max(one.requests, 1), [], 4, 0.01, ERROR_RATE)
     (level,) = decide([[one, fine]])
     (told,) = level.slos
     assert (told.verdict, told.needs_more) == (want, more)
@@ -202,7 +203,7 @@ def test_decisions(one, want, more):
 )
 def test_how_many_may_fail(allowed, failed, want):
     """Of 200 requests at 4 users, all within the limit of an SLO that does not ask for more."""
-    (level,) = decide([[row(200, [], 4), row(200, failed, 4, allowed, ERRORS)]])
+    (level,) = decide([[row(200, [], 4), row(200, failed, 4, allowed, ERROR_RATE)]])
     assert (level.errors.verdict, level.errors.needs_more) == (want, None)
     assert level.slos[0].verdict is MET
 
@@ -210,12 +211,12 @@ def test_how_many_may_fail(allowed, failed, want):
 def test_what_is_asked_for_more_decides():
     """The same share over a p95, of as many more; of two thirds of them it does not."""
     for n, k in ((60, 6), (100, 9), (120, 2), (400, 12), (50, 0)):
-        (level,) = decide([[row(n, evenly(n, k), 4), row(n, [], 4, 0.01, ERRORS)]])
+        (level,) = decide([[row(n, evenly(n, k), 4), row(n, [], 4, 0.01, ERROR_RATE)]])
         more, few = level.slos[0].needs_more, k < 0.05 * n
         for whole, want in (n + more, MET if few else MISSED), (n + more * 2 // 3, OPEN):
             over = (ceil if few == (want is OPEN) else int)(k * whole / n)
             large = row(whole, evenly(whole, over), 4)
-            (level,) = decide([[large, row(whole, [], 4, 0.01, ERRORS)]])
+            (level,) = decide([[large, row(whole, [], 4, 0.01, ERROR_RATE)]])
             assert level.slos[0].verdict is want, (n, k, more)
 
 
@@ -233,9 +234,9 @@ def request(number, ttft=50.0, gap=20.0, outcome=Outcome.ok, sent=None):
 def of(records, slos, users=1, end_s=60, max_errors=0.01):
     """(verdict, over, n) of each SLO and of the failures, sent in 0 to `end_s`."""
     whole, span = table(*records), window(users, 0, end_s)
-    judged = Judged(whole, span, slos)
-    walk(whole, [judged])
-    gaps = Tokens.of(whole, (0, end_s * SECOND)).gaps
+    judged = EvidenceCounter(whole, span, slos)
+    scan(whole, [judged])
+    gaps = WindowTokens.of(whole, (0, end_s * SECOND)).gaps
     counts = counts_of(whole, span, slos, max_errors, judged=judged, gaps=gaps)
     (level,) = decide([counts])
     return [(one.verdict, one.n_over, one.n) for one in (*level.slos, level.errors)]
@@ -296,7 +297,7 @@ def test_binomial_tails(n, p):
     """As summed up term by term."""
     terms = [comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(n + 1)]
     want = np.cumsum(terms[::-1])[::-1]
-    got = at_least(np.arange(n + 1.0), np.full(n + 1, float(n)), p)
+    got = binomial_tail(np.arange(n + 1.0), np.full(n + 1, float(n)), p)
     assert got == pytest.approx(want, rel=1e-7, abs=1e-14)
 
 
@@ -308,14 +309,53 @@ def test_binomial_tails(n, p):
 def test_student(z, df, want):
     """A normal deviate is read as Student's."""
     p = 1 - NormalDist().cdf(z) if z < 5 else 2.7e-37
-    assert float(student(np.array(p), df)) == pytest.approx(want, rel=0.01)
+    assert float(student_p_value(np.array(p), df)) == pytest.approx(want, rel=0.01)
 
 
 def test_counts_may_be_many_at_a_time():
     """Rows of a leading axis are decided as one by one."""
     sent, took = levels("effect", 20, 400, 3)
-    many = in_order("x", 0.05, took > 1.5, sent, users=20, values=took)
+    many = count_in_order("x", 0.05, took > 1.5, sent, users=20, values=took)
     for i in (0, 7, 199):
-        one = in_order("x", 0.05, took[i] > 1.5, sent, users=20, values=took[i])
-        for test in (met, missed):
+        one = count_in_order("x", 0.05, took[i] > 1.5, sent, users=20, values=took[i])
+        for test in (p_met, p_missed):
             assert test(many)[i] == pytest.approx(float(test(one)))
+
+
+@pytest.mark.parametrize(
+    ("slow", "failed", "silent", "want"),
+    [
+        (0, 0, 0, (MET, 0, 200)),
+        (30, 0, 0, (MISSED, 30, 200)),  # 25 tokens/s
+        (0, 30, 0, (MISSED, 30, 200)),  # 0 tokens/s
+        (0, 0, 30, (MISSED, 30, 200)),  # ended well without a token: 0 too
+        (5, 3, 2, (OPEN, 10, 200)),  # 5% may be slower
+    ],
+)
+def test_output_speed(slow, failed, silent, want):
+    """`tps_p5=30` of 200 requests: three tokens 33.333333 ms apart are 30 tokens/s, just enough."""
+    requests = []
+    for i in range(200):
+        place = i * 7 % 200  # spread evenly
+        if place < failed:
+            requests.append(request(i, outcome=Outcome.timeout))
+        elif place < failed + silent:
+            requests.append(record(i, 100.0 * i, []))
+        else:
+            requests.append(request(i, gap=40 if place < failed + silent + slow else 33.333333))
+    slos = [Slo.parse("tps_p5=30")]
+    got, _ = of(requests, slos, max_errors=1)
+    assert got == want
+    level = window_summary(table(*requests), 0, 60 * SECOND, slos)
+    speeds = level["tps"]
+    assert (speeds["n"], speeds["n_failed"]) == (200, failed + silent)
+    # rank floor(0.05 x 199) = 9 from 0, of them in ascending order
+    bad = [0.0] * (failed + silent) + [25.0] * slow
+    assert speeds["p5"] == pytest.approx([*bad, *[30.0] * 10][9], abs=1e-3)
+    assert speeds["p50"] == pytest.approx(30, abs=1e-3)
+    # a silent one has no TPOT and counts as over; goodput is of those that keep the SLO
+    assert level["goodput_per_s"] == pytest.approx((200 - len(bad)) / 60, abs=1e-4)
+    share = sum(
+        found.sum() for found in gather_evidence(table(*requests), window(1), slos).over(0)[1:]
+    )
+    assert share == len(bad)

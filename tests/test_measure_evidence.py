@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 from measure_tables import evidence, record, table, window
 
-from harness.measure.evidence import (
-    BINS,
-    HALF,
-    SPAN,
-    bin_of,
-    gather,
+from harness.measure.records.request_record import Outcome
+from harness.measure.search.evidence import (
+    BINS_PER_SIDE,
+    LOG_SPAN,
+    RATIO_BINS,
+    gather_evidence,
     lifetime_ns,
-    pool,
+    pool_evidence,
+    ratio_bin,
     ratio_quantiles,
     worst_ratio,
 )
-from harness.measure.records import Outcome
 from harness.measure.slo import Slo
 
 TTFT, ITL = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
 TEN_S = window(1, 0, 10)
-STEP = SPAN / HALF  # log 20 / 240: 1.25 % a bin
+STEP = LOG_SPAN / BINS_PER_SIDE  # log 20 / 240: 1.25 % a bin
 # sent each second, tokens 100 and 140 ms later
 CLEAN = [record(s, 1000 * s, [1000 * s + 100, 1000 * s + 140]) for s in range(10)]
 SLOW = record(10, 3000, [3501], done=3600)
@@ -34,19 +34,19 @@ FAILED = record(13, 6000, [], done=6001, outcome=Outcome.connect, planned=3)
 @pytest.mark.parametrize(
     ("ratio", "want"),
     [
-        (1, HALF),  # the limit itself is kept
-        (1.0001, HALF + 1),
-        (np.exp(STEP), HALF + 1),  # the first bin's upper edge
-        (np.exp(-1.5 * STEP), HALF - 1),  # bins end at their upper edge
-        (20, 2 * HALF),
-        (21, BINS - 1),
-        (np.inf, BINS - 1),
+        (1, BINS_PER_SIDE),  # the limit itself is kept
+        (1.0001, BINS_PER_SIDE + 1),
+        (np.exp(STEP), BINS_PER_SIDE + 1),  # the first bin's upper edge
+        (np.exp(-1.5 * STEP), BINS_PER_SIDE - 1),  # bins end at their upper edge
+        (20, 2 * BINS_PER_SIDE),
+        (21, RATIO_BINS - 1),
+        (np.inf, RATIO_BINS - 1),
         (0, 0),
     ],
 )
 def test_the_bin_of_a_ratio(ratio, want):
     """The limit is an edge; what is beyond 20 times it, or failed, is in the last bin."""
-    assert bin_of(np.array([float(ratio)])).tolist() == [want]
+    assert ratio_bin(np.array([float(ratio)])).tolist() == [want]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_bin_of_a_ratio(ratio, want):
 )
 def test_counts_of_a_step(more, want_ttft, want_itl, want_ended):
     """(observations, over the limit) of both SLOs and (ended, failed)."""
-    found = gather(table(*CLEAN, *more), TEN_S, (TTFT, ITL))
+    found = gather_evidence(table(*CLEAN, *more), TEN_S, (TTFT, ITL))
     got = [tuple(float(x.sum()) for x in found.over(i)) for i in range(2)]
     assert got == [want_ttft, want_itl]
     assert (found.ended.sum(), found.errors.sum()) == want_ended
@@ -72,7 +72,7 @@ def test_counts_of_a_step(more, want_ttft, want_itl, want_ended):
 
 def test_blocks_are_of_time():
     """Ten seconds in 24 blocks: 10 s over a lifetime of 140 ms are more than the most."""
-    found = gather(table(*CLEAN), TEN_S, (TTFT,))
+    found = gather_evidence(table(*CLEAN), TEN_S, (TTFT,))
     sizes, _ = found.over(0)
     assert found.blocks == 24
     # sent at s seconds: floor(s / (10 / 24)); 5 s just misses 12, for blocks are 1 ns longer
@@ -109,6 +109,8 @@ def test_the_worst_ratio_leaves_out_what_was_not_observed():
 
 def test_steps_of_one_level_are_pooled():
     """Blocks side by side, time added up."""
-    both = pool([evidence(8, (100, 10), seconds=20), evidence(8, (300, 0), seconds=40, blocks=4)])
+    both = pool_evidence(
+        [evidence(8, (100, 10), seconds=20), evidence(8, (300, 0), seconds=40, blocks=4)]
+    )
     sizes, hits = both.over(0)
     assert (both.blocks, both.seconds, sizes.sum(), hits.sum()) == (12, 60, 400, 10)

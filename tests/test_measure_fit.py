@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 from measure_tables import evidence
 
-from harness.measure.evidence import HALF
-from harness.measure.excess import excess
-from harness.measure.fit import crossing, invert, isotonic, levels_of, smooth
-from harness.measure.search import Done, SearchPlan, next_action
+from harness.measure.search.evidence import BINS_PER_SIDE
+from harness.measure.search.fit import (
+    fit_crossing,
+    fit_levels,
+    isotonic,
+    local_crossing,
+    zero_crossing,
+)
+from harness.measure.search.logit_margin import logit_margin
+from harness.measure.search.next_level import Done, SearchPlan, next_action
 from harness.measure.slo import Slo
 
 TTFT, ITL = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
@@ -43,7 +49,9 @@ def odds(p: float) -> float:
 )
 def test_the_criterion_of_a_level(counts, failed, max_errors, want):
     """Log-odds of the worst share less those allowed; what was not observed has no say."""
-    got = excess(evidence(8, *counts, failed=failed), (TTFT, ITL)[: len(counts)], max_errors)[0]
+    got = logit_margin(evidence(8, *counts, failed=failed), (TTFT, ITL)[: len(counts)], max_errors)[
+        0
+    ]
     assert got.tolist() == pytest.approx([want], abs=1e-12, nan_ok=True)
 
 
@@ -56,15 +64,15 @@ def test_a_level_whose_failures_are_too_many_is_beyond_the_knee():
     ]
     plan = SearchPlan(ONE)
     assert next_action(plan, held, plan.budget_ns) == Done("found", (8, 16))
-    found = crossing(levels_of(held, ONE, 0.01), ONE, 0.01)
+    found = fit_crossing(fit_levels(held, ONE, 0.01), ONE, 0.01)
     assert 8 <= found.lo <= found.users <= found.hi < 16
 
 
 def test_a_level_without_gaps_counts_by_its_other_slo():
     """One-token answers have no gaps: the search goes by TTFT and leaves no level out."""
     held = [evidence(8, (400, 4), (0, 0)), evidence(16, (400, 80), (0, 0))]
-    assert [x.users for x in levels_of(held, BOTH, 0.01)] == [8, 16]
-    found = crossing(levels_of(held, BOTH, 0.01), BOTH, 0.01)
+    assert [x.users for x in fit_levels(held, BOTH, 0.01)] == [8, 16]
+    found = fit_crossing(fit_levels(held, BOTH, 0.01), BOTH, 0.01)
     assert 8 < found.users < 16
 
 
@@ -73,7 +81,7 @@ def test_a_replicate_that_misses_a_criterion_takes_the_datas():
     level = evidence(8, (400, 80), (400, 0))
     level.grids[0][1:] = 0  # 50 in the first block, 10 over
     weights = np.eye(8)  # each draw has one block
-    got = excess(level, BOTH, 0.01, weights)[0]
+    got = logit_margin(level, BOTH, 0.01, weights)[0]
     want = odds((10 + 0.05) / 51) - LIMIT
     assert got == pytest.approx([want] * 8)
 
@@ -108,7 +116,7 @@ def test_isotonic(values, weights, want):
 )
 def test_inversion(fitted, want):
     """Straight lines between the levels, read where they cross 0."""
-    assert invert(np.array([8.0, 16, 32]), np.array(fitted, float)) == want
+    assert zero_crossing(np.array([8.0, 16, 32]), np.array(fitted, float)) == want
 
 
 @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ def test_a_line_through_the_levels_near_the_limit(users, slope, want):
     """Levels on a line in log(users) that crosses at 20 give 20."""
     at = np.array(users, float)
     values = (slope * np.log(at / 20))[:, None]
-    got = smooth(at, values, np.ones(len(at)), 20)
+    got = local_crossing(at, values, np.ones(len(at)), 20)
     assert got.tolist() == pytest.approx([want], nan_ok=True)
 
 
@@ -138,9 +146,12 @@ def test_the_crossing_covers_a_planted_knee():
             share = 1 / (1 + np.exp(-(LIMIT + 2 * np.log2(users / 20))))
             level = evidence(users, (1600, 0), blocks=16)
             hits = rng.binomial(100, share, 16)
-            level.grids[0][:, HALF], level.grids[0][:, HALF + 1] = 100 - hits, hits
+            level.grids[0][:, BINS_PER_SIDE], level.grids[0][:, BINS_PER_SIDE + 1] = (
+                100 - hits,
+                hits,
+            )
             held.append(level)
-        found = crossing(levels_of(held, ONE, 0.01), ONE, 0.01, seed)
+        found = fit_crossing(fit_levels(held, ONE, 0.01), ONE, 0.01, seed)
         assert found.lo <= found.users <= found.hi
         covered += found.lo <= 20 <= found.hi
     assert covered >= 90

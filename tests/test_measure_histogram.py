@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure.histogram import Histogram, added, delta, quantile_bounds
+from harness.measure.histogram import Histogram, histogram_delta, quantile_bounds, sum_histograms
 
 BOUNDS = (0.1, 1.0, 10.0, inf)
 EMPTY = Histogram(BOUNDS, (0.0, 0.0, 0.0, 0.0), 0.0)
@@ -30,15 +30,15 @@ LAST = Histogram(BOUNDS, (2.0, 6.0, 7.0, 8.0), 45.5)
 )
 def test_what_came_between(first: Histogram, last: Histogram, want: Histogram | None) -> None:
     """Counts and sums of the readings' difference."""
-    assert delta(first, last) == want
+    assert histogram_delta(first, last) == want
 
 
 def test_several_engines() -> None:
     """Counts add up bound by bound; bounds that one of them lacks are given up."""
-    assert added([FIRST]) == FIRST
-    assert added([FIRST, LAST]) == Histogram(BOUNDS, (3.0, 9.0, 10.0, 12.0), 75.5)
+    assert sum_histograms([FIRST]) == FIRST
+    assert sum_histograms([FIRST, LAST]) == Histogram(BOUNDS, (3.0, 9.0, 10.0, 12.0), 75.5)
     coarse = Histogram((1.0, inf), (5.0, 6.0), 2.0)
-    assert added([FIRST, coarse]) == Histogram((1.0, inf), (8.0, 10.0), 32.0)
+    assert sum_histograms([FIRST, coarse]) == Histogram((1.0, inf), (8.0, 10.0), 32.0)
 
 
 @pytest.mark.parametrize(

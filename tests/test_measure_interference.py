@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from measure_tables import MS, SECOND, record, table
 
-from harness.measure.interference import (
+from harness.measure.diagnosis.interference import (
     ArrivalFigures,
     GapFigures,
     arrival_figures,

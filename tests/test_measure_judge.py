@@ -3,7 +3,7 @@
 import pytest
 from measure_tables import evidence
 
-from harness.measure.judge import judge
+from harness.measure.search.judge import judge
 from harness.measure.slo import Slo
 
 TTFT = Slo.parse("ttft_p95=500ms")

@@ -5,8 +5,8 @@ import pytest
 from measure_tables import MS, record, table
 
 from harness.measure import metrics
-from harness.measure.records import Outcome
-from harness.measure.table import OUTCOMES, concat
+from harness.measure.records.record_table import OUTCOMES, concat_tables
+from harness.measure.records.request_record import Outcome
 
 INF = float("inf")
 # sent at 0, tokens at 100, 120, 150; the last byte at 155
@@ -42,7 +42,15 @@ HALF = record(7, 0, [100, 120], done=400, outcome=Outcome.cancelled, planned=3)
         ("itl", SILENT, [INF, INF], [INF, INF], [INF, INF]),  # 3 tokens are 2 gaps
         ("itl", OPEN, [], [], []),
         ("tpot", PLAIN, [25], [25], [25]),  # (150 - 100) / 2
+        ("itl", MERGED, [30], [30], [30]),  # what a reader sees
+        ("itl_per_token", MERGED, [15, 15], [15, 15], [15, 15]),  # 30 / 2 tokens, twice
+        ("itl_per_token", PLAIN, [20, 30], [20, 30], [20, 30]),
+        ("itl_per_token", UNSURE, [20, 30], [10, 30], [20, 40]),
+        ("itl_per_token", FAILED, [20, INF, INF, INF], [20, INF, INF, INF], [20, INF, INF, INF]),
         ("tpot", MERGED, [15], [15], [15]),  # (130 - 100) / 2 tokens
+        ("tps", PLAIN, [25], [25], [25]),  # as time per token; (150 - 100) / 2
+        ("tps", FAILED, [INF], [INF], [INF]),  # 0 tokens/s
+        ("tps", SILENT, [INF], [INF], [INF]),
         ("tpot", OPEN, [], [], []),
         ("tpot", SILENT, [INF], [INF], [INF]),
         ("e2e", PLAIN, [155], [155], [155]),
@@ -52,7 +60,7 @@ HALF = record(7, 0, [100, 120], done=400, outcome=Outcome.cancelled, planned=3)
 )
 def test_a_latency_of_one_request(metric, request_record, want_ns, want_lo, want_hi):
     """Each metric gives the figure and its instrument interval that its definition says."""
-    seen = metrics.METRICS[metric].observe(table(request_record))
+    seen = metrics.SLO_METRICS[metric].observe(table(request_record))
     got = [(x / MS).tolist() for x in (seen.ns, seen.lo_ns, seen.hi_ns)]
     assert got == [want_ns, want_lo, want_hi]
 
@@ -60,9 +68,7 @@ def test_a_latency_of_one_request(metric, request_record, want_ns, want_lo, want
 def test_latencies_of_many_requests_are_those_of_each():
     """Columns mix nothing up: the table's figures are the single requests' in order."""
     all_of_them = [PLAIN, SILENT, UNSURE, MERGED, CUT, OPEN, HALF, FAILED]
-    for metric in metrics.METRICS.values():
-        if metric.observe is None:
-            continue
+    for metric in metrics.ALL_LATENCIES.values():
         each = [metric.observe(table(r)).ns for r in all_of_them]
         want = sorted(np.concatenate(each).tolist())
         got = sorted(metric.observe(table(*all_of_them)).ns.tolist())
@@ -90,12 +96,12 @@ def test_what_the_harness_cut_off_grows_no_older(horizon_ms, age_ms):
     """Its age is counted up to the horizon, or to when nobody waited for it any more."""
     cut = table(CUT, HALF, FAILED).until(horizon_ms * MS)
     assert (metrics.e2e(cut).lo_ns[:2] / MS).tolist() == [age_ms] * 2
-    assert metrics.failed(cut).tolist() == [False, False, horizon_ms == 900]
+    assert metrics.failed_requests(cut).tolist() == [False, False, horizon_ms == 900]
 
 
 def test_joined_tables_keep_each_requests_events():
     """Offsets move with their rows when tables are joined and selected."""
-    joined = concat([table(PLAIN, SILENT), table(MERGED), table()])
+    joined = concat_tables([table(PLAIN, SILENT), table(MERGED), table()])
     assert joined.counts.tolist() == [3, 0, 2]
     picked = joined.select(np.array([False, True, True]))
     assert (picked.at_ns / MS).tolist() == [100, 130]

@@ -8,13 +8,13 @@ import pytest
 from measure_tables import MS, SECOND, record, window
 from random_tables import random_records
 
-from harness.measure import ledger as ledgers
-from harness.measure.compact import Compact
-from harness.measure.evidence import gather
-from harness.measure.ledger import Ledger, Look
-from harness.measure.records import Outcome
+from harness.measure.records import ledger as ledgers
+from harness.measure.records.compact import PackedTable
+from harness.measure.records.ledger import Ledger, LedgerView
+from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
+from harness.measure.records.request_record import Outcome
+from harness.measure.search.evidence import gather_evidence
 from harness.measure.slo import Slo
-from harness.measure.table import OPEN, RecordTable, concat
 
 # one request in three parts, known until 15, 25 and 45 ms; the second brought nothing
 PARTS = [
@@ -25,9 +25,9 @@ PARTS = [
 WHOLE = record(0, 0, [10, 11, 30, 40, 50], done=51)
 
 
-def whole(look: Look) -> RecordTable:
+def whole(look: LedgerView) -> RecordTable:
     """All that it holds as one table."""
-    return concat(list(look.chunks()))
+    return concat_tables(list(look.chunks()))
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -86,16 +86,16 @@ def test_what_ended_long_ago_is_forgotten():
 @pytest.mark.parametrize("events", [1, 500, 1 << 16])
 def test_packed_tokens_are_the_same(seed, events, monkeypatch):
     """Evidence of a ledger that packs after so many events is that of the records."""
-    monkeypatch.setattr(ledgers, "EVENTS", events)
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", events)
     records, step = random_records(seed, 200), window(20, 2, 9)
     ledger = Ledger()
     for first in range(0, len(records), 7):
         ledger.put(records[first : first + 7])
     slos = (Slo.parse("ttft_p95=90ms"), Slo.parse("itl_p95=21ms"))
-    got = gather(ledger.table(step.settled_ns, step.end_ns), step, slos)
+    got = gather_evidence(ledger.table(step.settled_ns, step.end_ns), step, slos)
     known = RecordTable.from_records(records)
     known = known.select((known.done_ns >= step.settled_ns) | (known.outcome == OPEN))
-    want = gather(known.until(step.end_ns), step, slos)
+    want = gather_evidence(known.until(step.end_ns), step, slos)
     for f in fields(want)[1:]:
         assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), f.name
 
@@ -105,13 +105,13 @@ def test_a_packed_table_comes_back(seed):
     """Whatever gaps, stamps and tokens; a gap of three seconds, and none at all, too."""
     table = RecordTable.from_records(random_records(seed, 50, gap_ms=[20, 0.001, 3000, 0][seed]))
     for f in fields(table):
-        got = getattr(Compact.of(table).whole(), f.name)
+        got = getattr(PackedTable.of(table).whole(), f.name)
         assert np.array_equal(got, getattr(table, f.name)), f.name
 
 
 def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
     """After ten seconds: what is asked of the last ones is there, of older ones it is refused."""
-    monkeypatch.setattr(ledgers, "EVENTS", 5)
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", 5)
     ledger = Ledger(tokens_ns=10 * SECOND)
     for number in range(100):  # one a second, two tokens each
         at = 1000 * number
@@ -120,4 +120,6 @@ def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
     assert len(whole(ledger.look(95 * SECOND, 100 * SECOND)).at_ns) == 2 * 5
     assert ledger.ended(0, 100 * SECOND) == (100, 0)
     with pytest.raises(ValueError, match="thin table"):
-        gather(ledger.look(0, 100 * SECOND), window(1, 0, 100), [Slo.parse("itl_p95=21ms")])
+        gather_evidence(
+            ledger.look(0, 100 * SECOND), window(1, 0, 100), [Slo.parse("itl_p95=21ms")]
+        )

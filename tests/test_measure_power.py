@@ -3,8 +3,8 @@
 import pytest
 from measure_tables import evidence
 
-from harness.measure.power import next_power_action, plateau_knee, power_knee
-from harness.measure.search import Done, Hold, SearchPlan, next_action
+from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
+from harness.measure.search.power import next_power_action, plateau_knee, power_knee
 from harness.measure.slo import Slo
 from harness.units import SECOND
 

@@ -7,15 +7,15 @@ import pytest
 from measure_tables import SECOND, window
 from random_tables import Pieces, random_table
 
-from harness.measure.evidence import gather
-from harness.measure.metrics import METRICS, Observed, delivered_tokens, itl, lost_gaps
-from harness.measure.recorded import Known, thin
+from harness.measure.metrics import GAPS, LATENCIES, Observations, delivered_tokens, itl, lost_gaps
+from harness.measure.records.record_source import RecordsAsOf, keep_three_events
+from harness.measure.records.record_table import concat_tables
+from harness.measure.search.evidence import gather_evidence
 from harness.measure.slo import Slo
-from harness.measure.summary import good_requests
-from harness.measure.table import concat
+from harness.measure.window_summary import good_requests
 
 SLOS = tuple(map(Slo.parse, ("ttft_p95=90ms", "itl_p95=21ms", "tpot_p90=20ms", "e2e_p50=1s")))
-PER_REQUEST = [key for key, row in METRICS.items() if row.observe and key != "itl"]
+PER_REQUEST = [key for key in LATENCIES if key not in GAPS]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -23,13 +23,13 @@ PER_REQUEST = [key for key, row in METRICS.items() if row.observe and key != "it
 def test_every_figure_of_a_request_is_kept(seed, horizon_s):
     """Whole, or as it was known at some instant: cut before or after, it is the same."""
     whole = random_table(seed)
-    few = thin(whole)
+    few = keep_three_events(whole)
     assert few.counts.max() <= 3
     if horizon_s is not None:
         whole, few = whole.until(horizon_s * SECOND), few.until(horizon_s * SECOND)
     for key in PER_REQUEST:
-        got, want = METRICS[key].observe(few), METRICS[key].observe(whole)
-        for f in fields(Observed):
+        got, want = LATENCIES[key].observe(few), LATENCIES[key].observe(whole)
+        for f in fields(Observations):
             assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), (key, f.name)
     assert np.array_equal(good_requests(few, SLOS), good_requests(whole, SLOS))
     assert [x.tolist() for x in lost_gaps(few)] == [x.tolist() for x in lost_gaps(whole)]
@@ -40,9 +40,11 @@ def test_every_figure_of_a_request_is_kept(seed, horizon_s):
 @pytest.mark.parametrize("seed", range(4))
 def test_thinning_twice_changes_nothing_more(seed):
     """A thin table is its own thin table."""
-    once = thin(random_table(seed))
+    once = keep_three_events(random_table(seed))
     for f in fields(once):
-        assert np.array_equal(getattr(thin(once), f.name), getattr(once, f.name)), f.name
+        assert np.array_equal(getattr(keep_three_events(once), f.name), getattr(once, f.name)), (
+            f.name
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -50,8 +52,10 @@ def test_thinning_twice_changes_nothing_more(seed):
 def test_evidence_from_pieces_is_that_of_the_table(seed, requests):
     """Live, replayed, whole or in pieces: the same counts."""
     whole, step = random_table(seed), window(20, 2, 9)
-    want = gather(Known(whole, step.settled_ns, step.end_ns), step, SLOS)
-    got = gather(Known(Pieces(whole, requests), step.settled_ns, step.end_ns), step, SLOS)
+    want = gather_evidence(RecordsAsOf(whole, step.settled_ns, step.end_ns), step, SLOS)
+    got = gather_evidence(
+        RecordsAsOf(Pieces(whole, requests), step.settled_ns, step.end_ns), step, SLOS
+    )
     for f in fields(want)[1:]:
         assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), f.name
 
@@ -59,8 +63,12 @@ def test_evidence_from_pieces_is_that_of_the_table(seed, requests):
 def test_gaps_are_not_made_of_what_is_left_out():
     """A thin table refuses both ways to its events, and so does what is joined with one."""
     whole = random_table(0, 5)
-    for table in (thin(whole), thin(whole).until(SECOND), concat([whole, thin(whole)])):
-        with pytest.raises(ValueError, match="thin table"):
+    for table in (
+        keep_three_events(whole),
+        keep_three_events(whole).until(SECOND),
+        concat_tables([whole, keep_three_events(whole)]),
+    ):
+        with pytest.raises(ValueError, match="thinned-out table"):
             itl(table)
         with pytest.raises(ValueError, match="thin table"):
             list(table.chunks())

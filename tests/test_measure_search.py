@@ -3,7 +3,7 @@
 import pytest
 from measure_tables import evidence
 
-from harness.measure.search import Done, Hold, SearchPlan, next_action
+from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.measure.slo import Slo
 from harness.units import SECOND
 
@@ -55,7 +55,7 @@ def test_the_next_level(plan, seen, want):
     """Double, then halve, then both ends again."""
     got = next_action(plan, seen, 0)
     assert isinstance(got, Hold)
-    assert (got.users, got.purpose, got.until) == want
+    assert (got.users, got.purpose, got.stop) == want
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_how_long_a_level_is_held(seen, spent_s, want_s):
     """Shares of the budget, and never more than is left."""
     got = next_action(PLAN, seen, spent_s * SECOND)
     assert isinstance(got, Hold)
-    assert got.cap_ns == want_s * SECOND
+    assert got.max_ns == want_s * SECOND

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from measure_tables import MS, record, table
 
-from harness.measure.evidence import Window
-from harness.measure.records import Outcome
-from harness.measure.samples import ClientSample
-from harness.measure.selfcheck import (
+from harness.measure.diagnosis.instrument import (
     client_figures,
     instrument_sentence,
-    instruments,
+    quantile_uncertainties,
     turnarounds,
 )
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.samples import ClientSample
+from harness.measure.search.evidence import Window
 from harness.measure.slo import Slo
-from harness.measure.typed import to_json
+from harness.measure.typed_json import to_json
 from harness.units import SECOND
 
 WINDOW = Window(0, 4, "up", 0, 0, 0, 10 * SECOND, 12 * SECOND)
@@ -47,7 +47,7 @@ def test_the_share_of_the_instrument(
     first_ms: float, unsure_ms: float, slos: list[Slo], want: float
 ) -> None:
     """(quantile of the highs - quantile of the lows) / max(limit, value)."""
-    found = instruments(table(*requests(first_ms, unsure_ms)), WINDOW, slos)[0]
+    found = quantile_uncertainties(table(*requests(first_ms, unsure_ms)), WINDOW, slos)[0]
     assert found.share == pytest.approx(want, abs=1e-9)
 
 

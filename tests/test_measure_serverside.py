@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from harness.errors import ConfigError
-from harness.measure.evidence import Window
+from harness.measure.diagnosis.server_window import missing_figures, reset_sentence, server_figures
+from harness.measure.diagnosis.slots import MaxNumSeqs, Source, infer_max_num_seqs
 from harness.measure.histogram import Histogram
-from harness.measure.resets import reset_sentence
-from harness.measure.samples import ServerSample, within
-from harness.measure.seats import MaxNumSeqs, Source, inferred_seats
-from harness.measure.serverside import lacking, server_figures
-from harness.measure.typed import to_json
-from harness.server.seats import flags_of, max_num_seqs
+from harness.measure.records.samples import ServerSample, samples_within
+from harness.measure.search.evidence import Window
+from harness.measure.typed_json import to_json
+from harness.server.max_num_seqs import max_num_seqs, merge_flags
+from harness.wire.vllm_metrics import server_sample
 
 S = 10**9
 BOUNDS = (0.1, 1.0, inf)
@@ -56,6 +56,40 @@ def test_the_figures_of_a_window() -> None:
     }  # fmt: skip
 
 
+SPECULATING = """\
+# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{{engine="0",model_name="m"}} {drafts:.1f}
+# TYPE vllm:spec_decode_num_draft_tokens_total counter
+vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="m"}} {tokens:.1f}
+# TYPE vllm:spec_decode_num_accepted_tokens_total counter
+vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="m"}} {accepted:.1f}
+# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} {accepted:.1f}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "acceptance", "length"),
+    [
+        ((100, 300, 150), (300, 900, 450), 0.5, 2.5),  # 300 of 600 tokens; 1 + 300 / 200 drafts
+        ((0, 0, 0), (10, 40, 0), 0, 1),  # nothing accepted: a token a step
+        ((100, 300, 150), (100, 300, 150), None, None),  # no draft in the window
+        ((100, 300, 150), (5, 15, 3), None, None),  # restarted
+        (None, None, None, None),  # a server that does not speculate
+    ],
+)
+def test_speculative_decoding(first, last, acceptance, length):
+    """Acceptance by vLLM's counters, read from pages as vLLM writes them."""
+    names, samples = ("drafts", "tokens", "accepted"), []
+    for at_s, counts in ((10, first), (12, last)):
+        page = "vllm:num_requests_running 1\n"
+        page += SPECULATING.format(**dict(zip(names, counts, strict=True))) if counts else ""
+        samples.append(server_sample(page, at_s * S))
+    got = to_json(server_figures(samples))
+    assert (got["spec_acceptance"], got["spec_accepted_length"]) == (acceptance, length)
+
+
 @pytest.mark.parametrize("samples", [[], [FIRST]])
 def test_too_few_samples(samples: list[ServerSample]) -> None:
     """Nothing grew that we know of; a gauge is known from one reading."""
@@ -72,7 +106,7 @@ def test_an_older_folder_without_buckets() -> None:
 
 def test_samples_of_a_window() -> None:
     """Both ends belong to it."""
-    assert within([FIRST, MIDDLE, LAST], 10 * S, 11 * S) == [FIRST, MIDDLE]
+    assert samples_within([FIRST, MIDDLE, LAST], 10 * S, 11 * S) == [FIRST, MIDDLE]
 
 
 RESTARTED = replace(FIRST, at_ns=12 * S, generation_tokens_total=20.0)
@@ -145,13 +179,13 @@ FULL = ((16.0, 9.0),) * 6
 )
 def test_seats_are_inferred(samples: list[ServerSample], want: int | None) -> None:
     """What runs, flat, while others wait and blocks are free."""
-    assert inferred_seats(samples) == want
+    assert infer_max_num_seqs(samples) == want
 
 
 def test_seats_are_not_inferred_from_preemptions() -> None:
     """Requests that lose their blocks wait too."""
     samples = [replace(s, preemptions_total=float(i)) for i, s in enumerate(run(*FULL))]
-    assert inferred_seats(samples) is None
+    assert infer_max_num_seqs(samples) is None
 
 
 @pytest.mark.parametrize(
@@ -180,10 +214,10 @@ def test_unknown_seats() -> None:
 def test_flags_that_contradict() -> None:
     """A person's word against the server's is refused before any load."""
     read = {"max_num_seqs": 8}
-    assert flags_of(read, {"dtype": "fp8"}) == {"max_num_seqs": 8, "dtype": "fp8"}
-    assert flags_of(read, {"max_num_seqs": 8}) == read
+    assert merge_flags(read, {"dtype": "fp8"}) == {"max_num_seqs": 8, "dtype": "fp8"}
+    assert merge_flags(read, {"max_num_seqs": 8}) == read
     with pytest.raises(ConfigError, match=r"--server-flag max-num-seqs=9 contradicts.*says 8"):
-        flags_of(read, {"max_num_seqs": 9})
+        merge_flags(read, {"max_num_seqs": 9})
 
 
 @pytest.mark.parametrize(
@@ -197,5 +231,5 @@ def test_flags_that_contradict() -> None:
 )  # fmt: skip
 def test_what_the_server_never_says(samples: list[ServerSample], want: list[str]) -> None:
     """In words, for the report."""
-    assert lacking(samples) == want
-    assert len(lacking([])) == 8
+    assert missing_figures(samples) == want
+    assert len(missing_figures([])) == 8

@@ -19,6 +19,10 @@ from harness.units import MS, SECOND, say_ns
         ("e2e_p95=2m30s", "e2e_p95=150s"),
         ("tpot_p95=1.234567891s", "tpot_p95=1.234567891s"),
         ("itl_p95=0.5us", "itl_p95=500ns"),
+        ("tps_p5=30", "tps_p5=30"),
+        ("tps_p5=30 tokens/s", "tps_p5=30"),
+        ("tps_p50=12.5/s", "tps_p50=12.5"),
+        ("tps_p1=33.3", "tps_p1=33.3"),
     ],
 )
 def test_an_slo_as_text(text: str, want: str) -> None:
@@ -48,9 +52,12 @@ def test_durations_for_people(ns: float, want: str) -> None:
     ("text", "why"),
     [
         ("ttft=500ms", "expected METRIC_pQQ=LIMIT"),
-        ("speed_p95=500ms", "with a metric of ttft, ttfot, itl, tpot, e2e"),
+        ("speed_p95=500ms", "with a metric of ttft, ttfot, itl, itl_per_token, tpot, tps, e2e"),
         ("ttft_p95=500", "has no readable unit"),
-        ("output_tokens_per_s=500", "SLOs are limits on latencies.* ttft, ttfot, itl, tpot, e2e"),
+        (
+            "output_tokens_per_s=500",
+            "SLOs are limits on latencies.* itl_per_token, tpot, tps, e2e",
+        ),
         ("tttf_p95=500ms", "SLOs are limits on latencies.* try 'ttft_p95=500ms'"),
         ("e2_p95=500ms", "try 'e2e_p95=500ms'"),
         ("ttft_p95=0ms", "more than zero"),
@@ -61,6 +68,14 @@ def test_durations_for_people(ns: float, want: str) -> None:
         ("itl_mean=50ms", "a quantile from p50 to p99, or p999 .*; try 'itl_p95=50ms'"),
         ("ttft_p100=500ms", "expected METRIC_pQQ=LIMIT with a quantile"),
         ("", "expected METRIC_pQQ=LIMIT"),
+        ("tps_p95=30", "a speed, whose slow requests are its lower tail.*p50; try 'tps_p5=30'"),
+        ("tps_p999=30", "p1 to p50; try 'tps_p5=30'"),
+        ("tps_p0=30", "p1 to p50; try 'tps_p5=30'"),
+        ("tps=30", "p1 to p50; try 'tps_p5=30'"),
+        ("tps_p5=30ms", "is '30ms': expected tokens per second, a number .*; try 'tps_p5=30'"),
+        ("tps_p10=0", "is '0': expected tokens per second, a number above zero; try 'tps_p10=30'"),
+        ("tps_p5=-3", "expected tokens per second"),
+        ("ttft_p5=500ms", "a quantile from p50 to p99, or p999"),
     ],
 )
 def test_what_is_no_slo(text: str, why: str) -> None:
@@ -72,7 +87,8 @@ def test_what_is_no_slo(text: str, why: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "q", "allowed"), [("itl_p50=1s", 0.5, 0.5), ("itl_p95=1s", 0.95, 0.05),
-                               ("itl_p99=1s", 0.99, 0.01), ("itl_p999=1s", 0.999, 0.001)]
+                               ("itl_p99=1s", 0.99, 0.01), ("itl_p999=1s", 0.999, 0.001),
+                               ("tps_p5=30", 0.95, 0.05), ("tps_p1=30", 0.99, 0.01)]
 )  # fmt: skip
 def test_the_share_that_may_exceed(text: str, q: float, allowed: float) -> None:
     """A p95 allows 5 %."""

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure import judge, stats
-from harness.measure.figures import Sample
-from harness.measure.metrics import Observed
+from harness.measure.latency_figures import SampleFigures
+from harness.measure.metrics import Observations
+from harness.measure.search import judge
+from harness.measure.search import statistics as stats
 
 INF = float("inf")
 
@@ -70,8 +71,8 @@ def test_t_quantile(p, df, want):
 def interval(values, blocks, q):
     """As figures have it."""
     one = np.asarray(values, float)
-    return Sample(
-        Observed(one, one, one, np.arange(len(one)), np.arange(len(one))), blocks
+    return SampleFigures(
+        Observations(one, one, one, np.arange(len(one)), np.arange(len(one))), blocks
     ).interval(q)
 
 
@@ -167,8 +168,8 @@ def test_effect_of_values_that_agree(cluster, want):
     """Observations that always agree count once."""
     rng = np.random.default_rng(3)
     values = np.repeat(rng.random(2000 // cluster), cluster)
-    one = Observed(values, values, values, np.arange(2000), np.arange(2000))
-    assert Sample(one, np.arange(2000) // 40).effect(0.8) == pytest.approx(want, rel=0.45)
+    one = Observations(values, values, values, np.arange(2000), np.arange(2000))
+    assert SampleFigures(one, np.arange(2000) // 40).effect(0.8) == pytest.approx(want, rel=0.45)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 from measure_tables import MS, SECOND, record, table
 
-from harness.measure.figures import block, block_ns_of, sample_of, spans_of
-from harness.measure.records import Outcome
+from harness.measure.latency_figures import (
+    blocked_windows,
+    latency_json,
+    sample_figures,
+    time_block_ns,
+)
+from harness.measure.records.request_record import Outcome
+from harness.measure.search.statistics import QUANTILES
 from harness.measure.slo import Slo
-from harness.measure.stats import QUANTILES
-from harness.measure.summary import good_requests, window_summary
+from harness.measure.window_summary import good_requests, window_summary
 
 TTFT, ITL, E2E = (Slo.parse(t) for t in ("ttft_p95=60ms", "itl_p95=30ms", "e2e_p95=100ms"))
 
@@ -38,7 +43,7 @@ def test_the_figures_of_two_seconds():
     assert got["output_tokens_per_s"] == (194 + 196) / 2
     assert got["goodput_per_s"] == 194 / 2
     assert (got["outcomes"], got["n_failed"]) == ({"ok": 199, "status": 1}, 1)
-    assert got["exact_share"] == 1
+    assert (got["exact_share"], got["tokens_per_event"]) == (1, 1)
     ttft = got["ttft_ms"]
     assert (ttft["n"], ttft["n_failed"], ttft["mean"], ttft["max"]) == (200, 1, 50, 50)
     assert (ttft["p50"], ttft["p50_instrument"], ttft["p50_ci95"]) == (50, [50, 50], [50, 50])
@@ -129,14 +134,14 @@ def test_good_requests(one, slos, want):
 def test_blocks_are_of_up_to_six_lifetimes(length_ms, life_ms, want_ms):
     """Requests of 70 ms."""
     assert life_ms == 70
-    assert block_ns_of(table(*TWO_S[:10]), 0, length_ms * MS) == int(np.ceil(want_ms * MS))
+    assert time_block_ns(table(*TWO_S[:10]), 0, length_ms * MS) == int(np.ceil(want_ms * MS))
 
 
 def test_several_windows_of_a_level_are_one():
     """Requests sent in either window count once; those between them do not."""
     whole = table(*TWO_S[:199])
     windows = [(0, 495 * MS), (1000 * MS, 1495 * MS)]  # sent at 0 to 490 and 1000 to 1490
-    got = block(sample_of(whole, "ttft", spans_of(whole, windows)))
+    got = latency_json(sample_figures(whole, "ttft", blocked_windows(whole, windows)))
     assert (got["n"], got["p50"], got["p90"]) == (100, 50, 50)
 
 

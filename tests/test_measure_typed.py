@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from harness.measure.result import Result
-from harness.measure.typed import from_json, rounded, schema, to_json
+from harness.measure.typed_json import from_json, json_schema, round_floats, to_json
 
 
 class State(StrEnum):
@@ -125,7 +125,7 @@ def test_errors_name_the_path(data: Any, message: str) -> None:
     assert str(caught.value) == message
 
 
-SCHEMA = json.loads(json.dumps(schema(Whole)))
+SCHEMA = json.loads(json.dumps(json_schema(Whole)))
 
 
 def test_schema() -> None:
@@ -153,7 +153,7 @@ def test_schema() -> None:
 
 def test_every_field_of_result_json_is_described() -> None:
     """In its own words, with its unit, on the line that declares it."""
-    found = schema(Result)
+    found = json_schema(Result)
     objects = {"Result": found, **found["$defs"]}
     described = {
         f"{owner}.{name}": part.get("description")
@@ -166,5 +166,5 @@ def test_every_field_of_result_json_is_described() -> None:
 def test_rounding() -> None:
     """Floats only, and only those that are fields themselves."""
     leaf = Leaf(1.23456, (1.23456, inf))
-    assert rounded(leaf, 2) == Leaf(1.23, (1.23456, inf))
-    assert rounded(Whole("a", 7, State.OK, best=leaf), 0).best == leaf
+    assert round_floats(leaf, 2) == Leaf(1.23, (1.23456, inf))
+    assert round_floats(Whole("a", 7, State.OK, best=leaf), 0).best == leaf

@@ -4,21 +4,20 @@ from dataclasses import fields, replace
 from itertools import product
 
 import numpy as np
-import pytest
 
-from harness.measure.gpuside import GpuFigures
-from harness.measure.interference import GapFigures
+from harness.measure.diagnosis.bottleneck import MIN_CONFIDENCE, RULES, diagnose
+from harness.measure.diagnosis.gpu_window import GpuFigures
+from harness.measure.diagnosis.instrument import ClientFigures
+from harness.measure.diagnosis.interference import GapFigures
+from harness.measure.diagnosis.rules.inputs import VerdictInputs
+from harness.measure.diagnosis.server_window import ServerFigures
+from harness.measure.diagnosis.slots import MaxNumSeqs, Source
 from harness.measure.result import Level
-from harness.measure.rules.facts import Facts
-from harness.measure.seats import MaxNumSeqs, Source
-from harness.measure.selfcheck import ClientFigures
-from harness.measure.serverside import ServerFigures
-from harness.measure.verdict import ENOUGH, RULES, conclude
 from harness.units import SECOND
 
 NAN = float("nan")
 # 64 users, 16 slots, 48 wait, first tokens too late; a quiet client, a busy GPU, even arrivals
-FULL = Facts(
+FULL = VerdictInputs(
     users=64, seconds=30, broken="ttft", limit_ms=500, samples=30,
     running=16, running_max=16, running_flat=1, waiting=48, waiting_max=48, capacity=48,
     kv_max=0.5, preemptions=0,
@@ -37,7 +36,7 @@ LONG = replace(
     capacity=0, running_flat=NAN, ttft_ms=100, queue_ms=5, prefill_ms=90, client_ttft_ms=101,
     gap_p50_ms=38, gap_p95_ms=40, gap_mean_ms=38, alone_p95_ms=39, base_ms=37,
 )  # fmt: skip
-NUMBERS = [f.name for f in fields(Facts) if f.type == "float" and f.name != "seconds"]
+NUMBERS = [f.name for f in fields(VerdictInputs) if f.type == "float" and f.name != "seconds"]
 
 # what changes from FULL or LONG -> what is named, how surely
 TABLE = {
@@ -125,47 +124,55 @@ TABLE = {
         FULL, {"turnaround_ms": 700, "client_cores": 0.99}, "client", 0.95),
     "late on the way": (
         FULL, {"client_ttft_ms": 2500, "capacity": 0, "queue_ms": 100}, "network", 0.85),
-    "nothing is said": (Facts(64, 30, "itl"), {}, "undecided", 0),
+    "nothing is said": (VerdictInputs(64, 30, "itl"), {}, "undecided", 0),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", TABLE)
-def test_the_rule_that_fits(case: str) -> None:
+def test_the_rule_that_fits() -> None:
     """One change each from a server that is full, or one whose gaps are too long."""
-    start, change, want, confidence = TABLE[case]
-    found = conclude(replace(start, **change))
-    assert (found.bound_by, found.confidence) == (want, confidence)
+    found = {
+        case: diagnose(replace(start, **change)) for case, (start, change, *_) in TABLE.items()
+    }
+    got = {case: (one.bound_by, one.confidence) for case, one in found.items()}
+    assert got == {case: (want, confidence) for case, (*_, want, confidence) in TABLE.items()}
 
 
-@pytest.mark.parametrize("case", TABLE)
-def test_every_other_cause_is_ruled_out_in_words(case: str) -> None:
+def test_every_other_cause_is_ruled_out_in_words() -> None:
     """A verdict says why it is none of the others, and what to turn next with its trade."""
-    start, change, want, _ = TABLE[case]
-    found = conclude(replace(start, **change))
-    assert [line.partition(":")[0] for line in found.ruled_out] == [n for n in RULES if n != want]
-    assert [line for line in found.ruled_out if not line.partition(": ")[2]] == []
-    assert bool(found.evidence) == bool(found.try_next) == (want != "undecided")
+    ruled_out, empty, advised = {}, [], {}
+    for case, (start, change, _, _) in TABLE.items():
+        found = diagnose(replace(start, **change))
+        ruled_out[case] = [line.partition(":")[0] for line in found.ruled_out]
+        empty += [(case, line) for line in found.ruled_out if not line.partition(": ")[2]]
+        advised[case] = bool(found.evidence), bool(found.try_next)
+    wants = {case: want for case, (_, _, want, _) in TABLE.items()}
+    assert ruled_out == {case: [n for n in RULES if n != want] for case, want in wants.items()}
+    assert empty == []
+    assert advised == {case: (want != "undecided",) * 2 for case, want in wants.items()}
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_what_nobody_says_is_never_a_figure(name: str) -> None:
+def test_what_nobody_says_is_never_a_figure() -> None:
     """A rule says in words which figure is missing: `nan` is no evidence."""
-    for (start, change, _, _), rule in product(TABLE.values(), RULES.values()):
+    wrong = []
+    for name, (case, (start, change, _, _)), rule in product(
+        NUMBERS, TABLE.items(), RULES.values()
+    ):
         found = rule(replace(start, **change | {name: NAN}))
         told = [found.sentence, *found.evidence, found.against]
-        assert [line for line in told if "nan" in line.lower()] == []
-        assert found.confidence <= 1
+        wrong += [(name, case, line) for line in told if "nan" in line.lower()]
+        wrong += [(name, case, found)] * (not found.confidence <= 1)
+    assert wrong == []
 
 
 def test_a_slot_bound_server_without_kv_usage() -> None:
     """The verdict stands, and its evidence says what is missing and whose figures these are."""
-    found = conclude(replace(FULL, kv_max=NAN, preemptions=NAN))
+    found = diagnose(replace(FULL, kv_max=NAN, preemptions=NAN))
     assert (found.bound_by, found.window) == (
         "batch slots", "64 users held for 30 s, 30 readings of the server"
     )  # fmt: skip
     assert list(found.evidence) == [
         "16.0 requests run on average, 16 at most",
-        "max_num_seqs 16, inferred: what runs stands still while requests wait",
+        "max_num_seqs 16, inferred: running stays the same while requests wait",
         "48.0 requests wait on average",
         "the queue is 900 ms of the server's mean TTFT of 1,000 ms",
         "KV cache usage is not among the server's figures",
@@ -175,7 +182,7 @@ def test_a_slot_bound_server_without_kv_usage() -> None:
 
 def test_without_metrics_there_is_no_verdict() -> None:
     """Long gaps alone do not say what made them long."""
-    found = conclude(Facts(64, 30, "itl"))
+    found = diagnose(VerdictInputs(64, 30, "itl"))
     assert (found.bound_by, found.sentence) == (
         "undecided",
         "not decided: the server does not show its running requests",
@@ -195,7 +202,7 @@ def test_the_facts_of_a_step() -> None:
         gaps=GapFigures(p50_ms=20, base_ms=15, mean_ms=20),
     )  # fmt: skip
     low = replace(step, users=2, gpu=GpuFigures(sm_clock_mhz_max=2000), gaps=GapFigures(p50_ms=9))
-    found = Facts.of(step, [low, step], "ttft", 250, MaxNumSeqs(8, Source.GIVEN, engines=2))
+    found = VerdictInputs.of(step, [low, step], "ttft", 250, MaxNumSeqs(8, Source.GIVEN, engines=2))
     assert (found.users, found.seconds, found.broken, found.limit_ms) == (20, 30, "ttft", 250)
     assert (found.kv_max, found.preemptions) == (0.98, 3)
     assert (found.ttft_ms, found.gpu_util, found.clock_share) == (300, 0.88, 0.7)
@@ -208,6 +215,6 @@ def test_the_facts_of_a_step() -> None:
 def test_confidence_is_a_share() -> None:
     """Below ENOUGH nothing is named."""
     for start, change, want, confidence in TABLE.values():
-        found = conclude(replace(start, **change))
+        found = diagnose(replace(start, **change))
         assert 0 <= found.confidence <= 1
-        assert (want == "undecided") == (confidence < ENOUGH)
+        assert (want == "undecided") == (confidence < MIN_CONFIDENCE)

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from wire_examples import delta, event
 
-from harness.drive.batch import ENDED, EXACT, HEAD, LENGTH, OPENED, ROW, TOKEN, Batch, Message
-from harness.drive.decoder import Decoding
+from harness.measure.records.request_record import Outcome
+from harness.reader.decoder_process import Decoding
+from harness.reader.raw_batch import ENDED, EXACT, HEAD, LENGTH, OPENED, ROW, TOKEN, Batch, Message
 from harness.runfolder.codec import decode
-from harness.wire.decode import Asked, StreamDecoder
+from harness.runfolder.record_writer import CUT_SHORT
+from harness.runfolder.redact import HIDDEN
+from harness.wire.decode import SentRequest, StreamDecoder
 
 if TYPE_CHECKING:
-    from harness.measure.records import RequestRecord
+    from harness.measure.records.request_record import RequestRecord
 
 STREAMS = 6
 
 
-def asked(stream: int) -> Asked:
+def asked(stream: int) -> SentRequest:
     """What the reader tells of it."""
-    return Asked(0, stream, 3, 4, -1, 0, 1_000)
+    return SentRequest(0, stream, 3, 4, -1, 0, 1_000)
 
 
 class Both:
     """A batch for the decoder, and each row at once to a stream's own."""
 
     def __init__(self, rng: random.Random) -> None:
-        """All streams open; half of them say running counts."""
         self.rng, self.batch, self.now = rng, Batch(), 2_000
         self.each = [StreamDecoder(asked(stream)) for stream in range(STREAMS)]
         self.counts = [0 if stream % 2 else -1 for stream in range(STREAMS)]
@@ -59,16 +61,16 @@ class Both:
 
     def message(self) -> Message:
         """What there is so far."""
-        data = self.batch.message(1, self.now, parts=False)
+        data = self.batch.message(1, self.now)
         self.batch = Batch()
         return Message.read(data[LENGTH.size :])
 
 
 def test_nothing() -> None:
-    """A message may only ask for parts, or tell a new decoder that there is no state."""
-    data = Batch().message(3, 5, parts=True)
-    answers = list(Decoding().take(Message.read(data[LENGTH.size :])))
-    assert [answer[:3] for answer in answers] == [("done", 3, True)]
+    """A message may only ask for parts."""
+    data = Batch().message(3, 5, known_ns=4)
+    message = Message.read(data[LENGTH.size :])
+    assert (message[:3], Decoding().take(message)) == ((3, 5, 4), ([], []))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -76,19 +78,43 @@ def test_by_streams_or_by_rows(seed: int) -> None:
     """Several batches of tokens, bytes and notices; the records agree in every field."""
     both, decoding = Both(random.Random(seed)), Decoding()  # noqa: S311 - a test's dice
     got: dict[int, RequestRecord] = {}
-    exact: dict[int, int] = {}
-    answers: list[tuple[Any, ...]] = []
     for _ in range(5):
         for _ in range(60):
             both.event()
-        answers += decoding.take(both.message())
+        assert decoding.take(both.message()) == ([], [])
     for stream in range(STREAMS):
+        before = decoding.exact_events
         both.batch.notice(stream, ENDED, "cancelled", "enough", both.now)
-    answers += decoding.take(both.message())
-    for kind, *values in answers:
-        for (*_, frame), _, n, _ in values[0] if kind == "ended" else ():
-            (record,) = decode(frame).records
-            got[record.number], exact[record.number] = record, n
+        (frame,), _ = decoding.take(both.message())
+        (got[stream],) = decode(frame).records
+        assert decoding.exact_events - before == both.each[stream].exact_events
     for stream, decoder in enumerate(both.each):
         want = replace(decoder.end(None, "", both.now), outcome=got[stream].outcome, error="enough")
-        assert (got[stream], exact[stream]) == (want, decoder.exact_events)
+        assert got[stream] == want
+    events = sum(len(record.at_ns) for record in got.values())
+    assert (decoding.ended, decoding.events, decoding.streams) == (STREAMS, events, {})
+
+
+def test_what_is_open_when_the_reader_is_gone() -> None:
+    """Parts come when asked for; at the end of the pipe each stream is cut short, tokens kept."""
+    both, decoding = Both(random.Random(1)), Decoding()  # noqa: S311 - as above
+    for _ in range(40):
+        both.event()
+    data = both.batch.message(1, both.now, known_ns=both.now)
+    whole, parts = decoding.take(Message.read(data[LENGTH.size :]))
+    assert (whole, len(parts)) == ([], STREAMS)
+    cut = decode(b"".join(decoding.cut_short())).records
+    for record, part in zip(cut, decode(b"".join(parts)).records, strict=True):
+        assert (record.outcome, record.error) == (Outcome.cancelled, CUT_SHORT)
+        assert (part.outcome, part.done_ns) == (Outcome.open, record.done_ns)
+        assert record.at_ns == part.at_ns
+    assert sum(len(record.at_ns) for record in cut) == decoding.events > 0
+
+
+def test_a_secret_in_an_error_is_hidden() -> None:
+    """Before the record is encoded: no file and no stream has it."""
+    batch, decoding = Batch(), Decoding(["q7-very-private"])
+    batch.notice(0, OPENED, tuple(asked(0)))
+    batch.notice(0, ENDED, "connect", "no route for q7-very-private", 3_000)
+    (frame,), _ = decoding.take(Message.read(batch.message(1, 4_000)[LENGTH.size :]))
+    assert decode(frame).records[0].error == f"no route for {HIDDEN}"

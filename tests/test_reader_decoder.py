@@ -1,27 +1,32 @@
-"""The decoder process: it may die, and nothing is lost."""
+"""The decoder process: it writes what it makes, and without it a run cannot go on."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import gevent
 import pytest
-from reader_cases import Case, Step, case, send, wire_server
+from reader_cases import Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
-from harness.drive import decoding
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
+from harness.reader import decoder_link as decoding
+from harness.reader.raw_batch import Output
+from harness.runfolder.codec import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from harness.measure.records import RequestRecord
+    from harness.measure.records.request_record import RequestRecord
 
 pytestmark = pytest.mark.usefixtures("each_reader")
 TOKENS = 150
 GAP_MS = 20
+END = chunk(event(b"[DONE]")) + b"0\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -31,97 +36,96 @@ def port() -> Iterator[int]:
         yield port
 
 
-def signal_decoder(it: Case, number: int) -> None:
-    """Send it a signal; while decoding happens in this process, -1 would mean every process."""
-    pid = it.reader.link.pid
-    assert pid > 0
-    os.kill(pid, number)
-
-
 def stream() -> list[Step]:
     """Three seconds of tokens, so that there are parts; every tenth is cut in two."""
     script = send(HEAD)
     for n in range(1, TOKENS + 1):
         data = chunk(event(delta(usage=n, content="x")))
         script += [["sleep", GAP_MS], *(send(data[:20], data[20:]) if n % 10 == 0 else send(data))]
-    return [*script, *send(chunk(event(b"[DONE]")) + b"0\r\n\r\n")]
+    return [*script, *send(END)]
 
 
-def whole(it: Case, numbers: range) -> None:
+def until(condition: Callable[[], object]) -> None:
+    """Wait for it, ten seconds at most."""
+    with gevent.Timeout(10):
+        while not condition():
+            gevent.sleep(0.01)
+
+
+def test_every_token_is_in_the_records_and_in_the_parts(port: int) -> None:
     """Every token of every stream is there once, in order; the parts are pieces of the records."""
-    assert sorted(it.records) == list(numbers)
-    for number in numbers:
-        record = it.records[number]
-        assert (record.outcome, record.error) == (Outcome.ok, "")
-        assert (list(record.tokens), record.output_tokens) == ([1] * TOKENS, TOKENS)
-        assert sorted(record.at_ns) == list(record.at_ns)
-        parts = [p for p in it.parts if p.number == number]
-        assert parts
-        joined = [at for part in parts for at in part.at_ns]
-        assert joined == list(record.at_ns)[: len(joined)]
-    assert it.reader.figures()["events"] == TOKENS * len(numbers)
-
-
-@pytest.mark.parametrize("kills", [0, 1, 3])
-def test_a_killed_decoder_is_replaced(port: int, kills: int) -> None:
-    """Killed at any moment, its successor goes on from the last checkpoint."""
-    numbers = range(100 * kills, 100 * kills + 8)
+    numbers = range(8)
     with case(port) as it:
-        users = [it.start(number, stream()) for number in numbers]
-        for _ in range(kills):
-            gevent.sleep(0.85)
-            signal_decoder(it, signal.SIGKILL)
-        gevent.joinall(users)
+        gevent.joinall([it.start(number, stream()) for number in numbers])
         assert it.reader.flush(15)
-        whole(it, numbers)
-        assert it.reader.figures()["decoder_restarts"] == kills
+        assert sorted(it.records) == list(numbers)
+        for number in numbers:
+            record = it.records[number]
+            assert (record.outcome, record.error) == (Outcome.ok, "")
+            assert (list(record.tokens), record.output_tokens) == ([1] * TOKENS, TOKENS)
+            assert sorted(record.at_ns) == list(record.at_ns)
+            parts = [p for p in it.parts if p.number == number]
+            assert parts
+            joined = [at for part in parts for at in part.at_ns]
+            assert joined == list(record.at_ns)[: len(joined)]
+        assert it.reader.figures()["events"] == TOKENS * len(numbers)
+        assert (it.reader.link.ended, it.reader.link.trouble) == (len(numbers), "")
 
 
-def test_without_any_decoder_process(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When new ones die at once, decoding goes on in this process."""
-    numbers = range(1000, 1004)
-    with case(port) as it:
-        users = [it.start(number, stream()) for number in numbers]
-        gevent.sleep(1.3)
-        monkeypatch.setattr(decoding, "MOST_RESTARTS", 0)
-        signal_decoder(it, signal.SIGKILL)
+def test_a_killed_decoder_is_said_and_nothing_waits_for_it(port: int, tmp_path: Path) -> None:
+    """What had ended is in its file; requests go on to their end, which nobody records."""
+    file, said = tmp_path / "records.5.msgpack", list[str]()
+    with case(port, output=Output(str(file), worker=5)) as it:
+        link = it.reader.link
+        link.on_trouble = said.append
+        for number in range(3):
+            it.ask(number, send(HEAD + END))
+        users = [it.start(number, stream()) for number in (3, 4)]
+        assert it.reader.flush(10)
+        until(lambda: link.events)
+        os.kill(link.pid, signal.SIGKILL)
+        until(lambda: link.trouble)
+        begun = time.monotonic()
+        assert not it.reader.flush(60)
         gevent.joinall(users)
-        assert it.reader.flush(15)
-        whole(it, numbers)
-        assert it.reader.link.pid == -1
+        assert [user.get().outcome for user in users] == [Outcome.ok] * 2
+        it.reader.close()
+        assert time.monotonic() - begun < 30
+    assert said == [link.trouble]
+    assert f"(pid {link.pid}) ended in the middle of the run by signal 9" in link.trouble
+    got = decode(file.read_bytes())
+    assert ([r.number for r in got.records], got.torn_bytes, got.damaged_bytes) == ([0, 1, 2], 0, 0)
+    assert sorted(it.records) == [0, 1, 2]
+    assert link.batch.size < decoding.FLUSH_BYTES  # what was read since is not piled up
 
 
-def test_a_decoder_that_never_answers_is_done_without(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped at its start: waiting for it ends, and decoding goes on in this process."""
+def test_a_decoder_that_never_answers(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped at its start: waiting for it ends with a sentence, and it is killed."""
     monkeypatch.setattr(decoding, "START_S", 0.3)
-    monkeypatch.setattr("harness.drive.pipe.EXIT_S", 0.2)
     with case(port) as it:
-        signal_decoder(it, signal.SIGSTOP)
-        it.reader.link.ready()
-        assert it.reader.link.pid == -1
-        users = [it.start(number, stream()) for number in range(3000, 3002)]
-        gevent.joinall(users)
-        assert it.reader.flush(15)
-        whole(it, range(3000, 3002))
+        link = it.reader.link
+        os.kill(link.pid, signal.SIGSTOP)
+        assert not link.ready()
+        assert "did not answer within 0 s of its start" in link.trouble
+        assert not it.reader.flush(60)
+        with pytest.raises(ProcessLookupError):
+            os.kill(link.pid, 0)
 
 
 def test_a_stuck_decoder_does_not_hold_up_the_end(
-    port: int, monkeypatch: pytest.MonkeyPatch
+    port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Stopped, not dead: closing decodes what it was given."""
+    """Stopped, not dead: closing waits a while, then says so and kills it."""
     monkeypatch.setattr(decoding, "CLOSE_S", 0.5)
-    monkeypatch.setattr("harness.drive.pipe.EXIT_S", 0.2)
-    numbers = range(2000, 2002)
-    with case(port) as it:
-        users = [it.start(number, stream()) for number in numbers]
-        gevent.sleep(1.5)
-        signal_decoder(it, signal.SIGSTOP)
-        gevent.joinall(users)
-        assert it.records == {}
+    file = tmp_path / "records.5.msgpack"
+    with case(port, output=Output(str(file), worker=5)) as it:
+        it.ask(0, send(HEAD + END))
+        assert it.reader.flush(10)
+        os.kill(it.reader.link.pid, signal.SIGSTOP)
+        it.ask(1, send(HEAD + END))
         it.reader.close()
-        whole(it, numbers)
+        assert "did not answer for 0 s at the end of the run" in it.reader.link.trouble
+    assert [r.number for r in decode(file.read_bytes()).records] == [0]
 
 
 def test_a_sink_that_fails_loses_nobody_elses_records(
@@ -141,7 +145,7 @@ def test_a_sink_that_fails_loses_nobody_elses_records(
 
         it.reader.link._give = failing  # noqa: SLF001 - the sink that the reader was given
         for number in (3000, 3001):
-            it.ask(number, send(HEAD + chunk(event(b"[DONE]")) + b"0\r\n\r\n"))
+            it.ask(number, send(HEAD + END))
             assert it.reader.flush(10)
         assert sorted(it.records) == [3001]
     assert "disk full" in capsys.readouterr().err

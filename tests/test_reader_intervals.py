@@ -12,15 +12,15 @@ import pytest
 from reader_cases import LAST, Case, Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
-from harness.drive.clock import CLOCK, Clock
-from harness.drive.reading import IN_C
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
+from harness.reader.clock import CLOCK, Clock
+from harness.reader.reader_choice import IN_C
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.measure.records import RequestRecord
+    from harness.measure.records.request_record import RequestRecord
 
 DONE = chunk(event(b"[DONE]")) + LAST
 pytestmark = pytest.mark.usefixtures("each_reader")
@@ -129,9 +129,7 @@ def while_the_loop_stands_still(it: Case) -> tuple[RequestRecord, list[tuple[int
     script = [*send(HEAD), ["sleep", 50], *send(token()), ["sleep", 30], *send(token()),
               ["sleep", 200], *send(DONE)]  # fmt: skip
     user = it.start(0, script)
-    opened = it.reader._open  # noqa: SLF001 - nothing else says that the head has been read
-    while not any(stream.head_ns >= 0 for stream in opened.values()):
-        gevent.sleep(0.001)
+    it.wait_for_heads(1)
     time.sleep(0.15)
     user.join()
     assert it.reader.flush(10)
@@ -155,7 +153,7 @@ def test_what_came_before_a_request_was_stopped(port: int) -> None:
         script = [*send(HEAD, token()), *[s for _ in range(4) for s in (["sleep", 20],
                   *send(token()))], ["sleep", 5000], *send(DONE)]  # fmt: skip
         user = it.start(0, script)
-        gevent.sleep(0.015)
+        it.wait_for_heads(1)
         time.sleep(0.2)
         user.kill()
         assert it.reader.flush(10)
@@ -181,13 +179,11 @@ class SetClock:
     """
 
     def __init__(self) -> None:
-        """Not yet."""
         self.by_ns = 0
         self.clock: Clock | None = None
         self._more = 1
 
     def __call__(self) -> int:
-        """The time."""
         if self.by_ns and self.clock is not None and self.clock.steps:
             self.by_ns *= self._more
             self._more = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.drive.clock import CLOCK
-from harness.drive.selfcheck import LoopLag
+from harness.reader.clock import CLOCK
+from harness.reader.loop_lag import LoopLag
 
 MS = 10**6
 

@@ -2,51 +2,273 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import select
 import socket
-import time
+import subprocess
+import sys
+import termios
 from array import array
-from contextlib import closing
-from typing import Any
+from contextlib import closing, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from lane_library import SANITIZE, Generated, Lane, LaneLibrary, compare, compiled, lane_of
 from wire_examples import chunk, delta, event
 
-from harness.drive.batch import BYTES, EXACT, ROW, TOKEN, Batch
-from harness.drive.clock import CLOCK
-from harness.drive.reading import END_OF_FILE, Round, Sockets, built
+from harness.extensions import load_extension
+from harness.reader import fast_path
+from harness.reader.backends import END_OF_FILE, CReader, Sockets
+from harness.reader.clock import CLOCK
+from harness.reader.fast_path import (
+    BEFORE_SIZE,
+    REST_SIZE,
+    SHAPE_BYTES,
+    TRANSITIONS,
+    Event,
+    FastPath,
+    IllegalTransition,
+    Owner,
+)
+from harness.reader.raw_batch import BYTES, EXACT, ROW, TOKEN, Batch
+from harness.reader.reader_choice import why_not_c
+from harness.runfolder import arrays
+from harness.wire.sse_framing import EVENT_STREAM
 from harness.wire.stamps import NO_STAMP, SocketStamps
+from harness.wire.token_template import template_of
 
-pytestmark = pytest.mark.skipif(not built(), reason="no C compiler at the installation")
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.skipif(bool(why_not_c()), reason="no C compiler at the installation")
+
+READS = int(os.environ.get("HARNESS_READS", "3000"))  # of the parser; a million by hand
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_arrivals_as_in_python(seed: int) -> None:
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> LaneLibrary:
+    """`_lane.c`, compiled as it is shipped."""
+    return LaneLibrary(compiled(tmp_path_factory.mktemp("lane"), "-O2")[0])
+
+
+def test_arrivals_as_in_python(library: LaneLibrary) -> None:
     """Any sequence of reads: stamps missing, too old or of the future, rounds left out."""
-    from harness.drive._drain import Drain, arrived  # noqa: PLC0415 - it may not be built
-    from harness.drive.lanes import CELLS, Lane  # noqa: PLC0415 - as above
-
-    rng = random.Random(seed)  # noqa: S311 - a test's dice
-    cells = memoryview(array("q", bytes(8 * CELLS)))
-    with closing(select.epoll()) as poll, closing(Drain(poll.fileno(), cells, 1, 0, 0, 0)) as drain:
-        lane, stamps = Lane(cells, drain, 0, 500, 0), SocketStamps(500, 0)
+    for seed in range(20):
+        rng = random.Random(seed)  # noqa: S311 - a test's dice
+        path, stamps = FastPath(nullcontext(), 500), SocketStamps(500, 0)
+        lane = Lane.from_buffer(path.cells)
+        path.mark_request_sent(500)
         polled = [0]
         for number in range(1, 200):
             polled.append(polled[-1] + rng.randint(1, 1000))
             now, before = polled[-1], polled[-2]
             if rng.random() < 0.1:
-                for either in (lane, stamps):
-                    either.asked(now - 50)
+                path.end_response()
+                for either in (path, stamps):
+                    either.mark_request_sent(now - 50)
             if rng.random() < 0.1:
-                for either in (lane, stamps):
-                    either.forget(now - 20)
+                for either in (path, stamps):
+                    either.clamp_bounds(now - 20)
             if rng.random() < 0.7:
                 stamp = rng.choice((NO_STAMP, now - rng.randint(-300, 1500)))
                 drained = rng.random() < 0.7
                 want = stamps.arrival(stamp, now, now + 100, drained, number, before)
-                got = arrived(cells, stamp, now, now + 100, drained, number, before)
+                got = library.arrival(lane, stamp, now, now + 100, drained, number, before)
                 assert got == want
+
+
+def test_rows_as_in_python(library: LaneLibrary, figure: Callable[[str], None]) -> None:
+    """Whatever a read holds, C makes of it what `wire` does; each of the three often enough."""
+    seen = compare(library, READS, seed=1)
+    assert min(seen.values()) > READS / 20
+    figure(f"reads of the parser, C = Python: {seen}")
+
+
+@pytest.mark.parametrize(
+    ("before", "rest"),
+    [(-1, 5), (5, -1), (SHAPE_BYTES, 1), (1, SHAPE_BYTES), (2**62, 2**62), (-(2**63), 2**63 - 1)],
+)
+def test_a_template_beyond_its_memory(library: LaneLibrary, before: int, rest: int) -> None:
+    """Sizes that Python would never write are no template to C."""
+    one = Generated(Owner.EVENTS, template_of(ONE[6:-2]), b"", chunk(ONE), exact=True)
+    lane = lane_of(one)
+    assert library.rows(lane, one.data, one.exact) == ([(7, 9, 7, TOKEN + EXACT, 1)], b"")
+    lane[BEFORE_SIZE], lane[REST_SIZE] = before, rest
+    want = [(7, 9, 7, BYTES + EXACT, len(ONE))], ONE
+    assert library.rows(lane, one.data, one.exact) == want
+
+
+def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """Address and undefined behavior: parser, both extensions, hostile bytes in exact memory."""
+    found = [
+        subprocess.run(["cc", f"-print-file-name={name}"], stdout=-1, text=True, check=True).stdout
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    preload = [name.strip() for name in found if Path(name.strip()).is_absolute()]
+    if len(preload) < len(found):
+        pytest.skip("the compiler has no libasan or libubsan (Debian, Ubuntu: libgcc-dev)")
+    environment = os.environ | {
+        "LD_PRELOAD": " ".join(preload), "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0", "PYTHONPATH": str(Path(__file__).parent),
+    }  # fmt: skip
+    lane, *extensions = compiled(tmp_path, *SANITIZE)
+    script = Path(__file__).with_name("sanitized.py")
+    done = subprocess.run(
+        [sys.executable, script, lane, *extensions],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "nothing found"
+
+
+def test_owners() -> None:
+    """What is not in the table raises, and changes nothing; what is there C sees at once."""
+    for owner in Owner:
+        for what in Event:
+            path = FastPath(nullcontext(), 0)
+            path.owner = owner
+            to = TRANSITIONS[owner].get(what)
+            if to is None:
+                with pytest.raises(IllegalTransition, match=f"{what.name} .* {owner.name}"):
+                    path._process(what)  # noqa: SLF001 - the table's one user
+                assert path.owner is owner
+            else:
+                path._process(what)  # noqa: SLF001
+                assert path.owner is to
+                assert path.cells[fast_path.OWNER] == max(to, 0)
+
+
+@pytest.mark.parametrize(
+    ("owner", "illegal"),
+    [
+        # a second request on a connection that has not answered the first
+        (Owner.PYTHON, [Event.REQUEST_SENT]),
+        (Owner.LEARNING, [Event.REQUEST_SENT]),
+        (Owner.EVENTS, [Event.REQUEST_SENT, Event.TEMPLATE_KNOWN]),
+        # no response is under way
+        (Owner.IDLE, [Event.NOT_EVENTS, Event.TEMPLATE_KNOWN, Event.LESSONS_OVER,
+                      Event.RESPONSE_ENDED]),
+        # its descriptor may be another's
+        (Owner.CLOSED, list(Event)),
+    ],
+)  # fmt: skip
+def test_illegal(owner: Owner, illegal: list[Event]) -> None:
+    """Written out once more."""
+    assert [event for event in Event if event not in TRANSITIONS[owner]] == illegal
+
+
+GOOD = SimpleNamespace(between=True, status=200, content_type=EVENT_STREAM)
+
+
+@pytest.mark.parametrize(
+    ("response", "body", "allowed", "owners"),
+    [
+        # a template at once, eight lessons, then no more of them
+        ({}, b"token", True, [Owner.LEARNING] * 7 + [Owner.EVENTS] * 2),
+        ({}, b"other", True, [Owner.PYTHON] * 7 + [Owner.EVENTS] * 2),
+        # what follows may be anything
+        ({"between": False}, b"token", True, [Owner.PYTHON] * 9),
+        ({"status": 500}, b"token", True, [Owner.PYTHON] * 9),
+        ({"content_type": "text/plain"}, b"token", True, [Owner.PYTHON] * 9),
+        ({}, b"half", True, [Owner.PYTHON] * 9),
+        ({}, b"token", False, [Owner.PYTHON] * 9),  # TLS
+    ],
+)
+def test_who_takes_the_next_read(
+    response: dict[str, Any], body: bytes, allowed: bool, owners: list[Owner]
+) -> None:
+    """After each read that Python was handed; and idle when the response has ended."""
+    bodies = {b"token": ONE, b"other": event(b"{}"), b"half": ONE[:-1]}
+    path = FastPath(nullcontext(), 0, allowed=allowed)
+    path.mark_request_sent(1)
+    got = []
+    for _ in owners:
+        path.after_read(7, SimpleNamespace(**vars(GOOD) | response), bodies[body])  # type: ignore[arg-type]
+        got.append(path.owner)
+    assert got == owners
+    assert path.end_response() == (0, -1)
+    assert path.owner is Owner.IDLE
+
+
+def test_a_closed_path_leaves_the_next_connection_alone() -> None:
+    """Its descriptor is another's by now: its cells are its own, and nothing may happen to it."""
+    with closing(Lanes()) as it:
+        old = it.fast_path
+        it.reads.dismiss(it)  # type: ignore[arg-type]
+        it.poll.unregister(it.fd)
+        it.reads.admit(it, CLOCK.now_ns())  # type: ignore[arg-type]
+        assert it.fast_path is not old
+        with pytest.raises(IllegalTransition):
+            old.end_response()
+        it.fast_path.mark_request_sent(CLOCK.now_ns())
+        assert it.rows(chunk(token(12)), ONE) == [(7, TOKEN, 12)]
+
+
+def test_layout() -> None:
+    """The extensions were compiled with what Python has; other ones are a reason to do without."""
+    name = "harness.reader._drain"
+    assert load_extension(name, fast_path.LAYOUT) == ""
+    assert load_extension("harness.runfolder._arrays", arrays.LAYOUT) == ""
+    for key, value in fast_path.LAYOUT.items():
+        other = fast_path.LAYOUT | {key: (value, value)}
+        assert "built from other sources" in load_extension(name, other)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(None, "it was not built"), (b"", "it does not load"), (b"\x7fELF" * 9, "it does not load")],
+)
+def test_an_extension_that_does_not_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, why: str
+) -> None:
+    """Not there, empty, or built for something else: a reason, not a crash."""
+    monkeypatch.syspath_prepend(tmp_path)
+    if content is not None:
+        (tmp_path / "extension_of_this_test.abi3.so").write_bytes(content)
+    assert load_extension("extension_of_this_test", 1)[: len(why)] == why
+
+
+FORK = """
+import os, select
+from harness.reader._drain import Drain
+poll = select.epoll()
+drain = Drain(poll.fileno(), 4096, 0, 0, 1_000_000)
+if not os.fork():
+    drain.close()
+    del drain
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+drain.close()
+"""
+
+
+def test_it_reserves_little_address_space() -> None:
+    """Under `ulimit -v`, or without overcommitment, a table for a million users cannot be had."""
+    code = """
+import select
+from harness.reader.backends import CReader, Sockets
+from harness.reader.clock import CLOCK
+def mapped_kb():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmSize"))
+before = mapped_kb()
+reader = CReader(Sockets(select.epoll(), {}, CLOCK, None, None, 65536, stand_in=False))
+print(mapped_kb() - before)
+reader.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 64 << 10  # KiB; it was 1 GiB
+
+
+def test_a_forked_child_waits_for_no_thread() -> None:
+    """It has a copy of the object, and not the thread."""
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "7\n"
 
 
 class Lanes:
@@ -54,11 +276,10 @@ class Lanes:
 
     def __init__(self, read_bytes: int = 65_536, *, stand_in: bool = False) -> None:
         """Let go for stream 7."""
-        from harness.drive.lanes import Lane, LaneReads  # noqa: PLC0415 - it may not be built
-
         self.theirs, self.sock = socket.socketpair()
         self.fd = self.sock.fileno()
-        self.lane: Lane | None = None
+        self.tls = None
+        self.fast_path: FastPath
         self.left: list[Any] = []
         self.batch = Batch()
         self.poll = select.epoll()
@@ -66,10 +287,14 @@ class Lanes:
             self.poll, {self.fd: self}, CLOCK, lambda _, data, *__: self.left.append(data),
             lambda _, why: self.left.append(why), read_bytes, stand_in,
         )  # type: ignore[dict-item]  # fmt: skip
-        self.reads = LaneReads(sockets)
-        self.reads.admit(self, CLOCK.now_ns(), 0)  # type: ignore[arg-type]
-        assert self.lane is not None
-        self.lane.asked(CLOCK.now_ns())
+        self.reads = CReader(sockets)
+        self.reads.admit(self, CLOCK.now_ns())  # type: ignore[arg-type]
+        self.fast_path.mark_request_sent(CLOCK.now_ns())
+
+    def let_go(self, taught: bytes = b"") -> None:
+        """For stream 7, after one event to learn from, or after eight that teach nothing."""
+        for _ in range(1 if taught else 8):
+            self.fast_path.after_read(7, GOOD, taught or event(b"{}"))  # type: ignore[arg-type]
 
     def close(self) -> None:
         """All three descriptors."""
@@ -79,18 +304,21 @@ class Lanes:
 
     def rows(self, data: bytes, taught: bytes = b"") -> list[tuple[int, int, int]]:
         """(stream, kind without exactness, value) of each row that one read makes."""
-        assert self.lane is not None
-        for _ in range(1 if taught else 8):
-            self.lane.learn(taught)
-        self.lane.let_go(7)
+        self.let_go(taught)
         self.theirs.sendall(data)
         self.round()
         return self.got()
 
     def round(self) -> None:
         """Read what there is."""
-        self.reads.read(self.batch, Round(1, CLOCK.now_ns(), 0, True, 0))
+        self.reads.read(self.batch, True)
         self.reads.over(believe=True)
+
+    def wait_for_the_thread(self) -> None:
+        """Until the kernel has nothing left to read."""
+        left = array("i", [1])
+        while left[0]:
+            fcntl.ioctl(self.sock, termios.FIONREAD, left)
 
     def got(self) -> list[tuple[int, int, int]]:
         """(stream, kind without exactness, value) of each row."""
@@ -145,9 +373,8 @@ def test_what_a_read_becomes(
         got = it.rows(data, taught)
         assert got == [(7, *row) for row in rows]
         assert (bytes(it.batch.blob), it.left) == (blob, left)
-        assert it.lane is not None
         handed = sum(map(len, left))
-        assert it.lane.since()[0] == len(data) - handed
+        assert it.fast_path.progress()[0] == len(data) - handed
 
 
 def test_a_large_read() -> None:
@@ -171,11 +398,10 @@ def test_the_thread_keeps_the_order() -> None:
     """Read while nobody asks: a token, then what Python must see, and from there on all of it."""
     with closing(Lanes(stand_in=True)) as it:
         it.round()
-        it.lane.learn(ONE)
-        it.lane.let_go(7)
+        it.let_go(ONE)
         for data in (chunk(token(2)), chunk(token(3)), chunk(OTHER), chunk(token(4))):
             it.theirs.sendall(data)
-            time.sleep(0.02)
+            it.wait_for_the_thread()
         assert it.poll.poll(0) != []  # the loop would wake up
         it.round()
         assert it.got() == [(7, TOKEN, 2), (7, TOKEN, 3)]
@@ -188,7 +414,7 @@ def test_a_connection_that_is_gone() -> None:
     with closing(Lanes(stand_in=True)) as it:
         it.round()
         it.theirs.sendall(b"HTTP/1.1 200 OK")
-        time.sleep(0.02)
+        it.wait_for_the_thread()
         it.reads.dismiss(it)
         it.round()
         assert it.left == []

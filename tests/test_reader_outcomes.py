@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import gevent
+import gevent.socket
 import pytest
 import trustme
+from gevent.server import StreamServer
 from reader_cases import LAST, WHOLE, Step, case, send, wire_server
-from wire_examples import EVENTS, HEAD, STREAM, chunk, event
+from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
 
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
 from harness.units import MS
+from harness.wire.sse_framing import MAX_EVENT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("each_reader")
@@ -24,6 +27,7 @@ TOKEN = chunk(EVENTS[1])
 ERROR = b'{"error":{"message":"out of room"}}'
 SAID = chunk(event(ERROR))
 DONE = EVENTS[-1]
+LONGEST = event(delta(content="x" * (MAX_EVENT_BYTES - 200)))
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +65,12 @@ def plain(status: int, body: bytes, kind: str = "application/json") -> bytes:
         (send(plain(200, b'{"choices":[]}')), "protocol",
          "the server answered application/json, not text/event-stream", 0),
         (send(b"SSH-2.0-OpenSSH_9.6\r\n"), "protocol", "the answer is not HTTP", 0),
+        # a whole event may be as long as the limit; nobody waits for the end of a longer one
+        (send(HEAD + TOKEN + chunk(LONGEST), chunk(DONE) + LAST), "ok", "", 2),
+        ([*send(HEAD + TOKEN + chunk(b"x" * (MAX_EVENT_BYTES + 8))), ["hang"]],
+         "protocol", "an event of the stream is longer than 1 MiB", 1),
+        ([*send(HEAD + TOKEN + chunk(b"data: x\n" * (MAX_EVENT_BYTES // 7))), ["hang"]],
+         "protocol", "an event of the stream is longer than 1 MiB", 1),
         (send(HEAD + TOKEN + b"zz\r\n"), "protocol", "the answer is not HTTP", 1),
     ],
 )  # fmt: skip
@@ -114,6 +124,82 @@ def test_nobody_listens() -> None:
         exchange, record = it.one([])
     assert record.outcome is exchange.outcome is Outcome.connect
     assert record.error == f"cannot connect to 127.0.0.1:{closed} (Connection refused)"
+
+
+ANSWERS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+
+def resolver(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
+    """What each name has; the names that were looked up."""
+    asked = []
+
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        kinds = [socket.AF_INET6 if ":" in a else socket.AF_INET for a in addresses]
+        return [(k, 1, 6, "", (a, port)) for k, a in zip(kinds, addresses, strict=True)]
+
+    monkeypatch.setattr(gevent.socket, "getaddrinfo", getaddrinfo)
+    return asked
+
+
+@contextlib.contextmanager
+def replicas(hosts: Sequence[str]) -> Iterator[tuple[int, Callable[[], list[int]]]]:
+    """A port at which each of them answers, and how many connections each has had."""
+    counts = dict.fromkeys(hosts, 0)
+
+    def server(host: str, port: int) -> StreamServer:
+        def handle(sock: Any, _: Any) -> None:
+            counts[host] += 1
+            while b"\r\n\r\n" in sock.recv(65_536):
+                sock.sendall(STREAM)
+
+        started = StreamServer((host, port), handle)
+        started.start()
+        return started
+
+    servers = [server(hosts[0], 0)]
+    port = servers[0].server_port
+    try:
+        servers += [server(host, port) for host in hosts[1:]]
+        yield port, lambda: list(counts.values())
+    finally:
+        for one in servers:
+            one.stop()
+
+
+def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A headless service: every replica gets as many connections, and one lookup serves all."""
+    asked = resolver(monkeypatch, *ANSWERS)
+    with replicas(ANSWERS) as (port, counts), case(port, host="replicas") as it:
+        for first in (0, 9):
+            gevent.joinall([it.start(first + n, []) for n in range(9)])
+        assert it.reader.flush(10)
+        assert {record.outcome for record in it.records.values()} == {Outcome.ok}
+        assert counts() == [3, 3, 3]  # the second time they are kept ones
+        assert it.reader.figures()["addresses"] == list(ANSWERS)
+    assert asked == ["replicas"]
+
+
+def test_an_address_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one takes its connections; what was measured is said."""
+    resolver(monkeypatch, *ANSWERS)
+    with replicas(ANSWERS[:2]) as (port, counts), case(port, host="replicas") as it:
+        gevent.joinall([it.start(n, []) for n in range(6)])
+        assert it.reader.flush(10)
+        assert {record.outcome for record in it.records.values()} == {Outcome.ok}
+        assert sum(counts()) == 6
+        assert min(counts()) >= 2
+        assert it.reader.figures()["addresses"] == list(ANSWERS[:2])
+
+
+def test_another_family_is_another_way_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens at the first family's address: it is not tried again."""
+    resolver(monkeypatch, "::1", "127.0.0.1")
+    with replicas(ANSWERS[:1]) as (port, counts), case(port, host="localhost") as it:
+        for number in range(2):
+            it.ask(number, [])
+        addresses = [info[4][0] for info in it.reader.addresses.in_turn()]
+        assert (addresses, counts()) == (["127.0.0.1", "::1"], [1])
 
 
 def test_a_name_without_an_address() -> None:
@@ -178,7 +264,7 @@ def test_killed_users_and_a_closed_reader_leave_records(port: int) -> None:
     script = [*send(HEAD + TOKEN), ["hang"]]
     with case(port) as it:
         users = [it.start(number, script) for number in (0, 1)]
-        gevent.sleep(0.3)
+        it.wait_for_heads(2)  # the token came with it
         users[0].kill()
         it.reader.close()
         assert it.ask(2, script).outcome is Outcome.cancelled

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.measure.records.record_table import concat_tables
 from harness.measure.result import Knee, Result
 from harness.measure.states import Status
-from harness.measure.table import concat
-from harness.report.explain import explained
-from harness.report.facts import Facts
-from harness.runfolder.reader import Damage, Run
+from harness.report.answer import explanation
+from harness.report.report_data import ReportData
+from harness.runfolder.folder_reader import Damage, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: str) -> Facts:
+def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: str) -> ReportData:
     """A finished search that was asked for `planned` users."""
     low = ci95[0] or None
     knee = Knee(holds=low if status == "not_reached" else None, estimate=users, ci95=tuple(ci95))
     info = {"config": {"plan_users": planned}}
-    run = Run(Path(), info, concat([]), [], [], [], [], [], [], Damage())
-    return Facts(run, Result(status=Status(status), knee=knee))
+    run = Run(Path(), info, concat_tables([]), [], [], [], [], [], [], Damage())
+    return ReportData(run, Result(status=Status(status), knee=knee))
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: s
 )  # fmt: skip
 def test_replicas(users, ci95, planned, status, want):
     """Only a knee that was found says what a replica holds, and by its cautious end."""
-    assert explained(facts(users, ci95, planned, status)) == want
+    assert explanation(facts(users, ci95, planned, status)) == want

@@ -8,16 +8,21 @@ from math import inf, nan
 from pathlib import Path
 
 import pytest
+from measure_tables import record, table
 
+from harness.measure.latency_figures import blocked_windows
+from harness.measure.records.record_table import concat_tables
+from harness.measure.records.samples import GpuSample
+from harness.measure.records.scan import scan
+from harness.measure.records.token_gaps import WindowGapCounter
 from harness.measure.result import Knee, Latency, Level, Result, SloResult
-from harness.measure.samples import GpuSample
 from harness.measure.states import Decision, Verdict
-from harness.measure.table import concat
-from harness.report.curves import crowded, curves, panel
-from harness.report.facts import Facts
+from harness.report.curves import curve_chart, curve_charts, metric_around_knee
+from harness.report.distributions import distribution_charts
+from harness.report.report_data import ReportData
 from harness.report.svg import VARIABLES
-from harness.report.timeline import timeline
-from harness.runfolder.reader import Damage, Run
+from harness.report.timeline import timeline_chart
+from harness.runfolder.folder_reader import Damage, Run
 from harness.units import SECOND
 
 SLO = SloResult("ttft_p95=500ms", Verdict.met)
@@ -37,10 +42,10 @@ def level(
                  output_tokens_per_s=100.0 * users, goodput_per_s=float(users))  # fmt: skip
 
 
-def facts(*levels: Level, knee: Knee | None = None) -> Facts:
+def facts(*levels: Level, knee: Knee | None = None) -> ReportData:
     """A run of these levels, with an SLO on the p95 TTFT."""
-    run = Run(Path(), {}, concat([]), [], [], [], [], [], [], Damage())
-    return Facts(run, Result(levels=levels, knee=knee, slos=(SLO,)))
+    run = Run(Path(), {}, concat_tables([]), [], [], [], [], [], [], Damage())
+    return ReportData(run, Result(levels=levels, knee=knee, slos=(SLO,)))
 
 
 def points(svg: str) -> list[tuple[str, str]]:
@@ -67,14 +72,43 @@ def points(svg: str) -> list[tuple[str, str]]:
 )  # fmt: skip
 def test_a_point(held: Level, color: str, fill: str) -> None:
     """Its color is what was decided, also where its p95 is over the limit; hollow: weak."""
-    assert points(panel(facts(held), "ttft"))[-1] == (color, fill)
+    assert points(curve_chart(facts(held), "ttft"))[-1] == (color, fill)
 
 
 def test_failures_have_no_height() -> None:
     """A p95 that failed requests make infinite is a triangle at the top."""
-    svg = panel(facts(level(4), level(8, Decision.failed, inf, (300.0, inf))), "ttft")
+    svg = curve_chart(facts(level(4), level(8, Decision.failed, inf, (300.0, inf))), "ttft")
     assert ("red", "red") in points(svg)
     assert ("inf" in svg, "nan" in svg) == (False, False)
+
+
+@pytest.mark.parametrize("p95", [0.0, 400.0])
+def test_a_latency_of_zero(p95: float) -> None:
+    """A log axis has no place for it, so it is left out; a request cut off at once may have one."""
+    held = level(4, p95=p95, ci95=(p95, p95))
+    nothing = replace(held, users=8, ttft_ms=Latency(n=1, p50=0.0, p95=0.0, p95_ci95=(0.0, 0.0)))
+    for svg in (curve_chart(facts(held, nothing), "ttft"), curve_chart(facts(nothing), "ttft")):
+        assert ("curve-ttft" in svg, "nan" in svg, "inf" in svg) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("events", "want"),
+    [
+        ([100.0, 100.0, 100.0], ["ttft"]),  # in one read: no gap is above zero
+        ([100.0, 100.0, 120.0], ["ttft", "itl"]),
+        ([], []),
+    ],
+)
+def test_gaps_of_zero(events: list[float], want: list[str]) -> None:
+    """The share of them is part of a curve, but they alone are none: its axis is logarithmic."""
+    seen = table(record(0, 0, events, 200))
+    span = 0, SECOND
+    gaps = WindowGapCounter(seen, blocked_windows(seen, [span])[0])
+    scan(seen, [gaps])
+    held = replace(level(1), settled_ns=span[0], end_ns=span[1])
+    some = facts(held)
+    drawn = distribution_charts(replace(some, run=replace(some.run, table=seen), gaps={span: gaps}))
+    assert [name for svg in drawn for name in ("ttft", "itl") if f"spread-{name}" in svg] == want
 
 
 @pytest.mark.parametrize(
@@ -88,7 +122,7 @@ def test_failures_have_no_height() -> None:
 )
 def test_ticks_are_at_levels(users: tuple[int, ...], want: list[str]) -> None:
     """Few levels have a tick each; of many, the powers of two."""
-    svg = panel(facts(*map(level, users)), "throughput")
+    svg = curve_chart(facts(*map(level, users)), "throughput")
     ticks = re.search(r"throughput-matplotlib.axis_1\"(.*?)concurrent requests", svg, re.DOTALL)
     assert ticks is not None
     assert re.findall(r">([\d,]+)</text>", ticks[1]) == want
@@ -112,8 +146,8 @@ def test_the_surroundings_of_the_knee(
 ) -> None:
     """They have a panel of their own where many holds lie within 30% of the best estimate."""
     seen = facts(*levels, knee=knee)
-    drawn = [svg for svg in curves(seen) if "around the knee" in svg]
-    assert (crowded(seen), len(drawn)) == (want, want is not None)
+    drawn = [svg for svg in curve_charts(seen) if "around the knee" in svg]
+    assert (metric_around_knee(seen), len(drawn)) == (want, want is not None)
     assert ["holds 34" in svg for svg in drawn] == [True] * len(drawn)
 
 
@@ -123,7 +157,7 @@ def test_the_surroundings_of_the_knee(
 )
 def test_the_line_of_an_slo(p95: float, want: str) -> None:
     """Far above everything it would flatten the curve, so it is only named."""
-    svg = panel(facts(level(4, p95=p95, ci95=(p95 * 0.9, p95 * 1.1))), "ttft")
+    svg = curve_chart(facts(level(4, p95=p95, ci95=(p95 * 0.9, p95 * 1.1))), "ttft")
     assert re.findall(r">(SLO [^<]*)</text>", svg) == [want]
     assert set(VARIABLES.values()) >= set(re.findall(r"var\((--\w+)\)", svg))
 
@@ -131,17 +165,17 @@ def test_the_line_of_an_slo(p95: float, want: str) -> None:
 @pytest.mark.parametrize(
     ("samples", "want"),
     [
-        ([], ["Requests under way"]),
+        ([], ["Requests in flight"]),
         (
             [GpuSample(at * SECOND, gpu, util_pct=80.0, power_w=400.0)
              for at in range(5) for gpu in (0, 1)],
-            ["Requests under way", "GPU utilization, %", "GPU power, W"],
+            ["Requests in flight", "GPU utilization, %", "GPU power, W"],
         ),
-        ([GpuSample(SECOND, 0, util_pct=80.0)], ["Requests under way", "GPU utilization, %"]),
+        ([GpuSample(SECOND, 0, util_pct=80.0)], ["Requests in flight", "GPU utilization, %"]),
     ],
 )  # fmt: skip
 def test_gpus_over_time(samples: list[GpuSample], want: list[str]) -> None:
     """What was read of the GPUs has a panel below the requests."""
     seen = facts(level(8))
-    svg = timeline(replace(seen, run=replace(seen.run, gpu=samples)))
-    assert re.findall(r">(Requests under way|KV [^<]*|GPU [^<]*)</text>", svg) == want
+    svg = timeline_chart(replace(seen, run=replace(seen.run, gpu=samples)))
+    assert re.findall(r">(Requests in flight|KV [^<]*|GPU [^<]*)</text>", svg) == want

@@ -13,7 +13,7 @@ from harness.measure.states import Status, Verdict
 from harness.report.junit import junit
 
 MET, MISSED, OPEN = Verdict.met, Verdict.missed, Verdict.inconclusive
-TTFT, ITL = "ttft_p95=500ms", "itl_p95=50ms"
+TTFT, ITL, TPS = "ttft_p95=500ms", "itl_p95=50ms", "tps_p5=30"
 OVER = SloResult(TTFT, MISSED, 612.0, 8, n=120, n_over=30, allowed=0.05)
 FEW = SloResult(ITL, OPEN, 40.0, 8, n=20, n_over=1, allowed=0.05, needs_more=80)
 FINE = SloResult(ITL, MET, 40.0, 8, n=900, n_over=1, allowed=0.05)
@@ -24,6 +24,7 @@ SAID_FEW = (
     "80 more requests would decide it."
 )
 SAID_OPEN = f"{TTFT} inconclusive at 34 concurrent requests: 460 ms"
+SAID_SPEED = f"{TPS} inconclusive at 34 concurrent requests: 31.2 tokens/s"
 GATE = Gate("holds at least 40", MISSED, "Fails by 38 users; asked for at least 40.")
 ERRORS = SloResult("max_errors=1%", MISSED, users=8, n=100, n_over=9, allowed=0.01)
 SAID_ERRORS = "SLO missed: 9 of 100 requests failed at 8 concurrent requests (9.0%; 1.0% allowed)."
@@ -53,6 +54,18 @@ SAID_ERRORS = "SLO missed: 9 of 100 requests failed at 8 concurrent requests (9.
         (
             {"status": Status.inconclusive, "exit_code": 6, "slos": (replace(HELD, verdict=OPEN),)},
             [(TTFT, "error", f"{SAID_OPEN}; a longer --budget would decide it.")],
+        ),
+        (
+            {"status": Status.missed, "exit_code": 99, "slos": (replace(OVER, slo=TPS),)},
+            [(TPS, "failure", SAID_OVER.replace("over", "under").replace(TTFT, TPS))],
+        ),
+        (
+            {
+                "status": Status.inconclusive,
+                "exit_code": 6,
+                "slos": (replace(HELD, slo=TPS, verdict=OPEN, observed=31.2),),
+            },
+            [(TPS, "error", f"{SAID_SPEED}; a longer --budget would decide it.")],
         ),
         ({"status": Status.measured}, []),
         # red all the same where no case says why

@@ -12,22 +12,30 @@ import pytest
 from measure_tables import evidence
 from rich.console import Console
 
-from harness.cli.front import affordable_ns, counts, phase, result
-from harness.measure.judge import Judgement
-from harness.measure.ledger import Ledger
-from harness.measure.records import Outcome, RequestRecord
+from harness.cli.terminal import affordable_ns, phase_text, request_counts, result_text
+from harness.measure.records.ledger import Ledger
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.measure.search.judge import Judgement
 from harness.measure.states import Decision, Purpose
-from harness.report.live import SO_FAR, Live, LiveView, Row, line, panel
-from harness.report.say import Figure
-from harness.study.controller import Step
+from harness.report.numbers import Quantity
+from harness.report.terminal_view import (
+    PASSING_SO_FAR,
+    LevelRow,
+    LiveTerminal,
+    TerminalPanel,
+    progress_line,
+    progress_panel,
+)
+from harness.study.level_state import HeldLevel
 from harness.units import SECOND
 
 ROWS = [
-    Row(1, Figure(10.9, 10.7), Figure(10.33, 10.28, 10.47), Figure(99.7), "14", SO_FAR, "0 of 9"),
-    Row(64, Figure(1035, 1011, 1043), Figure(inf, 46, inf), Figure(1561), "154, 9 failed",
-        Decision.failed, "9 of 9"),
-    Row(4, Figure(), Figure(), Figure(0), "0", Decision.held, "judged at the end"),
-    Row(8, Figure(499.7, 470, 530, limit=500), Figure(12.0, 11.1), Figure(388), "40",
+    LevelRow(1, Quantity(10.9, 10.7), Quantity(10.33, 10.28, 10.47), Quantity(99.7), "14",
+        PASSING_SO_FAR, "0 of 9"),
+    LevelRow(64, Quantity(1035, 1011, 1043), Quantity(inf, 46, inf), Quantity(1561),
+        "154, 9 failed", Decision.failed, "9 of 9"),
+    LevelRow(4, Quantity(), Quantity(), Quantity(0), "0", Decision.held, "judged at the end"),
+    LevelRow(8, Quantity(499.7, 470, 530, limit=500), Quantity(12.0, 11.1), Quantity(388), "40",
         Decision.inconclusive, "late"),
 ]  # fmt: skip
 HEAD = " users           p95 TTFT, ms            p95 ITL, ms  tokens/s  requests  result"
@@ -38,17 +46,17 @@ TABLE = [
     "     8     499.7 (470 to 530)   12.0 (at least 11.1)       388        40  inconclusive: late",
 ]
 LEFT = "37 ended, 2 failed, 20 s elapsed, at most 1 min left"
-VIEW = LiveView(
+VIEW = TerminalPanel(
     "vllm-harness knee", 3, 48, "bisecting", "measuring", 0.25, "20 s elapsed, at most 1 min left",
     {"TTFT": "412 ms (398 to 432)", "ITL": ""}, "1,580 tokens/s", "37 ended, 2 failed",
     "40 running, 8 waiting", "between 32 and 64 so far", ROWS[:2],
 )  # fmt: skip
 
 
-def drawn(view: LiveView) -> str:
+def drawn(view: TerminalPanel) -> str:
     """The panel on a terminal of 100 columns that knows colours."""
     out = StringIO()
-    Console(file=out, width=100, color_system=None, force_terminal=True).print(panel(view))
+    Console(file=out, width=100, color_system=None, force_terminal=True).print(progress_panel(view))
     return out.getvalue()
 
 
@@ -105,24 +113,31 @@ def test_rows_stay(stream: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ended level once, above the panel; in a pipe the same rows, with the time of day."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
-    with Live(stream) as live:
+    with LiveTerminal(stream) as live:
         live.show(replace(VIEW, past=[]))
         live.show(replace(VIEW, past=ROWS[:1]))
         live.show(replace(VIEW, past=ROWS[:2]))
         live.over(replace(VIEW, past=ROWS))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
+    lines = [progress_line.rstrip() for progress_line in re.split(r"[\r\n]+", text)]
     if not stream.isatty():
-        assert {bool(re.match(r"\d\d:\d\d:\d\d ", line)) for line in lines if line} == {True}
-        lines = [line[9:] for line in lines]
-    assert [line for line in lines if line in (HEAD, *TABLE)] == [HEAD, *TABLE]
+        assert {
+            bool(re.match(r"\d\d:\d\d:\d\d ", progress_line))
+            for progress_line in lines
+            if progress_line
+        } == {True}
+        lines = [progress_line[9:] for progress_line in lines]
+    assert [progress_line for progress_line in lines if progress_line in (HEAD, *TABLE)] == [
+        HEAD,
+        *TABLE,
+    ]
     assert "Computing the results." in lines
 
 
 @pytest.mark.parametrize(
     ("purpose", "decision", "leans", "invalid", "want"),
     [
-        (Purpose.up, Decision.inconclusive, False, "", SO_FAR),
+        (Purpose.up, Decision.inconclusive, False, "", PASSING_SO_FAR),
         (Purpose.up, Decision.inconclusive, True, "", "inconclusive"),
         (Purpose.up, Decision.passed, False, "", "pass"),
         (Purpose.up, Decision.failed, True, "", "fail"),
@@ -138,7 +153,7 @@ def test_what_a_row_says(
     seen = evidence(8, (40, 1))
     held = replace(seen, window=replace(seen.window, purpose=purpose))
     judged = Judgement(decision, "", leans_to_fail=leans)
-    assert result(Step(held.window, held, judged, invalid)) == want
+    assert result_text(HeldLevel(held.window, held, judged, invalid)) == want
 
 
 @pytest.mark.parametrize(
@@ -154,7 +169,7 @@ def test_what_a_row_says(
 )
 def test_a_phase_in_words(name: str, running: int, want: str) -> None:
     """Until the window is open the level warms up."""
-    assert phase(name, running, 8) == want
+    assert phase_text(name, running, 8) == want
 
 
 @pytest.mark.parametrize(
@@ -176,7 +191,7 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
     assert shown.count(want) == 2
     assert ("\x1b" in shown, len(shown.splitlines())) == (False, 9)
     out = StringIO()
-    with Live(out) as live:
+    with LiveTerminal(out) as live:
         live.show(view)
     assert out.getvalue().splitlines()[1].endswith(f"  fail: {want}")
 
@@ -184,9 +199,11 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
 @pytest.mark.parametrize(
     ("view", "want"),
     [
-        (LiveView(), "waiting for the first level"),
+        (TerminalPanel(), "waiting for the first level"),
         (
-            LiveView(level=1, users=1, phase="warming up", time="2 s elapsed, at least 10 s left"),
+            TerminalPanel(
+                level=1, users=1, phase="warming up", time="2 s elapsed, at least 10 s left"
+            ),
             "level 1, 1 user, warming up: 2 s elapsed, at least 10 s left",
         ),
         (
@@ -195,9 +212,9 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
         ),
     ],
 )
-def test_one_line_where_there_is_no_terminal(view: LiveView, want: str) -> None:
+def test_one_line_where_there_is_no_terminal(view: TerminalPanel, want: str) -> None:
     """What is not known yet is left out."""
-    assert line(view) == want
+    assert progress_line(view) == want
 
 
 def record(number: int, done_s: int, outcome: Outcome = Outcome.ok) -> RequestRecord:
@@ -225,7 +242,7 @@ def test_requests_counted(since_s: int, until_s: int, want: str) -> None:
     for number, at in enumerate((5, 10, 70, 100, 130)):
         ledger.put([record(number, at, bad.get(at, Outcome.ok))])
     ledger.put([record(9, 50, Outcome.open)])  # under way
-    assert counts(*ledger.ended(since_s * SECOND, until_s * SECOND)) == want
+    assert request_counts(*ledger.ended(since_s * SECOND, until_s * SECOND)) == want
 
 
 def test_looking_forgets_nothing() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from harness.measure.result import Latency
-from harness.report.say import Figure, count, say
+from harness.report.numbers import Quantity, count_of, format_number
 
 INF, NAN = math.inf, math.nan
 
@@ -36,7 +36,7 @@ INF, NAN = math.inf, math.nan
 )
 def test_say(value: float, lo: float, hi: float, want: str) -> None:
     """The half-width's first digit is the last that is printed."""
-    assert say(value, lo, hi) == want
+    assert format_number(value, lo, hi) == want
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_say(value: float, lo: float, hi: float, want: str) -> None:
 )
 def test_figures(latency: Latency, limit: float, want: str) -> None:
     """One rule for a p95 wherever it is shown, whatever is known of it."""
-    assert str(Figure.of(latency, "p95", limit)) == want
+    assert str(Quantity.of(latency, "p95", limit)) == want
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_figures(latency: Latency, limit: float, want: str) -> None:
 )
 def test_a_weak_figure(lo: float, hi: float, want: bool) -> None:
     """Drawn hollow: its interval has no upper end, or is wider than half of it."""
-    assert Figure(100, lo, hi).weak is want
+    assert Quantity(100, lo, hi).weak is want
 
 
 @pytest.mark.parametrize(("n", "want"), [(0, "0 users"), (1, "1 user"), (1200, "1,200 users")])
 def test_count(n: int, want: str) -> None:
     """One of a thing has no plural."""
-    assert count(n, "user") == want
+    assert count_of(n, "user") == want

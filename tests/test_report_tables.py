@@ -1,4 +1,4 @@
-"""report.md and steps.csv: the same bytes each time, a table that holds, a sentence per status."""
+"""report.md and levels.csv: the same bytes each time, a table that holds, a sentence per status."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import pytest
 from report_folder import LEVELS, begin, make, report
 from study_process import harness, load
 
+from harness.errors import one_line
 from harness.measure.result import Target
-from harness.report.compat import digits
-from harness.report.words import in_markdown, one_line, sentence
+from harness.report.numbers import as_sentence, escape_markdown
+from harness.report.tables import tool_number
 from harness.runfolder import names
 from harness.study.results import write_results
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FILES = (names.REPORT_HTML, names.REPORT_MD, names.STEPS_CSV)
+FILES = (names.REPORT_HTML, names.REPORT_MD, names.LEVELS_CSV)
 COLUMNS = "concurrency,mean_e2e_s,p95_e2e_s,qps,tok_s,gpu_util_pct,notes,"
 HOSTILE = (
     "<script>alert(1)</script> & \"quoted\" 'so' [bold]x[/bold] a|b *c*\nnext\u2028line\x1b[1m"
@@ -44,7 +45,7 @@ def test_the_same_folder_gives_the_same_bytes(folder: Path) -> None:
 
 def test_steps_csv(folder: Path) -> None:
     """The columns that other tools ask for come first; one row per step, in whole lines."""
-    lines = (folder / names.STEPS_CSV).read_text().split("\n")
+    lines = (folder / names.LEVELS_CSV).read_text().split("\n")
     rows = list(csv.DictReader(lines))
     assert (lines[0][: len(COLUMNS)], len(lines)) == (COLUMNS, len(LEVELS) + 2)
     assert [int(row["concurrency"]) for row in rows] == list(LEVELS)
@@ -59,14 +60,14 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
         (64,), " at 64 concurrent requests, over the 500 ms limit.", "",
     ),
     "not_reached": (
-        (1, 4), "Holds at least 4 concurrent requests, the most that was tried: p95 TTFT ",
+        (1, 4), "Holds at least 4 concurrent requests, the highest level tried: p95 TTFT ",
         "Raise --max-users to find the knee.",
     ),
     "inconclusive": (
-        (4, 64), "Inconclusive: the measurements do not settle the knee: failed at 64.",
-        "What would settle it: a level that is shown to pass; try a longer --budget.",
+        (4, 64), "Inconclusive: the measurements do not determine the knee: failed at 64.",
+        "Still needed: a level that clearly passes. Try a longer --budget.",
     ),
-    "invalid": ((4,), "Result invalid: the figures must not be used.", ""),
+    "invalid": ((4,), "Result invalid: do not use these figures.", ""),
     "target_failed": ((4,), "The server failed under load", ""),
 }  # fmt: skip
 
@@ -98,7 +99,7 @@ def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:
 def torn(path: Path) -> None:
     """Records, steps and samples cut in their last entry, as a full stop of the machine would."""
     make(path, seconds=1, levels=(2, 4), status="")
-    for name in (names.records(1), names.STEPS, names.SERVER):
+    for name in (names.records(1), names.LEVELS, names.SERVER):
         (path / name).write_bytes((path / name).read_bytes()[:-5])
 
 
@@ -126,7 +127,7 @@ def test_what_is_left_is_reported(case: str, tmp_path: Path) -> None:
     told = report(path)
     text = (path / names.REPORT_MD).read_text()
     assert (headline in told.headline, text.count("Lost: ")) == (True, lost)
-    assert (path / names.STEPS_CSV).read_text().startswith(COLUMNS[:-1])
+    assert (path / names.LEVELS_CSV).read_text().startswith(COLUMNS[:-1])
 
 
 def test_other_tools_stand_beside_ours(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_other_tools_stand_beside_ours(tmp_path: Path) -> None:
 )
 def test_four_digits(value: float, want: str) -> None:
     """Tools are compared more closely than steps."""
-    assert digits(value) == want
+    assert tool_number(value) == want
 
 
 def test_hostile_text_breaks_no_table(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_hostile_text_breaks_no_table(tmp_path: Path) -> None:
     report(tmp_path / "run")
     table = (tmp_path / "run" / names.REPORT_MD).read_text().splitlines()[-4:]
     assert [line.count("|") for line in table] == [8] * 4
-    rows = list(csv.reader((tmp_path / "run" / names.STEPS_CSV).read_text().splitlines()))
+    rows = list(csv.reader((tmp_path / "run" / names.LEVELS_CSV).read_text().splitlines()))
     assert [len(row) for row in rows] == [len(rows[0])] * 3
     assert rows[2][6] == "invalid: " + one_line(HOSTILE)
 
@@ -177,7 +178,7 @@ def test_hostile_text_breaks_no_table(tmp_path: Path) -> None:
 )
 def test_text_in_markdown(text: str, want: str) -> None:
     """What Markdown would read as markup is escaped, the rest left as it is."""
-    assert in_markdown(text) == want
+    assert escape_markdown(text) == want
 
 
 @pytest.mark.parametrize(
@@ -186,4 +187,4 @@ def test_text_in_markdown(text: str, want: str) -> None:
 )
 def test_sentence(text: str, want: str) -> None:
     """A capital and a full stop, but `p95` is a name."""
-    assert sentence(text) == want
+    assert as_sentence(text) == want

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from report_folder import LEVELS, make, report
 
+from harness.measure.diagnosis.ttft_split import TtftSplit
 from harness.measure.result import Level, Result
 from harness.measure.states import Decision
-from harness.measure.ttft_split import TtftSplit
-from harness.measure.typed import from_json
-from harness.report.facts import Facts
-from harness.report.waterfall import as_markdown, bucket_rows, table_rows, waterfall
+from harness.measure.typed_json import from_json
+from harness.report.answer import build_answer
+from harness.report.report_data import ReportData
+from harness.report.tables import ttft_buckets, ttft_split
+from harness.report.waterfall import waterfall_chart
+from harness.report.write import markdown
 from harness.runfolder import names
-from harness.runfolder.reader import read_run
+from harness.runfolder.folder_reader import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,18 +57,18 @@ def test_the_report_has_a_bar_and_a_row_for_each_step(folder: Path) -> None:
     assert len(rows) == len(LEVELS)
 
 
-def facts(folder: Path, *splits: dict[str, Any]) -> Facts:
+def facts(folder: Path, *splits: dict[str, Any]) -> ReportData:
     """A run of one step each."""
     levels = (
         Level(i, 8, decision=Decision.passed, ttft_split=from_json(TtftSplit, split))
         for i, split in enumerate(splits)
     )
-    return Facts(read_run(folder), Result(levels=tuple(levels)))
+    return ReportData(read_run(folder), Result(levels=tuple(levels)))
 
 
 def test_the_table_adds_up(folder: Path) -> None:
     """One number of decimals in a row; bounds only where they are wider than a point."""
-    exact, bounded = table_rows(facts(folder, SPLIT, BOUNDED))
+    exact, bounded = ttft_split(facts(folder, SPLIT, BOUNDED))
     assert exact == {
         "#": "1", "Users": "8", "n": "1,234", "Queue": "120", "Prefill": "31", "Rest": "9",
         "Server": "161", "Residual": "-4", "Client": "156", "Exact": "yes",
@@ -78,15 +81,15 @@ def test_the_table_adds_up(folder: Path) -> None:
 
 def test_a_residual_below_zero_is_drawn_to_the_left_of_it(folder: Path) -> None:
     """It is no part that is spent, and it is not hidden."""
-    drawn = waterfall(facts(folder, SPLIT))
-    positive = waterfall(facts(folder, SPLIT | {"residual_ms": 4.1}))
+    drawn = waterfall_chart(facts(folder, SPLIT))
+    positive = waterfall_chart(facts(folder, SPLIT | {"residual_ms": 4.1}))
     ticks = [re.findall(r">(−?\d+)</text>", svg)[0] for svg in (drawn, positive)]  # noqa: RUF001
     assert (ticks[1], drawn != positive) == ("0", True)
 
 
 def test_buckets_stand_beside_each_other(folder: Path) -> None:
     """What the server did not say is a dash."""
-    assert bucket_rows(facts(folder, SPLIT)) == [
+    assert ttft_buckets(facts(folder, SPLIT)) == [
         {"#": "1", "Users": "8", "TTFT p50": "–", "Queue p50": "–", "Prefill p50": "–",  # noqa: RUF001
          "TTFT p95": "250 to 500", "Queue p95": "0 to 300", "Prefill p95": "over 7,680,000"},
     ]  # fmt: skip
@@ -96,4 +99,5 @@ def test_without_a_split_there_is_nothing(folder: Path) -> None:
     """A server that does not say its queue time, a run without scrapes."""
     unsaid = SPLIT | {f"{k}_ms{b}": None for k in ("queue", "rest") for b in ("", "_bound")}
     for found in (facts(folder, {}), facts(folder, unsaid)):
-        assert (waterfall(found), table_rows(found), as_markdown(found)) == ("", [], [])
+        assert (waterfall_chart(found), ttft_split(found)) == ("", [])
+        assert "where it is spent" not in markdown(found, build_answer(found))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import fields, replace
 from io import FileIO
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hostile_frames import hostile
 from random_tables import random_records
 
-from harness.measure.seen import Seen
-from harness.measure.table import RecordTable, concat
-from harness.runfolder import columns
-from harness.runfolder.codec import decode, encode
-from harness.runfolder.columns import tables
-from harness.runfolder.damage import Damage
+from harness.measure.records.record_table import RecordTable, concat_tables
+from harness.measure.records.seen_numbers import SeenNumbers
+from harness.runfolder import codec
+from harness.runfolder import record_tables as columns
+from harness.runfolder.codec import MAX_EVENTS, decode, encode
+from harness.runfolder.record_tables import Damage, read_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,16 +49,16 @@ def test_the_same_as_at_once(
         data[1000:1000] = draw.bytes(3000) + b"\x93\x01\xce" * 9  # so a frame begins
     elif how == "empty":
         data.clear()
-    monkeypatch.setattr(columns, "READ", at_a_time)
-    monkeypatch.setattr(columns, "EVENTS", 50)
+    monkeypatch.setattr(columns, "READ_BYTES", at_a_time)
+    monkeypatch.setattr(columns, "MAX_TABLE_EVENTS", 50)
     (tmp_path / "records").write_bytes(data)
     damage = Damage()
     with FileIO(tmp_path / "records") as file:
-        pieces = list(tables(file, Seen(), damage))
+        pieces = list(read_tables(file, SeenNumbers(), damage))
     want = decode(bytes(data))
-    seen = Seen()
+    seen = SeenNumbers()
     fresh = [record for record in want.records if seen.add(record.key)]
-    got, once = concat([piece.table for piece in pieces]), RecordTable.from_records(fresh)
+    got, once = concat_tables([piece.table for piece in pieces]), RecordTable.from_records(fresh)
     for f in fields(RecordTable):
         assert np.array_equal(getattr(got, f.name), getattr(once, f.name)), f.name
     got_texts = [text for piece in pieces for text in zip(*piece[1:], strict=True)]
@@ -65,3 +67,55 @@ def test_the_same_as_at_once(
     assert damage.duplicates == len(want.records) - len(fresh)
     most = max((len(piece.table.at_ns) for piece in pieces), default=0)
     assert most < 50 + 60  # one more request
+
+
+@pytest.mark.parametrize("n", [MAX_EVENTS + 1, 10**12, 2**62, -1])
+def test_more_events_than_any_request_has_are_damage(n: int, tmp_path: Path) -> None:
+    """Whatever a frame claims, nobody makes room for it; what is around it is read."""
+    bad = hostile(n)
+    data = WHOLE + bad + WHOLE
+    (tmp_path / "records").write_bytes(data)
+    damage = Damage()
+    with FileIO(tmp_path / "records") as file:
+        got = concat_tables([piece.table for piece in read_tables(file, SeenNumbers(), damage)])
+    assert (len(got), damage.damaged_bytes, damage.duplicates) == (30, len(bad), 30)
+    decoded = decode(data)
+    assert (decoded.records, decoded.damaged_bytes) == (RECORDS * 2, len(bad))
+
+
+def test_as_many_alike_as_a_request_may_have_are_read() -> None:
+    """Events that came at one time, of a simulated server say."""
+    (record,) = decode(hostile(1000)).records
+    assert len(record.at_ns) == 1000
+
+
+def damaged(size: int) -> bytes:
+    """The header of a frame that is said to be so long."""
+    return b"\x93\x01\xce" + bytes(4) + b"\xc6" + size.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("junk", "most_kb"),
+    [
+        (bytes(1 << 20), 64),  # nothing that begins a frame
+        (damaged(64 * 1024), 256),  # waited for
+        (damaged(900 * 1024), 64),  # longer than any frame: not waited for
+    ],
+    ids=["no frame", "a damaged length", "a damaged length beyond all"],
+)
+def test_what_is_no_frame_is_not_kept(
+    junk: bytes, most_kb: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The buffer does not grow with the file: all of it would be copied at each read."""
+    monkeypatch.setattr(columns, "READ_BYTES", 4096)
+    monkeypatch.setattr(codec, "MAX_PAYLOAD_BYTES", 128 * 1024)
+    copies = 1 + (1 << 20) // len(WHOLE)
+    (tmp_path / "records").write_bytes(junk + WHOLE * copies)
+    damage = Damage()
+    with FileIO(tmp_path / "records") as file:
+        tracemalloc.start()
+        count = sum(1 for _ in columns.read_payloads(file, damage))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert (count, damage.damaged_bytes, damage.torn_bytes) == (30 * copies, len(junk), 0)
+    assert peak < most_kb * 1024

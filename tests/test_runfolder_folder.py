@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from harness.errors import RunFolderError
-from harness.measure.records import Outcome, RequestRecord
-from harness.measure.samples import ServerSample
-from harness.measure.table import OUTCOMES
+from harness.measure.records.record_table import OUTCOMES
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.measure.records.samples import ServerSample
 from harness.runfolder import names
 from harness.runfolder.codec import decode
-from harness.runfolder.reader import read_run
-from harness.runfolder.recordwriter import CUT_SHORT, RecordWriter
-from harness.runfolder.writer import RunFolder
+from harness.runfolder.folder_reader import read_run
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.record_writer import CUT_SHORT, RecordWriter
 
 
 def record(
@@ -106,16 +106,24 @@ def test_a_full_disk_is_said_once_and_counted(tmp_path: Path) -> None:
 def test_lines_keep_infinity_and_lose_only_what_is_torn(tmp_path: Path) -> None:
     """A step with an infinite quantile comes back; a torn last line is counted."""
     folder = RunFolder.create(tmp_path)
-    lines = folder.lines(names.STEPS)
+    lines = folder.lines(names.LEVELS)
     lines.append({"users": np.int64(4), "ttft_p95_ms": float("inf"), "itl_p95_ms": float("nan")})
     lines.append({"users": 8})
     lines.close()
-    path = tmp_path / names.STEPS
+    path = tmp_path / names.LEVELS
     path.write_bytes(path.read_bytes()[:-4])
     run = read_run(tmp_path)
-    assert run.steps == [{"users": 4, "ttft_p95_ms": "inf", "itl_p95_ms": None}]
+    assert run.levels == [{"users": 4, "ttft_p95_ms": "inf", "itl_p95_ms": None}]
     assert run.damage.bad_lines == 1
     assert run.damage.unreadable == [names.RUN]
+
+
+def test_levels_under_their_old_name_are_read(tmp_path: Path) -> None:
+    """Version 0.1 called the file steps.jsonl."""
+    folder = RunFolder.create(tmp_path)
+    folder.lines(names.LEVELS).append({"users": 8})
+    (tmp_path / names.LEVELS).rename(tmp_path / "steps.jsonl")
+    assert read_run(tmp_path).levels == [{"users": 8}]
 
 
 def test_server_samples_come_back(tmp_path: Path) -> None:
@@ -139,13 +147,13 @@ def test_a_final_file_is_replaced_whole(tmp_path: Path) -> None:
     assert json.loads((tmp_path / names.RESULT).read_text()) == {"n": 2}
 
 
-@pytest.mark.parametrize("name", [names.RUN, names.STEPS, names.SERVER, names.RESULT])
+@pytest.mark.parametrize("name", [names.RUN, names.LEVELS, names.SERVER, names.RESULT])
 def test_every_truncation_of_every_file_reads(tmp_path: Path, name: str) -> None:
     """Cut any file anywhere: the folder reads without an exception."""
     folder = RunFolder.create(tmp_path)
     folder.write_json(names.RUN, {"config": {"users": 4}})
-    steps = folder.lines(names.STEPS)
-    steps.append({"users": 1, "reason": "no requests over"})
+    levels = folder.lines(names.LEVELS)
+    levels.append({"users": 1, "reason": "no requests over"})
     folder.lines(names.SERVER).append(ServerSample(at_ns=7, running=1.0))
     folder.write_json(names.RESULT, {"status": "found"})
     data = (tmp_path / name).read_bytes()
@@ -165,12 +173,12 @@ WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
 from array import array
-from harness.measure.records import Outcome, RequestRecord
-from harness.runfolder.recordwriter import RecordWriter
-from harness.runfolder.writer import RunFolder
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RunFolder
 folder = RunFolder.create(Path(sys.argv[1]))
 folder.write_json("run.json", {"config": {}})
-writer, lines = RecordWriter(folder, 0), folder.lines("steps.jsonl")
+writer, lines = RecordWriter(folder, 0), folder.lines("levels.jsonl")
 print("ready", flush=True)
 for number in range(10**9):
     at = array("q", range(number, number + 1000, 3))

@@ -17,18 +17,18 @@ from report_folder import LEVELS, begin, make
 
 import harness
 from harness.errors import RunFolderError
-from harness.measure.samples import GpuSample
-from harness.measure.stats import QUANTILES as Q
-from harness.report.answer import answer
-from harness.report.facts import Facts
-from harness.report.write import steps_csv
+from harness.measure.records.samples import GpuSample
+from harness.measure.search.statistics import QUANTILES as Q
+from harness.report.answer import build_answer
+from harness.report.report_data import ReportData
+from harness.report.write import levels_csv
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import flat
-from harness.runfolder.reader import read_result, read_run
-from harness.runfolder.writer import RunFolder
+from harness.runfolder.folder_reader import read_result, read_run
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import flat
 
 if TYPE_CHECKING:
-    from harness.runfolder.frames import RunFrames
+    from harness.runfolder.run_frames import RunFrames
 
 ROOT = Path(__file__).parents[1]
 PAGE = runpy.run_path(str(ROOT / "docs/generate.py"))
@@ -67,12 +67,13 @@ def test_each_level_is_what_the_result_says(run: RunFrames) -> None:
             gaps.count(), (gaps == inf).sum(), round(tokens.tokens.sum() / level.seconds, 3),
             round(float(tokens.exact.mean()), 6),
             *(round(requests.ttft_ms.quantile(q, interpolation="higher"), 6) for q in Q.values()),
-            *(round(gaps.quantile(q, interpolation="higher"), 6) for q in Q.values()),
         ))  # fmt: skip
+        of_gaps = [gaps.quantile(q, interpolation="higher") for q in Q.values()]
+        assert [itl.at(name)[0] for name in Q] == pytest.approx(of_gaps, rel=1e-3)
         want.append((
             {level.users}, ttft.n, ttft.n_failed, itl.n, itl.n_failed,
             level.output_tokens_per_s, level.exact_share,
-            *(ttft.at(name)[0] for name in Q), *(itl.at(name)[0] for name in Q),
+            *(ttft.at(name)[0] for name in Q),
         ))  # fmt: skip
     assert got == want
     assert sum(failed for _, _, failed, *_ in want) > 0
@@ -229,8 +230,8 @@ def test_steps_csv_has_flat_cells(folder: Path) -> None:
     """No Python in a cell, no interval in words, and nothing twice that FIRST has."""
     result = read_result(folder)
     assert result is not None
-    facts = Facts(read_run(folder), result)
-    table = pd.read_csv(io.StringIO(steps_csv(facts, answer(facts))))
+    facts = ReportData(read_run(folder), result)
+    table = pd.read_csv(io.StringIO(levels_csv(facts, build_answer(facts))))
     cells = table.to_csv(index=False)
     assert re.findall(r"[{\[]|\d\.\.\d", cells) == []
     assert {"users", "ttft_p95_ms", "itl_p95_ms", "reason"} & set(table.columns) == set()

@@ -13,16 +13,17 @@ import pytest
 from measure_tables import MS, record
 from random_tables import random_records
 
-from harness.measure.figures import sample_of, spans_of
-from harness.measure.metrics import METRICS
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.measure.table import RecordTable
+from harness.measure.latency_figures import blocked_windows, sample_figures
+from harness.measure.metrics import LATENCIES
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.runfolder import names, parquet
-from harness.runfolder.frames import open_run
-from harness.runfolder.parquet import write_parquet
-from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.folder_reader import read_run
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.parquet import parquet_writer
+from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.run_frames import open_run
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.writer import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +45,7 @@ def write(
     writer = RecordWriter(folder, 0)
     writer.put(list(records))
     writer.close()
-    lines = folder.lines(names.STEPS)
+    lines = folder.lines(names.LEVELS)
     for index, (users, window) in enumerate(windows.items()):
         chosen, settled, end, judged = (at * MS for at in window)
         lines.append({
@@ -53,7 +54,8 @@ def write(
         })  # fmt: skip
     lines.close()
     folder.write_json(names.ENDED, {"status": status})
-    write_parquet(folder)
+    with parquet_writer(folder) as write_piece:
+        read_run(path, write_piece)
     return folder
 
 
@@ -83,7 +85,7 @@ FULL = RequestRecord(
     not_before_ns=ns_array([START + 20 * MS, START + 45 * MS, START + 70 * MS]),
     tokens=ns_array([1, 2, 1]),
 )  # fmt: skip
-LATENCIES = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
+COLUMNS = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
 
 
 def test_a_request_in_full(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_nothing_stands_for_none(case: str, tmp_path: Path) -> None:
     """Failed: infinite. Undefined or missing: null. Cut off by ourselves: `open`, with its age."""
     made, latencies, more = CASES[case]
     got = row(made, tmp_path)
-    assert tuple(got[name] for name in LATENCIES) == latencies
+    assert tuple(got[name] for name in COLUMNS) == latencies
     assert {name: got[name] for name in more} == more
 
 
@@ -177,8 +179,8 @@ def test_the_same_in_however_many_groups(
     group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Latencies of whole row groups are those of each request; without records it has no rows."""
-    monkeypatch.setattr(parquet, "GROUP", group)
-    monkeypatch.setattr("harness.runfolder.columns.EVENTS", 50)
+    monkeypatch.setattr(parquet, "ROW_GROUP_EVENTS", group)
+    monkeypatch.setattr("harness.runfolder.record_tables.MAX_TABLE_EVENTS", 50)
     records = [replace(r, worker=0) for r in random_records(7, 60)]
     records = [replace(r, outcome=Outcome.cancelled) if r.outcome == "open" else r for r in records]
     write(tmp_path / "some", records)
@@ -187,7 +189,7 @@ def test_the_same_in_however_many_groups(
     groups = pq.ParquetFile(tmp_path / "some" / names.PARQUET).num_row_groups
     assert (groups > 1) == (group < 1 << 17)
     for key in ("ttft", "ttfot", "tpot", "e2e"):
-        seen = METRICS[key].observe(whole)
+        seen = LATENCIES[key].observe(whole)
         want = np.full(60, nan)
         want[seen.row] = np.where(seen.only_age & (key != "e2e"), nan, seen.ns.round() / MS)
         assert np.array_equal(got[f"{key}_ms"].to_numpy(), want, equal_nan=True), key
@@ -235,8 +237,8 @@ def test_the_obvious_lines_are_right(
     for frame in (read(tmp_path), open_run(tmp_path).requests):
         measured = frame.query('phase == "measured"')
         for key in ("ttft", "ttfot", "tpot", "e2e"):
-            spans = spans_of(table, [(2_000 * MS, 3_000 * MS)])
-            values = sample_of(table, key, spans).seen.ns.round() / MS
+            spans = blocked_windows(table, [(2_000 * MS, 3_000 * MS)])
+            values = sample_figures(table, key, spans).seen.ns.round() / MS
             for q in (0.5, 0.9, 0.95, 0.99):
                 want = np.quantile(values, q, method="higher")
                 got = measured[f"{key}_ms"].quantile(q, interpolation="higher")
@@ -266,9 +268,9 @@ def test_a_cut_off_request_is_no_observation_of_the_result(tmp_path: Path) -> No
     write(tmp_path, records, {4: WINDOWS[4]})
     measured = read(tmp_path).query('phase == "measured"')
     table = RecordTable.from_records(records)
-    spans = spans_of(table, [(2_000 * MS, 3_000 * MS)])
+    spans = blocked_windows(table, [(2_000 * MS, 3_000 * MS)])
     for key, n in (("ttft", 100), ("e2e", 102)):
-        sample = sample_of(table, key, spans)
+        sample = sample_figures(table, key, spans)
         ordered = np.sort(measured[f"{key}_ms"].dropna())
         assert (sample.n, sample.n_failed) == (n, 4)
         assert np.array_equal(ordered, np.sort(sample.seen.ns) / MS)

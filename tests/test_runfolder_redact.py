@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.measure.records import Outcome, RequestRecord
+from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.runfolder import names
-from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.record_writer import RecordWriter
 from harness.runfolder.redact import HIDDEN, redact
-from harness.runfolder.writer import RunFolder
 
 X = HIDDEN
 
@@ -47,7 +47,7 @@ def test_no_file_holds_the_key(tmp_path: Path) -> None:
     key = "q7-very-private"
     folder = RunFolder.create(tmp_path, secrets=[key])
     folder.write_json(names.RUN, {"command": ["knee", f"--header=x: {key}"]})
-    folder.lines(names.STEPS).append({"reason": f"401 for {key}"})
+    folder.lines(names.LEVELS).append({"reason": f"401 for {key}"})
     writer = RecordWriter(folder, 0)
     writer.put([RequestRecord(0, 0, 0, 1, 2, Outcome.status, error=f"bad key {key}")])
     writer.close()

@@ -7,9 +7,9 @@ from math import inf, isnan
 import pytest
 
 from harness.measure.histogram import Histogram
-from harness.measure.samples import ServerSample
-from harness.runfolder.jsonfiles import to_json
-from harness.runfolder.serverlines import NUMBERS, from_row, from_rows, to_row
+from harness.measure.records.samples import ServerSample
+from harness.runfolder.json_files import to_json
+from harness.runfolder.server_lines import NUMBER_FIELDS, from_row, from_rows, to_row
 
 TTFT = Histogram((0.1, 1.0, 10.0, inf), (3.0, 5.0, 5.0, 5.0), 2.25)
 LATER = Histogram(TTFT.bounds, (3.0, 6.0, 6.0, 7.0), 40.5)
@@ -55,7 +55,7 @@ def test_an_older_folder() -> None:
     """Lines of plain numbers, null where nothing was said, and fields that we do not know."""
     got = from_row({"at_ns": 7, "running": 2.0, "waiting": None, "ttft_sum_s": 1.5, "x": []}, {})
     assert (got.running, got.ttft_sum_s, got.histograms) == (2.0, 1.5, {})
-    assert all(isnan(getattr(got, n)) for n in NUMBERS if n not in ("running", "ttft_sum_s"))
+    assert all(isnan(getattr(got, n)) for n in NUMBER_FIELDS if n not in ("running", "ttft_sum_s"))
 
 
 @pytest.mark.parametrize(

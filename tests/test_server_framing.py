@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_client import MODEL, QUICK, ask, events_of
 
-from harness.engine.completion import Answering
-from harness.engine.connection import Client
-from harness.engine.framing import Frames
+from harness.engine.client_socket import Client
+from harness.engine.completion import TokenSender
 from harness.engine.oracle import Oracle
 from harness.engine.process import start_engine
+from harness.engine.responses import StreamRenderer
 from harness.wire.http import Response
 
 if TYPE_CHECKING:
@@ -163,10 +163,10 @@ def test_merged_deltas(chat: bool, interval: int, out: list[int], want: list[int
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        frames = Frames(chat, "id", MODEL, 0, 5, include_usage=True, continuous=True)
+        frames = StreamRenderer(chat, "id", MODEL, 0, 5, include_usage=True, continuous=True)
         sends = Oracle().begin("id", "", 0)
-        queue: dict[Answering, None] = {}
-        answering = Answering(
+        queue: dict[TokenSender, None] = {}
+        answering = TokenSender(
             Client(ours, lambda *_: None), frames, sends, queue, 0, stream=True, interval=interval
         )
         for index, tokens in enumerate(out):

@@ -10,13 +10,13 @@ from little_servers import http, little_server
 from recorded_nvml import Recorded
 
 from harness.errors import ConfigError, ServerUnreachable
-from harness.measure.gpuside import GpuFigures, gpu_figures
-from harness.measure.samples import GpuSample
+from harness.measure.diagnosis.gpu_window import GpuFigures, gpu_figures
+from harness.measure.records.samples import GpuSample
 from harness.server.address import Address
-from harness.server.gpu import Gpu, Gpus, local_gpus, open_gpus
+from harness.server.gpu import GpuInfo, GpuReadings, local_gpus, open_gpus
 from harness.server.nvml import NoGpu, NvmlGpus
 
-H200 = Gpu(0, "NVIDIA H200", 143771.0, "580.159.04", "GPU-12345678")
+H200 = GpuInfo(0, "NVIDIA H200", 143771.0, "580.159.04", "GPU-12345678")
 # names, labels and units as dcgm-exporter 4 writes them; two GPUs, of which one has no energy
 DCGM = """\
 # HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
@@ -43,7 +43,7 @@ def test_an_h200_under_load() -> None:
     """Each figure in our units; PCIe from the byte counters, a reading after the first."""
     nvml = Recorded()
     source = NvmlGpus.open(nvml)
-    assert [Gpu.of(said) for said in source.gpus()] == [H200]
+    assert [GpuInfo.of(said) for said in source.gpus()] == [H200]
     first, second, third = (source.read(nvml.go_to(i))[0] for i in (0, 2, 3))
     assert (isnan(first.pcie_rx_mb_per_s), first.throttled) == (True, ())  # idle is no throttling
     # from 2 to 3: 1.045,749,862 s, 16,232,516 bytes received and 245,743,808 sent
@@ -132,13 +132,15 @@ def test_no_gpu_here() -> None:
 @pytest.mark.parametrize(
     ("choice", "server", "want"),
     [
-        ("none", HERE, Gpus("none", why="GPUs were not read (--gpu-metrics none)")),
-        (None, None, Gpus("none", why="no GPU here (the embedded engine needs none)")),
-        (None, NEARBY, Gpus("none", why="the server's GPUs are elsewhere (--gpu-metrics URL "
+        ("none", HERE, GpuReadings("none", why="GPUs were not read (--gpu-metrics none)")),
+        (None, None, GpuReadings("none", why="no GPU here (the embedded engine needs none)")),
+        (None, NEARBY, GpuReadings("none", why="the server's GPUs are elsewhere (--gpu-metrics URL "
                                         "reads an exporter's)")),
     ],
 )  # fmt: skip
-def test_where_nothing_is_read(choice: str | None, server: Address | None, want: Gpus) -> None:
+def test_where_nothing_is_read(
+    choice: str | None, server: Address | None, want: GpuReadings
+) -> None:
     """And why, in words for the report."""
     assert open_gpus(choice, server) == want
 
@@ -153,8 +155,8 @@ def test_a_dcgm_exporter(path: str) -> None:
         asked = server.paths
         found.source.close()
     assert found.found == (
-        Gpu(0, "NVIDIA L4", 22500.0, "580.65", "GPU-aaaaaaaa"),
-        Gpu(1, "NVIDIA L4", 0.0, "", "GPU-b"),
+        GpuInfo(0, "NVIDIA L4", 22500.0, "580.65", "GPU-aaaaaaaa"),
+        GpuInfo(1, "NVIDIA L4", 0.0, "", "GPU-b"),
     )
     assert repr(samples) == repr([
         GpuSample(7, 0, util_pct=97.0, memory_used_mib=20000.0, power_w=71.5, energy_j=5.0,

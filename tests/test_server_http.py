@@ -11,7 +11,7 @@ from engine_client import MODEL, QUICK, Connection, ask, metrics, request
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.engine.server import Serving
+from harness.engine.server import ServingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -233,7 +233,7 @@ def test_models(url: str) -> None:
 )
 def test_key(path: str, key: str, status: int) -> None:
     """Paths under /v1 want the key."""
-    with start_engine(QUICK, serving=Serving(api_key="secret")) as engine:
+    with start_engine(QUICK, serving=ServingOptions(api_key="secret")) as engine:
         headers = {"authorization": key} if key else {}
         got = ask(engine.url, path, method="GET", headers=headers)
     assert got.status == status
@@ -271,7 +271,7 @@ def test_clients_that_leave_from_the_queue() -> None:
 
 def test_a_client_that_does_not_read() -> None:
     """What does not fit its socket is kept for it; others are served meanwhile."""
-    with start_engine(QUICK, serving=Serving(first_ns=1, pace_ns=1)) as engine:
+    with start_engine(QUICK, serving=ServingOptions(first_ns=1, pace_ns=1)) as engine:
         with Connection(engine.url) as slow:
             streams = [request(COMPLETIONS, {**LONG, "stream_options": {"include_usage": True}})]
             slow.sock.sendall(b"".join(streams * 50))  # some 50 x 8000 tokens
@@ -283,12 +283,12 @@ def test_a_client_that_does_not_read() -> None:
 @pytest.mark.parametrize(
     ("serving", "want"),
     [
-        (Serving(fail_after=1), [200, 500, 500]),
-        (Serving(drop_after=1), [200, 0, 0]),
-        (Serving(), [200, 200, 200]),
+        (ServingOptions(fail_after=1), [200, 500, 500]),
+        (ServingOptions(drop_after=1), [200, 0, 0]),
+        (ServingOptions(), [200, 200, 200]),
     ],
 )
-def test_faults(serving: Serving, want: list[int]) -> None:
+def test_faults(serving: ServingOptions, want: list[int]) -> None:
     """Faults for tests of clients begin after as many requests as were asked; 0: cut off."""
     got = []
     with start_engine(EngineConfig(model=MODEL, gpu="l4"), serving=serving) as engine:
@@ -302,5 +302,5 @@ def test_faults(serving: Serving, want: list[int]) -> None:
 
 def test_never_streams() -> None:
     """A server that does not stream answers in one piece."""
-    with start_engine(QUICK, serving=Serving(never_stream=True)) as engine:
+    with start_engine(QUICK, serving=ServingOptions(never_stream=True)) as engine:
         assert ask(engine.url, COMPLETIONS, STREAM).headers["content-type"] == "application/json"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from little_servers import http, little_server
 
-from harness.drive.scrape import Scraper
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.errors import ServerUnreachable
-from harness.server.access import Access
+from harness.senders.scraper import Scraper
+from harness.server.access import TargetAccess
 from harness.server.address import Address
-from harness.server.exchange import Line, ask
+from harness.server.http_exchange import HttpConnection, fetch
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ class Keeper:
     """Answers `replies` in turn; b"" closes without a word. Keeps each connection while it can."""
 
     def __init__(self, replies: list[bytes]) -> None:
-        """Listen, and answer in a thread."""
         self.replies = iter(replies)
         self.connections: list[int] = []  # requests on each
         self.heads: list[bytes] = []
@@ -62,12 +61,12 @@ class Keeper:
 
 
 @contextlib.contextmanager
-def keeper(*replies: bytes) -> Iterator[tuple[Keeper, Access]]:
+def keeper(*replies: bytes) -> Iterator[tuple[Keeper, TargetAccess]]:
     """A server for the length of a `with`, and how to reach it."""
     server = Keeper(list(replies))
     port = server.listener.getsockname()[1]
     try:
-        yield server, Access(Address.parse(f"http://127.0.0.1:{port}"), answer_ns=300 * MS)
+        yield server, TargetAccess(Address.parse(f"http://127.0.0.1:{port}"), answer_ns=300 * MS)
     finally:
         server.listener.shutdown(socket.SHUT_RDWR)
         server.listener.close()
@@ -87,16 +86,19 @@ def keeper(*replies: bytes) -> Iterator[tuple[Keeper, Access]]:
 )
 def test_one_connection(replies: list[bytes], connections: list[int]) -> None:
     """As many connections as the server makes necessary, and every answer is whole."""
-    with keeper(*replies) as (server, access), contextlib.closing(Line(access)) as line:
-        got = [line.ask("/metrics").body for reply in replies if reply]
+    with keeper(*replies) as (server, access), contextlib.closing(HttpConnection(access)) as line:
+        got = [line.fetch("/metrics").body for reply in replies if reply]
     assert (server.connections, set(got)) == (connections, {b"5"})
     assert [head for head in server.heads if b"Connection: close" in head] == []
 
 
 def test_an_empty_answer() -> None:
     """An answer without a body keeps the connection too."""
-    with keeper(EMPTY, GOOD) as (server, access), contextlib.closing(Line(access)) as line:
-        assert [line.ask("/health").body, line.ask("/metrics").body] == [b"", b"5"]
+    with (
+        keeper(EMPTY, GOOD) as (server, access),
+        contextlib.closing(HttpConnection(access)) as line,
+    ):
+        assert [line.fetch("/health").body, line.fetch("/metrics").body] == [b"", b"5"]
     assert server.connections == [2]
 
 
@@ -110,17 +112,20 @@ def test_an_empty_answer() -> None:
 )
 def test_an_answer_that_fails(replies: list[bytes], sentence: str) -> None:
     """A bad answer says what a single question would, and the next one has a fresh connection."""
-    with keeper(*replies, GOOD) as (server, access), contextlib.closing(Line(access)) as line:
-        assert line.ask("/metrics").body == b"5"
+    with (
+        keeper(*replies, GOOD) as (server, access),
+        contextlib.closing(HttpConnection(access)) as line,
+    ):
+        assert line.fetch("/metrics").body == b"5"
         with pytest.raises(ServerUnreachable, match=sentence):
-            line.ask("/metrics")
+            line.fetch("/metrics")
         assert server.connections[0] == 2
 
 
 def test_a_single_question_hangs_up() -> None:
-    """`ask` tells the server that nothing follows."""
+    """`fetch` tells the server that nothing follows."""
     with keeper(GOOD) as (server, access):
-        assert ask(access, "/metrics").body == b"5"
+        assert fetch(access, "/metrics").body == b"5"
     assert b"Connection: close" in server.heads[0]
 
 
@@ -130,7 +135,7 @@ def test_a_scraper_without_keep_alive() -> None:
     reply = http(b"vllm:num_requests_running 2\n", kind="text/plain")
     with little_server(lambda *_: reply) as server:
         address = Address.parse(f"http://127.0.0.1:{server.port}")
-        scraper = Scraper(Access(address), samples.append)
+        scraper = Scraper(TargetAccess(address), samples.append)
         for _ in range(3):
             scraper.once()
         scraper.stop()
@@ -140,7 +145,7 @@ def test_a_scraper_without_keep_alive() -> None:
 def test_a_scraper_of_the_engine() -> None:
     """The engine sees one connection, whose figures follow."""
     with start_engine(EngineConfig()) as engine:
-        scraper = Scraper(Access(Address.parse(engine.url)))
+        scraper = Scraper(TargetAccess(Address.parse(engine.url)))
         for _ in range(3):
             scraper.once()
         sample = scraper.latest()

@@ -6,8 +6,7 @@ import socket
 
 import pytest
 
-from harness.engine.connection import SO_TIMESTAMPNS
-from harness.engine.listener import UNPACED, listen
+from harness.engine.client_socket import SO_TIMESTAMPNS, UNPACED_CONGESTION_CONTROLS, listen
 from harness.errors import ConfigError
 
 
@@ -18,7 +17,7 @@ def test_connections_inherit() -> None:
         with accepted:
             name = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
             stamps = accepted.getsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS)
-    assert (name.rstrip(b"\0") in UNPACED, stamps) == (True, 1)
+    assert (name.rstrip(b"\0") in UNPACED_CONGESTION_CONTROLS, stamps) == (True, 1)
 
 
 @pytest.mark.parametrize("names", [(b"nonesuch", b"reno"), (b"nonesuch",), ()])
@@ -26,7 +25,7 @@ def test_where_it_cannot_be_chosen(
     names: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel without these, or without the option, listens all the same."""
-    monkeypatch.setattr("harness.engine.listener.UNPACED", names)
+    monkeypatch.setattr("harness.engine.client_socket.UNPACED_CONGESTION_CONTROLS", names)
     with listen("127.0.0.1", 0) as listener:
         assert listener.getsockname()[1] > 0
 

@@ -10,9 +10,9 @@ from engine_client import MODEL, QUICK, Connection, ask, metrics, request
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.runfolder.serverlines import NUMBERS
-from harness.server import exchange
-from harness.server.access import Access
+from harness.runfolder.server_lines import NUMBER_FIELDS
+from harness.server import http_exchange as exchange
+from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.probe import probe
 from harness.wire import vllm_series
@@ -69,40 +69,42 @@ def ask_for(prompt: int, output: int, stream: bool, word: str = "w") -> bytes:
 Played = tuple[dict[str, float], list[Any], float]
 
 
-@pytest.mark.parametrize(
-    ("series", "want"),
-    [
-        ("vllm:prompt_tokens_total", 128),
-        ("vllm:generation_tokens_total", 60),
-        ('vllm:request_success_total{,finished_reason="length"}', N),
-        ('vllm:request_success_total{,finished_reason="abort"}', 0),
-        ('vllm:num_requests_waiting_by_reason{,reason="capacity"}', 0),
-        ('vllm:engine_sleep_state{,sleep_state="awake"}', 1),
-        ("vllm:iteration_tokens_total_sum", 128 + 60),
-        ("vllm:num_requests_running", 0),
-        ("vllm:num_requests_waiting", 0),
-        ("vllm:kv_cache_usage_perc", 0),
-        ("vllm:num_preemptions_total", 0),
-        ("vllm:prefix_cache_queries_total", 128),
-        ("vllm:prefix_cache_hits_total", 0),
-        *((f"{SERIES[name]}_count", N) for name in TIMES if name != "gap"),
-        (f"{SERIES['gap']}_count", 60 - N),  # one fewer than tokens in each request
-    ],
-)
-def test_counts(series: str, want: float, played: Played) -> None:
+COUNTS = {
+    "vllm:prompt_tokens_total": 128,
+    "vllm:generation_tokens_total": 60,
+    'vllm:request_success_total{,finished_reason="length"}': N,
+    'vllm:request_success_total{,finished_reason="abort"}': 0,
+    'vllm:num_requests_waiting_by_reason{,reason="capacity"}': 0,
+    'vllm:engine_sleep_state{,sleep_state="awake"}': 1,
+    "vllm:iteration_tokens_total_sum": 128 + 60,
+    "vllm:num_requests_running": 0,
+    "vllm:num_requests_waiting": 0,
+    "vllm:kv_cache_usage_perc": 0,
+    "vllm:num_preemptions_total": 0,
+    "vllm:prefix_cache_queries_total": 128,
+    "vllm:prefix_cache_hits_total": 0,
+    **{f"{SERIES[name]}_count": N for name in TIMES if name != "gap"},
+    f"{SERIES['gap']}_count": 60 - N,  # one fewer than tokens in each request
+}
+
+
+def test_counts(played: Played) -> None:
     """Every counter is exact as soon as the last answer is there, and every gauge is back at 0."""
-    assert played[0][series] == want
+    assert {series: played[0][series] for series in COUNTS} == COUNTS
 
 
 def test_all_that_we_read_is_there() -> None:
     """Nothing of a ServerSample is left unsaid, and the flags are shown: no vLLM is needed."""
     with start_engine(QUICK) as engine:
-        access = Access(Address.parse(engine.url))
-        sample = server_sample(exchange.ask(access, "/metrics").body, 0)
+        access = TargetAccess(Address.parse(engine.url))
+        sample = server_sample(exchange.fetch(access, "/metrics").body, 0)
         known = probe(access, "completions")
     assert sample is not None
-    others = ["engine_cpu_s", "took_ns"]  # of the host, of the scrape itself
-    assert [name for name in NUMBERS if isnan(getattr(sample, name))] == others
+    others = [
+        *("spec_drafts_total", "spec_draft_tokens_total", "spec_accepted_tokens_total"),
+        *("engine_cpu_s", "took_ns"),  # it does not speculate; of the host, of the scrape itself
+    ]
+    assert [name for name in NUMBER_FIELDS if isnan(getattr(sample, name))] == others
     assert set(sample.finished) == {"stop", "length", "abort", "error", "repetition"}
     assert set(sample.histograms) == {
         row.key for row in vllm_series.SERIES if row.kind == "histogram"
@@ -111,13 +113,16 @@ def test_all_that_we_read_is_there() -> None:
     assert known.cache["kv_tokens"] == QUICK.blocks * QUICK.block_size
 
 
-@pytest.mark.parametrize("name", TIMES)
-def test_buckets(name: str, played: Played) -> None:
+def test_buckets(played: Played) -> None:
     """Buckets never fall, and the last one is the count."""
     figures = played[0]
-    buckets = [n for key, n in figures.items() if key.startswith(f"{SERIES[name]}_bucket{{")]
-    assert buckets == sorted(buckets)
-    assert buckets[-1] == figures[f"{SERIES[name]}_count"]
+    buckets = {
+        name: [n for key, n in figures.items() if key.startswith(f"{SERIES[name]}_bucket{{")]
+        for name in TIMES
+    }
+    assert buckets == {name: sorted(found) for name, found in buckets.items()}
+    last = {name: found[-1] for name, found in buckets.items()}
+    assert last == {name: figures[f"{SERIES[name]}_count"] for name in TIMES}
 
 
 def test_sums(played: Played) -> None:

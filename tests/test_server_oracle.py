@@ -15,7 +15,7 @@ from engine_client import MODEL, QUICK, REAL_NS, Connection, ask, metrics, reque
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.engine.server import Serving
+from harness.engine.server import ServingOptions
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, not FIN
 FIRST_NS, PACE_NS = 30 * MS, 10 * MS
 INTERVALS = EngineConfig(model=MODEL, gpu="h200", jitter=0.0, time_scale=0.5, stream_interval=4)
 ENGINES = {
-    "engine": (QUICK, Serving()),
-    "merged": (INTERVALS, Serving()),
-    "paced": (QUICK, Serving(first_ns=FIRST_NS, pace_ns=PACE_NS)),
+    "engine": (QUICK, ServingOptions()),
+    "merged": (INTERVALS, ServingOptions()),
+    "paced": (QUICK, ServingOptions(first_ns=FIRST_NS, pace_ns=PACE_NS)),
 }
 
 
@@ -118,7 +118,7 @@ def test_pace() -> None:
     Each stream has its own phase, and a late token does not delay the next ones' plan.
     """
     slew_ns = MS  # the plan is monotonic, the oracle's clock is not
-    with start_engine(QUICK, serving=Serving(first_ns=FIRST_NS, pace_ns=PACE_NS)) as engine:
+    with start_engine(QUICK, serving=ServingOptions(first_ns=FIRST_NS, pace_ns=PACE_NS)) as engine:
         with Connection(engine.url) as one, Connection(engine.url) as two:
             for connection in (one, two):
                 connection.sock.sendall(request(COMPLETIONS, ASKED | {"max_tokens": 8}))

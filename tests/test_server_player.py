@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from engine_play import small
 
-from harness.engine.figures import Figures
+from harness.engine.engine_metrics import EngineMetrics
 from harness.engine.player import BEHIND_NS, PacedPlayer, Player
 from harness.units import MS, SECOND
 
@@ -28,7 +28,7 @@ class Heard:
     at: list[int] = field(default_factory=list)
     ended: int = 0
 
-    def begun(self, cached_tokens: int) -> None:
+    def on_prefilled(self, cached_tokens: int) -> None:
         """Not of interest."""
 
     def emitted(self, tokens: int, *, finished: bool) -> None:
@@ -51,7 +51,7 @@ def play(player: Player, clock: list[int], looks: int = 100_000) -> int:
 
 def start(config: EngineConfig, asks: list[tuple[int, int]]) -> tuple[Player, list[Heard]]:
     """Requests of (prompt, output) tokens, all received at START; played to the end."""
-    player, clock = Player(config, Figures(config, "m")), [START]
+    player, clock = Player(config, EngineMetrics(config, "m")), [START]
     heard = [Heard(START, clock) for _ in asks]
     for one, (prompt, output) in zip(heard, asks, strict=True):
         player.submit(one, prompt, output, [])
@@ -96,7 +96,7 @@ def test_time_lost(step: int, late_ns: int) -> None:
 
     Up to a second the engine's own times stand, whatever the front end's lag.
     """
-    player, clock = Player(small(), Figures(small(), "m")), [START]
+    player, clock = Player(small(), EngineMetrics(small(), "m")), [START]
     one = Heard(START, clock)
     player.submit(one, 8, 5, [])
     play(player, clock, step)
@@ -117,7 +117,7 @@ def test_late_front_end(late_ns: int) -> None:
     """Steps of 10 ms that ended meanwhile are handed on at one look: none is lost or stretched."""
     config = small()
     prompt, heard = start(config, [(8, 30)])
-    player, clock = Player(config, Figures(config, "m")), [START]
+    player, clock = Player(config, EngineMetrics(config, "m")), [START]
     one = Heard(START, clock)
     player.submit(one, 8, 30, [])
     player.play(START)
@@ -133,7 +133,7 @@ def test_late_front_end(late_ns: int) -> None:
 @pytest.mark.parametrize("gone_after", [0, 1, 5])
 def test_abort(gone_after: int) -> None:
     """A client that leaves before its prompt, at it or amid its tokens holds nothing any more."""
-    player, clock = Player(small(), Figures(small(), "m")), [START]
+    player, clock = Player(small(), EngineMetrics(small(), "m")), [START]
     leaving, staying = Heard(START, clock), Heard(START, clock)
     number = player.submit(leaving, 8, 20, [])
     player.submit(staying, 8, 20, [])
@@ -151,7 +151,7 @@ def test_abort(gone_after: int) -> None:
 @pytest.mark.parametrize(("late_ns", "want_ms"), [(0, [100, 120, 140]), (15 * MS, [115, 135, 155])])
 def test_paced(late_ns: int, want_ms: list[int]) -> None:
     """By the clock alone: late tokens are late, and the next ones keep their phase."""
-    player, clock = PacedPlayer(small(), Figures(small(), "m"), 100 * MS, 20 * MS), [START]
+    player, clock = PacedPlayer(small(), EngineMetrics(small(), "m"), 100 * MS, 20 * MS), [START]
     one = Heard(START, clock)
     player.submit(one, 8, 3, [])
     while (due := player.due_ns()) >= 0:

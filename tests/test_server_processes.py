@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.measure.samples import ServerSample
+from harness.measure.records.samples import ServerSample
 from harness.server.address import Address
-from harness.server.processes import SEARCHES, ServerProcesses
+from harness.server.server_processes import MAX_SEARCHES, ServerProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_cpu_of_the_servers_processes(named: list[str], want: tuple[float, float
     with serving(*named) as address:
         processes = ServerProcesses(address)
         for _ in range(100):
-            got = processes.told(ServerSample(0, api_cpu_s=7.0))
+            got = processes.with_cpu_times(ServerSample(0, api_cpu_s=7.0))
             seen = (got.engine_cpu_s, got.api_cpu_s)
             if seen == pytest.approx(want, abs=0.1, nan_ok=True):
                 break
@@ -80,9 +80,9 @@ def test_a_server_that_starts_anew_is_found_again() -> None:
     """Its processes are looked for again when they have gone; then nothing is said."""
     with serving("VLLM::EngineCore", "0.1") as address:
         processes = ServerProcesses(address)
-        while not processes.told(ServerSample(0)).engine_cpu_s > 0:
+        while not processes.with_cpu_times(ServerSample(0)).engine_cpu_s > 0:
             time.sleep(0.05)
-    gone = [processes.told(ServerSample(0)).engine_cpu_s for _ in range(SEARCHES + 2)]
+    gone = [processes.with_cpu_times(ServerSample(0)).engine_cpu_s for _ in range(MAX_SEARCHES + 2)]
     assert [math.isnan(each) for each in gone] == [True] * len(gone)
 
 
@@ -99,4 +99,29 @@ def test_a_server_that_starts_anew_is_found_again() -> None:
 )
 def test_only_this_host_is_looked_at(host: str, want: bool) -> None:
     """A name or an address of another machine: its processes are not ours to see."""
-    assert Address("http", host, 8000).here == want
+    assert Address("http", host, 8000).is_local == want
+
+
+ZOMBIE = """
+import os, socket, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", ""])
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not waited for
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+child.wait()
+"""
+
+
+def test_a_process_that_has_ended_and_is_still_listed() -> None:
+    """A zombie has no command line: the sample stays as it is, and the next scrape looks again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ZOMBIE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        address = Address("http", "127.0.0.1", int(server.stdout.readline()))
+        sample = ServerSample(at_ns=0, api_cpu_s=7.0)
+        got = ServerProcesses(address).with_cpu_times(sample)
+        server.stdin.close()
+    assert (math.isnan(got.engine_cpu_s), got.api_cpu_s) == (True, 7.0)

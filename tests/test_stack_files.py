@@ -69,6 +69,16 @@ def test_gpus_are_reserved_in_profile_gpu_only() -> None:
     assert reserve == {n for n, s in SERVICES.items() if s.get("profiles") == ["gpu"]}
 
 
+def test_services_of_each_profile() -> None:
+    """What no profile names starts always; neither server comes without its own."""
+    found = {name: set(s.get("profiles", ())) for name, s in SERVICES.items()}
+    assert found == {
+        "locust-master": set(), "locust-worker": set(), "prometheus": set(),
+        "vllm": {"gpu"}, "exporter-gpu": {"gpu"}, "engine": {"engine"},
+        "exporter": {"engine", "url"}, "grafana": {"grafana"}, "knee": {"ci"},
+    }  # fmt: skip
+
+
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """In a copy of what `make .env` reads."""
     for name in ("Makefile", ".env.example"):

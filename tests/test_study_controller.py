@@ -10,16 +10,17 @@ from engine_configurations import Configuration
 from simulated_knee import search
 
 from harness.engine.config import EngineConfig
-from harness.engine.simulate import ClosedLoop
-from harness.engine.traffic import Traffic
-from harness.measure.metrics import failed
-from harness.measure.power import plateau_knee, power_knee
-from harness.measure.search import Hold, SearchPlan, next_action
+from harness.measure.metrics import failed_requests
+from harness.measure.records.record_table import OPEN, OUTCOME_CODE, RecordTable
+from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
+from harness.measure.search.power import plateau_knee, power_knee
 from harness.measure.slo import Slo
-from harness.measure.states import Decision
-from harness.measure.table import OPEN, OUTCOME_CODE, RecordTable
+from harness.measure.states import Decision, Purpose, Status, StopRule
+from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.study.controller import KneeController
-from harness.study.outcome import locate
+from harness.study.given_levels import levels
+from harness.study.knee_estimate import estimate_knee
+from harness.study.level_state import HeldLevel
 from harness.units import SECOND
 
 SEATS = Configuration(
@@ -51,7 +52,7 @@ def test_the_power_knee_of_a_slot_bound_engine_is_its_seats() -> None:
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 3)
     controller = drive(SearchPlan((), max_users=128, budget_ns=300 * SECOND), loop)
     assert controller.result is not None
-    used = [step.evidence for step in controller.steps]
+    used = [step.evidence for step in controller.levels]
     power, plateau = power_knee(used), plateau_knee(used)
     assert power is not None
     assert plateau is not None
@@ -88,7 +89,7 @@ class Failing:
         """(requests that ended in this time, those of them that failed)."""
         table = self.table(from_ns, horizon_ns)
         ended = (table.outcome != OPEN) & (table.done_ns >= from_ns)
-        return int(ended.sum()), int((ended & failed(table)).sum())
+        return int(ended.sum()), int((ended & failed_requests(table)).sum())
 
     def table(self, from_ns: int, horizon_ns: int) -> RecordTable:
         """The loop's, with ended requests as failures."""
@@ -109,19 +110,35 @@ def test_a_target_that_always_fails_hard_ends_the_run() -> None:
     assert loop.now_ns < 30 * SECOND
 
 
+@pytest.mark.parametrize(
+    ("length_ns", "requests", "done", "want"),
+    [
+        (SECOND, None, 0, Hold(4, Purpose.hold, StopRule.time, max_ns=SECOND)),
+        (SECOND, None, 1, Hold(8, Purpose.hold, StopRule.time, max_ns=SECOND)),
+        (None, 500, 1, Hold(8, Purpose.hold, StopRule.requests, max_requests=500)),
+        (None, 500, 2, Done(Status.measured, None)),
+    ],
+)
+def test_given_levels_are_a_function_of_the_steps(
+    length_ns: int | None, requests: int | None, done: int, want: Hold | Done
+) -> None:
+    """Asked again with the same steps the answer is the same; a count is no time."""
+    plan, step = SearchPlan(()), HeldLevel(*[None] * 3, invalid="it does not matter")  # type: ignore[arg-type]
+    choose = levels((4, 8), length_ns, requests)
+    assert [choose(plan, [step] * done, 0) for _ in range(3)] == [want] * 3
+
+
 @pytest.mark.parametrize("slos", [(), SEATS.slos])
 def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> None:
     """Nothing is searched, so nothing goes down: what was held before is kept."""
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
     records = Failing(loop, 8)
-    given = iter([Hold(users, "hold", "time", 20 * SECOND) for users in (4, 16, 32)])
-    controller = KneeController(
-        SearchPlan(slos, budget_ns=600 * SECOND), records, choose=lambda *_: next(given)
-    )
+    choose = levels((4, 16, 32), 20 * SECOND, None)
+    controller = KneeController(SearchPlan(slos, budget_ns=600 * SECOND), records, choose=choose)
     drive(controller.plan, loop, records, controller)
     assert controller.result is not None
     assert controller.result.status == "target_failed"
-    assert [(s.window.users, s.judgement.decision) for s in controller.steps] == [
+    assert [(s.window.users, s.judgement.decision) for s in controller.levels] == [
         (4, Decision.held), (16, Decision.failed),
     ]  # fmt: skip
 
@@ -132,8 +149,8 @@ def test_a_search_without_an_slo_goes_down_from_a_hard_failure() -> None:
     records = Failing(loop, 8)
     controller = drive(SearchPlan((), max_users=64, budget_ns=300 * SECOND), loop, records)
     assert controller.result is not None
-    users = [step.window.users for step in controller.steps]
-    down = [s.window.users for s in controller.steps if s.window.purpose == "down"]
+    users = [step.window.users for step in controller.levels]
+    down = [s.window.users for s in controller.levels if s.window.purpose == "down"]
     assert (max(users) > 8, min(down) <= 8) == (True, True)
 
 
@@ -178,7 +195,7 @@ def test_a_search_whose_every_step_is_invalid_ends_with_the_budget(slos: tuple[S
         loop.advance(loop.now_ns + SECOND)
     assert controller.result is not None
     assert controller.result.status == "invalid"
-    assert {step.window.users for step in controller.steps} == {1}
+    assert {step.window.users for step in controller.levels} == {1}
 
 
 def test_a_level_that_fails_hard_is_bad_at_once_and_the_load_goes_down() -> None:
@@ -186,27 +203,27 @@ def test_a_level_that_fails_hard_is_bad_at_once_and_the_load_goes_down() -> None
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 9)
     plan = SearchPlan(SEATS.slos, budget_ns=200 * SECOND)
     controller = drive(plan, loop, Failing(loop, 8))
-    hard = [s for s in controller.steps if "more than half" in s.judgement.reason]
+    hard = [s for s in controller.levels if "more than half" in s.judgement.reason]
     assert hard
-    after = controller.steps[controller.steps.index(hard[0]) + 1]
+    after = controller.levels[controller.levels.index(hard[0]) + 1]
     assert (hard[0].judgement.decision, after.window.purpose) == ("fail", "down")
     assert after.window.users < hard[0].window.users
     assert controller.result is not None  # it answered again below: only too much for it
-    found = locate(plan, controller.steps, controller.result)
+    found = estimate_knee(plan, controller.levels, controller.result)
     assert (found.status, found.holds, found.fails_by) == ("found", 8, 9)
 
 
 def test_the_search_is_a_function_of_what_it_saw() -> None:
     """The same plan and evidence give the same next level, and the same run the same steps."""
-    first, plan, steps, _ = search(SEATS, 11)
+    first, plan, levels, _ = search(SEATS, 11)
     again, _, _, _ = search(SEATS, 11)
     assert first == again
-    used = [step.evidence for step in steps]
+    used = [step.evidence for step in levels]
     for n in range(len(used)):
-        spent = steps[n].window.chosen_ns - steps[0].window.chosen_ns
+        spent = levels[n].window.chosen_ns - levels[0].window.chosen_ns
         action = next_action(plan, used[:n], spent)
         assert isinstance(action, Hold)
-        assert action.users == steps[n].window.users
+        assert action.users == levels[n].window.users
 
 
 @pytest.mark.parametrize(
@@ -229,8 +246,8 @@ def test_a_level_that_is_invalid_twice_ends_the_search(
     )
     drive(plan, loop, controller=controller)
     assert controller.result is not None
-    assert [s.window.users for s in controller.steps if s.invalid] == [
+    assert [s.window.users for s in controller.levels if s.invalid] == [
         max(1, 16 if above else 1)
     ] * 2
-    found = locate(plan, controller.steps, controller.result)
+    found = estimate_knee(plan, controller.levels, controller.result)
     assert (found.status, found.users, (found.lo, found.hi)) == ("invalid", None, want)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.cli.app import main
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.measure.search import SearchPlan
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
+from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status
-from harness.measure.table import RecordTable
 from harness.runfolder import names
-from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.record_writer import RecordWriter
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.writer import RunFolder
-from harness.study.held import held_by_locust
+from harness.study.held_levels import locust_levels
 from harness.study.results import EXIT_OF, write_results
 from harness.units import MS
 
@@ -79,8 +79,8 @@ def folder(
     writer.put(made)
     writer.close()
     if kind != "locust":
-        lines = to.lines(names.STEPS)
-        for entry in held_by_locust(RecordTable.from_records(made)):
+        lines = to.lines(names.LEVELS)
+        for entry in locust_levels(RecordTable.from_records(made)):
             lines.append(asdict(entry.window) | {"decision": Decision.held, "audited": False})
         lines.close()
     status = "" if kind == "locust" else Status.measured

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.engine import simulate
 from harness.engine.config import EngineConfig
-from harness.engine.simulate import ClosedLoop
-from harness.engine.traffic import Traffic
-from harness.measure.samples import ServerSample
-from harness.measure.search import Hold, SearchPlan
+from harness.measure.records.samples import ServerSample
+from harness.measure.search.next_level import Hold, SearchPlan
 from harness.measure.slo import Slo
+from harness.measure.states import StopRule
+from harness.simulator import closed_loop as simulate
+from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.study.controller import KneeController
-from harness.study.counted import Counted
-from harness.study.drain import Drain, worth_it
-from harness.study.entries import step_levels
+from harness.study.level_state import Drain, should_drain
+from harness.study.result_levels import result_levels
+from harness.study.token_stats import RunTokenStats
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SLOS = (Slo.parse("ttft_p95=300ms"),)
 
 def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[Level]:
     """The steps of a search on 8 seats; `others`: requests of somebody else, always running."""
-    monkeypatch.setattr(simulate, "KEEP_NS", 10**18)  # the table of the whole run is wanted
+    monkeypatch.setattr(simulate, "KEEP_ENDED_NS", 10**18)  # the table of the whole run is wanted
     plan = SearchPlan(SLOS, max_users=32, budget_ns=400 * SECOND)
     loop = ClosedLoop(EngineConfig(max_num_seqs=8), Traffic(128, 48, 0.3), 3, observe=True)
     controller, samples, done = KneeController(plan, loop), [loop.sample()], False
@@ -45,15 +45,15 @@ def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[Level]:
     for _ in range(30):
         loop.advance(loop.now_ns + SECOND)
         samples.append(loop.sample())
-    windows = [step.window for step in controller.steps]
-    counted = Counted(loop.table(0, loop.now_ns), windows, plan.slos, samples)
-    return step_levels(controller.steps, counted, samples, plan)
+    windows = [step.window for step in controller.levels]
+    counted = RunTokenStats(loop.table(0, loop.now_ns), windows, plan.slos, samples)
+    return result_levels(controller.levels, counted, samples, plan)
 
 
 def test_the_first_repeat_of_each_level_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two empty scrapes, client and server have counted the same requests."""
-    steps, seen = searched(monkeypatch), set()
-    for step in steps:
+    levels, seen = searched(monkeypatch), set()
+    for step in levels:
         split = step.ttft_split
         if step.purpose == "repeat" and step.users not in seen:
             seen.add(step.users)
@@ -69,9 +69,9 @@ def test_a_server_that_is_never_empty_is_not_waited_for_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Somebody else's request runs all the time: the search goes on, and nothing is exact."""
-    steps = searched(monkeypatch, others=1)
-    assert [s.users for s in steps if s.purpose == "repeat"] != []
-    assert not any(s.ttft_split.exact for s in steps if s.purpose == "repeat")
+    levels = searched(monkeypatch, others=1)
+    assert [s.users for s in levels if s.purpose == "repeat"] != []
+    assert not any(s.ttft_split.exact for s in levels if s.purpose == "repeat")
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_where_it_is_worth_it(
     purpose: str, life_s: float, server: ServerSample | None, *, want: bool
 ) -> None:
     """A repeated level, short requests, a server whose metrics show when it is empty."""
-    hold = Hold(8, purpose, "decided", 36 * SECOND)
-    assert worth_it(hold, life_s * SECOND, server) is want
+    hold = Hold(8, purpose, StopRule.decided, 36 * SECOND)
+    assert should_drain(hold, life_s * SECOND, server) is want
 
 
 def test_when_it_is_over() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from study_process import alive, descendants, harness, lines, load, send, started, wait_for
 
+from harness import open_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -24,7 +26,7 @@ MOMENTS: dict[str, Callable[[int, Path], bool]] = {
     "the engine starts": lambda pid, _: len(descendants(pid)) == 1,
     "the folder is there": lambda _, out: (out / "run.json").exists(),
     "the load starts": lambda _, out: lines(out / "server.jsonl") > 0,
-    "the second step": lambda _, out: lines(out / "steps.jsonl") > 0,
+    "the second step": lambda _, out: lines(out / "levels.jsonl") > 0,
 }
 
 
@@ -49,11 +51,11 @@ def test_kill(tmp_path: Path) -> None:
     """`kill -9` takes its load process, decoder and engine along; the folder is readable."""
     out = tmp_path / "run"
     with started(*KNEE, "--out", str(out)) as process:
-        wait_for(lambda: lines(out / "steps.jsonl") > 0)
+        wait_for(lambda: lines(out / "levels.jsonl") > 0)
         family = descendants(process.pid)
         process.kill()
     assert sorted(w.rpartition("harness.")[2].split()[0] for w in family.values()) == [
-        "drive.decoder", "drive.worker", "engine.process",
+        "drive.worker", "engine.process", "reader.decoder_process",
     ]  # fmt: skip
     wait_for(lambda: alive(family) == [])
     done = harness("report", str(out))
@@ -62,11 +64,30 @@ def test_kill(tmp_path: Path) -> None:
     assert load(out / "result.json")["levels"][0]["outcomes"]["ok"] > 0
 
 
+def test_a_dead_decoder_ends_the_run(tmp_path: Path) -> None:
+    """Exit 5 with a sentence, nothing left running, and all that it had written is there."""
+    out = tmp_path / "run"
+    run = ("run", "--embedded", "--users", "4", "--duration", "60s", "--output-tokens", "32")
+    with started(*run, "--quiet", "--out", str(out)) as process:
+        records = out / "records.0.msgpack"
+        wait_for(lambda: records.exists() and records.stat().st_size > 0)
+        family = descendants(process.pid)
+        decoder = next(pid for pid, what in family.items() if "reader.decoder_process" in what)
+        send(decoder, signal.SIGKILL)
+        said, err = process.communicate(timeout=60)
+    assert process.returncode == 5, err
+    assert f"(pid {decoder}) ended in the middle of the run by signal 9" in " ".join(said.split())
+    assert alive(family) == []
+    frames = open_run(out).requests
+    assert "ok" in set(frames["outcome"])
+    assert load(out / "result.json")["status"] == "invalid"
+
+
 def test_the_server_dies(tmp_path: Path) -> None:
     """That is the finding: exit code 99, with what it saw; what was measured before is kept."""
     out = tmp_path / "run"
     with started(*KNEE, "--out", str(out)) as process:
-        wait_for(lambda: lines(out / "steps.jsonl") > 0)
+        wait_for(lambda: lines(out / "levels.jsonl") > 0)
         family = descendants(process.pid)
         send(next(p for p, what in family.items() if "engine.process" in what), signal.SIGKILL)
         said, err = process.communicate(timeout=120)

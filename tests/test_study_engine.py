@@ -13,13 +13,14 @@ from study_process import harness, load
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.engine.server import Serving
-from harness.engine.traffic import Traffic
-from harness.engine.truth import true_knee
-from harness.load.planner import plan_lengths
+from harness.engine.server import ServingOptions
+from harness.load.plan import plan_lengths
 from harness.load.workloads import workload
+from harness.measure.metrics import LATENCIES
 from harness.measure.slo import Slo
-from harness.runfolder.reader import read_run
+from harness.runfolder.folder_reader import read_run
+from harness.simulator.closed_loop import Traffic
+from harness.simulator.reference_knee import true_knee
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ SLO = "ttft_p95=200ms"
 BLOCK = {
     "n", "n_failed", "effective_n", "mean", "p50", "p90", "p95", "p99", "p999", "max",
 }  # fmt: skip
-BLOCKS = {"ttft_ms", "ttfot_ms", "itl_ms", "tpot_ms", "e2e_ms"}
+BLOCKS = {row.field for row in LATENCIES.values()}
 RATES = {"output_tokens_per_s", "requests_per_s", "goodput_per_s", "outcomes"}
 KNEE = {"holds", "estimate", "fails_by", "ci95", "criterion", "output_tokens_per_s"} | {
     f"{key}_p95_ms{part}" for key in ("ttft", "itl") for part in ("", "_ci95")
@@ -77,7 +78,7 @@ def test_knee_of_the_embedded_engine(
     assert again.returncode == done.returncode
     assert load(out / "result.json") == result
     assert (result["replay_differences"], result["damage"]) == ([], [])
-    first = (out / "steps.csv").read_text().splitlines()[0]
+    first = (out / "levels.csv").read_text().splitlines()[0]
     assert first.startswith("concurrency,mean_e2e_s,p95_e2e_s,qps,tok_s,gpu_util_pct,notes,")
 
 
@@ -146,7 +147,7 @@ def test_a_number_of_requests(requests: int, tmp_path: Path) -> None:
 def test_a_server_that_fails_hard(command: tuple[str, ...], tmp_path: Path) -> None:
     """From its 60th request on every one is a 500: that is the finding, and it is said."""
     out = tmp_path / "run"
-    serving = Serving(fail_after=60)
+    serving = ServingOptions(fail_after=60)
     with start_engine(EngineConfig(max_num_seqs=8), serving=serving) as engine:
         done = harness(command[0], engine.url, *command[1:], *LENGTHS, "--out", str(out))
     result = load(out / "result.json")

@@ -11,9 +11,9 @@ from report_folder import make
 from harness.measure.result import Gate, Knee, Result
 from harness.measure.states import Status, Verdict
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import read_json
-from harness.runfolder.writer import RunFolder
-from harness.study.gates import at_least, exit_code, gates_of
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import read_json
+from harness.study.gates import at_least_gate, evaluate_gates, exit_code
 from harness.study.results import write_results
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 def test_at_least(knee: Knee, users: int, want: Verdict) -> None:
     """A level that passed there or above, or one that failed there or below."""
-    assert at_least(knee, users).verdict == want
+    assert at_least_gate(knee, users).verdict == want
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_baseline_of_itself_is_no_worse(tmp_path: Path) -> None:
     path = tmp_path / "run"
     result = make(path, seconds=1)
     assert result is not None
-    (gate,) = gates_of(result, path, {"baseline": str(path), "tolerance": 0.05})
+    (gate,) = evaluate_gates(result, path, {"baseline": str(path), "tolerance": 0.05})
     assert (gate.verdict, "worse by more" in gate.sentence) == (Verdict.met, False)
     info = read_json(path / names.RUN) or {}
     asked = info["config"] | {"at_least": 10**6}

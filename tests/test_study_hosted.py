@@ -24,9 +24,9 @@ from study_process import alive, descendants, send, started
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.export.states import OVER
+from harness.export.run_states import FINAL_STATES
 from harness.runfolder import names
-from harness.runfolder.reader import read_run
+from harness.runfolder.folder_reader import read_run
 from harness.study import form
 
 if TYPE_CHECKING:
@@ -57,16 +57,16 @@ def headless(*flags: object, file: object = "locustfiles/knee.py") -> Any:
 
 LEDGERS = """
 import weakref
-from harness.measure.ledger import Ledger
-from harness.study.hosted import HostedKnee
-compute, make, made = HostedKnee._results, Ledger.__init__, weakref.WeakSet()
+from harness.measure.records.ledger import Ledger
+from harness.study.locust_knee import LocustKneeStudy
+compute, make, made = LocustKneeStudy._results, Ledger.__init__, weakref.WeakSet()
 def noted(self, *given):
     make(self, *given)
     made.add(self)
 def counted(*given):
     print("ledgers in memory:", len(made))
     return compute(*given)
-HostedKnee._results, Ledger.__init__ = counted, noted
+LocustKneeStudy._results, Ledger.__init__ = counted, noted
 """
 
 
@@ -165,7 +165,7 @@ def test_a_worker_dies(url: str, tmp_path: Path) -> None:
         (pid,) = [p for p, w in descendants(os.getpid()).items() if "knee.py" in w and is_top(p)]
         workers = [p for p, what in descendants(pid).items() if "knee.py" in what]
         send(workers[0], signal.SIGKILL)
-        facts = wait_for(page, *OVER)
+        facts = wait_for(page, *FINAL_STATES)
         assert facts["state"] == "invalid"
         assert "a load process" in " ".join(facts["answer"]).lower()
         press(page, "start", form)
@@ -178,7 +178,7 @@ def test_a_worker_dies(url: str, tmp_path: Path) -> None:
         )  # fmt: skip
         assert metrics["harness_users_target", ()] >= 0
         press(page, "stop")
-        assert wait_for(page, *OVER)["state"] == "interrupted"
+        assert wait_for(page, *FINAL_STATES)["state"] == "interrupted"
         family = descendants(pid)
     assert alive(family) == []
     assert len(list(tmp_path.iterdir())) == 2

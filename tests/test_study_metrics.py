@@ -16,16 +16,16 @@ from counted import expected, exposed, records, with_parts
 from prometheus_tools import Series, free_port, lines_of, promtool
 from study_process import harness, load, started, wait_for
 
-from harness.drive.clock import now_ns
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.export.live import LiveRun
-from harness.measure.records import Outcome
+from harness.export.run_series import RunSeries
+from harness.measure.records.record_table import concat_tables
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.samples import ClientSample
 from harness.measure.result import Knee
-from harness.measure.samples import ClientSample
 from harness.measure.slo import Slo
-from harness.measure.table import concat
-from harness.runfolder.reader import read_run
+from harness.reader.clock import now_ns
+from harness.runfolder.folder_reader import read_run
 
 if TYPE_CHECKING:
     import subprocess
@@ -35,16 +35,18 @@ if TYPE_CHECKING:
 SLOS = (Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=11ms"))
 
 
-def filled(seed: int, count: int, users: int) -> LiveRun:
+def filled(seed: int, count: int, users: int) -> RunSeries:
     """A run of some requests, whole ones and parts."""
-    live = LiveRun("knee", "chat", SLOS)
-    live.users(users, users)
-    live.step(users, "measuring", "up")
-    live.past(["pass"] * users, 1.0, float(users))
-    live.clients([ClientSample(now_ns(), "main", 1.0), ClientSample(now_ns(), "worker 0", 2.0)])
+    live = RunSeries("knee", "chat", SLOS)
+    live.set_users(users, users)
+    live.set_level(users, "measuring", "up")
+    live.set_progress(["pass"] * users, 1.0, float(users))
+    live.set_client_samples(
+        [ClientSample(now_ns(), "main", 1.0), ClientSample(now_ns(), "worker 0", 2.0)]
+    )
     for record in records(seed, count):
         live.counts.put(with_parts(record, [0.5]))
-    live.found(Knee(users - 1, users, ci95=(users - 1, users + 1)))
+    live.set_knee(Knee(users - 1, users, ci95=(users - 1, users + 1)))
     return live
 
 
@@ -62,25 +64,25 @@ def test_promtool_likes_the_page():
 
 
 def test_state_of_a_run():
-    """Users, step, decisions, bracket, knee, lag: as they were given, in base units."""
-    live = LiveRun("knee", "rag", (*SLOS, Slo.parse("ttft_p95=300ms")))  # the stricter one counts
-    live.known("knee-1", "qwen", "gpu:8000")
-    live.users(8, 7)
-    live.step(3, "settling", "bisect")
-    live.past(["pass", "fail", "invalid", "pass"], 4.0, 8.0)
-    live.clients([ClientSample(0, "main", 1.5, 12.5), ClientSample(0, "decoder 0", 0.5)])
-    live.found(Knee(holds=5, estimate=6, ci95=(5, 7)))
+    """Users, level, decisions, bracket, knee, lag: as they were given, in base units."""
+    live = RunSeries("knee", "rag", (*SLOS, Slo.parse("ttft_p95=300ms")))  # the stricter one counts
+    live.set_run_info("knee-1", "qwen", "gpu:8000")
+    live.set_users(8, 7)
+    live.set_level(3, "settling", "bisect")
+    live.set_progress(["pass", "fail", "invalid", "pass"], 4.0, 8.0)
+    live.set_client_samples([ClientSample(0, "main", 1.5, 12.5), ClientSample(0, "decoder 0", 0.5)])
+    live.set_knee(Knee(holds=5, estimate=6, ci95=(5, 7)))
     lines = {
         name.removeprefix("harness_") + "".join(f" {v}" for _, v in labels): value
         for (name, labels), value in lines_of(live.page()).items()
         if value or "phase" not in name + "purpose"
     }
     want = {
-        "run_info knee qwen knee-1 gpu:8000 rag": 1, "step": 3,
+        "run_info knee qwen knee-1 gpu:8000 rag": 1, "level": 3,
         "users_target": 8, "users_running": 7,
-        "step_phase settling": 1, "step_purpose bisect": 1, "step_purpose up": 0,
-        "steps_total pass": 2, "steps_total fail": 1, "steps_total invalid": 1,
-        "steps_total inconclusive": 0, "bracket_low_users": 4, "bracket_high_users": 8,
+        "level_phase settling": 1, "level_purpose bisect": 1, "level_purpose up": 0,
+        "levels_total pass": 2, "levels_total fail": 1, "levels_total invalid": 1,
+        "levels_total inconclusive": 0, "bracket_low_users": 4, "bracket_high_users": 8,
         "slo_limit_seconds ttft_p95": 0.3, "slo_limit_seconds itl_p95": 0.011,
         "slo_allowed_ratio ttft_p95": 0.05, "slo_allowed_ratio itl_p95": 0.05,
         "loop_lag_seconds main": 0.0125, "client_cpu_seconds_total main": 1.5,
@@ -145,7 +147,7 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
         f"{len(took)} scrapes of a run and of the exporter: {median:.1f} ms median, "
         f"{most_often:.1f} ms p95, {took[-1] * 1e3:.0f} ms at most"
     )
-    table = concat(list(read_run(out).chunks()))
+    table = concat_tables(list(read_run(out).chunks()))
     want = exposed(expected(table, SLOS), SLOS)
     assert {series: pages[-1][series] for series in want} == pytest.approx(want, abs=1e-9)
     falls = [
@@ -162,7 +164,7 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
     assert pages[-1]["harness_run_info", tuple(sorted(about.items()))] == 1
     assert target["harness_target_info", (("target", about["target"]),)] == 1
     assert target["harness_target_up", ()] == 1
-    assert target["harness_server_seats", (("source", "read"),)] == 4
+    assert target["harness_server_max_num_seqs", (("source", "read"),)] == 4
     assert target["harness_server_kv_tokens", ()] == engine.blocks * engine.block_size
     step = load(out / "result.json")["levels"][0]["server"]
     parts = {dict(labels)["part"]: value for (name, labels), value in target.items()
@@ -220,7 +222,7 @@ def test_refused(line: str, code: int, says: str) -> None:
 
 def test_outcomes_are_all_there_from_the_start():
     """A rate over a counter that appears with its first failure would miss that failure."""
-    lines = lines_of(LiveRun("run", "chat").page())
+    lines = lines_of(RunSeries("run", "chat").page())
     found = {dict(labels)["outcome"] for (name, labels), _ in lines.items() if "requests" in name
              and labels}  # fmt: skip
     assert found == {str(o) for o in Outcome} - {"open"}

@@ -10,7 +10,7 @@ from study_process import harness, load
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.runfolder.reader import read_run
+from harness.runfolder.folder_reader import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +24,9 @@ class Exporter:
     """A dcgm-exporter of one GPU at 500 W: each question is a second later."""
 
     def __init__(self) -> None:
-        """Not asked yet."""
         self.asked = 0
 
     def __call__(self, _path: str, _body: dict[str, Any]) -> bytes:
-        """/metrics."""
         self.asked += 1
         lines = {"GPU_UTIL": 90, "FB_USED": 60_000, "FB_FREE": 20_000, "POWER_USAGE": 500.0,
                  "TOTAL_ENERGY_CONSUMPTION": 500_000 * self.asked}  # fmt: skip
@@ -70,7 +68,7 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
     assert "4 (read)" in page
 
 
-@pytest.mark.realtime
+@pytest.mark.process
 def test_a_run_without_a_gpu(tmp_path: Path) -> None:
     """One clear line says so, in run.json and in the report; the rest is as ever."""
     out = tmp_path / "run"

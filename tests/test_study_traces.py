@@ -5,26 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from real_vllm import real_vllm
 from study_process import harness, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from real_vllm import Served
+
 PARTS = ("queue", "prefill", "rest", "residual")
 
 
 @pytest.mark.vllm
-def test_a_real_vllm_traces_each_request(tmp_path: Path, figure: Callable[[str], None]) -> None:
+@pytest.mark.realtime
+def test_a_real_vllm_traces_each_request(
+    vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
+) -> None:
     """Each request has its trace; their mean is that of the histograms, over the whole run."""
     out = tmp_path / "run"
-    with real_vllm("traces") as server:
-        url = server.url
-        traffic = ("--prompt-tokens", "32", "--output-tokens", "16", "--quiet", "--users", "8")
-        harness("run", url, "--requests", "16", *traffic, "--out", str(tmp_path / "w"))
-        done = harness("run", url, "--requests", "240", *traffic, "--out", str(out),
-                       "--otlp-port", str(server.spare))  # fmt: skip
+    server = vllm("4 seats")
+    traffic = ("--prompt-tokens", "32", "--output-tokens", "16", "--quiet", "--users", "8")
+    harness("run", server.url, "--requests", "16", *traffic, "--out", str(tmp_path / "w"))
+    done = harness("run", server.url, "--requests", "240", *traffic, "--out", str(out),
+                   "--otlp-port", str(server.spare))  # fmt: skip
     (step,) = load(out / "result.json")["levels"]
     split, traced = step["ttft_split"], step["ttft_traced"]
     figure(

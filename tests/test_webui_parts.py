@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import subprocess
@@ -14,22 +16,24 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 from browser_run import TOP, free_port, get, locust
 
-from harness.drive import arguments, login
-from harness.drive.login import credentials
+from harness.drive import arguments
 from harness.errors import ConfigError
-from harness.export.history import COLUMNS, History, LiveState
-from harness.export.states import STATES, facts_of
-from harness.measure.recent import Recent
+from harness.export.live_state import COLUMNS, History, LiveState
+from harness.export.run_states import STATES, state_facts
+from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
 from harness.study import form as forms
-from harness.study.runpage import ending
+from harness.study.run_page import ending
+from harness.webpage import login
+from harness.webpage.login import credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,21 +54,21 @@ MS = 1e6
 )
 def test_recent_quantiles(values: Any, want: list[Any]) -> None:
     """Order statistics, in ms, as soon as there is a value."""
-    recent = Recent()
+    recent = RecentLatencies()
     recent.take("ttft", np.array(list(values), float) * MS)
     assert recent.look()[:3] == want
 
 
 def test_recent_forgets() -> None:
     """A value is seen in as many looks as the span has seconds; no more than `most` are kept."""
-    recent = Recent(span_s=2, most=4)
+    recent = RecentLatencies(span_s=2, max_values=4)
     recent.take("itl", np.array([1.0] * 2 + [9.0] * 4) * MS)
     assert [recent.look()[3] for _ in range(3)] == [9.0, 9.0, None]
 
 
 def test_recent_is_cleared() -> None:
     """Neither what was looked at nor what waits is seen again."""
-    recent = Recent()
+    recent = RecentLatencies()
     for _ in range(2):
         recent.take("tpot", np.array([3.0] * 4) * MS)
         seen = recent.look()[6]
@@ -75,7 +79,7 @@ def test_recent_is_cleared() -> None:
 
 def test_points_are_thinned() -> None:
     """1,000 points in room for 10: evenly spaced, the first one kept, the newest never far away."""
-    history = History(most=10)
+    history = History(max_points=10)
     for second in range(1000):
         history.add([second])
         assert len(history.points) < 10
@@ -89,33 +93,33 @@ def test_a_page_is_told_only_what_is_new() -> None:
     """By its cursor; all of it for a cursor of another run, of before a thinning, or none."""
     state = LiveState({"kind": "knee"})
     state.begin(state="running")
-    first = state.news()
+    first = state.changes_since()
     assert (first["whole"], first["points"], first["facts"]["columns"]) == (True, [], COLUMNS)
     state.add([1.0], ended=3)
-    second = state.news(first["cursor"])
+    second = state.changes_since(first["cursor"])
     assert second == {"cursor": second["cursor"], "now": {"ended": 3}, "points": [[1.0]],
                       "whole": False}  # fmt: skip
-    state.tell(state="running")  # nothing new
-    assert state.news(second["cursor"])["points"] == []
-    assert "facts" not in state.news(second["cursor"])
-    state.tell(state="computing")
-    assert state.news(second["cursor"])["facts"]["state"] == "computing"
+    state.update_facts(state="running")  # nothing new
+    assert state.changes_since(second["cursor"])["points"] == []
+    assert "facts" not in state.changes_since(second["cursor"])
+    state.update_facts(state="computing")
+    assert state.changes_since(second["cursor"])["facts"]["state"] == "computing"
     state.begin(state="starting")
-    anew = state.news(second["cursor"])
+    anew = state.changes_since(second["cursor"])
     assert (anew["whole"], anew["points"], anew["facts"]["kind"]) == (True, [], "knee")
     for cursor in ("x", "0-0-0-0", second["cursor"] + "9" * 40, "-1-2-3"):
-        assert state.news(cursor)["whole"] is True
+        assert state.changes_since(cursor)["whole"] is True
     for second_ in range(2000):
         state.add([float(second_)])
-    assert state.news(anew["cursor"])["whole"] is True  # thinned meanwhile
-    assert len(json.dumps(state.news(state.news()["cursor"]))) < 200
+    assert state.changes_since(anew["cursor"])["whole"] is True  # thinned meanwhile
+    assert len(json.dumps(state.changes_since(state.changes_since()["cursor"]))) < 200
 
 
 def test_each_way_to_end_has_its_sentence() -> None:
     """STATES has every status that result.json can have; none of the texts lacks a word."""
     assert set(Status) - set(STATES) == set()
     for name in STATES:
-        told = facts_of(name, "Some words.")
+        told = state_facts(name, "Some words.")
         assert "{" not in told["sentence"]
         assert told["badge"]
 
@@ -141,7 +145,7 @@ FIGURES = [
             Result(knee=KNEE, slos=(SLO,), levels=(LEVEL,)),
             [
                 ("Holds", "34", "users", "fails by 40", None),
-                ("Best estimate", "35", "users", "95%: 34 to 37", None),
+                ("Best estimate", "35", "users", "95% CI: 34 to 37", None),
                 ("p95 TTFT", (470.0, 450.0, 480.0), "ms", "at 34 users", 500.0),
                 ("p95 ITL", (None, None, None), "ms", "at 34 users", None),
                 ("Output tokens/s", [1550.0, None, None], "", "at 34 users", None),
@@ -195,7 +199,7 @@ def test_a_simulated_run_says_so_in_a_badge() -> None:
 def test_a_form_that_makes_no_sense(given: dict[str, str], want: str) -> None:
     """Its field is named, with what was found, expected, and to try."""
     host = {} if want == "host" else {"host": "http://127.0.0.1:8000"}
-    _, wrong = forms.read(host | given)
+    _, wrong = forms.read_form(host | given)
     assert list(wrong) == [want]
     assert "expected" in wrong[want]
     assert "--" not in wrong[want]
@@ -204,11 +208,19 @@ def test_a_form_that_makes_no_sense(given: dict[str, str], want: str) -> None:
 def test_a_form_is_read() -> None:
     """Each value in its unit; several SLOs with blanks or commas between them."""
     form = {"host": "http://h:1/v1", "slo": " ttft_p95=1s,itl_p99=20ms ", "budget": "1m30s"}
-    values, wrong = forms.read(form)
+    values, wrong = forms.read_form(form)
     assert wrong == {}
     assert values["host"] == "http://h:1"
     assert values["slo"] == (Slo.parse("ttft_p95=1s"), Slo.parse("itl_p99=20ms"))
     assert (values["budget"], values["max_users"]) == (90_000_000_000, 512)
+
+
+def test_an_emptied_number_has_its_default() -> None:
+    """Of an SLO or a model, nothing means nothing."""
+    empty = ("prompt_tokens", "output_tokens", "min_users", "max_users", "slo", "model")
+    values, wrong = forms.read_form({"host": "http://h:1"} | dict.fromkeys(empty, " "))
+    assert wrong == {}
+    assert [values[name] for name in empty] == [0, 0, 1, 512, (), ""]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +255,7 @@ def test_the_workload_of_the_locustfile(asked: str) -> None:
     users = [type("Users", (), {"api": "completions"})]
     environment = Environment(Namespace(workload=asked), "", users)
     assert arguments.workload_name(environment) == "completions"
-    assert forms.given(Namespace(workload=asked), "")["workload"] == "chat"
+    assert forms.form_values(Namespace(workload=asked), "")["workload"] == "chat"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +267,7 @@ def test_the_workload_of_the_locustfile(asked: str) -> None:
 )
 def test_the_command_line_fills_the_form_in(slo: list[str], want: str) -> None:
     """What it says; the field's default where it says nothing."""
-    assert forms.given(Namespace(slo=slo, budget=""), "http://h:1")["slo"] == want
+    assert forms.form_values(Namespace(slo=slo, budget=""), "http://h:1")["slo"] == want
 
 
 def test_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -331,15 +343,17 @@ def test_the_key_goes_to_the_named_host_only(url: str, want: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_plain_test_says_whether_its_records_are_kept(tmp_path: Path, kept: bool) -> None:
-    """And how they can be."""
-    flags = ("--run-folder", str(tmp_path / "run")) if kept else ()
-    with locust("--host", "http://127.0.0.1:1", *flags, file="chat") as url:
-        facts = json.loads(get(f"{url}/harness/live.json")[1])["facts"]
-    assert facts["kind"] == "locust"
-    assert ("No run folder is written" in facts["sentence"]) is not kept
-    assert ("--run-folder DIR" in facts["sentence"]) is not kept
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    """Before anything is served: a test would overwrite it."""
+    (tmp_path / "old").write_text("")
+    command = [sys.executable, "-m", "locust", "-f", "locustfiles/chat.py", "--web-port",
+               str(free_port()), "--web-host", "127.0.0.1", "--run-folder", tmp_path]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=TOP, capture_output=True, text=True, check=False, timeout=60,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert "is not an empty folder" in done.stderr
 
 
 OPEN = {"/login", "/harness/login", "/assets/<path:path>", "/static/<path:filename>"}
@@ -402,6 +416,40 @@ def test_what_another_site_may_not_do(
     assert answer(f"{url}/harness/files/passwd", None, who)[0] == 404
     assert answer(f"{url}/stats/reset", b"", who | {"Origin": url})[0] == 200
     assert answer(f"{url}/stats/reset", b"", who)[0] == 200
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("where", "who", "host", "want"),
+    [
+        ("unguarded", {}, "evil.example:{port}", 403),  # DNS rebinding: its name, our address
+        ("unguarded", {}, "localhost.evil.example:{port}", 403),
+        ("unguarded", {}, "127.0.0.1.evil.example", 403),
+        ("unguarded", {}, "[evil", 403),
+        ("unguarded", {}, "localhost:{port}", 200),
+        ("unguarded", {}, "LOCALHOST", 200),
+        ("unguarded", {}, "127.0.0.1:{port}", 200),
+        ("unguarded", {}, "[::1]:{port}", 200),
+        ("unguarded", {}, "192.0.2.7:{port}", 200),  # an address cannot be rebound
+        ("guarded", BASIC, "bench.example:{port}", 200),  # the login decides
+        ("guarded", {}, "bench.example:{port}", 302),
+    ],
+)
+def test_names_that_another_site_may_have(
+    where: str, who: dict[str, str], host: str, want: int, request: pytest.FixtureRequest
+) -> None:
+    """Without a login only an address, localhost or --web-host's name is answered."""
+    url = request.getfixturevalue(where)
+    name = host.format(port=urlsplit(url).port)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+    with contextlib.closing(connection):
+        for method, path in (("GET", "/stats/requests"), ("POST", "/stats/reset")):
+            origin = {"Origin": f"http://{name}"}
+            connection.request(method, path, headers=who | {"Host": name} | origin)
+            answered = connection.getresponse()
+            body = answered.read()
+            assert answered.status == want, (path, body)
+            assert (b"without a login expected" in body) == (want == 403)
 
 
 @pytest.mark.process

@@ -6,8 +6,8 @@ import orjson
 import pytest
 from wire_examples import ROLE, delta
 
-from harness.wire.alike import UNLIKE, Alike
 from harness.wire.openai import read_event
+from harness.wire.token_template import NO_MATCH, TokenTemplate
 
 WORDS = [
     "a",
@@ -36,13 +36,13 @@ def test_a_token_like_one_before_says_the_same(usage: bool, chat: bool) -> None:
     events += [orjson.dumps(delta(content="a", finish="stop")), orjson.dumps(ROLE), b"{", b"[DONE]"]
     known = 0
     for taught in events[:-2]:
-        alike = Alike()
+        alike = TokenTemplate()
         for _ in range(2):  # nothing is learned from a stream's first token
-            assert alike.count(taught) == UNLIKE
+            assert alike.match(taught) == NO_MATCH
             alike.learn(taught, read_event(taught))
         for data in events:
-            count = alike.count(data)
-            if count != UNLIKE:
+            count = alike.match(data)
+            if count != NO_MATCH:
                 known += 1
                 got = read_event(data)
                 assert got[:4] == (True, True, -1, count)
@@ -52,10 +52,10 @@ def test_a_token_like_one_before_says_the_same(usage: bool, chat: bool) -> None:
 
 def test_streams_whose_events_are_all_different_are_given_up() -> None:
     """Learning costs more than reading."""
-    alike = Alike()
+    alike = TokenTemplate()
     for n in range(10):
         data = orjson.dumps(delta(content="a") | {"nonce": f"{n}"})
-        assert alike.count(data) == UNLIKE
+        assert alike.match(data) == NO_MATCH
         alike.learn(data, read_event(data))
-    assert alike.count(orjson.dumps(delta(content="b") | {"nonce": "4"})) == -1
-    assert alike.count(orjson.dumps(delta(content="b") | {"nonce": "9"})) == UNLIKE
+    assert alike.match(orjson.dumps(delta(content="b") | {"nonce": "4"})) == -1
+    assert alike.match(orjson.dumps(delta(content="b") | {"nonce": "9"})) == NO_MATCH

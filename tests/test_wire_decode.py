@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from wire_examples import ASKED, EVENTS, cuts, delta, event
 
-from harness.measure.records import Outcome, RequestRecord, ns_array
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.wire.decode import StreamDecoder
-from harness.wire.http import EVENT_STREAM
+from harness.wire.sse_framing import EVENT_STREAM
 
 BODY = b"".join(EVENTS)
 
@@ -106,21 +106,20 @@ def test_outcomes(
     assert (got.outcome.value, got.error[: len(error)], len(got.at_ns)) == (outcome, error, tokens)
 
 
-def test_parts_join_to_the_whole_and_states_carry_on() -> None:
-    """Cut at every event, with a new decoder in between."""
+def test_parts_join_to_the_whole() -> None:
+    """Cut at every event; what was told in a part is whole in the record."""
     want = decode(EVENTS)
     for i in range(len(EVENTS) + 1):
-        first = StreamDecoder(ASKED)
-        first.head(200, 9, EVENT_STREAM)
+        decoder = StreamDecoder(ASKED)
+        decoder.head(200, 9, EVENT_STREAM)
         for k in range(i):
-            first.feed(EVENTS[k], 10 * k + 10, 10 * k + 5, 1)
-        part = first.part(50)
-        second = StreamDecoder.resumed(ASKED, first.state(), [part])
+            decoder.feed(EVENTS[k], 10 * k + 10, 10 * k + 5, 1)
+        part = decoder.part(50)
         for k in range(i, len(EVENTS)):
-            second.feed(EVENTS[k], 10 * k + 10, 10 * k + 5, 1)
-        new = second.new_events
-        assert (part.outcome, second.end(None, "", 99)) == (Outcome.open, want)
-        assert (len(part.at_ns) + new, second.part(60).at_ns) == (
+            decoder.feed(EVENTS[k], 10 * k + 10, 10 * k + 5, 1)
+        new = decoder.new_events
+        assert (part.outcome, decoder.end(None, "", 99)) == (Outcome.open, want)
+        assert (len(part.at_ns) + new, decoder.part(60).at_ns) == (
             len(want.at_ns),
             want.at_ns[len(part.at_ns) :],
         )

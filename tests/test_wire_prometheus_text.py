@@ -6,21 +6,21 @@ import math
 
 import pytest
 
-from harness.wire.prometheus_text import Sample, parse
+from harness.wire.prometheus_text import MetricSample, parse_metrics
 
 
 @pytest.mark.parametrize(
     ("line", "want"),
     [
-        ("a 1", [Sample("a", 1.0)]),
-        ("vllm:x_total 1.5e3 1700000000", [Sample("vllm:x_total", 1500.0)]),  # with a time
-        ('a{b="c"} 2', [Sample("a", 2.0, {"b": "c"})]),
-        ('a{b="c",d="e",} 2', [Sample("a", 2.0, {"b": "c", "d": "e"})]),
-        ('a{b="x } y"} 2', [Sample("a", 2.0, {"b": "x } y"})]),
-        ('a{b="q\\"u\\\\o\\nt"} 2', [Sample("a", 2.0, {"b": 'q"u\\o\nt'})]),
-        ('h_bucket{le="+Inf"} 7', [Sample("h_bucket", 7.0, {"le": "+Inf"})]),
-        ("a +Inf", [Sample("a", math.inf)]),
-        ("a{} 3", [Sample("a", 3.0)]),
+        ("a 1", [MetricSample("a", 1.0)]),
+        ("vllm:x_total 1.5e3 1700000000", [MetricSample("vllm:x_total", 1500.0)]),  # with a time
+        ('a{b="c"} 2', [MetricSample("a", 2.0, {"b": "c"})]),
+        ('a{b="c",d="e",} 2', [MetricSample("a", 2.0, {"b": "c", "d": "e"})]),
+        ('a{b="x } y"} 2', [MetricSample("a", 2.0, {"b": "x } y"})]),
+        ('a{b="q\\"u\\\\o\\nt"} 2', [MetricSample("a", 2.0, {"b": 'q"u\\o\nt'})]),
+        ('h_bucket{le="+Inf"} 7', [MetricSample("h_bucket", 7.0, {"le": "+Inf"})]),
+        ("a +Inf", [MetricSample("a", math.inf)]),
+        ("a{} 3", [MetricSample("a", 3.0)]),
         ("# HELP a b", []),
         ("", []),
         ("<html>", []),
@@ -29,12 +29,15 @@ from harness.wire.prometheus_text import Sample, parse
         ("a", []),
     ],
 )
-def test_lines(line: str, want: list[Sample]) -> None:
+def test_lines(line: str, want: list[MetricSample]) -> None:
     """What is a sample, and what is left out."""
-    assert parse(line.encode()) == want
+    assert parse_metrics(line.encode()) == want
 
 
 def test_wanted_names_only() -> None:
     """Lines of other names are passed over, whatever their labels hold."""
     text = 'a 1\na_total{b="a 3"} 2\nb{c="}"} 3\n# a 4\na{x="y"} 5\n'
-    assert parse(text, {"a"}) == [Sample("a", 1.0), Sample("a", 5.0, {"x": "y"})]
+    assert parse_metrics(text, {"a"}) == [
+        MetricSample("a", 1.0),
+        MetricSample("a", 5.0, {"x": "y"}),
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_examples import cuts
 
-from harness.wire.sse import SseDecoder
+from harness.wire.sse import EventTooLong, SseDecoder
+from harness.wire.sse_framing import MAX_EVENT_BYTES
 
 SAMPLES = [
     (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
@@ -84,11 +87,33 @@ def test_last_says_whether_the_feed_ends_with_an_event(
     assert got == want
 
 
-@pytest.mark.parametrize(("data", "want"), SAMPLES)
-def test_another_decoder_goes_on_from_the_state(data: bytes, want: list[bytes]) -> None:
-    """At every cut."""
-    for i in range(len(data) + 1):
-        first, second = SseDecoder(), SseDecoder()
-        got = first.feed(data[:i])
-        second.resume(first.state())
-        assert got + second.feed(data[i:]) == want
+@pytest.mark.parametrize(
+    "piece",
+    [b"x" * 65_536, b"data: x\n" * 8192, b"data\n" * 13_108],
+    ids=["one line", "one event", "empty lines of one event"],
+)
+def test_a_body_without_an_end_is_neither_copied_nor_kept(piece: bytes) -> None:
+    """Of 16 MB, 1 MiB is taken: lines are split once, the pieces of one are kept as they are."""
+    sse = SseDecoder()
+    sse.feed(b"data: a\n\n")
+    pieces = [bytes(bytearray(piece)) for _ in range(256)]
+    fed = kept = 0
+    tracemalloc.start()
+    with contextlib.suppress(EventTooLong):
+        for each in pieces:
+            sse.feed(each)
+            fed += len(each)
+            kept = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert MAX_EVENT_BYTES - len(piece) <= fed <= 2 * MAX_EVENT_BYTES
+    assert b"\n" in piece or kept < 4096  # a list of pieces
+
+
+def test_a_line_in_many_pieces_is_joined_once() -> None:
+    """Work is counted by the bytes that are joined: as many as there are."""
+    sse = SseDecoder()
+    for _ in range(500):
+        assert sse.feed(b"data: " + b"x" * 1000 if not sse.held else b"x" * 1000) == []
+    assert sse.held == 500_006
+    assert sse.feed(b"\n\n") == [b"x" * 500_000]
+    assert sse.held == 0

@@ -69,7 +69,7 @@ def test_arrivals(reads: list[Read], want: list[Arrival]) -> None:
 def test_an_answer_comes_after_its_request() -> None:
     """An idle connection that nobody polled for long: the request's time is the bound."""
     stamps = SocketStamps(500, 0)
-    stamps.asked(700)
+    stamps.mark_request_sent(700)
     assert stamps.arrival(900, 1000, 1100, True, 1, 0) == (900, 700, True)
 
 
@@ -77,5 +77,5 @@ def test_a_stamp_of_the_future_is_forgotten() -> None:
     """After the clock was set, its maximum would stay for ever."""
     stamps = SocketStamps(500, 0)
     assert stamps.arrival(99_000, 1000, 1100, True, 1, 0) == (99_000, 500, True)
-    stamps.forget(1200)
+    stamps.clamp_bounds(1200)
     assert stamps.arrival(1900, 2000, 2100, True, 2, 1000) == (1900, 1000, True)

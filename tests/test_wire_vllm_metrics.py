@@ -7,9 +7,9 @@ from math import inf, isnan
 import pytest
 
 from harness.measure.histogram import Histogram
-from harness.measure.samples import ServerSample
+from harness.measure.records.samples import ServerSample
 from harness.wire.vllm_metrics import cache_config, server_sample
-from harness.wire.vllm_series import SERIES, WANTED, Series
+from harness.wire.vllm_series import SERIES, SERIES_NAMES, Series
 
 # as vLLM 0.5 (V0) wrote them
 OLD = """\
@@ -135,7 +135,7 @@ def test_every_spelling_is_read(series: Series) -> None:
         for name in names:
             if name.endswith(("_sum", "_count")):
                 continue
-            assert name in WANTED
+            assert name in SERIES_NAMES
             got = server_sample(f"vllm:num_requests_running 1\n{written(series, name)}", 9)
             if series.key == "running":
                 continue  # two lines of it here: see above
@@ -206,3 +206,19 @@ def test_what_is_not_said_is_nan() -> None:
     assert sample is not None
     assert isnan(sample.waiting)
     assert "ttft" not in sample.histograms
+
+
+@pytest.mark.parametrize("le", ["x", "nan", ""])
+def test_a_bucket_whose_bound_is_no_number(le: str) -> None:
+    """It is said which one: without its bound a bucket belongs nowhere."""
+    text = f'vllm:time_to_first_token_seconds_bucket{{le="{le}"}} 1\n'
+    with pytest.raises(ValueError, match=f"time_to_first_token_seconds_bucket has .* le='{le}'"):
+        server_sample(text, 1)
+
+
+def test_engines_that_are_not_numbers() -> None:
+    """VLLM numbers its engines; any other name is no reason to stop."""
+    names = ["1", "core-0", "0", "10", "2"]
+    text = "".join(f'vllm:cache_config_info{{engine="{name}"}} 1\n' for name in names)
+    got = [labels["engine"] for labels in cache_config(text)]
+    assert got == ["core-0", "0", "1", "2", "10"]

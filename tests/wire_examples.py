@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from harness.wire.decode import Asked
+from harness.wire.decode import SentRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ASKED = Asked(0, 7, 3, 4, -1, 0, 1_000)
+ASKED = SentRequest(0, 7, 3, 4, -1, 0, 1_000)
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from harness.export.promql import quantile
 from panels.model import Dashboard, Panel, Query, Row
 from panels.promql import (
     VARIABLES,
-    quantile,
     run,
     run_buckets,
     run_rate,

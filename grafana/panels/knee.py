@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from harness.export.promql import HARNESS_SERIES, quantile
 from panels.model import Dashboard, Note, Panel, Query, Row
 from panels.promql import (
-    OURS,
     SAME,
     THIS_RUN,
     VARIABLES,
     WINDOW,
-    quantile,
     run,
     run_buckets,
     run_rate,
@@ -21,9 +20,9 @@ from panels.promql import (
 GREEN, AMBER, RED = "green", "orange", "red"
 NEAR: Final = ((0.0, GREEN), (0.8, AMBER), (1.0, RED))  # shares of a limit
 USERS: Final = f"sum({run('users_running')})"
-MEASURING: Final = "({}) == 1".format(run("step_phase", 'phase="measuring"'))
+MEASURING: Final = "({}) == 1".format(run("level_phase", 'phase="measuring"'))
 # of every run chosen: else ramps, and two levels, would be in one window
-STEADY: Final = f"max(changes({OURS['users_running']}{WINDOW}) {THIS_RUN}) == 0"
+STEADY: Final = f"max(changes({HARNESS_SERIES['users_running']}{WINDOW}) {THIS_RUN}) == 0"
 WHILE: Final = f"and on () ({MEASURING}) and on () ({STEADY})"
 
 
@@ -34,7 +33,7 @@ def p95(key: str) -> str:
 
 def limits(key: str) -> Query:
     """One dashed line for each limit of a latency."""
-    which = f'slo=~"{key}_.+"'
+    which = f'slo=~"{key}_p[0-9]+"'
     return Query("limit of {{slo}}", f"max by (slo) ({run('slo_limit', which)})", "limit")
 
 
@@ -107,7 +106,7 @@ FIRST: Final = (
     _stat("Users", "none", USERS, "Users running now, including those that are about to stop.",
           "Compare with the dashed target in Search progress, below.",
           "Not the target: see Client health."),
-    _stat("Step", "none", f"max({run('step')})", "Number of the current load step.",
+    _stat("Level", "none", f"max({run('level')})", "Number of the current level.",
           "A search takes 6 to 12; 0 before the first.",
           "If it does not change for minutes, requests are long: give it a longer --budget."),
     _share("ttft", "TTFT", "see Latency, TTFT split: queue or prefill"),
@@ -165,10 +164,10 @@ SEARCH: Final = (
     ),
 )  # fmt: skip
 NOTES: Final = (
-    Note("measured", f"(({run('step_purpose')}) == 1) {SAME} ({MEASURING})",
+    Note("measured", f"(({run('level_purpose')}) == 1) {SAME} ({MEASURING})",
          "measured: {{purpose}}", "blue"),
-    Note("step ended", f"increase(harness_steps_total{WINDOW}) > 0 {THIS_RUN}",
-         "step ended: {{decision}}", "purple"),
+    Note("level ended", f"increase(harness_levels_total{WINDOW}) > 0 {THIS_RUN}",
+         "level ended: {{decision}}", "purple"),
     Note("knee found", f"({run('knee_users')}) > 0", "knee found", GREEN),
 )  # fmt: skip
 DASHBOARD: Final = Dashboard(

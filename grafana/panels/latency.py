@@ -4,38 +4,44 @@ from __future__ import annotations
 
 from typing import Final
 
+from harness.export.promql import quantile
+from harness.measure.metrics import GAPS, HEADLINES, HISTOGRAMS, LATENCIES
 from panels.knee import limits
 from panels.model import Dashboard, Panel, Query, Row
 from panels.promql import (
     VARIABLES,
-    quantile,
     run_buckets,
     run_mean,
     server_buckets,
     server_mean,
 )
 
+OTHERS: Final = [key for key in HISTOGRAMS if key in LATENCIES and key not in HEADLINES]
 QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
-def _quantiles(key: str, name: str, do: str, height: int = 7) -> Panel:
+def _quantiles(key: str, height: int = 7) -> Panel:
+    row = HISTOGRAMS[key]
+    name = row.name
     lines = [Query(f"p{q * 100:g}", quantile(q, run_buckets(key))) for q in QUANTILES]
     return Panel(
         f"{name} quantiles", "graph", "s", (*lines, limits(key)),
         f"p50, p95 and p99 of {name} over the window, estimated from histogram buckets.",
         "A quantile is interpolated in its bucket and off by at most a third; failed requests "
         "count as infinitely slow and show as the last bound. The dashed line is an SLO's limit.",
-        do, 12, height,
+        row.high, 12, height,
     )  # fmt: skip
 
 
-def _heatmap(key: str, name: str, what: str, do: str, height: int = 8) -> Panel:
+def _heatmap(key: str, height: int = 8) -> Panel:
+    row = HISTOGRAMS[key]
+    name, what = row.name, "Gaps" if key in GAPS else "First tokens" if row.early else "Requests"
     return Panel(
         f"{name} distribution", "heatmap", "s", (Query("{{le}}", run_buckets(key)),),
         f"{what} per second in each bucket of {name}; darker is more.",
         "One band: all requests are alike. Two bands: two kinds of requests or steps. A band that "
         "rises with the users is a queue.",
-        do, 12, height,
+        row.high, 12, height,
     )  # fmt: skip
 
 
@@ -78,13 +84,8 @@ DASHBOARD: Final = Dashboard(
     "How latencies are distributed, where TTFT goes, and whether client and server agree.",
     (
         Row("", (
-            _quantiles("ttft", "TTFT", "p99 far above p95: bursts of prompts; see TTFT split."),
-            _quantiles("itl", "ITL", "p99 far above p95: prompts share steps with decoding, or "
-                       "preemptions; see Server."),
-            _heatmap("ttft", "TTFT", "First tokens", "A second band far up: some requests wait for "
-                     "a slot; see waiting in Server."),
-            _heatmap("itl", "ITL", "Gaps", "A thin band far up: steps with a prompt in them; "
-                     "lowering --max-num-batched-tokens shortens them."),
+            *map(_quantiles, HEADLINES),
+            *map(_heatmap, HEADLINES),
         )),
         Row("TTFT by part", (SPLIT, PHASES)),
         Row("Client against server", (
@@ -96,12 +97,7 @@ DASHBOARD: Final = Dashboard(
             _both("e2e", "e2e", "The client's ends with the last byte.",
                   "They differ while TTFT agrees: streams end late."),
         )),
-        Row("TPOT and e2e", (
-            _quantiles("tpot", "TPOT", "Rises with the batch: compare with running in Server."),
-            _quantiles("e2e", "e2e", "Dominated by output length: compare like with like."),
-            _heatmap("tpot", "TPOT", "Requests", "Wide: some requests were preempted."),
-            _heatmap("e2e", "e2e", "Requests", "Bands are lengths of answers: see the workload."),
-        )),
+        Row("Other latencies", (*map(_quantiles, OTHERS), *map(_heatmap, OTHERS))),
     ),
     VARIABLES,
 )  # fmt: skip

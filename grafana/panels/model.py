@@ -45,7 +45,6 @@ class Panel:
 
     @property
     def description(self) -> str:
-        """For the panel's corner."""
         return f"{self.shows}\n\n**Reading it.** {self.read}\n\n**What to do.** {self.do}"
 
 

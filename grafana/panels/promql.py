@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.exported import GPU, RUN, TARGET, finite_mean
-from harness.wire.vllm_series import SERIES
+from harness.export.promql import (
+    HARNESS_SERIES,
+    VLLM_SERIES,
+    finite_mean,
+    label_selector,
+    newest_name,
+)
 from panels.model import Variable
 
-OURS: Final = {row.key: row.name for row in (*TARGET, *GPU, *RUN)}
-SERVER: Final = {row.key: row for row in SERIES}
 WINDOW: Final = "[$window]"
 OF_SERVER: Final = 'model_name=~"$model", instance=~"$target"'
 SAME: Final = "and on (job, instance)"
@@ -41,7 +44,7 @@ VARIABLES: Final = (MODEL, TARGET_OF, RUN_OF, LOOK_BACK)
 
 def run(key: str, labels: str = "") -> str:
     """A gauge of a run."""
-    return f"{OURS[key]}{_braced(labels)} {THIS_RUN}"
+    return f"{HARNESS_SERIES[key]}{label_selector(labels)} {THIS_RUN}"
 
 
 def run_result(key: str) -> str:
@@ -51,28 +54,28 @@ def run_result(key: str) -> str:
 
 def run_rate(key: str, labels: str = "", part: str = "") -> str:
     """A counter of a run, per second; `part`: of a histogram, such as `_bucket`."""
-    return f"rate({OURS[key]}{part}{_braced(labels)}{WINDOW}) {THIS_RUN}"
+    return f"rate({HARNESS_SERIES[key]}{part}{label_selector(labels)}{WINDOW}) {THIS_RUN}"
 
 
 def beside(key: str, labels: str = "") -> str:
     """A gauge of the exporter beside the target."""
-    return f"{OURS[key]}{_braced(labels)} {THIS_TARGET}"
+    return f"{HARNESS_SERIES[key]}{label_selector(labels)} {THIS_TARGET}"
 
 
 def beside_rate(key: str) -> str:
     """A counter of the exporter, per second."""
-    return f"rate({OURS[key]}{WINDOW}) {THIS_TARGET}"
+    return f"rate({HARNESS_SERIES[key]}{WINDOW}) {THIS_TARGET}"
 
 
 def server(key: str) -> str:
     """A gauge of vLLM's."""
-    return f"{_spelled(key)}{{{_of(key)}}}"
+    return f"{newest_name(key)}{{{_of(key)}}}"
 
 
 def server_rate(key: str, part: str = "") -> str:
     """A counter of vLLM's, per second."""
-    counted = "_total" if SERVER[key].kind == "counter" else part
-    return f"rate({_spelled(key)}{counted}{{{_of(key)}}}{WINDOW})"
+    counted = "_total" if VLLM_SERIES[key].kind == "counter" else part
+    return f"rate({newest_name(key)}{counted}{{{_of(key)}}}{WINDOW})"
 
 
 def run_buckets(key: str) -> str:
@@ -85,11 +88,6 @@ def server_buckets(key: str) -> str:
     return f"sum by (le) ({server_rate(key, '_bucket')})"
 
 
-def quantile(q: float, buckets: str) -> str:
-    """Interpolated in its bucket, as Prometheus does."""
-    return f"histogram_quantile({q}, {buckets})"
-
-
 def run_mean(key: str) -> str:
     """Of what did not fail."""
     return finite_mean(key, lambda part, labels: f"sum({run_rate(key, labels, part)})")
@@ -100,14 +98,6 @@ def server_mean(key: str) -> str:
     return f"sum({server_rate(key, '_sum')}) / sum({server_rate(key, '_count')})"
 
 
-def _spelled(key: str) -> str:
-    return SERVER[key].spellings[0].name  # the newest
-
-
 def _of(key: str) -> str:
-    label, value = SERVER[key].where
+    label, value = VLLM_SERIES[key].where
     return f'{label}="{value}", {OF_SERVER}' if label else OF_SERVER
-
-
-def _braced(labels: str) -> str:
-    return f"{{{labels}}}" if labels else ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from harness.export.promql import quantile
 from panels.model import Dashboard, Panel, Query, Row
 from panels.promql import (
     SAME,
     VARIABLES,
     beside,
     beside_rate,
-    quantile,
     server,
     server_buckets,
     server_mean,
@@ -23,7 +23,7 @@ FIRST: Final = (
         "Running and waiting", "graph", "none",
         (Query("running", f"sum({server('running')})"),
          Query("waiting", f"sum({server('waiting')})"),
-         Query("max_num_seqs", f"sum({beside('server_seats')})", "limit")),
+         Query("max_num_seqs", f"sum({beside('server_max_num_seqs')})", "limit")),
         "Requests running, requests waiting, and the slots that the exporter knows of.",
         "Waiting above 0 while running is below max_num_seqs: memory is short, not slots.",
         "Running at max_num_seqs with KV cache free: raise --max-num-seqs. Else: add replicas.",
@@ -99,8 +99,8 @@ MORE: Final = (
     ),
     Panel(
         "Free slots and KV cache", "graph", "percentunit",
-        (Query("slots free (max_num_seqs)", f"sum({beside('server_seats_left')}) / "
-               f"sum({beside('server_seats')})"),
+        (Query("slots free (max_num_seqs)", f"sum({beside('server_slots_free')}) / "
+               f"sum({beside('server_max_num_seqs')})"),
          Query("KV tokens free", f"sum({beside('server_kv_free_tokens')}) / "
                f"sum({beside('server_kv_tokens')})")),
         "Share of the slots (max_num_seqs) and of the KV cache's tokens that are free.",

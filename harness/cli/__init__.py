@@ -1,4 +1,4 @@
-"""Layer 5: one file per subcommand: parse, call one function, map errors to exit codes."""
+"""Layer 9: the subcommands. Each parses, calls one function, and maps errors to exit codes."""
 
 from harness.cli.app import command, main
 

@@ -1,7 +1,7 @@
-"""The command `vllm-harness`: pick a subcommand, run it, turn its end into an exit code.
+"""The command `vllm-harness`: run a subcommand and turn its end into an exit code.
 
-Nothing heavy is imported here or by the subcommands' parsers (a test watches): each `execute`
-imports what it calls, so that `--help` and a refused option answer at once.
+Neither this module nor the parsers of the subcommands import anything heavy (a test checks that).
+Each `execute` imports what it calls, so `--help` and invalid options answer at once.
 """
 
 from __future__ import annotations
@@ -11,15 +11,25 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, sweep
-from harness.cli.parsing import Parser, paste
-from harness.drive.leaving import leave
+from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run
+from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
+from harness.fast_exit import leave
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS: Final = (knee, run, sweep, report, compare, rules, exporter, engine, doctor)
+COMMANDS: Final = {
+    "knee": knee.add,
+    "run": run.add_run,
+    "sweep": run.add_sweep,
+    "report": report.add,
+    "compare": compare.add,
+    "rules": rules.add,
+    "exporter": exporter.add,
+    "engine": engine.add,
+    "doctor": doctor.add,
+}
 
 
 def parser() -> Parser:
@@ -28,7 +38,7 @@ def parser() -> Parser:
         prog="vllm-harness",
         description="Finds how many concurrent requests a vLLM deployment holds, what stops it "
         "there, and how sure that is.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness doctor",
             "vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s",
             "vllm-harness knee http://127.0.0.1:8000 --slo ttft_p95=500ms --slo itl_p95=50ms",
@@ -36,8 +46,8 @@ def parser() -> Parser:
     )
     top.add_argument("-V", "--version", action="version", version=f"vllm-harness {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
+    for add in COMMANDS.values():
+        add(commands)
     manual = commands.add_parser("help", help="show this page, or the page of a command")
     manual.add_argument("command", nargs="?", metavar="COMMAND")
     manual.set_defaults(
@@ -57,11 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("vllm-harness: interrupted\n")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `vllm-harness ... | head`: the reader has seen enough
+    except BrokenPipeError:  # for example `vllm-harness ... | head`
+        # The interpreter flushes stdout at exit; into /dev/null, so that it does not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def command() -> NoReturn:
-    """The process's: ended without taking apart what it has imported."""
+    """The entry point: exits without the slow teardown of imported modules."""
     leave(main())

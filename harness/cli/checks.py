@@ -1,7 +1,11 @@
-"""CHECKS: what `doctor` looks at, one row each. A finding that is not fine names its remedy."""
+"""CHECKS: the checks of `doctor`, and what it reports of the measured ceiling.
+
+Every warning and failure names a remedy.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import shutil
@@ -16,23 +20,27 @@ from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
 from harness.server.gpu import local_gpus
-from harness.study.preflight import FILES_BESIDE_USERS, raise_file_limit
+from harness.study.preflight import FILES_WITHOUT_USERS, raise_file_limit
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    from harness.study.ceiling import Ceiling
+
+CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 DEFAULT_USERS: Final = 512  # knee's --max-users
-PYTHON: Final = (3, 11)
-LOCUST: Final = (2, 47)
-CORES: Final = 2  # one for the reader, one for its decoder
-DISK_BYTES: Final = 1 << 30
-CLOCK_READ_NS: Final = 500
+MIN_PYTHON: Final = (3, 11)
+MIN_LOCUST: Final = (2, 47)
+MIN_CORES: Final = 2  # one for the reader, one for its decoder process
+MIN_FREE_BYTES: Final = 1 << 30
+MAX_CLOCK_READ_NS: Final = 500
+HEADROOM: Final = 0.8  # of the ceiling: more leaves no room for bursts
 
 
-class Level(Enum):
-    """How bad a finding is."""
+class Severity(Enum):
+    """The severity of a finding."""
 
     ok = "ok"
     warn = "warn"
@@ -40,116 +48,166 @@ class Level(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check saw."""
+class CheckResult:
+    """The result of one check."""
 
-    level: Level
+    level: Severity
     what: str
     remedy: str = ""
 
 
-def _judge(fine: bool, what: str, remedy: str, otherwise: Level = Level.fail) -> Finding:
-    return Finding(Level.ok, what) if fine else Finding(otherwise, what, remedy)
+def _judge(fine: bool, what: str, remedy: str, otherwise: Severity = Severity.fail) -> CheckResult:
+    return CheckResult(Severity.ok, what) if fine else CheckResult(otherwise, what, remedy)
 
 
-def python() -> Finding:
+def python() -> CheckResult:
     """The interpreter is new enough."""
-    return _judge(
-        sys.version_info >= PYTHON, sys.version.split()[0], "install Python 3.11 or newer"
-    )
+    new_enough = sys.version_info >= MIN_PYTHON
+    return _judge(new_enough, sys.version.split()[0], "install Python 3.11 or newer")
 
 
-def locust() -> Finding:
-    """Locust is there in a version that we know."""
+def locust() -> CheckResult:
+    """Locust is installed in a supported version."""
     try:
         found = version("locust")
     except PackageNotFoundError:
-        return Finding(Level.fail, "not installed", "make setup")
+        return CheckResult(Severity.fail, "not installed", "make setup")
     numbers = tuple(int(part) for part in found.split(".")[:2])
-    return _judge(numbers >= LOCUST, found, "make setup")
+    return _judge(numbers >= MIN_LOCUST, found, "make setup")
 
 
-def open_files() -> Finding:
+def open_files() -> CheckResult:
     """Enough sockets for knee's default range."""
-    need = DEFAULT_USERS + FILES_BESIDE_USERS
+    need = DEFAULT_USERS + FILES_WITHOUT_USERS
     try:
         limit = raise_file_limit(need)
     except ConfigError:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        return Finding(Level.warn, f"{hard} at most", f"raise `ulimit -Hn` for {need}")
-    return Finding(Level.ok, f"{limit}, enough for {limit - FILES_BESIDE_USERS:,} users a process")
-
-
-def cores() -> Finding:
-    """The reader and its decoder do not share a core."""
-    count = len(os.sched_getaffinity(0))
-    return _judge(
-        count >= CORES, str(count), "two cores keep the decoder off the reader's", Level.warn
+        return CheckResult(Severity.warn, f"{hard} at most", f"raise `ulimit -Hn` for {need}")
+    return CheckResult(
+        Severity.ok, f"{limit}, enough for {limit - FILES_WITHOUT_USERS:,} users a process"
     )
 
 
-def clock() -> Finding:
+def cores() -> CheckResult:
+    """The reader and its decoder do not share a core."""
+    count = len(os.sched_getaffinity(0))
+    remedy = "use two cores, so that the decoder does not disturb the reader"
+    return _judge(count >= MIN_CORES, str(count), remedy, Severity.warn)
+
+
+def clock() -> CheckResult:
     """Reading the clock is cheap."""
-    source = CLOCK.read_text().strip() if CLOCK.exists() else "unknown"
+    source = CLOCK_SOURCE.read_text().strip() if CLOCK_SOURCE.exists() else "unknown"
     start = time.perf_counter_ns()
     for _ in range(1_000):
         time.clock_gettime_ns(time.CLOCK_REALTIME)
     each_ns = (time.perf_counter_ns() - start) // 1_000
+    fast = source in FAST_CLOCKS or each_ns < MAX_CLOCK_READ_NS
+    remedy = "boot with clocksource=tsc where the machine allows"
+    return _judge(fast, f"{source}, {each_ns} ns per reading", remedy, Severity.warn)
+
+
+def disk() -> CheckResult:
+    """A run folder of an hour fits."""
+    free = shutil.disk_usage(".").free
     return _judge(
-        source in FAST_CLOCKS or each_ns < CLOCK_READ_NS,
-        f"{source}, {each_ns} ns a reading",
-        "boot with clocksource=tsc where the machine allows",
-        Level.warn,
+        free >= MIN_FREE_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Severity.warn
     )
 
 
-def disk() -> Finding:
-    """A run folder of an hour fits."""
-    free = shutil.disk_usage(".").free
-    return _judge(free >= DISK_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Level.warn)
-
-
-def gpu() -> Finding:
-    """What there is to read beside a server on this machine; none is fine."""
+def gpu() -> CheckResult:
+    """The GPUs of this machine; none is fine."""
     seen = local_gpus()
     if seen.source is None:
-        return Finding(Level.ok, f"{seen.why}; everything else works")
+        return CheckResult(Severity.ok, f"{seen.why}; everything else works")
     seen.source.close()
     each = [f"{g.name}, {g.memory_mib:,.0f} MiB, driver {g.driver}" for g in seen.found]
-    return Finding(Level.ok, "; ".join(each))
+    return CheckResult(Severity.ok, "; ".join(each))
 
 
-def kernel_stamps() -> Finding:
-    """The kernel stamps what arrives: times do not depend on when we get round to reading."""
-    from harness.drive.stamping import Stamping  # noqa: PLC0415 - drive/ is for Linux with gevent
+def kernel_stamps() -> CheckResult:
+    """The kernel timestamps arriving data, so times do not depend on when it is read."""
+    from harness.reader.stamping import Stamping  # noqa: PLC0415 - for Linux with gevent
 
     with closing(Stamping()) as stamping:
         source = stamping.source
-    if source == "kernel":
-        return Finding(Level.ok, "seen on loopback")
-    return Finding(Level.warn, "none seen; the read's time is used", "measure from Linux")
+    seen = source == "kernel"
+    what = "seen on loopback" if seen else "none seen; the time of the read is used"
+    return _judge(seen, what, "measure from Linux", Severity.warn)
 
 
-def reader() -> Finding:
-    """The reader's inner loop was compiled: each token costs a fraction of the CPU time."""
-    from harness.drive.reading import IN_C, which  # noqa: PLC0415 - as above
+def reader() -> CheckResult:
+    """The C reader was compiled; it needs a fraction of the CPU time per token."""
+    return _compiled("reader")
 
+
+def codec() -> CheckResult:
+    """The C code that packs records was compiled."""
+    return _compiled("codec")
+
+
+def _compiled(name: str) -> CheckResult:
+    from harness.reader.reader_choice import code_in_use  # noqa: PLC0415 - as above
+
+    used = code_in_use()
+    why = used.get(f"{name}_fallback", "")
     return _judge(
-        which() == IN_C,
-        f"in {which().title()}",
+        not why,
+        f"in {used[name].title()}" + f": {why}" * bool(why),
         "install a C compiler and Python's headers (Debian, Ubuntu: gcc python3-dev), `make setup`",
-        Level.warn,
+        Severity.warn,
     )
 
 
-CHECKS: Final[dict[str, Callable[[], Finding]]] = {
+CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
     "python": python,
     "locust": locust,
     "open files": open_files,
     "kernel stamps": kernel_stamps,
     "reader": reader,
+    "codec": codec,
     "cores": cores,
     "clock": clock,
     "disk": disk,
     "gpu": gpu,
 }
+
+
+def check_ceiling(found: Ceiling) -> CheckResult:
+    """This machine's ceiling: `512 streams, 25,600 tokens/s per load process within 1% of ...`."""
+    best = found.best
+    if best is None:
+        lowest = found.rungs[0].streams if found.rungs else 0
+        return CheckResult(
+            Severity.warn,
+            f"not even {lowest} streams are timed within 1% of what was sent",
+            "stop other work on this machine, or measure from another one",
+        )
+    what = (
+        f"{best.streams} streams, {best.tokens_per_s:,.0f} tokens/s per load process within 1% of "
+        f"what was sent, {best.cpu_us_per_token:.0f} us of CPU per token"
+    )
+    if found.more:
+        what += "; the test server sends no more"
+    return CheckResult(Severity.ok, what)
+
+
+def check_plan(found: Ceiling, users: int, itl_ns: int) -> CheckResult:
+    """Whether `users` streams with a token each `itl_ns` fit, and how many processes they need."""
+    best = found.best
+    rate = users * SECOND / itl_ns
+    what = f"{users} users at {itl_ns / MS:g} ms per token: {rate:,.0f} tokens/s"
+    if best is None:
+        return CheckResult(Severity.warn, what, "see the line above")
+    # Both tokens per second and streams limit one process; the larger need decides.
+    need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / HEADROOM)
+    if need <= 1:
+        return CheckResult(Severity.ok, f"{what}, fits one load process")
+    if found.more:
+        remedy = f"--processes {need} is safe; every level is checked during a run"
+        return CheckResult(Severity.warn, f"{what}, more than could be tried here", remedy)
+    remedy = f"--processes {need}, with one core for each and one more"
+    return CheckResult(
+        Severity.warn, f"{what}, more than one load process measures accurately", remedy
+    )

@@ -7,9 +7,11 @@ import sys
 from math import exp
 from typing import TYPE_CHECKING
 
-from harness.cli import engine_flags, groups
-from harness.cli.parsing import duration, paste
+from harness.cli import engine_flags
+from harness.cli import options_from_args as plain
+from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
+from harness.study.option_table import LENGTHS, SLO, USER_RANGE, Option, declare, duration
 
 if TYPE_CHECKING:
     import argparse
@@ -27,13 +29,13 @@ def add(commands: Subparsers) -> None:
         description="Serves a simulated vLLM on this machine: continuous batching, paged KV "
         "cache, chunked prefill and prefix caching in real time, without a GPU. If VLLM_API_KEY "
         "is set, it requires that key, as vLLM does. Ctrl-C stops it.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness engine --port 8000",
             "vllm-harness engine --port 8000 --max-num-seqs 32 --num-gpu-blocks-override 2048",
             "vllm-harness engine --true-knee --max-num-seqs 16 --slo ttft_p95=500ms",
         ),
     )
-    groups.listen(parser, 8000)
+    plain.listen(parser, 8000)
     parser.add_argument(
         "--served-model-name", default="", metavar="NAME", help="default: the shape's name"
     )
@@ -43,27 +45,22 @@ def add(commands: Subparsers) -> None:
     )
     for flag, text in (("--first", "time to the first token"), ("--pace", "time between tokens")):
         paced.add_argument(flag, type=duration(flag, "20ms"), default=0, metavar="TIME", help=text)
-    offline = groups.lengths(parser, "true knee (simulated, nothing is served)")
-    offline.add_argument(
-        "--true-knee",
-        action="store_true",
-        help="compute the most users that meet the SLOs",
-    )
-    groups.slo(offline)
-    groups.user_range(offline)
+    offline = plain.with_workloads(parser, "true knee (simulated, nothing is served)")
+    switch = Option("--true-knee", "compute the most users that meet the SLOs", None)
+    declare(offline, (*LENGTHS, switch, SLO, *USER_RANGE))
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Serve until interrupted, or print the true knee."""
-    wanted = engine_flags.config(args)
+    wanted = engine_flags.engine_config(args)
     if args.true_knee:
         return _true_knee(args, wanted)
     if bool(args.first) != bool(args.pace):
         raise ConfigError("--first and --pace belong together; try --first 100ms --pace 20ms.")
-    from harness.engine.server import Serving, serve  # noqa: PLC0415 - heavy: see app.py
+    from harness.engine.server import ServingOptions, serve  # noqa: PLC0415 - heavy: see app.py
 
-    serving = Serving(
+    serving = ServingOptions(
         served_name=args.served_model_name,
         api_key=os.environ.get("VLLM_API_KEY", ""),
         first_ns=args.first,
@@ -84,8 +81,8 @@ def _true_knee(args: argparse.Namespace, config: EngineConfig) -> int:
         raise ConfigError(
             "--true-knee has no --slo: expected at least one; try --slo ttft_p95=500ms."
         )
-    from harness.engine.traffic import Traffic  # noqa: PLC0415 - heavy: see app.py
-    from harness.engine.truth import true_knee  # noqa: PLC0415
+    from harness.simulator.closed_loop import Traffic  # noqa: PLC0415 - heavy: see app.py
+    from harness.simulator.reference_knee import true_knee  # noqa: PLC0415
 
     sent = args.workload.sized(args.prompt_tokens, args.output_tokens)
     traffic = Traffic(sent.prompt.mean, sent.output.mean, sent.output.cv, config.max_model_len)

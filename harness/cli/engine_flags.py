@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import BooleanOptionalAction
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.cli.parsing import count, duration, share
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import GPUS, MODELS
+from harness.study.option_table import duration, share, whole_number
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +23,7 @@ def _row(flag: str, read: Callable[[str], Any], metavar: str, text: str) -> Row:
 
 
 def _number(flag: str, text: str) -> Row:
-    return _row(flag, count, "N", text)
+    return _row(flag, whole_number, "N", text)
 
 
 # field of EngineConfig -> (its flag, argparse's keywords)
@@ -59,7 +59,7 @@ def declare(parser: argparse.ArgumentParser, title: str) -> None:
         group.add_argument(flag, dest=f"engine_{name}", default=None, **described)
 
 
-def given(args: argparse.Namespace) -> dict[str, str]:
+def given_flags(args: argparse.Namespace) -> dict[str, str]:
     """Field -> flag of those that were given."""
     return {
         name: flag
@@ -68,6 +68,6 @@ def given(args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def config(args: argparse.Namespace) -> EngineConfig:
+def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The engine asked for. Raises ConfigError."""
-    return EngineConfig(**{name: getattr(args, f"engine_{name}") for name in given(args)})
+    return EngineConfig(**{name: getattr(args, f"engine_{name}") for name in given_flags(args)})

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import groups
-from harness.cli.parsing import paste
-from harness.study.options import ReportOptions
+from harness.cli.parsing import examples
+from harness.study.option_table import JSON, OTHER_TOOLS, declare
 
 if TYPE_CHECKING:
     import argparse
@@ -21,24 +20,22 @@ def add(commands: Subparsers) -> None:
         "report",
         help="recompute a run folder's results and reports, without a server",
         description="Replays the run's search on its records and writes result.json, "
-        "requests.parquet, steps.csv, report.html and report.md again. A folder that an interrupt "
+        "requests.parquet, levels.csv, report.html and report.md again. A folder that an interrupt "
         "left behind is fine: what was measured is reported.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness report reports/knee-20261121-093000",
             "vllm-harness report reports/knee-20261121-093000 --json -",
             "vllm-harness report reports/run-20261121-101500 --compat vllm-bench,guidellm",
         ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
-    groups.json_file(parser)
-    groups.compat(parser)
+    declare(parser, [JSON, OTHER_TOOLS])
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the study; its exit code."""
-    wanted = ReportOptions(folder=args.folder, json_to=args.json, compat=tuple(args.compat))
-    from harness.cli.front import Front  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.recompute import run_report  # noqa: PLC0415 - heavy: see app.py
+    """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
+    from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.conduct import conclude  # noqa: PLC0415 - as above
 
-    return run_report(wanted, Front())
+    return conclude(args.folder, args.json, TerminalUi(), tuple(args.compat)).exit_code

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.parsing import number, paste
+from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, RunFolderError
+from harness.study.option_table import number_option
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +28,7 @@ def add(commands: Subparsers) -> None:
         "and, from its SLOs, the alerts that tell where to look (a Prometheus rule file); or the "
         "same threshold as KEDA's ScaledObject for Kubernetes; or the bare query and threshold. "
         "Ends with 6 when the folder holds no knee.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness rules reports/knee-20261121-093000 --out knee.rules.yml",
             "vllm-harness rules reports/knee-20261121-093000 --form keda --deployment vllm",
             "vllm-harness rules reports/knee-20261121-093000 --form query",
@@ -41,7 +42,7 @@ def add(commands: Subparsers) -> None:
     keda.add_argument(
         "--prometheus", default="http://prometheus:9090", metavar="URL", help="default: %(default)s"
     )
-    number(keda, "--max-replicas", default=8)
+    number_option("--max-replicas", "", 8).declare(keda)
     parser.set_defaults(execute=execute)
 
 
@@ -64,8 +65,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _text(args: argparse.Namespace, found: Threshold) -> str:
+    from harness.export.alert_rules import in_flight, knee_file  # noqa: PLC0415 - as above
     from harness.export.kubernetes import scaled_object  # noqa: PLC0415 - as above
-    from harness.export.rules import in_flight, knee_file  # noqa: PLC0415 - as above
 
     if args.form == "keda":
         return scaled_object(found, args.deployment, args.prometheus, args.max_replicas)

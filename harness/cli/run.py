@@ -1,38 +1,78 @@
-"""`vllm-harness run URL --users N`: hold one level and measure it."""
+"""`vllm-harness run --users N` and `sweep --users 1,2,4`: hold given levels in turn."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness.cli import groups, plain
-from harness.cli.parsing import count, paste
+from harness.cli import options_from_args as plain
+from harness.cli.parsing import examples
+from harness.study.option_table import declare, duration, level_list, number_option, whole_number
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from harness.cli.parsing import Subparsers
 
+    Users = Callable[[str], tuple[int, ...]]
 
-def add(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
+
+def add_run(commands: Subparsers) -> None:
+    """Declare `run`."""
+    one = whole_number("--users")
+    _add(
+        commands,
         "run",
+        lambda text: (one(text),),
+        "N",
         usage="%(prog)s (URL | --embedded) --users N [--duration TIME | --requests N] [OPTION ...]",
         help="hold one number of concurrent users and measure it",
         description="Holds one number of concurrent users for a time or a number of requests. "
         "--embedded measures a simulated vLLM in place of a server.",
-        epilog=paste(
+        epilog=examples(
             "vllm-harness run --embedded --users 16 --duration 30s",
             "vllm-harness run http://127.0.0.1:8000 --users 64 --duration 2m --slo ttft_p95=500ms",
             "vllm-harness run http://127.0.0.1:8000 --users 8 --requests 500 --json -",
         ),
     )
-    groups.held(parser, count("--users"), "N")
-    parser.set_defaults(execute=execute)
 
 
-def execute(args: argparse.Namespace) -> int:
-    """Run the study; its exit code."""
-    from harness.cli.start import start  # noqa: PLC0415 - heavy: see app.py
+def add_sweep(commands: Subparsers) -> None:
+    """Declare `sweep`."""
+    _add(
+        commands,
+        "sweep",
+        level_list("--users"),
+        "N,N,...",
+        usage="%(prog)s (URL | --embedded) --users N,N,... [OPTION ...]",
+        help="hold several numbers of users in turn and write one levels.csv",
+        description="Holds each level as `run` does, in the given order, and writes levels.csv. "
+        "--embedded measures a simulated vLLM in place of a server.",
+        epilog=examples(
+            "vllm-harness sweep --embedded --users 1,2,4,8,16 --duration 10s",
+            "vllm-harness sweep http://127.0.0.1:8000 --users 1,8,64 --duration 1m",
+            "vllm-harness sweep http://127.0.0.1:8000 --users 4,8 --requests 200 --json -",
+        ),
+    )
 
-    return start(plain.run_options(args, "run", (args.users,)))
+
+def _add(commands: Subparsers, name: str, users: Users, metavar: str, **texts: Any) -> None:
+    parser = commands.add_parser(name, **texts)
+    plain.target(parser)
+    parser.add_argument(
+        "--users", type=users, required=True, metavar=metavar, help="concurrent requests of a level"
+    )
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--duration", type=duration("--duration"), metavar="TIME", help="default: 30s"
+    )
+    declare(either, [number_option("--requests", "instead of a duration", example=500)])
+    plain.load_and_objectives(parser)
+    plain.output(parser)
+    parser.set_defaults(execute=lambda args: _execute(args, name))
+
+
+def _execute(args: argparse.Namespace, command: str) -> int:
+    from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
+
+    return start_study(plain.run_options(args, command))

@@ -1,1 +1,1 @@
-"""Layer 3: Locust. The only folder that imports locust or gevent."""
+"""Layer 7: Locust. One runner for `vllm-harness` and for the `locust` command."""

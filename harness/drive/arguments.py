@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from harness.drive.clock import now_ns
-from harness.drive.options import DriveOptions
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS, WORKLOADS, workload
-from harness.measure.slo import Slo, check_slos
+from harness.measure.slo import Slo
 from harness.server.address import Address
 from harness.units import percent
 
@@ -22,9 +18,8 @@ if TYPE_CHECKING:
     from locust.env import Environment
 
     from harness.load.workloads import Workload
-    from harness.measure.search import SearchPlan
+    from harness.measure.search.next_level import SearchPlan
 
-PREPARED = "harness_prepared"  # the master's finished options, on their way to the workers
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
 # Locust's form shows none of them, but would take them from whoever posts one.
 FIXED = ("api_key_env", "ca_file", "insecure", "run_folder")
@@ -60,7 +55,7 @@ def add_arguments(parser: ArgumentParser, **_: Any) -> None:
         help="environment variable that holds the API key; it goes to the --host given here only",
     )
     group.add_argument(
-        "--run-folder", default="", help="new folder for the records; without it none are kept"
+        "--run-folder", default="", help="new folder for the run; without it, one under reports/"
     )
     group.add_argument("--ca-file", default="", help="CA certificates to trust, a PEM file")
     group.add_argument("--insecure", action="store_true", help="do not verify the certificate")
@@ -91,33 +86,13 @@ def key_source(environment: Environment, url: str) -> str:
     return str(said["api_key_env"] or "") if same else ""
 
 
-def drive_options(environment: Environment) -> DriveOptions:
-    """What the command line (or the web form) asks for. Raises ConfigError."""
+def chosen_workload(environment: Environment) -> Workload:
+    """What the command line, or Locust's own form, asks for."""
     given: Any = environment.parsed_options
-    said = fixed(environment)
-    if not environment.host:
-        raise ConfigError(
-            "no target was given: expected --host with the server's URL; "
-            "try --host http://127.0.0.1:8000."
-        )
-    return DriveOptions(
-        url=environment.host,
-        model=given.model,
-        workload=_workload(environment).through(_api(environment)),
-        seed=given.seed,
-        run_id=f"{now_ns():x}",
-        key_source=key_source(environment, environment.host),
-        ca_file=said["ca_file"],
-        insecure=said["insecure"],
-        run_folder=str(Path(said["run_folder"]).absolute()) if said["run_folder"] else "",
-    )
-
-
-def _workload(environment: Environment) -> Workload:
-    given: Any = environment.parsed_options
-    return workload(workload_name(environment)).sized(
+    sized = workload(workload_name(environment)).sized(
         given.prompt_tokens or None, given.output_tokens or None
     )
+    return sized.through(_api(environment))
 
 
 def workload_name(environment: Environment) -> str:
@@ -133,39 +108,8 @@ def _api(environment: Environment) -> str:
 
 def plan(environment: Environment) -> SearchPlan:
     """What a headless run is judged by. Raises ConfigError."""
-    from harness.measure.search import SearchPlan  # noqa: PLC0415 - numpy: the CLI asks us too
+    from harness.measure.search.next_level import SearchPlan  # noqa: PLC0415 - numpy: the CLI asks us too
 
     given: Any = environment.parsed_options
     slos = tuple(map(Slo.parse, given.slo))
     return SearchPlan(slos, max_errors=percent(given.max_errors, "--max-errors"), seed=given.seed)
-
-
-def judges(environment: Environment) -> bool:
-    """Whether the run is judged at its end: somebody waits for its exit code, and there are SLOs.
-
-    Results are made from a run folder: without --run-folder it makes one under reports/. Raises
-    ConfigError for SLOs that could not be judged.
-    """
-    given: Any = environment.parsed_options
-    if not (given.slo and (given.headless or given.autostart)):
-        return False
-    check_slos(plan(environment).slos, _workload(environment).output.mean)
-    if not given.run_folder:
-        given.run_folder = f"reports/locust-{time.strftime('%Y%m%d-%H%M%S')}"
-    return True
-
-
-def hand_over(environment: Environment, options: DriveOptions) -> None:
-    """Locust sends unknown options from the master to its workers: so travel ours."""
-    setattr(environment.parsed_options, PREPARED, options.to_json())
-
-
-def forget(environment: Environment) -> None:
-    """Before preparing anew: workers must not start with the options of the test before."""
-    setattr(environment.parsed_options, PREPARED, None)
-
-
-def handed_over(environment: Environment) -> DriveOptions | None:
-    """What the master prepared; None when it could not."""
-    data = getattr(environment.parsed_options, PREPARED, None)
-    return DriveOptions.from_json(data) if data else None

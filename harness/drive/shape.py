@@ -10,10 +10,10 @@ from locust import LoadTestShape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.samples import ServerSample
+    from harness.measure.records.samples import ServerSample
 
 
-class Target(Protocol):
+class ShapeTarget(Protocol):
     """What the load should be: any object with these three attributes."""
 
     @property
@@ -34,7 +34,7 @@ class Controller(Protocol):
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
-    ) -> Target:
+    ) -> ShapeTarget:
         """Called about once a second; both instants are on the records' clock.
 
         All that happened before `known_ns` is in the sinks.

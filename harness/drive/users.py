@@ -13,24 +13,36 @@ those of requests. Token latencies go to the records.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
+from weakref import WeakKeyDictionary
 
 import gevent
 from locust import User, constant, task
 from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_STOPPING
 
-from harness.drive.registry import driver_of
+from harness.errors import ConfigError
 from harness.load.plan import RequestSpec
 from harness.load.workloads import API_PATHS
-from harness.measure.records import Outcome
+from harness.measure.records.request_record import Outcome
 
 if TYPE_CHECKING:
     from locust.env import Environment
 
-    from harness.drive.reader import Exchange
+    from harness.reader.reader import Exchange
+    from harness.senders.driver import Driver
 
 
 REFUSED_S: Final = 0.1
+# Locust makes users with nothing but their environment: they find their driver here.
+_drivers: WeakKeyDictionary[Environment, Driver | None] = WeakKeyDictionary()
+
+
+def register(environment: Environment, driver: Driver | None) -> None:
+    """From now on `driver` sends for the users of `environment`.
+
+    None: nothing can be sent, and the reason was said; users leave without a request.
+    """
+    _drivers[environment] = driver
 
 
 class RequestFailed(Exception):  # noqa: N818 - Locust shows the name in its failures table
@@ -45,9 +57,14 @@ class StreamingUser(User):
     api: ClassVar[str] = ""  # a key of API_PATHS; "": the workload's own
 
     def __init__(self, environment: Environment) -> None:
-        """Join the process's driver."""
+        """Join the process's driver. Raises ConfigError where nobody ever registered one."""
         super().__init__(environment)
-        self.driver = driver_of(environment)
+        if environment not in _drivers:
+            raise ConfigError(
+                "this user has no driver: expected `import harness.study.plain` in the locustfile; "
+                "try locustfiles/chat.py as a start."
+            )
+        self.driver = _drivers[environment]
         self.number = -1
         if not self.api and self.driver is not None:
             self.api = self.driver.options.workload.api  # type: ignore[misc]

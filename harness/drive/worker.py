@@ -1,4 +1,4 @@
-"""`python -m harness.drive.worker PORT`: one load process of a session; options come by stdin.
+"""`python -m harness.drive.worker PORT`: one load process of children.py; options come by stdin.
 
 It dies with its parent: the pipe that brought the options ends when the parent does.
 """
@@ -18,19 +18,14 @@ from locust import runners
 from locust.env import Environment
 from locust.event import Events
 
-from harness.drive.crew import LOOPBACK
-from harness.drive.driver import Driver
-from harness.drive.files import RecordFiles
-from harness.drive.leaving import leave
-from harness.drive.options import DriveOptions
-from harness.drive.registry import register
-from harness.drive.relay import WorkerRelay
+from harness.drive.load_runner import REPORT_S, LoadRunner
 from harness.drive.users import session_user
+from harness.errors import HarnessError
+from harness.fast_exit import leave
+from harness.senders.drive_options import DriveOptions
 
 if TYPE_CHECKING:
     from locust.runners import WorkerRunner
-
-REPORT_S = 1.0  # Locust's own 3 s make the master's user count late
 
 
 def main(port: int) -> None:
@@ -47,20 +42,17 @@ def main(port: int) -> None:
         host=options.url,
         parsed_options=Namespace(web_base_path="", stop_timeout=0.0),
     )
-    runner: WorkerRunner = environment.create_worker_runner(LOOPBACK, port)
-    driver = Driver(options, runner.worker_index)
-    register(environment, driver)
-    files = RecordFiles(options.run_folder)
-    relay = WorkerRelay(runner, driver, kept=files.shared())
-    driver.sinks.sinks += [relay, *files.writers(driver.worker)]
+    runner: WorkerRunner = environment.create_worker_runner("127.0.0.1", port)
+    load = LoadRunner(environment)
     watch = gevent.spawn(_until_eof, brief, runner)
-    driver.start()
-    relay.tell()
+    try:
+        load.drive(options)  # before any user: the decoder's process takes a moment to start
+    except HarnessError as error:
+        sys.stderr.write(f"{error}\n")
+        leave(error.exit_code)
     runner.greenlet.join()
     watch.kill(block=False)
-    relay.close()
-    driver.close()
-    files.close()
+    load.close()
     leave()
 
 

@@ -1,1 +1,1 @@
-"""Layer 2: the embedded vLLM-like server. Its scheduler is pure; one file owns the sockets."""
+"""Layer 2: the embedded vLLM-like engine: a pure scheduler, and the server that plays it."""

@@ -1,4 +1,8 @@
-"""A completion request: read and checked as vLLM does, then its stream as tokens come out."""
+"""A completion request: validated as vLLM does, then streamed as its tokens come out.
+
+The tokenizer is a toy: a word of up to eight characters is a token, longer ones are cut every eight
+characters. Tokens are counted and hashed but never decoded; the answer's text is meaningless.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from harness.engine.tokenizer import Tokens, block_hashes, tokenize, tokenize_messages
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.engine.client_socket import Client
     from harness.engine.config import EngineConfig
-    from harness.engine.connection import Client
-    from harness.engine.framing import Frames
-    from harness.engine.oracle import Sends
+    from harness.engine.oracle import SendLog
+    from harness.engine.responses import StreamRenderer
 
 DEFAULT_TOKENS: Final = 16  # /v1/completions without max_tokens
+TOKEN_CHARS: Final = 8
+TEMPLATE: Final = ("<|im_start|>", "role", "<|im_end|>")  # around each chat message
+OPENING: Final = ("<|im_start|>", "assistant")  # before the answer
+Tokens = list[str] | list[int]
 
 
 class BadRequest(Exception):  # noqa: N818 - becomes an HTTP status
     """Refused with `status` and vLLM's words."""
 
     def __init__(self, status: int, message: str) -> None:
-        """The HTTP status and the message."""
         super().__init__(message)
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a request asks for, checked."""
+class CompletionParams:
+    """The validated parameters of a request."""
 
     prompt_tokens: int
     output_tokens: int
@@ -41,25 +48,27 @@ class Wish:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """The request's object. Raises BadRequest."""
+    """Parse the request's object. Raises BadRequest."""
     try:
-        asked = orjson.loads(body)
+        params = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(400, f"JSON decode error: {error}") from None
-    if not isinstance(asked, dict):
+    if not isinstance(params, dict):
         raise BadRequest(400, "the body must be a JSON object")
-    return asked
+    return params
 
 
-def read_wish(asked: dict[str, Any], *, chat: bool, model: str, config: EngineConfig) -> Wish:
-    """Check a request. Raises BadRequest in vLLM's words."""
-    if asked.get("model") not in (None, model):
-        raise BadRequest(404, f"The model `{asked['model']}` does not exist.")
-    if asked.get("n") not in (None, 1):
+def parse_completion(
+    params: dict[str, Any], *, chat: bool, model: str, config: EngineConfig
+) -> CompletionParams:
+    """Validate a request. Raises BadRequest with vLLM's message."""
+    if params.get("model") not in (None, model):
+        raise BadRequest(404, f"The model `{params['model']}` does not exist.")
+    if params.get("n") not in (None, 1):
         raise BadRequest(400, "only n=1 is supported")
-    tokens = prompt_of(asked, chat=chat)
+    tokens = prompt_tokens_of(params, chat=chat)
     limit = config.max_model_len
-    output = asked.get("max_completion_tokens") or asked.get("max_tokens")
+    output = params.get("max_completion_tokens") or params.get("max_tokens")
     if output is None:
         output = limit - len(tokens) if chat else DEFAULT_TOKENS
     if type(output) is not int or output < 1:
@@ -73,29 +82,29 @@ def read_wish(asked: dict[str, Any], *, chat: bool, model: str, config: EngineCo
             f"{output} output tokens and your prompt contains {len(tokens)} input tokens. Please "
             "reduce the length of the input prompt or the number of requested output tokens.",
         )
-    options = asked.get("stream_options") or {}
+    options = params.get("stream_options") or {}
     if not isinstance(options, dict):
         raise BadRequest(400, "stream_options must be an object")
     continuous = bool(options.get("continuous_usage_stats"))
     hashes = block_hashes(tokens, config.block_size) if config.enable_prefix_caching else []
-    return Wish(
+    return CompletionParams(
         len(tokens),
         output,
         hashes,
-        bool(asked.get("stream")),
+        bool(params.get("stream")),
         bool(options.get("include_usage")),
         continuous and bool(options.get("include_usage")),
     )
 
 
-def prompt_of(asked: dict[str, Any], *, chat: bool) -> Tokens:
-    """The prompt's tokens. Raises BadRequest."""
-    if chat or "messages" in asked:
-        messages = asked.get("messages")
+def prompt_tokens_of(params: dict[str, Any], *, chat: bool) -> Tokens:
+    """Return the prompt's tokens. Raises BadRequest."""
+    if chat or "messages" in params:
+        messages = params.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise BadRequest(400, "Field required: messages")
-        return tokenize_messages(messages)  # any content has a text, a number's is its digits
-    prompt = asked.get("prompt")
+        return tokenize_messages(messages)  # content of any type is converted to text
+    prompt = params.get("prompt")
     if isinstance(prompt, str):
         return tokenize(prompt)
     if isinstance(prompt, list) and all(type(token) is int for token in prompt):
@@ -103,17 +112,49 @@ def prompt_of(asked: dict[str, Any], *, chat: bool) -> Tokens:
     raise BadRequest(400, "Field required: prompt")
 
 
-class Answering:
-    """A Listener of the player: counts what came out and sends it when the server says."""
+def tokenize(text: str) -> list[str]:
+    """Tokens of plain text."""
+    tokens: list[str] = []
+    for word in text.split():
+        if len(word) <= TOKEN_CHARS:
+            tokens.append(word)
+        else:
+            tokens.extend(word[i : i + TOKEN_CHARS] for i in range(0, len(word), TOKEN_CHARS))
+    return tokens
+
+
+def tokenize_messages(messages: list[dict[str, Any]]) -> list[str]:
+    """Tokens of a chat, template included."""
+    tokens: list[str] = []
+    for message in messages:
+        content = message.get("content") or ""
+        if isinstance(content, list):
+            content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+        tokens += [TEMPLATE[0], str(message.get("role")), *tokenize(str(content)), TEMPLATE[2]]
+    return [*tokens, *OPENING]
+
+
+def block_hashes(tokens: Sequence[str | int], block_size: int) -> list[int]:
+    """Return one hash per full block, each chained to the previous one, as vLLM does."""
+    hashes: list[int] = []
+    previous = 0
+    for start in range(0, len(tokens) - block_size + 1, block_size):
+        previous = hash((previous, *tokens[start : start + block_size]))
+        hashes.append(previous)
+    return hashes
+
+
+class TokenSender:
+    """A Listener of the player: counts new tokens and sends them when the server calls `send`."""
 
     __slots__ = ("client", "count", "finished", "frames", "interval", "new", "queue",
                  "received_ns", "sends", "stream")  # fmt: skip
 
     def __init__(
-        self, client: Client, frames: Frames, sends: Sends, queue: dict[Answering, None],
-        received_ns: int, *, stream: bool, interval: int,
+        self, client: Client, frames: StreamRenderer, sends: SendLog,
+        queue: dict[TokenSender, None], received_ns: int, *, stream: bool, interval: int,
     ) -> None:  # fmt: skip
-        """`queue` collects those with something to send, in order; `received_ns` is monotonic."""
+        """`queue` collects the senders with new tokens, in order; `received_ns` is monotonic."""
         self.client = client
         self.frames = frames
         self.sends = sends
@@ -125,19 +166,19 @@ class Answering:
         self.count = 0
         self.finished = False
 
-    def begun(self, cached_tokens: int) -> None:
-        """The prompt is done; so many of its tokens came from the prefix cache."""
+    def on_prefilled(self, cached_tokens: int) -> None:
+        """Record that the prompt is computed, and its tokens found in the prefix cache."""
         self.frames.cached_tokens = cached_tokens
 
     def emitted(self, tokens: int, *, finished: bool) -> None:
-        """Tokens came out: send at the interval, the first and the last at once."""
+        """Queue new tokens: every `interval` tokens, and the first and the last at once."""
         self.new += tokens
         self.finished = finished
         if finished or (self.stream and (self.count == 0 or self.new >= self.interval)):
             self.queue[self] = None
 
     def send(self) -> bool:
-        """One send with all that is new; False when the client is gone."""
+        """Send all new tokens at once; return False if the client is gone."""
         new, self.new = self.new, 0
         opening = b"" if self.count else (self.frames.opening() if self.stream else b"")
         self.count += new

@@ -1,4 +1,4 @@
-"""What an embedded engine is like: vLLM's own flag names where vLLM has one."""
+"""Configuration of the embedded engine, with vLLM's flag names where vLLM has one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One engine. Raises ConfigError when vLLM would refuse it too."""
+    """One engine. Raises ConfigError for a configuration that vLLM would refuse, too."""
 
     model: str = "llama-3.1-8b"
     gpu: str = "h100"
@@ -25,22 +25,21 @@ class EngineConfig:
     front_end_ns: int = 0  # per request, before the scheduler sees it
     jitter: float = 0.02  # sigma of the log of each step's time
     time_scale: float = 1.0  # all step times times this: a slower or faster engine
-    compute_scale: float = 1.0  # of the GPU's matrix rate,
-    bandwidth_scale: float = 1.0  # and of its memory bandwidth
-    # CPU time of the engine's own process that the GPU waits for: a step, and a sequence in it
+    compute_scale: float = 1.0  # factor on the GPU's matrix rate
+    bandwidth_scale: float = 1.0  # factor on its memory bandwidth
+    # CPU time of the engine process for which the GPU waits: per step, and per sequence in it
     engine_step_ns: int = 0
     engine_sequence_ns: int = 0
-    engine_spins: bool = False  # it waits for the GPU in a loop: its CPU is a core all the time
-    # CPU time of the API servers' processes: a request, an event. In simulated time only: the
-    # embedded engine has a front end of its own, with its own CPU.
+    engine_spins: bool = False  # busy-waits for the GPU: uses one CPU core all the time
+    # CPU time of the API servers: per request, and per event. Only in simulated time: the embedded
+    # engine has a real front end, which uses real CPU time.
     front_request_ns: int = 0
     front_event_ns: int = 0
     api_server_count: int = 1
-    prompts_elsewhere: bool = False  # every other prompt is computed by somebody else, for nothing
+    prompts_elsewhere: bool = False  # every other prompt is prefilled elsewhere, at no cost
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check what the flags mean together."""
         if self.model not in MODELS or self.gpu not in GPUS:
             raise ConfigError(
                 f"the engine's model is {self.model!r} on {self.gpu!r}: expected a model of "
@@ -72,7 +71,6 @@ class EngineConfig:
 
     @property
     def blocks(self) -> int:
-        """KV blocks, given or computed."""
         return self.num_gpu_blocks or blocks_that_fit(
             MODELS[self.model], GPUS[self.gpu], self.block_size
         )

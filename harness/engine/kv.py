@@ -1,8 +1,7 @@
-"""Paged KV blocks: free ones are counted, cached prefixes are shared by the hash of their blocks.
+"""Paged KV blocks: free blocks are counted, cached prefixes are shared by the hash of a block."""
 
-Blocks have no numbers here: nothing is stored in them, so counting is enough. Only blocks that
-prefix caching can find again have an identity, their chained hash.
-"""
+# Nothing is stored in the blocks, so they need no numbers: counting them is enough. Only blocks
+# that prefix caching can find again have an identity, their chained hash.
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
 class KvBlocks:
     """`total` blocks: each is free, private to a request, or cached under a hash.
 
-    A cached block with no user is kept until its place is needed, the least recently used first.
+    A cached block without a user is kept until its space is needed; the least recently used goes
+    first.
     """
 
     def __init__(self, total: int) -> None:
-        """All free."""
         self.total = total
         self.private = 0
         self._users: dict[int, int] = {}  # hash -> requests that use the block now
@@ -28,16 +27,15 @@ class KvBlocks:
 
     @property
     def used(self) -> int:
-        """Blocks that requests hold now."""
         return self.private + len(self._users)
 
     @property
     def available(self) -> int:
-        """Blocks that can be had, cached idle ones included."""
+        """Blocks that can be allocated, unused cached ones included."""
         return self.total - self.private - len(self._users)
 
     def take(self, count: int) -> bool:
-        """Make `count` blocks private; False, and nothing taken, when there are not so many."""
+        """Allocate `count` private blocks; return False and allocate none if there are fewer."""
         left = self.total - self.private - len(self._users) - count
         if left < 0:
             return False
@@ -47,26 +45,24 @@ class KvBlocks:
         return True
 
     def give(self, count: int) -> None:
-        """Private blocks become free."""
         self.private -= count
 
     def find(self, hashes: Sequence[int]) -> int:
-        """How many leading blocks are cached."""
         for index, value in enumerate(hashes):
             if value not in self._users and value not in self._idle:
                 return index
         return len(hashes)
 
     def share(self, hashes: Sequence[int]) -> None:
-        """One more request uses these cached blocks."""
+        """Add a user to these cached blocks."""
         for value in hashes:
             self._idle.pop(value, None)
             self._users[value] = self._users.get(value, 0) + 1
 
     def publish(self, hashes: Sequence[int]) -> list[int]:
-        """Private blocks become cached, still in use; those cached already stay private.
+        """Turn private blocks into cached ones, except those that are cached already.
 
-        Returns the hashes that are now shared by this request.
+        Returns the hashes of the new cached blocks, which this request uses.
         """
         new = [value for value in hashes if value not in self._users and value not in self._idle]
         self.private -= len(new)
@@ -75,10 +71,9 @@ class KvBlocks:
         return new
 
     def release(self, hashes: Sequence[int]) -> None:
-        """A request stops using these; what nobody uses stays cached until evicted.
-
-        The last block of a prefix goes first: a prefix without its beginning finds nothing.
-        """
+        """Remove a user from these blocks; blocks without users stay cached until evicted."""
+        # In reverse order: the last block of a prefix is evicted first, because nothing can find a
+        # prefix whose beginning is gone.
         for value in reversed(hashes):
             left = self._users[value] - 1
             if left:
@@ -88,5 +83,5 @@ class KvBlocks:
                 self._idle[value] = None
 
     def reset(self) -> None:
-        """Forget cached blocks that nobody uses (POST /reset_prefix_cache)."""
+        """Drop cached blocks without users (POST /reset_prefix_cache)."""
         self._idle.clear()

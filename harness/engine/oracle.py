@@ -1,7 +1,8 @@
-"""What was truly sent, and when: the answer key for the client's clocks.
+"""Records what was sent and when: the reference for checking a client's timestamps.
 
-Per request: the kernel's stamp of the segment that completed it, and for each send the clock just
-before and just after and the tokens in it (CLOCK_REALTIME, ns). The most recent ones are kept.
+Per request: the kernel's timestamp of the segment that completed it and, for each send, the time
+just before and just after it and its number of tokens (CLOCK_REALTIME, ns). The most recent
+requests are kept.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any, Final
 KEPT: Final = 20_000  # requests; at 128 tokens each about 60 MB
 
 
-class Sends:
+class SendLog:
     """One request's sends."""
 
     __slots__ = ("after_ns", "arrived_ns", "before_ns", "client_id", "request_id", "tokens")
 
     def __init__(self, request_id: str, client_id: str, arrived_ns: int) -> None:
-        """`client_id`: the X-Request-Id header. `arrived_ns`: the kernel's stamp."""
+        """`client_id`: the X-Request-Id header. `arrived_ns`: the kernel's timestamp."""
         self.request_id = request_id
         self.client_id = client_id
         self.arrived_ns = arrived_ns
@@ -28,7 +29,6 @@ class Sends:
         self.tokens = array("q")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "id": self.request_id,
             "client_id": self.client_id,
@@ -43,15 +43,12 @@ class Oracle:
     """A ring of the KEPT most recent requests."""
 
     def __init__(self) -> None:
-        """Empty."""
-        self.requests: deque[Sends] = deque(maxlen=KEPT)
+        self.requests: deque[SendLog] = deque(maxlen=KEPT)
 
-    def begin(self, request_id: str, client_id: str, arrived_ns: int) -> Sends:
-        """A request was received."""
-        sends = Sends(request_id, client_id, arrived_ns)
+    def begin(self, request_id: str, client_id: str, arrived_ns: int) -> SendLog:
+        sends = SendLog(request_id, client_id, arrived_ns)
         self.requests.append(sends)
         return sends
 
     def to_json(self) -> dict[str, Any]:
-        """GET /oracle."""
         return {"kept": KEPT, "requests": [sends.to_json() for sends in self.requests]}

@@ -1,9 +1,9 @@
-"""Plays the scheduler in real time: steps end when the clock says so, then their tokens are sent.
+"""Runs the scheduler in real time: tokens are sent when the clock reaches the end of their step."""
 
-The engine does not wait for the front end: while tokens of one step are being sent the next is
-already under way, and when the front end falls behind whole steps their tokens go out merged, as
-vLLM's do. Only when it is behind by more than BEHIND_NS is the plan given up and time lost said.
-"""
+# The engine does not wait for the front end: while the tokens of a step are being sent, the next
+# step is already running. If the front end falls behind by whole steps, their tokens are sent
+# merged, as vLLM does. Only if it is late by more than BEHIND_NS is the plan postponed, and the
+# time lost is reported.
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from harness.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
-    from harness.engine.figures import Figures
+    from harness.engine.engine_metrics import EngineMetrics
     from harness.engine.scheduler import Sequence, StepPlan
 
 BEHIND_NS: Final = 1_000_000_000
 
 
 class Listener(Protocol):
-    """Who sent the request."""
+    """The receiver of a request's tokens."""
 
     received_ns: int
 
-    def begun(self, cached_tokens: int) -> None:
-        """The first token comes next; so many of the prompt's were cached."""
+    def on_prefilled(self, cached_tokens: int) -> None:
+        """The prompt is computed: `cached_tokens` of it came from the prefix cache."""
 
     def emitted(self, tokens: int, *, finished: bool) -> None:
-        """So many tokens more came out."""
+        """The engine has emitted `tokens` more tokens."""
 
 
 class Player:
     """`due_ns` says when to call `play` next."""
 
-    def __init__(self, config: EngineConfig, figures: Figures) -> None:
-        """Nothing to do yet."""
+    def __init__(self, config: EngineConfig, figures: EngineMetrics) -> None:
         self.engine = Scheduler(config, list_emitting=True)
         self.figures = figures
         self._front_ns = config.front_end_ns
@@ -51,7 +50,7 @@ class Player:
     def submit(
         self, listener: Listener, prompt_tokens: int, output_tokens: int, hashes: list[int]
     ) -> int:
-        """A request reached the front end; its number."""
+        """Take a request that reached the front end; return its number."""
         self._count += 1
         due = listener.received_ns + self._front_ns
         heapq.heappush(
@@ -61,7 +60,6 @@ class Player:
         return self._count
 
     def abort(self, number: int) -> None:
-        """The client went away."""
         if self._listeners.pop(number, None) is None:
             return
         self.figures.finished["abort"] += 1
@@ -73,20 +71,20 @@ class Player:
             self.engine.abort(sequence)
 
     def due_ns(self) -> int:
-        """When something happens next; -1: nothing is planned."""
+        """Return when something happens next; -1: nothing is planned."""
         if self._plan is not None:
             return self._end_ns
         return self._coming[0][0] if self._coming else -1
 
     def play(self, now_ns: int) -> None:
-        """Catch up with the clock; tokens are handed to their listeners."""
+        """Catch up with the clock; pass tokens to their listeners."""
         if self._plan is not None and now_ns - self._end_ns > BEHIND_NS:
             self._give_up(self._plan, now_ns)
         while True:
             if self._plan is not None:
                 if self._end_ns > now_ns:
                     return
-                self.figures.woke(now_ns - self._end_ns)
+                self.figures.observe_lateness(now_ns - self._end_ns)
                 self._finish_step(self._plan)
                 start = self._end_ns
                 self._admit(start)
@@ -101,7 +99,7 @@ class Player:
             self._end_ns = start + self._plan.duration_ns
 
     def _give_up(self, plan: StepPlan, now_ns: int) -> None:
-        """The step ends now, not as planned: for everybody, or the figures would not add up."""
+        """End the step now instead of as planned, for all its sequences, to stay consistent."""
         self.figures.lost_ns += now_ns - self._end_ns
         self._end_ns = self.engine.step_ends[plan.number] = now_ns
         for sequence in plan.first:
@@ -128,8 +126,8 @@ class Player:
                 figures.gap.observe_ns(end - self.engine.step_ends[last])
             elif listener is not None:
                 figures.ttft.observe_ns(end - listener.received_ns)
-                listener.begun(sequence.cached_tokens)
-        if tokens := counted(plan):
+                listener.on_prefilled(sequence.cached_tokens)
+        if tokens := step_token_count(plan):
             figures.step_tokens.observe(tokens)
         over = {sequence.request_id for sequence in plan.finished}
         for sequence in plan.emitting or ():
@@ -145,20 +143,21 @@ class Player:
                 listener.emitted(1, finished=False)
 
 
-def counted(plan: StepPlan) -> int:
-    """Tokens of a step as vLLM counts them: a prompt's all at once, in the step that ends it."""
+def step_token_count(plan: StepPlan) -> int:
+    """Return the tokens of a step as vLLM counts them: a prompt's in the step that completes it."""
     prompts = sum(s.prompt_tokens - s.cached_tokens for s in plan.first if len(s.spans) == 1)
     return prompts + len(plan.first) + plan.decoded
 
 
 class PacedPlayer(Player):
-    """No engine at all: each stream has its first token after `first_ns`, then one per `pace_ns`.
+    """No engine: each stream gets its first token after `first_ns`, then one every `pace_ns`.
 
-    For checks of instruments: what should be measured is known without a model of anything.
+    For checks of the measurement itself: the expected result is known without a model.
     """
 
-    def __init__(self, config: EngineConfig, figures: Figures, first_ns: int, pace_ns: int) -> None:
-        """Streams keep their own phase."""
+    def __init__(
+        self, config: EngineConfig, figures: EngineMetrics, first_ns: int, pace_ns: int
+    ) -> None:
         super().__init__(config, figures)
         self._first_ns = first_ns
         self._pace_ns = pace_ns
@@ -171,7 +170,6 @@ class PacedPlayer(Player):
         output_tokens: int,
         hashes: list[int],  # noqa: ARG002 - Player's signature
     ) -> int:
-        """Plan its first token."""
         self._count += 1
         self._listeners[self._count] = listener
         self.engine.prompt_tokens_total += prompt_tokens
@@ -190,13 +188,12 @@ class PacedPlayer(Player):
         self.figures.finished[reason] += 1
 
     def due_ns(self) -> int:
-        """When the next token is due."""
         return self._due[0][0] if self._due else -1
 
     def play(self, now_ns: int) -> None:
-        """Hand out what is due; what is late stays late, the phase is kept."""
+        """Pass on due tokens; a late token does not delay the next ones: the phase is kept."""
         if self._due and self._due[0][0] <= now_ns:
-            self.figures.woke(now_ns - self._due[0][0])
+            self.figures.observe_lateness(now_ns - self._due[0][0])
         while self._due and self._due[0][0] <= now_ns:
             due, number, left = self._due[0]
             listener = self._listeners.get(number)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from harness.engine.config import EngineConfig
-from harness.engine.server import Serving, serve
+from harness.engine.server import ServingOptions, serve
 from harness.errors import ServerUnreachable
 
 if TYPE_CHECKING:
@@ -31,11 +31,10 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Of the child."""
         return self.process.pid
 
     def stop(self) -> None:
-        """End it; harmless when repeated."""
+        """Stop the process; safe to repeat."""
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -48,7 +47,6 @@ class EngineProcess:
                 pipe.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
@@ -57,31 +55,30 @@ class EngineProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop it."""
         self.stop()
 
 
 def start_engine(
-    config: EngineConfig, port: int = 0, serving: Serving | None = None
+    config: EngineConfig, port: int = 0, serving: ServingOptions | None = None
 ) -> EngineProcess:
     """Start the engine on 127.0.0.1 and wait until it listens. Raises ServerUnreachable.
 
-    The configuration goes by pipe: it may hold a key, and arguments are seen by everybody.
+    The configuration goes through a pipe: it may contain a key, and arguments are world-readable.
     """
     process = subprocess.Popen(  # noqa: S603 - our own module
         [sys.executable, "-m", "harness.engine.process", str(port), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C in a terminal is for the harness, which stops us in order
+        start_new_session=True,  # Ctrl-C must reach only the harness, which stops the engine last
     )
     assert process.stdin is not None  # noqa: S101 - asked for above
     assert process.stdout is not None  # noqa: S101 - as above
-    options = json.dumps([asdict(config), asdict(serving or Serving())]).encode()
+    options = json.dumps([asdict(config), asdict(serving or ServingOptions())]).encode()
     try:
         process.stdin.write(options + b"\n")
         process.stdin.flush()
         line = process.stdout.readline()
-    except BaseException:  # Ctrl-C while it starts: nobody else would know of it
+    except BaseException:  # Ctrl-C during the start: nobody else has the process yet
         process.kill()
         process.wait()
         raise
@@ -95,17 +92,17 @@ def start_engine(
 
 
 def main(port: int, parent: int) -> None:
-    """The child: options from standard input, the port to standard output."""
+    """Run in the child: read options from stdin, write the port to stdout."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        return  # it died before we asked to be told
+        return  # the parent died before prctl: no signal would come
     config, serving = json.loads(sys.stdin.buffer.readline())
 
     def ready(at: int) -> None:
         sys.stdout.write(f"{at}\n")
         sys.stdout.flush()
 
-    serve(EngineConfig(**config), port=port, serving=Serving(**serving), ready=ready)
+    serve(EngineConfig(**config), port=port, serving=ServingOptions(**serving), ready=ready)
 
 
 if __name__ == "__main__":

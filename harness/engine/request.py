@@ -1,4 +1,4 @@
-"""Requests out of a connection's bytes, cut anywhere: no socket, no clock."""
+"""Parses requests from a connection's bytes, which may be cut anywhere; no socket, no clock."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Request:
 
 
 class RequestParser:
-    """`feed` it; each whole request goes to `on_request`, in order.
+    """`feed` it bytes; it passes each complete request to `on_request`, in order.
 
-    `on_expect`: a client with a large body waits to be told to go on. A request for another
-    protocol (`Upgrade: h2c`, as some clients send with all they ask) is read as if it had not
-    asked: a server may, but llhttp takes such a request to end with its head. So the head is
-    written again without that header, and what follows is parsed anew.
+    `on_expect` is called when a client waits for `100 Continue` before it sends the body.
     """
+
+    # Some clients send `Upgrade: h2c` with every request. A server may ignore it, but llhttp takes
+    # such a request to end with its head. So the head is rebuilt without that header and parsed
+    # again, together with the bytes that follow it.
 
     def __init__(
         self, on_request: Callable[[Request], None], on_expect: Callable[[], None]
     ) -> None:
-        """Before the first byte."""
         self._on_request = on_request
         self._on_expect = on_expect
         self._stamp_ns = 0
@@ -48,7 +48,7 @@ class RequestParser:
         self._headers: dict[str, str] = {}
 
     def feed(self, data: bytes, stamp_ns: int) -> None:
-        """Take what was read. Raises HttpParserError when it makes no sense."""
+        """Parse what was read. Raises HttpParserError for invalid HTTP."""
         self._stamp_ns = stamp_ns
         while data:
             try:
@@ -60,7 +60,7 @@ class RequestParser:
                 return
 
     def _as_it_is(self) -> bytes:
-        """The head so far without its wish; nothing when the request was handed on."""
+        """Return the head without `upgrade`; b"" if the request was passed on already."""
         if not self._url:
             return b""
         parser, headers = self._parser, self._headers
@@ -71,30 +71,26 @@ class RequestParser:
         return head.encode("latin-1")
 
     def _ignored(self) -> bool:
-        """Whether this is a head to be read again; CONNECT stays what it is, and is refused."""
+        """Return whether the head will be parsed again; CONNECT is not, and is refused."""
         return bool(self._parser.should_upgrade()) and self._parser.get_method() != b"CONNECT"
 
     # called by the parser
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the path."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """The client may wait for a word before it sends the body."""
+        # the client may wait for permission to send the body
         if self._headers.get("expect", "").lower() == "100-continue" and not self._ignored():
             self._on_expect()
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
         self._body.append(data)
 
     def on_message_complete(self) -> None:
-        """A request is whole."""
         if self._ignored():
             return
         request = Request(

@@ -1,16 +1,18 @@
 """Continuous batching step by step, as vLLM's V1 scheduler does it, in pure integer time.
 
-A step first serves what runs (one token for each decoding sequence, more of each unfinished
-prompt), then admits from the queue in order of arrival while seats, token budget and KV blocks
-last; a prompt enters only when all of it fits, though it is computed in chunks. When a decoding
-sequence needs a block and none is free, the one admitted last is preempted: its blocks go, its
-tokens are computed again later.
-
-Decoding sequences advance by one token per step without being touched: what will happen to them is
-kept by step number (`_finish`, `_need`), so a step in which nobody comes, goes or crosses a block's
-edge costs the same for one sequence as for a thousand. A sequence's token times are the ends of the
-steps it decoded in: `spans` of step numbers into `step_ends`.
+A step first serves running sequences (one token for each decoding sequence, a further chunk of each
+unfinished prompt). Then it admits waiting ones in order of arrival, as long as there are slots,
+token budget and KV blocks; a prompt is admitted only if all of it fits, though it is computed in
+chunks. If a decoding sequence needs a block and none is free, the sequence admitted last is
+preempted: its blocks are freed, and its tokens are computed again later.
 """
+
+# Decoding sequences advance by one token per step without being visited. Their next events are
+# stored by step number: `_finish` has the sequences that end with a step, `_need` those that need
+# another block in it. So a step in which no sequence enters, leaves or fills a block takes the same
+# time for a thousand sequences as for one. Entries are never removed: `epoch` tells whether one
+# still holds. A sequence's token times are the ends of the steps in which it decoded: `spans`
+# of step numbers, which index `step_ends`.
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from harness.engine.config import EngineConfig
 
-JITTERS: Final = 1 << 14  # precomputed factors, used in a cycle
+JITTERS: Final = 1 << 14  # precomputed random factors of step times, used in a cycle
 
 
 @dataclass(slots=True, eq=False)
@@ -52,12 +54,12 @@ class Sequence:
     computed: int = 0
     blocks: int = 0  # private ones
     shared: list[int] = field(default_factory=list)
-    epoch: int = 0  # changes when what was planned for it no longer holds
+    epoch: int = 0  # grows when earlier plans for the sequence become invalid
     decoding: bool = False
 
 
 class StepPlan(NamedTuple):
-    """One engine step: it lasts `duration_ns`, and at its end these have a token or are over."""
+    """One engine step of `duration_ns`, and the sequences that it concerns."""
 
     number: int
     duration_ns: int
@@ -67,11 +69,11 @@ class StepPlan(NamedTuple):
     preempted: list[Sequence]
     prompt_tokens: int  # prefilled in this step
     decoded: int  # sequences that decode one token each: `Scheduler.decoding` before this step
-    emitting: list[Sequence] | None  # all with a token, running order (only if asked for)
+    emitting: list[Sequence] | None  # all with a token, in running order (if `list_emitting`)
 
 
 class Scheduler:
-    """Queue, seats, KV blocks and clockwork of one engine."""
+    """Queue, slots, KV blocks and step times of one engine."""
 
     def __init__(self, config: EngineConfig, *, list_emitting: bool = False) -> None:
         """`list_emitting` fills `StepPlan.emitting`, which costs time for every sequence."""
@@ -92,9 +94,9 @@ class Scheduler:
         self._list_emitting = list_emitting
         self._finish: dict[int, list[tuple[Sequence, int]]] = defaultdict(list)
         self._need: dict[int, list[tuple[Sequence, int]]] = defaultdict(list)
-        self.gpu_ns = 0  # time in which the GPU worked,
-        self.memory_ns = 0  # in which it read memory,
-        self.cpu_ns = 0  # and CPU time of the engine's process
+        self.gpu_ns = 0  # time in which the GPU was busy
+        self.memory_ns = 0  # time in which it read memory
+        self.cpu_ns = 0  # CPU time of the engine process
         self._roofline = roofline(
             MODELS[config.model],
             GPUS[config.gpu],
@@ -107,7 +109,6 @@ class Scheduler:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the blocks in use."""
         return self.kv.used / max(self.kv.total, 1)
 
     def add(
@@ -118,14 +119,13 @@ class Scheduler:
         now_ns: int,
         block_hashes: Seq[int] = (),
     ) -> Sequence:
-        """Queue a request."""
         sequence = Sequence(request_id, prompt_tokens, output_tokens, now_ns, block_hashes)
         sequence.to_compute = prompt_tokens
         self.waiting.append(sequence)
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
-        """Forget a request, wherever it is."""
+        """Remove a request, whether it waits or runs."""
         if sequence.request_id in self.running:
             self._leave(sequence)
             sequence.spans = [span for span in sequence.spans if span[1] > span[0]]
@@ -134,7 +134,7 @@ class Scheduler:
         sequence.epoch += 1
 
     def step(self, now_ns: int) -> StepPlan | None:
-        """Schedule and account one step that starts now; None when there is nothing to do."""
+        """Schedule one step that starts now; return None if there is nothing to do."""
         number = self.step_number
         preempted = self._grow(number)
         budget = self.config.max_num_batched_tokens - self.decode_count
@@ -185,13 +185,13 @@ class Scheduler:
     # blocks for decoding sequences
 
     def _grow(self, number: int) -> list[Sequence]:
-        """Give a block to each sequence whose next token opens one; preempt when there is none."""
+        """Allocate a block for each sequence that fills its last one; preempt if none is free."""
         preempted: list[Sequence] = []
         due = self._need.pop(number, None)
         if not due:
             return preempted
         due = [entry for entry in due if entry[0].epoch == entry[1]]
-        if self.kv.take(len(due)):  # nearly always there is room for all at once
+        if self.kv.take(len(due)):  # the usual case: there is room for all at once
             for sequence, _ in due:
                 sequence.blocks += 1
             self._need[number + self.config.block_size] += due
@@ -216,7 +216,7 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Take a sequence out of the batch: its seat, its blocks, its share of the context."""
+        """Remove a sequence from the batch: its slot, its blocks, its share of the context."""
         del self.running[sequence.request_id]
         self.prefilling.pop(sequence.request_id, None)
         if sequence.decoding:
@@ -294,23 +294,23 @@ class Scheduler:
         return budget
 
     def _lookup(self, sequence: Sequence) -> int:
-        """Leading blocks in the cache; at least one token is always computed."""
+        """Return the number of cached leading blocks; at least one token is always computed."""
         if not (self.config.enable_prefix_caching and sequence.block_hashes):
             return 0
-        most = (sequence.to_compute - 1) // self.config.block_size
-        return min(self.kv.find(sequence.block_hashes), most)
+        max_hits = (sequence.to_compute - 1) // self.config.block_size
+        return min(self.kv.find(sequence.block_hashes), max_hits)
 
     def _fits(self, sequence: Sequence) -> bool:
-        """Room for all that is to compute now: vLLM's `scheduler_reserve_full_isl`, its default."""
+        # vLLM's `scheduler_reserve_full_isl`, on by default: the whole prompt must fit
         return self._missing(sequence, sequence.to_compute) <= self.kv.available
 
     def _missing(self, sequence: Sequence, tokens: int) -> int:
-        """Blocks that it lacks to hold so many tokens."""
+        """Return the number of blocks that a sequence still needs for `tokens` tokens."""
         need = -(-tokens // self.config.block_size)
         return need - sequence.blocks - len(sequence.shared)
 
     def _reserve(self, sequence: Sequence, chunk: int) -> bool:
-        """Blocks for `chunk` more tokens of the prompt."""
+        """Allocate blocks for `chunk` more tokens of the prompt."""
         more = self._missing(sequence, sequence.computed + chunk)
         if more > 0:
             if not self.kv.take(more):
@@ -327,7 +327,7 @@ class Scheduler:
     # the step's end
 
     def _close(self, number: int, end: int, first: list[Sequence]) -> list[Sequence]:
-        """What is over after this step, and the plans of those whose first token came out."""
+        """Return the sequences that end with this step; plan those that begin to decode."""
         finished = []
         for sequence, epoch in self._finish.pop(number, ()):
             if sequence.epoch == epoch:
@@ -357,7 +357,7 @@ class Scheduler:
         return finished
 
     def _share_prompt(self, sequence: Sequence) -> None:
-        """The prompt's full blocks can be found by others from now on."""
+        """Cache the full blocks of the prompt, for other requests to find."""
         if self.config.enable_prefix_caching and sequence.block_hashes:
             new = self.kv.publish(sequence.block_hashes[len(sequence.shared) :])
             sequence.blocks -= len(new)

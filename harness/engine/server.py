@@ -1,8 +1,7 @@
-"""The embedded engine's sockets: one process, one thread, one epoll.
+"""The embedded engine's HTTP server: one process, one thread, one epoll."""
 
-It waits with `select` on the epoll's own descriptor, because that takes microseconds where
-`epoll_wait` rounds up to whole milliseconds, a tenth of an engine step.
-"""
+# It waits with `select` on the descriptor of the epoll itself: `select` takes microseconds, while
+# `epoll_wait` rounds up to whole milliseconds, a tenth of an engine step.
 
 from __future__ import annotations
 
@@ -17,13 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from harness import __version__
-from harness.engine.completion import Answering, BadRequest, parse_json, prompt_of, read_wish
-from harness.engine.connection import Client
-from harness.engine.figures import Figures
-from harness.engine.framing import UNAUTHORIZED, Frames, answer, error, refusal
-from harness.engine.listener import listen
+from harness.engine.client_socket import Client, listen
+from harness.engine.completion import (
+    BadRequest,
+    TokenSender,
+    parse_completion,
+    parse_json,
+    prompt_tokens_of,
+)
+from harness.engine.engine_metrics import EngineMetrics
 from harness.engine.oracle import Oracle
 from harness.engine.player import PacedPlayer, Player
+from harness.engine.responses import UNAUTHORIZED, StreamRenderer, answer, error, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +38,14 @@ if TYPE_CHECKING:
 LONGEST_WAIT_S: Final = 0.5
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
-METHODS: Final = dict.fromkeys(  # everything else is only read
+METHODS: Final = dict.fromkeys(  # all other paths allow GET and HEAD only
     (CHAT, COMPLETIONS, "/tokenize", "/reset_prefix_cache", "/oracle/reset"), ("POST",)
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """How the engine is served. The last four are faults, for tests of clients."""
+class ServingOptions:
+    """Options of the server. The last four inject faults, for tests of clients."""
 
     served_name: str = ""  # default: the shape's name
     api_key: str = ""
@@ -56,12 +60,11 @@ class Serving:
 class Server:
     """Accepts, parses, plays, sends."""
 
-    def __init__(self, config: EngineConfig, serving: Serving) -> None:
-        """Nothing is listening yet."""
+    def __init__(self, config: EngineConfig, serving: ServingOptions) -> None:
         self.config = config
         self.serving = serving
         self.model = serving.served_name or config.model
-        self.figures = Figures(config, self.model)
+        self.figures = EngineMetrics(config, self.model)
         self.player = (
             PacedPlayer(config, self.figures, serving.first_ns, serving.pace_ns)
             if serving.pace_ns
@@ -71,7 +74,7 @@ class Server:
         self.stopping = False
         self._served = 0
         self._clients: dict[int, Client] = {}
-        self._queue: dict[Answering, None] = {}
+        self._queue: dict[TokenSender, None] = {}
         self._poll = select.epoll()
         self._routes: dict[str, Callable[[Request], bytes]] = {
             "/health": lambda _: answer(200, b""),
@@ -86,7 +89,6 @@ class Server:
         }
 
     def run(self, listener: socket.socket) -> None:
-        """Serve until `stopping`."""
         listener.setblocking(False)
         door = listener.fileno()
         self._poll.register(door, select.EPOLLIN)
@@ -131,7 +133,7 @@ class Server:
             self._drop(client)
 
     def _settle(self, client: Client) -> None:
-        """Watch for room while something waits to be sent; close when told to and all is out."""
+        """Watch for room to write while data waits; close if requested once all is sent."""
         fd = client.sock.fileno()
         if fd < 0:
             return
@@ -153,7 +155,7 @@ class Server:
         client.sock.close()
 
     def _send(self) -> None:
-        """One send for every stream with something new."""
+        """Send once for every stream with new tokens."""
         queue, drop_after = self._queue, self.serving.drop_after
         for answering in queue:
             client = answering.client
@@ -182,8 +184,8 @@ class Server:
             client.next()
 
     def _respond(self, client: Client, request: Request) -> bytes | None:
-        """The whole response; None when it comes as tokens do. Raises BadRequest."""
-        if not self._may(request):
+        """Return the whole response; None if tokens follow. Raises BadRequest."""
+        if not self._is_authorized(request):
             return refusal(UNAUTHORIZED)
         route = self._routes.get(request.path)
         if route is None and request.path not in (CHAT, COMPLETIONS):
@@ -195,7 +197,7 @@ class Server:
         self._complete(client, request)
         return None
 
-    def _may(self, request: Request) -> bool:
+    def _is_authorized(self, request: Request) -> bool:
         key = self.serving.api_key
         guarded = bool(key) and request.path.startswith("/v1")
         return not guarded or request.headers.get("authorization") == f"Bearer {key}"
@@ -203,7 +205,9 @@ class Server:
     def _complete(self, client: Client, request: Request) -> None:
         received_ns = time.monotonic_ns()
         chat = request.path == CHAT
-        wish = read_wish(parse_json(request.body), chat=chat, model=self.model, config=self.config)
+        wish = parse_completion(
+            parse_json(request.body), chat=chat, model=self.model, config=self.config
+        )
         self._served += 1
         if 0 <= self.serving.fail_after < self._served:
             raise BadRequest(500, "EngineCore encountered an issue.")
@@ -211,14 +215,14 @@ class Server:
             return
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._served}"
         stream = wish.stream and not self.serving.never_stream
-        frames = Frames(
+        frames = StreamRenderer(
             chat, request_id, self.model, int(time.time()), wish.prompt_tokens,
             wish.include_usage, wish.continuous,
         )  # fmt: skip
         sends = self.oracle.begin(
             request_id, request.headers.get("x-request-id", ""), request.arrived_ns
         )
-        answering = Answering(
+        answering = TokenSender(
             client, frames, sends, self._queue, received_ns,
             stream=stream, interval=self.config.stream_interval,
         )  # fmt: skip
@@ -234,7 +238,7 @@ class Server:
         return answer(200, orjson.dumps({"object": "list", "data": [entry]}))
 
     def _server_info(self, _: Request) -> bytes:
-        """What vLLM shows in its development mode, as far as it is known here."""
+        """Return what vLLM shows in its development mode, as far as it exists here."""
         c = self.config
         scheduler = {
             "max_num_seqs": c.max_num_seqs, "max_num_batched_tokens": c.max_num_batched_tokens,
@@ -250,7 +254,7 @@ class Server:
         return answer(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _tokenize(self, request: Request) -> bytes:
-        tokens = prompt_of(parse_json(request.body), chat=False)
+        tokens = prompt_tokens_of(parse_json(request.body), chat=False)
         body: dict[str, Any] = {
             "count": len(tokens), "max_model_len": self.config.max_model_len,
             "tokens": [hash(token) & 0xFFFF for token in tokens], "token_strs": None,
@@ -277,11 +281,11 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     *,
-    serving: Serving | None = None,
+    serving: ServingOptions | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the port. Raises ConfigError."""
-    server = Server(config, serving or Serving())
+    """Serve until SIGINT or SIGTERM; `ready` is called with the port. Raises ConfigError."""
+    server = Server(config, serving or ServingOptions())
     with listen(host, port) as listener:
 
         def stop(*_: object) -> None:
@@ -291,7 +295,7 @@ def serve(
             signal.signal(kind, stop)
         gc.collect()
         gc.freeze()
-        gc.disable()  # streams make no cycles; a collection would delay every token
+        gc.disable()  # streams create no cycles, and a collection would delay every token
         if ready is not None:
             ready(listener.getsockname()[1])
         server.run(listener)

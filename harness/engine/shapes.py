@@ -1,9 +1,8 @@
-"""How long an engine step takes: a roofline over public figures of models and GPUs.
+"""The duration of an engine step: a roofline model over public figures of models and GPUs."""
 
-A step reads every weight once and the KV cache of every running sequence (bandwidth), and
-multiplies every token by every weight (compute); the two overlap, so the slower one counts. A
-constant is added for what no roofline shows: launching kernels, sampling, the engine's own loop.
-"""
+# A step reads every weight once and the KV cache of every running sequence (bandwidth), and
+# multiplies every token by every weight (compute); the two overlap, so the slower one counts. A
+# constant is added for what a roofline does not show: launching kernels, sampling, the engine loop.
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelSpec:
     """Shape of a dense decoder; parameters and KV in 16 bit."""
 
     parameters: float
@@ -22,7 +21,6 @@ class Model:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes read once per step."""
         return 2 * self.parameters
 
     @property
@@ -32,7 +30,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuSpec:
     """Vendor's figures: memory bandwidth, dense 16-bit matrix rate, memory size."""
 
     bandwidth_bytes_s: float
@@ -41,29 +39,29 @@ class Gpu:
 
 
 # parameters, layers, KV heads and head size from each model's published config.json
-MODELS: Final[dict[str, Model]] = {
-    "qwen2.5-0.5b": Model(0.49e9, 24, 2, 64),
-    "qwen2.5-1.5b": Model(1.54e9, 28, 2, 128),
-    "llama-3.2-3b": Model(3.21e9, 28, 8, 128),
-    "qwen2.5-7b": Model(7.6e9, 28, 4, 128),
-    "llama-3.1-8b": Model(8.03e9, 32, 8, 128),
-    "qwen2.5-14b": Model(14.8e9, 48, 8, 128),
-    "qwen2.5-32b": Model(32.8e9, 64, 8, 128),
+MODELS: Final[dict[str, ModelSpec]] = {
+    "qwen2.5-0.5b": ModelSpec(0.49e9, 24, 2, 64),
+    "qwen2.5-1.5b": ModelSpec(1.54e9, 28, 2, 128),
+    "llama-3.2-3b": ModelSpec(3.21e9, 28, 8, 128),
+    "qwen2.5-7b": ModelSpec(7.6e9, 28, 4, 128),
+    "llama-3.1-8b": ModelSpec(8.03e9, 32, 8, 128),
+    "qwen2.5-14b": ModelSpec(14.8e9, 48, 8, 128),
+    "qwen2.5-32b": ModelSpec(32.8e9, 64, 8, 128),
 }
 
 # vendor's data sheets, dense figures (half of the sparse ones)
-GPUS: Final[dict[str, Gpu]] = {
-    "l4": Gpu(300e9, 121e12, 24e9),
-    "a10g": Gpu(600e9, 70e12, 24e9),
-    "l40s": Gpu(864e9, 362e12, 48e9),
-    "a100": Gpu(2039e9, 312e12, 80e9),
-    "h100": Gpu(3350e9, 989e12, 80e9),
-    "h200": Gpu(4800e9, 989e12, 141e9),
+GPUS: Final[dict[str, GpuSpec]] = {
+    "l4": GpuSpec(300e9, 121e12, 24e9),
+    "a10g": GpuSpec(600e9, 70e12, 24e9),
+    "l40s": GpuSpec(864e9, 362e12, 48e9),
+    "a100": GpuSpec(2039e9, 312e12, 80e9),
+    "h100": GpuSpec(3350e9, 989e12, 80e9),
+    "h200": GpuSpec(4800e9, 989e12, 141e9),
 }
 
 EFFICIENCY: Final = 0.6  # of the vendor's peaks that serving kernels reach
 STEP_NS: Final = 2_000_000  # launch, sampling, scheduling: what an empty step costs
-SEQUENCE_NS: Final = 4_000  # and each sequence in the batch: its sampling and detokenizing
+SEQUENCE_NS: Final = 4_000  # per sequence in the batch: sampling and detokenizing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Roofline:
     sequence_ns: float
 
     def memory_ns(self, kv_tokens: int) -> float:
-        """Reading the weights and the KV cache of so many tokens."""
+        """Return the time to read the weights and the KV cache of `kv_tokens` tokens."""
         return self.weights_ns + kv_tokens * self.kv_token_ns
 
     def step_ns(self, sequences: int, kv_tokens: int, tokens: int) -> float:
@@ -87,9 +85,9 @@ class Roofline:
 
 
 def roofline(
-    model: Model, gpu: Gpu, *, bandwidth_scale: float = 1.0, compute_scale: float = 1.0
+    model: ModelSpec, gpu: GpuSpec, *, bandwidth_scale: float = 1.0, compute_scale: float = 1.0
 ) -> Roofline:
-    """The constants for one model on one GPU, or on one that is so many times as fast."""
+    """Return the constants of a model on a GPU, or on one that is faster by these factors."""
     bandwidth = gpu.bandwidth_bytes_s * EFFICIENCY * bandwidth_scale
     flops = gpu.flops_s * EFFICIENCY * compute_scale
     return Roofline(
@@ -101,7 +99,9 @@ def roofline(
     )
 
 
-def blocks_that_fit(model: Model, gpu: Gpu, block_size: int, utilization: float = 0.9) -> int:
-    """KV blocks in the memory that the weights leave, at vLLM's `--gpu-memory-utilization`."""
+def blocks_that_fit(
+    model: ModelSpec, gpu: GpuSpec, block_size: int, utilization: float = 0.9
+) -> int:
+    """Return the KV blocks that fit beside the weights, at vLLM's `--gpu-memory-utilization`."""
     free = gpu.memory_bytes * utilization - model.weight_bytes - 2e9  # 2 GB of activations
     return max(int(free / (model.kv_bytes_per_token * block_size)), 0)

@@ -1,1 +1,1 @@
-"""Layer 4: what leaves for Prometheus and Kubernetes: pages of metrics, rules, thresholds."""
+"""Layer 4: what leaves for Prometheus and Kubernetes: metric pages, rules, thresholds."""

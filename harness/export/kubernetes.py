@@ -1,6 +1,6 @@
-"""The same threshold for a Kubernetes autoscaler: KEDA's ScaledObject with a Prometheus trigger.
+"""The threshold for a Kubernetes autoscaler: KEDA's ScaledObject with a Prometheus trigger.
 
-KEDA asks Prometheus for the query and gives the answer to the HorizontalPodAutoscaler as an
+KEDA runs the query against Prometheus and passes the result to the HorizontalPodAutoscaler as an
 external metric of type AverageValue: replicas = ceil(query / threshold).
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from harness.export.rules import in_flight
+from harness.export.alert_rules import in_flight
 
 if TYPE_CHECKING:
     from harness.export.threshold import Threshold
 
 
-def scaled_object(threshold: Threshold, deployment: str, prometheus: str, most: int) -> str:
-    """YAML for `kubectl apply`: at most `most` replicas of a Deployment."""
+def scaled_object(threshold: Threshold, deployment: str, prometheus: str, max_replicas: int) -> str:
+    """Return YAML for `kubectl apply` that scales a Deployment."""
     query = in_flight(threshold.model)
     return "\n".join(
         [
@@ -30,7 +30,7 @@ def scaled_object(threshold: Threshold, deployment: str, prometheus: str, most: 
             "  scaleTargetRef:",
             f"    name: {json.dumps(deployment)}",
             "  minReplicaCount: 1",
-            f"  maxReplicaCount: {most}",
+            f"  maxReplicaCount: {max_replicas}",
             "  triggers:",
             "    - type: prometheus",
             "      metricType: AverageValue",

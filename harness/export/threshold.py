@@ -1,9 +1,8 @@
-"""From a measured knee to the load at which one replica should get company.
+"""Converts a measured knee to the load per replica at which another replica should be added."""
 
-The knee counts concurrent users; a server counts what runs and waits in it. The two differ by what
-is on its way: between users' requests, in the front end, on the network. So the threshold is the
-knee's lower end times the share of its users that the server saw, at the knee's own level.
-"""
+# The knee counts concurrent users, while a server counts requests that run or wait in it. The rest
+# of the users is between two requests, in the front end or on the network. So the threshold is the
+# lower end of the knee times the share of users that the server saw at the knee's own level.
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from harness.measure.result import Knee
 from harness.measure.slo import Slo
 from harness.measure.states import Status
 from harness.runfolder import names
-from harness.runfolder.reader import read_result
+from harness.runfolder.folder_reader import read_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,19 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Requests that run or wait on one replica, and where that comes from."""
+    """The limit of requests that run or wait on one replica, and the knee that it comes from."""
 
-    requests: int  # the SLOs hold up to here
+    requests: int  # the SLOs are met up to this number
     users: int  # the knee's lower end
     knee: int
     slos: tuple[Slo, ...]  # none: the power knee
-    share: float  # of the users, seen by the server; NaN: it did not say, taken as 1
-    model: str  # as the server calls it; "": not known
+    share: float  # of the users, counted by the server; NaN: unknown, taken as 1
+    model: str  # the server's name for it; "": unknown
     simulated: str = ""  # what was simulated; "": a real server was measured
 
     @property
     def sentence(self) -> str:
-        """For a person, of one line."""
         seen = (
             "the server's own count of them is not known"
             if self.share != self.share
@@ -54,7 +52,7 @@ class Threshold:
 
 
 def threshold(folder: Path) -> Threshold:
-    """Of a run folder's result.json. Raises RunFolderError, NoKnee."""
+    """Compute the threshold from a run folder's result.json. Raises RunFolderError, NoKnee."""
     result = read_result(folder)
     if result is None:
         raise RunFolderError(
@@ -67,7 +65,7 @@ def threshold(folder: Path) -> Threshold:
         found = result.status == Status.found
         why = "its interval reaches 0" if found else f"its status is {result.status}"
         raise NoKnee(
-            f"{folder} holds no knee to build on ({why}): expected one that was found; try "
+            f"{folder} has no knee to use ({why}): expected one that was found; try "
             "`vllm-harness knee` with a longer --budget, or another --max-users."
         )
     share = seen_share(result.used, knee.measured_at_users)
@@ -78,11 +76,11 @@ def threshold(folder: Path) -> Threshold:
 
 
 def seen_share(levels: Sequence[Level], users: int | None) -> float:
-    """Of a level's users, the share that ran or waited on average, at most 1; NaN: not known."""
+    """Return the mean share of a level's users that ran or waited, at most 1; NaN: unknown."""
     seen = seconds = 0.0
     for level in levels:
         server = level.server
-        held = server.running_mean + server.waiting_mean
-        if level.users == users and held >= 0:
-            seen, seconds = seen + held / users * level.seconds, seconds + level.seconds
+        in_server = server.running_mean + server.waiting_mean
+        if level.users == users and in_server >= 0:
+            seen, seconds = seen + in_server / users * level.seconds, seconds + level.seconds
     return min(seen / seconds, 1.0) if seen else nan

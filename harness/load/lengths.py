@@ -1,4 +1,4 @@
-"""How long prompts and answers are: a shape around a mean, drawn with the caller's randomness."""
+"""Lengths of prompts and answers: a distribution around a mean, drawn from the caller's Random."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-# A draw beyond these multiples of the mean is cut. At cv 0.5 about one draw in 10,000 is, which
-# moves the mean by less than 0.1%, and no single request can overflow a model's context by luck.
-LEAST: Final = 1 / 8
-MOST: Final = 4.0
+# Draws are clamped to these multiples of the mean. At cv 0.5 this affects one in 10,000, which
+# moves the mean by less than 0.1%, and no single request can exceed a model's context by chance.
+MIN_MEAN_RATIO: Final = 1 / 8
+MAX_MEAN_RATIO: Final = 4.0
 
 
 def _fixed(mean: float, cv: float, rng: Random) -> float:  # noqa: ARG001 - one signature for all
@@ -21,7 +21,7 @@ def _fixed(mean: float, cv: float, rng: Random) -> float:  # noqa: ARG001 - one 
 
 
 def _uniform(mean: float, cv: float, rng: Random) -> float:
-    half = cv * math.sqrt(3)  # a uniform's deviation is its half width over the root of three
+    half = cv * math.sqrt(3)  # the standard deviation of a uniform is its half width / sqrt(3)
     return mean * rng.uniform(1 - half, 1 + half)
 
 
@@ -46,13 +46,15 @@ class Lengths:
     cv: float = 0.0
 
     @property
-    def varies(self) -> bool:
-        """Whether `draw` looks at its generator: making one takes as long as all else of a plan."""
+    def is_random(self) -> bool:
+        """Whether `draw` uses its generator: seeding one takes as long as the rest of a plan."""
         return self.shape != "fixed"
 
     def draw(self, rng: Random) -> int:
-        """One length in tokens, at least 1, from an eighth to four times the mean."""
-        if not self.varies:
+        """Draw a length in tokens, at least 1, from an eighth to four times the mean."""
+        if not self.is_random:
             return self.mean
         value = SHAPES[self.shape](self.mean, self.cv, rng)
-        return max(1, round(min(max(value, self.mean * LEAST), self.mean * MOST)))
+        return max(
+            1, round(min(max(value, self.mean * MIN_MEAN_RATIO), self.mean * MAX_MEAN_RATIO))
+        )

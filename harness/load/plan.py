@@ -1,16 +1,111 @@
-"""What one request asks for, before any byte of it exists."""
+"""Plans requests: worker `worker` sends the same request as number `number` in every run."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from harness.load.lengths import MAX_MEAN_RATIO
+from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
+
+if TYPE_CHECKING:
+    from harness.load.workloads import Workload
+
+UNCALIBRATED: Final = Calibration()
+UNUSED: Final = Random(0)  # noqa: S311 - for lengths that need no draw
+CLIP_SAMPLE_SIZE: Final = (
+    1_000  # planned requests from which the share of clipped ones is estimated
+)
+# A clipped text prompt stays this share below the context: the server's tokenizer may count some
+# more tokens than the calibration predicts, and refuses a request that is one token too long.
+TEXT_MARGIN: Final = 0.02
 
 
 class RequestSpec(NamedTuple):
     """One planned request. `text` is the prompt (chat: the user's message), unique from its start.
 
-    `prompt_tokens` is what we meant to send; the record holds what the server counted.
+    `prompt_tokens` is the planned number; the record has the number that the server counted.
     """
 
     text: str
     prompt_tokens: int
     output_tokens: int
-    token_ids: tuple[int, ...] = ()  # when set, /v1/completions sends these instead of text
-    system: str = ""  # a shared prefix, for workloads that want one (chat only)
+    token_ids: tuple[int, ...] = ()  # if set, sent instead of text (completions only)
+    system: str = ""  # a shared prefix, for workloads that have one (chat only)
+
+
+def seeded_random(*key: object) -> Random:
+    """Return a generator that depends on `key` alone, in every process and on every machine."""
+    # `Random(str)` hashes the text with SHA-512, so similar keys give unrelated generators.
+    return Random("/".join(map(str, key)))  # noqa: S311 - not a secret
+
+
+def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
+    """Draw (prompt tokens, output tokens) of one request; the prompt includes the system message.
+
+    What exceeds the model's context is shortened proportionally, except for the system message.
+    """
+    own, output = workload.prompt.draw(rng), workload.output.draw(rng)
+    shared, room = workload.system_tokens, room_of(workload)
+    if room and shared + own + output > room:
+        share = max(room - shared, 2) / (own + output)
+        own, output = max(int(own * share), 1), max(int(output * share), 1)
+    return shared + own, output
+
+
+def room_of(workload: Workload) -> int:
+    """Return the most tokens that a request may have, with a margin for text; 0: unknown."""
+    context = workload.max_model_len
+    return context if workload.token_ids else int(context * (1 - TEXT_MARGIN))
+
+
+def count_clipped(workload: Workload, seed: int) -> int:
+    """Return how many of the first SAMPLE requests are shortened to fit the model's context."""
+    longest = workload.system_tokens + MAX_MEAN_RATIO * (
+        workload.prompt.mean + workload.output.mean
+    )
+    room = room_of(workload)
+    if longest <= room:
+        return 0  # no draw is longer
+    whole = replace(workload, max_model_len=0)
+    planned = (sum(plan_lengths(whole, seed, 0, number)) for number in range(CLIP_SAMPLE_SIZE))
+    return sum(tokens > room > 0 for tokens in planned)
+
+
+def plan_lengths(workload: Workload, seed: int, worker: int, number: int) -> tuple[int, int]:
+    """Return the (prompt, output) tokens of `plan` with these arguments, without making a text."""
+    is_random = workload.prompt.is_random or workload.output.is_random
+    return draw_lengths(workload, seeded_random(seed, worker, number) if is_random else UNUSED)
+
+
+def plan(
+    workload: Workload,
+    seed: int,
+    worker: int,
+    number: int,
+    calibration: Calibration = UNCALIBRATED,
+    *,
+    run_id: str = "",
+) -> RequestSpec:
+    """Plan request `number` of worker `worker`: a pure function of its arguments.
+
+    Lengths depend on the seed alone. `run_id` changes the words: if the same prompts were sent to
+    the same server again, its prefix cache would make the second run look faster.
+    """
+    prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, number)
+    draws = HashedDraws(f"{run_id}/{seed}/{worker}/{number}")
+    if workload.token_ids:
+        ids = prompt_ids(prompt_tokens, draws)
+        return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids)
+    words = calibration.words(prompt_tokens - workload.system_tokens)
+    system = _system_message(workload.system_tokens, calibration) if workload.system_tokens else ""
+    return RequestSpec(prompt_text(words, draws), prompt_tokens, output_tokens, system=system)
+
+
+@cache
+def _system_message(tokens: int, calibration: Calibration) -> str:
+    """Return the prefix that all requests of a workload share, in all runs."""
+    per_message = Calibration(calibration.per_word)  # the template counts once, in the user's part
+    return prompt_text(per_message.words(tokens), seeded_random("system", tokens))

@@ -1,9 +1,8 @@
-"""Prompts of a wanted length, cheap to make and unique from their first KV block on.
+"""Makes prompts of a given length, cheaply, and unique from their first KV block on."""
 
-vLLM caches prefixes in blocks (16 tokens by default) whose hash includes all blocks before it. So
-it is enough that the first few words are drawn anew for each request: no later block can hit. The
-rest is a slice of one fixed text, which costs a copy instead of a draw per word.
-"""
+# vLLM caches prefixes in blocks (16 tokens by default), and the hash of a block includes all blocks
+# before it. So only the first few words must be drawn for each request: no later block can hit the
+# cache. The rest is a slice of one fixed text, which costs a copy instead of a draw per word.
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 # 8 words of 242 are 63 bits: among a million prompts the chance that two begin alike is below 1e-7.
-# They must all lie in the first block, also where a tokenizer makes two tokens of a word.
+# All of them must be in the first block, even if a tokenizer makes two tokens of a word.
 UNIQUE_WORDS: Final = 8
 TEXT_WORDS: Final = 1 << 15
 TOKEN_IDS: Final = range(1000, 8000)  # ordinary tokens in every common vocabulary, none special
@@ -48,27 +47,28 @@ WORDS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """tokens = overhead + per_word * words, as the server's tokenizer and chat template have it."""
+    """tokens = overhead + per_word * words, for a server's tokenizer and chat template."""
 
     per_word: float = 1.0
     overhead: int = 0  # the template's own tokens, added to every prompt
 
     def words(self, tokens: int) -> int:
-        """Words of a prompt of about `tokens` tokens, template included; at least one."""
+        """Return the words for a prompt of about `tokens` tokens, template included; at least 1."""
         return max(1, round((tokens - self.overhead) / self.per_word))
 
 
 def calibrate(count: Callable[[str], int], words: int = 256) -> Calibration:
-    """Fit the line through two prompts whose tokens `count` gives (`/tokenize` or `usage`)."""
+    """Fit a line through two prompts; `count` returns their tokens (`/tokenize` or `usage`)."""
     rng = Random("calibrate")  # noqa: S311 - not a secret
-    few, many = (count(prompt_text(n, rng)) for n in (words // 8, words))
-    per_word = max((many - few) / (words - words // 8), 0.1)
-    return Calibration(per_word, max(0, round(few - per_word * (words // 8))))
+    short = words // 8
+    short_tokens, long_tokens = (count(prompt_text(n, rng)) for n in (short, words))
+    per_word = max((long_tokens - short_tokens) / (words - short), 0.1)
+    return Calibration(per_word, max(0, round(short_tokens - per_word * short)))
 
 
 @cache
 def _filler() -> tuple[str, tuple[int, ...]]:
-    """One fixed text and the offset of each of its words; the end can be joined to the start."""
+    """Return a fixed text and the offset of each word; its end can be joined to its start."""
     drawn = Random("filler").choices(WORDS, k=TEXT_WORDS)  # noqa: S311 - not a secret
     starts, at = [], 0
     for word in drawn:
@@ -82,24 +82,21 @@ def _filler_ids() -> tuple[int, ...]:
     return tuple(Random("filler").choices(TOKEN_IDS, k=TEXT_WORDS))  # noqa: S311 - not a secret
 
 
-class Draws:
-    """A few draws that depend on a key alone, for a tenth of what it takes to seed a Random.
+class HashedDraws:
+    """A few draws that depend on a key alone, in a tenth of the time that seeding a Random takes.
 
-    192 bits in all: of a request's words the first eight and one place take 80 of them, of its
-    token ids 120.
+    Same in every process and on every machine. 192 bits in total: the first eight words of a prompt
+    and the place of its slice take 80 of them, eight token ids and a place 120.
     """
 
     def __init__(self, key: str) -> None:
-        """The same in every process and on every machine."""
         self._left = int.from_bytes(blake2b(key.encode(), digest_size=24).digest(), "big")
 
     def randrange(self, stop: int) -> int:
-        """As Random's."""
         self._left, drawn = divmod(self._left, stop)
         return drawn
 
     def choices(self, population: Sequence[_T], *, k: int) -> list[_T]:
-        """As Random's."""
         left, n, drawn = self._left, len(population), []
         for _ in range(k):
             left, place = divmod(left, n)
@@ -108,8 +105,8 @@ class Draws:
         return drawn
 
 
-def prompt_text(words: int, rng: Random | Draws) -> str:
-    """`words` English words; the first ones drawn from `rng`, the rest a slice of a fixed text."""
+def prompt_text(words: int, rng: Random | HashedDraws) -> str:
+    """Return `words` English words: the first ones from `rng`, the rest a slice of a fixed text."""
     head = rng.choices(WORDS, k=min(words, UNIQUE_WORDS))
     need = words - len(head)
     if need <= 0:
@@ -121,8 +118,8 @@ def prompt_text(words: int, rng: Random | Draws) -> str:
     return f"{' '.join(head)} {body.rstrip()}"
 
 
-def prompt_ids(tokens: int, rng: Random | Draws) -> tuple[int, ...]:
-    """Exactly `tokens` token ids; the first ones drawn from `rng`, the rest a fixed slice."""
+def prompt_ids(tokens: int, rng: Random | HashedDraws) -> tuple[int, ...]:
+    """Return exactly `tokens` token ids: the first ones from `rng`, the rest a fixed slice."""
     head = tuple(rng.choices(TOKEN_IDS, k=min(tokens, UNIQUE_WORDS)))
     whole, part = divmod(tokens - len(head), TEXT_WORDS)
     ids = _filler_ids()

@@ -1,4 +1,4 @@
-"""WORKLOADS: the kinds of traffic the harness can send, one row each."""
+"""WORKLOADS: the kinds of traffic that the harness can send, one row each."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from harness.errors import ConfigError, closest
 from harness.load.lengths import Lengths
 
-AS_USERS: Final = "default"  # the workload that is named like the users' API, under `locust`
+AS_USERS: Final = "default"  # `locust`: the workload whose name is that of the users' API
 API_PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What users ask for. Lengths are in tokens; the means can be replaced, the shapes stay."""
+    """The requests of a workload. Lengths are in tokens; `sized` replaces the means only."""
 
     name: str
-    title: str  # for people
+    title: str  # one line of description
     api: str  # a key of API_PATHS
     prompt: Lengths
     output: Lengths
@@ -32,15 +32,15 @@ class Workload:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of a request on average, chat template and system message included."""
+        """The mean per request, chat template and system message included."""
         return self.prompt.mean + self.system_tokens
 
     def through(self, api: str) -> Workload:
-        """The same traffic through another API; only completions takes token ids."""
+        """Return the same traffic for another API; only completions takes token ids."""
         return replace(self, api=api, token_ids=self.token_ids and api == "completions")
 
     def sized(self, prompt_tokens: int | None = None, output_tokens: int | None = None) -> Workload:
-        """The same traffic around other means. Raises ConfigError for a mean below one token."""
+        """Return the same traffic with other means. Raises ConfigError for a mean below 1 token."""
         for option, tokens in (
             ("--prompt-tokens", prompt_tokens),
             ("--output-tokens", output_tokens),
@@ -89,7 +89,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
 
 
 def workload(name: str) -> Workload:
-    """The row of WORKLOADS called `name`. Raises ConfigError that lists them."""
+    """Return the row of WORKLOADS called `name`. Raises ConfigError that lists them."""
     if name not in WORKLOADS:
         raise ConfigError(
             f"--workload is {name!r}: expected one of {', '.join(WORKLOADS)}; "

@@ -1,1 +1,1 @@
-"""Layer 1, pure: numbers in, numbers out. Knows no socket, no clock, no Locust."""
+"""Layer 1, pure: numbers in, numbers out, without sockets, clocks or Locust."""

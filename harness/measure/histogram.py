@@ -1,7 +1,7 @@
-"""Histograms as servers export them: cumulative buckets, a sum, and what the buckets still tell.
+"""Histograms as servers export them: cumulative buckets and a sum.
 
-A bucket says "so many at or below this bound", so a quantile is known only as the bucket that
-holds it. Nothing here interpolates: bounds are what the server vouches for.
+A bucket counts the observations at or below its bound, so a quantile is known only as the bucket
+that contains it. Nothing is interpolated here: only the bounds are certain.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from math import ceil, fsum, inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+# Bounds within a decade, in hundredths of its start.
+DECADE_STEPS: Final = (100, 125, 150, 200, 250, 300, 400, 500, 600, 800)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +28,12 @@ class Histogram:
 
     @property
     def count(self) -> float:
-        """Observations in all."""
+        """Total number of observations."""
         return self.counts[-1] if self.counts else 0.0
 
     @property
     def mean(self) -> float:
-        """NaN without an observation."""
+        """Mean of the observations; NaN without any."""
         return self.sum / self.count if self.count > 0 else float("nan")
 
     def at_most(self, bound: float) -> float:
@@ -39,7 +42,7 @@ class Histogram:
         return self.counts[place - 1] if place else 0.0
 
 
-def added(histograms: Sequence[Histogram]) -> Histogram:
+def sum_histograms(histograms: Sequence[Histogram]) -> Histogram:
     """Several engines as one, on the bounds that all of them have. One histogram at least."""
     first = histograms[0]
     if all(each.bounds == first.bounds for each in histograms):
@@ -51,8 +54,8 @@ def added(histograms: Sequence[Histogram]) -> Histogram:
     return Histogram(bounds, counts, fsum(each.sum for each in histograms))
 
 
-def delta(first: Histogram, last: Histogram) -> Histogram | None:
-    """What came between two readings; None when the server started anew or its buckets changed."""
+def histogram_delta(first: Histogram, last: Histogram) -> Histogram | None:
+    """The observations between two readings; None after a restart or a change of buckets."""
     counts = tuple(b - a for a, b in zip(first.counts, last.counts, strict=False))
     if first.bounds != last.bounds or any(count < 0 for count in counts):
         return None
@@ -60,13 +63,23 @@ def delta(first: Histogram, last: Histogram) -> Histogram | None:
 
 
 def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | None:
-    """(lower, upper) that the q-quantile lies within; None without an observation.
+    """(lower, upper) bounds of the q-quantile; None without an observation.
 
-    Below the first bound it is 0: what is counted here is never negative. The upper end is +inf
-    when it lies in the last bucket.
+    The lower bound of the first bucket is 0, as nothing counted here is negative. The upper bound
+    of the last bucket is +inf.
     """
     n = histogram.count
     if n < 1:
         return None
     place = bisect_right(histogram.counts, ceil(q * (n - 1)))  # as `stats.rank_of`
     return (histogram.bounds[place - 1] if place else 0.0), histogram.bounds[place]
+
+
+def bucket_ladder(min_us: int, max_us: int) -> tuple[float, ...]:
+    """Bounds in seconds from `min_us` to `max_us`, both of STEPS times a power of ten, and +Inf.
+
+    They are whole microseconds, so that a bound is the same number wherever it is written.
+    """
+    decades = (10**k for k in range(10))
+    every = sorted(decade * step // 100 for decade in decades for step in DECADE_STEPS)
+    return (*(us / 1_000_000 for us in dict.fromkeys(every) if min_us <= us <= max_us), inf)

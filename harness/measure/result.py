@@ -1,7 +1,7 @@
-"""result.json: what a run found, the same for `knee`, `run` and `sweep`, typed from end to end.
+"""result.json: the result of a run, the same for `knee`, `run` and `sweep`.
 
-docs/result.md and docs/result.schema.json are made of the docstrings here and of the comments at
-the ends of the fields' lines (`make docs`).
+`make docs` makes docs/result.md and docs/result.schema.json from the docstrings here and from the
+comments at the ends of the fields' lines.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from harness.measure.audit import Audit, Little
-from harness.measure.gpuside import GpuFigures
-from harness.measure.interference import ArrivalFigures, GapFigures
-from harness.measure.power import PlateauKnee, PowerKnee
-from harness.measure.seats import MaxNumSeqs
-from harness.measure.selfcheck import ClientFigures
-from harness.measure.serverside import ServerFigures
-from harness.measure.slo import Slo, quantile_name
+from harness.measure.diagnosis.audit import Audit, Little
+from harness.measure.diagnosis.gpu_window import GpuFigures
+from harness.measure.diagnosis.instrument import ClientFigures
+from harness.measure.diagnosis.interference import ArrivalFigures, GapFigures
+from harness.measure.diagnosis.server_window import ServerFigures
+from harness.measure.diagnosis.slots import MaxNumSeqs
+from harness.measure.diagnosis.trace_split import TracedSplit
+from harness.measure.diagnosis.ttft_split import TtftSplit
+from harness.measure.metrics import LATENCIES, SLO_METRICS
+from harness.measure.search.power import PlateauKnee, PowerKnee
+from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
-from harness.measure.traces import TracedSplit
-from harness.measure.ttft_split import TtftSplit
-from harness.measure.typed import from_json
+from harness.measure.typed_json import from_json
 from harness.units import SECOND
 
 Json = dict[str, Any]
@@ -33,13 +34,15 @@ SCHEMA_VERSION = 1
 class Latency:
     """One latency. A quantile is an observed value, of rank ceil(q (n - 1)) counted from 0.
 
+    Those of the gaps between tokens are within 0.1% of it.
+
     Failed requests are infinite, "inf". Intervals are [lower end, upper end]; with too few values
     above a quantile its upper end is null: it is at least the lower end.
     """
 
     n: int = 0  # observations, failed ones included
     n_failed: int = 0  # of them infinite
-    effective_n: float = 0  # independent observations that would know the p95 as well
+    effective_n: float = 0  # independent observations with the same information about the p95
     mean: float = nan  # of the finite ones, ms
     max: float = nan  # of the finite ones, ms
     p50: float = nan  # median, ms
@@ -70,17 +73,53 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """Output speed of requests, tokens/s: the inverse of TPOT, so its slow tail is the lower one.
+
+    A failed request, and one that ended without a token, has 0. A quantile is an observed value, of
+    rank floor(q (n - 1)) counted from 0. An interval without a lower end begins at 0.
+    """
+
+    n: int = 0  # observations, failed ones included
+    n_failed: int = 0  # of them 0
+    effective_n: float = 0  # independent observations with the same information about the p5
+    mean: float = nan  # of those above 0, tokens/s
+    p50: float = nan  # median, tokens/s
+    p50_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p50_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p10: float = nan  # 10th percentile, tokens/s
+    p10_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p10_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p5: float = nan  # 5th percentile, tokens/s
+    p5_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p5_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+    p1: float = nan  # 1st percentile, tokens/s
+    p1_ci95: Interval = (nan, nan)  # its 95% confidence interval, tokens/s
+    p1_instrument: Interval = (nan, nan)  # bounds that the time stamps leave, tokens/s
+
+    @classmethod
+    def of(cls, block: Json) -> Speed:
+        """Of the figures as `figures.speed_block` has them."""
+        return from_json(cls, {key: value for key, value in block.items() if value is not None})
+
+    def at(self, name: str) -> tuple[float, float, float]:
+        """As `Latency.at`."""
+        lo, hi = getattr(self, f"{name}_ci95", (nan, nan))
+        return float(getattr(self, name, nan)), lo, hi
+
+
+@dataclass(frozen=True, slots=True)
 class SloResult:
-    """What a level, or the run, says of one SLO."""
+    """The verdict on one SLO, of a level or of the run."""
 
     slo: str  # as asked for: ttft_p95=500ms; max_errors=1%
     verdict: Verdict  # whether it was met
-    observed: float = nan  # the quantile that the SLO is on, ms
-    users: int | None = None  # the level that this is of
-    n: int = 0  # observations; 0 of a search
-    n_over: float = 0  # of them over the limit; failed requests count as over
+    observed: float = nan  # the quantile that the SLO limits, ms or tokens/s
+    users: int | None = None  # the level
+    n: int = 0  # observations; 0 in a search
+    n_over: float = 0  # observations over the limit; failed requests count as over
     allowed: float = nan  # share that may be over
-    needs_more: int | None = None  # requests that would decide it, about; null: unknown
+    needs_more: int | None = None  # about how many more requests would decide it; null: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +137,9 @@ class Level:
     index: int  # its place in the run, from 0: `level` of the frames
     users: int  # concurrent requests
     purpose: Purpose = Purpose.hold  # why it was held
-    decision: Decision = Decision.inconclusive  # of the search's test, of all its holds so far
+    decision: Decision = Decision.inconclusive  # of the search's test, over all its holds
     reason: str = ""  # of the decision
-    slos: tuple[SloResult, ...] = ()  # of this level, where it was given (run, sweep)
+    slos: tuple[SloResult, ...] = ()  # of this level, if it was given (run, sweep)
     chosen_ns: int = 0  # when the level was asked for, ns since 1970
     start_ns: int = 0  # when its users were all there and busy, ns since 1970
     settled_ns: int = 0  # when the warm-up ended and the measured window began, ns since 1970
@@ -112,21 +151,24 @@ class Level:
     ttft_ms: Latency = field(default_factory=Latency)  # time to first token
     ttfot_ms: Latency = field(default_factory=Latency)  # time to the first token of the answer
     itl_ms: Latency = field(default_factory=Latency)  # inter-token latency, per event
+    itl_per_token_ms: Latency = field(default_factory=Latency)  # inter-token latency, per token
     tpot_ms: Latency = field(default_factory=Latency)  # time per output token
+    tps: Speed = field(default_factory=Speed)  # output speed per request, tokens/s
     e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
     requests_per_s: float = nan  # requests that succeeded in the window, per second
     goodput_per_s: float = nan  # of these, requests that met every SLO, per second
+    tokens_per_event: float = nan  # mean number of tokens that an event carried
     exact_share: float = nan  # share of the events with an exact time stamp
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
     little: Little | None = None  # Little's law
     audit: Audit | None = None  # the client's tokens against the server's
-    ttft_split: TtftSplit = field(default_factory=TtftSplit)  # where the mean TTFT goes
-    ttft_traced: TracedSplit | None = None  # the same by request, where the server sent traces
-    server: ServerFigures = field(default_factory=ServerFigures)  # what the server showed
-    gpu: GpuFigures = field(default_factory=GpuFigures)  # what the GPUs showed
-    client: ClientFigures = field(default_factory=ClientFigures)  # the load generator on itself
+    ttft_split: TtftSplit = field(default_factory=TtftSplit)  # the parts of the mean TTFT
+    ttft_traced: TracedSplit | None = None  # the same per request, if the server sent traces
+    server: ServerFigures = field(default_factory=ServerFigures)  # the server's figures
+    gpu: GpuFigures = field(default_factory=GpuFigures)  # the GPUs' figures
+    client: ClientFigures = field(default_factory=ClientFigures)  # the load generator's figures
     gaps: GapFigures = field(default_factory=GapFigures)  # how token gaps follow arriving prompts
     arrivals: ArrivalFigures = field(default_factory=ArrivalFigures)  # how requests arrived
 
@@ -142,33 +184,32 @@ class Level:
 
     @property
     def result(self) -> str:
-        """In a word: of a search its decision, of a level that was given its SLOs' verdict."""
+        """In a word: the decision in a search, else the worst verdict of its SLOs."""
         if self.decision != Decision.held:
             return self.decision
         verdicts = [one.verdict for one in self.slos]
         return next((verdict for verdict in WORST_FIRST if verdict in verdicts), "measured")
 
     def latency(self, key: str) -> Latency:
-        """Of ttft, ttfot, itl, tpot or e2e."""
-        found: Latency = getattr(self, f"{key}_ms")
+        """Of one of LATENCIES."""
+        found: Latency = getattr(self, LATENCIES[key].field)
         return found
 
     def observed(self, slo: Slo) -> float:
-        """The quantile that an SLO is on, ms; NaN of one that no level keeps."""
-        name = f"p{quantile_name(slo.q)}"
-        return float(getattr(self.latency(slo.metric), name, nan))
+        """The quantile that an SLO limits, in its unit; NaN if levels do not have it."""
+        return float(getattr(getattr(self, SLO_METRICS[slo.metric].field), slo.statistic, nan))
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
     """The largest number of concurrent requests at which every SLO is met."""
 
-    holds: int | None = None  # promised: the highest level that passed; null: none
+    holds: int | None = None  # the highest level that passed, which is what we promise; null: none
     estimate: int | None = None  # best estimate; null: none
     fails_by: int | None = None  # lowest level above the estimate that failed; null: none
     ci95: tuple[int | None, int | None] = (None, None)  # 95% interval of the estimate
     criterion: str = ""  # the SLOs; power: it was searched without one
-    measured_at_users: int | None = None  # level that the figures below are of: `holds`, if any
+    measured_at_users: int | None = None  # level of the figures below: `holds`, if any
     ttft_p95_ms: float = nan  # p95 time to first token, of all its holds together
     ttft_p95_ms_ci95: Interval = (nan, nan)  # its 95% confidence interval
     itl_p95_ms: float = nan  # p95 inter-token latency, of all its holds together
@@ -180,9 +221,9 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What was asked of a knee: `--at-least`, `--baseline`."""
+    """A requirement on the knee: `--at-least`, `--baseline`."""
 
-    name: str  # as its JUnit test case is called
+    name: str  # name of its JUnit test case
     verdict: Verdict  # whether it was met
     sentence: str  # for a person
 
@@ -191,8 +232,8 @@ class Gate:
 class Target:
     """What was measured."""
 
-    url: str = ""  # of the server
-    model: str = ""  # as the server names it
+    url: str = ""  # URL of the server
+    model: str = ""  # the server's name of the model
     simulated: bool = False  # the embedded engine: no real server was measured
     gpu: str = ""  # of the simulator: the GPU that it models
     versions: dict[str, str] = field(default_factory=dict)  # of the server and of this client
@@ -213,9 +254,9 @@ class Bottleneck:
     bound_by: str = ""  # a name of RULES, or undecided
     sentence: str = ""  # for a person
     confidence: float = 0  # from 0 to 1
-    window: str = ""  # which level's figures these are
-    evidence: tuple[str, ...] = ()  # figures that speak for it
-    ruled_out: tuple[str, ...] = ()  # every other name, with why
+    window: str = ""  # the level that the figures are of
+    evidence: tuple[str, ...] = ()  # figures that support it
+    ruled_out: tuple[str, ...] = ()  # every other name, with the reason
     try_next: tuple[str, ...] = ()  # what to change, best first
 
 
@@ -228,21 +269,21 @@ class Result:
     exit_code: int = 0  # of the command
     schema_version: int = SCHEMA_VERSION  # of this file
     target: Target = field(default_factory=Target)  # what was measured
-    slos: tuple[SloResult, ...] = ()  # each SLO at the level where it fares worst, or that holds
-    errors: SloResult | None = None  # where more requests failed than --max-errors allows
+    slos: tuple[SloResult, ...] = ()  # each SLO at its worst level, or at the level that holds
+    errors: SloResult | None = None  # if more requests failed than --max-errors allows
     knee: Knee | None = None  # of a search
-    gates: tuple[Gate, ...] = ()  # what was asked of the knee: they decide the exit code
+    gates: tuple[Gate, ...] = ()  # requirements on the knee: they decide the exit code
     levels: tuple[Level, ...] = ()  # in the order of the run
-    bottleneck: Bottleneck | None = None  # of a search that met a limit
-    power: PowerKnee | None = None  # of a search: most throughput for the latency
-    plateau: PlateauKnee | None = None  # of a search: lowest level near the highest throughput
-    client: Json = field(default_factory=dict)  # what the load generator shows of itself, whole run
+    bottleneck: Bottleneck | None = None  # in a search that met a limit
+    power: PowerKnee | None = None  # in a search: most throughput for the latency
+    plateau: PlateauKnee | None = None  # in a search: lowest level near the highest throughput
+    client: Json = field(default_factory=dict)  # the load generator's figures, whole run
     lacking: tuple[str, ...] = ()  # metrics that the server does not export
     invalid_reason: str = ""  # why the figures must not be used
-    commonest_error: str = ""  # what most of the failed requests ended with
+    commonest_error: str = ""  # the most frequent error of the failed requests
     interrupted: bool = False  # Ctrl-C or SIGTERM
-    damage: tuple[str, ...] = ()  # what of the run folder could not be read
-    replay_differences: tuple[str, ...] = ()  # where the records say otherwise than the live search
+    damage: tuple[str, ...] = ()  # parts of the run folder that could not be read
+    replay_differences: tuple[str, ...] = ()  # where a replay differs from the live search
     compat: Json | None = None  # other tools' definitions on the same requests
 
     @property

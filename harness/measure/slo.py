@@ -1,25 +1,29 @@
-"""What users were promised: `ttft_p95=500ms` means 95% of the TTFTs are at most 500 ms."""
+"""SLOs, limits on latencies: `ttft_p95=500ms` means that 95% of the TTFTs are at most 500 ms."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from harness.errors import ConfigError, closest
-from harness.units import duration_ns, exact_ns
+from harness.measure.metrics import GAPS, LATENCIES, SLO_METRICS, SPEEDS
+from harness.units import MS, SECOND, duration_ns, exact_ns
 
-LATENCIES: Final = ("ttft", "ttfot", "itl", "tpot", "e2e")
 _FORM = re.compile(r"(?P<metric>\w+?)(_(?P<q>p[0-9.]+|mean|avg|median|max|min))?=(?P<limit>.+)")
 _QUANTILES = re.compile(r"p([5-9][0-9]|999)")
+_LOWER_QUANTILES = re.compile(r"p([1-9]|[1-4][0-9]|50)")
+_PER_SECOND = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:(?:tok|tokens)?/s)?\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The share of `metric` above `limit_ns` may be at most `allowed`."""
+    """The share of `metric` above `limit_ns` may be at most `allowed`.
 
-    metric: str  # one of LATENCIES
-    q: float  # 0.95 for p95
-    limit_ns: int
+    For an output speed, the limit is its inverse, the time per token: slower is above it.
+    """
+
+    metric: str  # one of PROMISED
+    q: float  # 0.95 for p95, and for a speed's p5
+    limit_ns: float
 
     @property
     def allowed(self) -> float:
@@ -27,24 +31,53 @@ class Slo:
         return round(1 - self.q, 6)
 
     @property
+    def statistic(self) -> str:
+        """`p95`."""
+        return statistic(self.metric, self.q)
+
+    @property
+    def speed(self) -> bool:
+        """Whether it is a limit on tokens/s, where more is better."""
+        return self.metric in SPEEDS
+
+    @property
+    def limit(self) -> float:
+        """The limit for people: in ms, or in tokens/s."""
+        return per_second(self.limit_ns) if self.speed else self.limit_ns / MS
+
+    @property
+    def unit(self) -> str:
+        """The unit of `limit`."""
+        return SLO_METRICS[self.metric].unit
+
+    @property
+    def beyond(self) -> str:
+        """The side of the limit on which an observation misses it."""
+        return "under" if self.speed else "over"
+
+    @property
     def name(self) -> str:
         """`ttft_p95`."""
-        return f"{self.metric}_p{quantile_name(self.q)}"
+        return f"{self.metric}_{self.statistic}"
 
     def __str__(self) -> str:
-        """`ttft_p95=500ms`: what `parse` reads as the same SLO, for run.json holds it so."""
-        return f"{self.name}={exact_ns(self.limit_ns)}"
+        """`ttft_p95=500ms`, as stored in run.json; `parse` reads it back."""
+        limit = f"{self.limit:.12g}" if self.speed else exact_ns(int(self.limit_ns))
+        return f"{self.name}={limit}"
 
     @classmethod
     def parse(cls, text: str) -> "Slo":
         """Read `ttft_p95=500ms`; p99.9 is p999. Raises ConfigError with an example."""
         match = _FORM.fullmatch(text.strip())
-        if match is None or match["metric"] not in LATENCIES:
+        if match is None or match["metric"] not in SLO_METRICS:
             metric = closest(match["metric"] if match else "", LATENCIES, "ttft")
             raise ConfigError(
-                f"--slo is {text!r}, and SLOs are limits on latencies: expected METRIC_pQQ=LIMIT "
-                f"with a metric of {', '.join(LATENCIES)}; try '{metric}_p95=500ms'."
+                f"--slo is {text!r}, and SLOs are limits on latencies and output speed: "
+                f"expected METRIC_pQQ=LIMIT with a metric of {', '.join(SLO_METRICS)}; "
+                f"try '{metric}_p95=500ms'."
             )
+        if match["metric"] in SPEEDS:
+            return cls._parse_speed(text, match)
         digits = _QUANTILES.fullmatch((match["q"] or "").replace("p99.9", "p999"))
         if digits is None:
             raise ConfigError(
@@ -54,23 +87,48 @@ class Slo:
         limit_ns = duration_ns(match["limit"], f"the limit of --slo {text}")
         return cls(match["metric"], int(digits[1]) / 10 ** len(digits[1]), limit_ns)
 
+    @classmethod
+    def _parse_speed(cls, text: str, match: re.Match[str]) -> "Slo":
+        metric, limit = match["metric"], _PER_SECOND.fullmatch(match["limit"])
+        example = limit[1] if limit and float(limit[1]) > 0 else "30"
+        digits = _LOWER_QUANTILES.fullmatch(match["q"] or "")
+        if digits is None:
+            raise ConfigError(
+                f"--slo is {text!r}, and {metric} is a speed, whose slow requests are its lower "
+                f"tail: expected a quantile from p1 to p50; try '{metric}_p5={example}' (95% of "
+                f"the requests have at least {example} tokens/s)."
+            )
+        if limit is None or not float(limit[1]) > 0:
+            raise ConfigError(
+                f"the limit of --slo {text} is {match['limit']!r}: expected tokens per second, a "
+                f"number above zero; try '{metric}_p{digits[1]}={example}'."
+            )
+        return cls(metric, 1 - int(digits[1]) / 100, SECOND / float(f"{float(limit[1]):.12g}"))
+
 
 def check_slos(slos: Sequence[Slo], output_tokens: float) -> None:
-    """Each is on a quantile of its own, of what requests have. Raises ConfigError."""
+    """Check that no quantile has two limits and that requests have gaps. Raises ConfigError."""
     for slo in slos:
-        same = sorted(other.limit_ns for other in slos if other.name == slo.name)
+        same = sorted((s for s in slos if s.name == slo.name), key=lambda s: s.limit_ns)
         if len(same) > 1:
             raise ConfigError(
                 f"--slo {slo.name} is given {len(same)} times: expected one limit for each "
-                f"quantile; try --slo {slo.name}={exact_ns(same[0])} alone."
+                f"quantile; try --slo {same[0]} alone."
             )
-        if slo.metric in ("itl", "tpot") and output_tokens < 2:  # noqa: PLR2004 - a gap's ends
+        if slo.metric in {*GAPS, *SPEEDS, "tpot"} and output_tokens < 2:  # noqa: PLR2004 - a gap's ends
             raise ConfigError(
                 f"--slo {slo} is on the time between output tokens, and a request has one: "
                 "expected two or more; try --output-tokens 16."
             )
 
 
-def quantile_name(q: float) -> str:
-    """`50`, `95`, `999`: the digits after the point, two at least."""
-    return f"{q:.3f}"[2:].removesuffix("0")
+def statistic(metric: str, q: float) -> str:
+    """`p50`, `p95`, `p999`; for a speed, whose q is that of its slow tail, `p5`."""
+    if metric in SPEEDS:
+        return f"p{round(100 * (1 - q))}"
+    return "p" + f"{q:.3f}"[2:].removesuffix("0")
+
+
+def per_second(ns: float) -> float:
+    """The speed in tokens/s of a time per token in ns, to twelve digits; 0 if infinite."""
+    return float(f"{SECOND / max(ns, 1):.12g}")

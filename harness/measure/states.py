@@ -1,11 +1,11 @@
-"""Every state that a run, a level or a test can be in, as words of result.json."""
+"""The states of a run, a level or a test, as words of result.json."""
 
 from enum import StrEnum
 from typing import Final
 
 
 class Decision(StrEnum):
-    """What the sequential test of a search says of a level."""
+    """The result of a search's sequential test of a level."""
 
     passed = "pass"  # every SLO is shown to be met there
     failed = "fail"  # an SLO is shown to be missed there, or too many requests failed
@@ -23,7 +23,7 @@ class Status(StrEnum):
     met = "met"  # levels that were given: every SLO of each is met
     missed = "missed"  # levels that were given: an SLO is missed, or too many requests failed
     measured = "measured"  # no SLO was asked for, so nothing was judged
-    inconclusive = "inconclusive"  # the evidence decides nothing yet
+    inconclusive = "inconclusive"  # the evidence is not enough to decide
     target_failed = "target_failed"  # most requests failed, also at a level that had passed
     invalid = "invalid"  # its figures must not be used
     interrupted = "interrupted"  # by Ctrl-C or SIGTERM
@@ -39,8 +39,18 @@ class Purpose(StrEnum):
     hold = "hold"  # it was asked for
 
 
+class StopRule(StrEnum):
+    """What ends a level, besides its limit and the budget."""
+
+    lean = "lean"  # a quick estimate is enough to climb on
+    decided = "decided"  # the sequential test
+    steady = "steady"  # its throughput is known
+    time = "time"  # its time only: the level was given
+    requests = "requests"  # its number of requests: the level was given
+
+
 class Verdict(StrEnum):
-    """What a run says of an SLO."""
+    """The verdict of a run on an SLO."""
 
     met = "met"  # shown: the share over the limit is below the share allowed
     missed = "missed"  # shown: it is above

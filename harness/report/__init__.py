@@ -1,1 +1,1 @@
-"""Layer 4: records to words and pictures, offline, from a run folder."""
+"""Layer 8: records to words and pictures, offline, from a run folder."""

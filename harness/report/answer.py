@@ -1,228 +1,314 @@
-"""The answer in plain words: one headline, then the bottleneck, the figures there, the capacity.
+"""The answer in plain words: a headline, then the bottleneck, its figures and the capacity.
 
-What is promised was shown: a knee's headline names the level that passed, not the best estimate.
+Only what was measured is promised: the headline of a knee names the level that passed, not the
+best estimate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isnan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.diagnosis.triage import (
+    SYMPTOMS,
+    TRIAGE_QUANTILE,
+    Symptom,
+    p95_limits_ns,
+    triage,
+)
+from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
-from harness.report.compat import as_text, beside
-from harness.report.explain import explained, knee_figures
-from harness.report.routing import routed
-from harness.report.say import Figure, count
-from harness.report.words import limit, sentence, slo_name
-from harness.units import MS
+from harness.report.numbers import Quantity, as_sentence, count_of, slo_bound, slo_limit, slo_name
+from harness.report.report_data import knee_figures
+from harness.report.tables import tool_comparisons, tools_as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.measure.result import Level, SloResult
-    from harness.report.facts import Facts
+    from harness.report.report_data import ReportData
 
 REQUESTS: Final = "concurrent request"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`tone`: good, bad or unsure; colors and badges follow it, never replace the words."""
+    """`tone`: good, bad or unsure; it sets the color of the badge."""
 
     badge: str
     tone: str
     headline: str
     sentences: list[str] = field(default_factory=list)
-    tables: list[str] = field(default_factory=list)  # lines, for a terminal only
+    tables: list[str] = field(default_factory=list)  # lines for the terminal only
     simulated: str = ""  # what was simulated; "": a real server was measured
 
     @property
     def text(self) -> str:
-        """All of it, for a terminal."""
         first = [f"Simulated: {self.simulated}."] if self.simulated else []
         return "\n".join([*first, self.headline, *self.sentences, *self.tables])
 
 
-def answer(facts: Facts) -> Answer:
-    """What the run found, whatever its status."""
-    told = STATUSES[facts.status](facts)
+def build_answer(facts: ReportData) -> Answer:
+    """The answer for any status."""
+    found = STATUSES[facts.status](facts)
     target = facts.result.target
     simulated = f"{target.label.removeprefix('simulated ')}, no real server" if target.label else ""
-    told = replace(
-        told, sentences=[*(gate.sentence for gate in facts.result.gates), *told.sentences]
+    found = replace(
+        found, sentences=[*(gate.sentence for gate in facts.result.gates), *found.sentences]
     )
     if simulated:
-        told = replace(told, badge=f"{told.badge} (simulated)")
-    return replace(told, tables=as_text(beside(facts)), simulated=simulated)
+        found = replace(found, badge=f"{found.badge} (simulated)")
+    return replace(found, tables=tools_as_text(tool_comparisons(facts)), simulated=simulated)
 
 
-def _found(facts: Facts) -> Answer:
+def _found(facts: ReportData) -> Answer:
     knee = facts.knee
     lo, hi = knee.ci95
     interval = f"95% interval {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
     if not facts.slos:
         headline = (
-            f"Throughput per waiting time peaks at {count(knee.estimate or 0, REQUESTS)} "
-            f"({interval}): beyond, each one more costs more latency than it brings throughput."
+            f"Throughput divided by latency peaks at {count_of(knee.estimate or 0, REQUESTS)} "
+            f"({interval}): beyond that, each additional request adds more latency than throughput."
         )
-        return Answer("power knee found", "good", headline, explained(facts))
+        return Answer("power knee found", "good", headline, explanation(facts))
     headline = (
-        f"Holds {count(knee.holds or 0, REQUESTS)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
+        f"Holds {count_of(knee.holds or 0, REQUESTS)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
         f"best estimate {knee.estimate:,} ({interval})."
     )
-    return Answer("knee found", "good", headline, explained(facts))
+    return Answer("knee found", "good", headline, explanation(facts))
 
 
-def _kept(facts: Facts) -> str:
-    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, of all holds of the level that holds."""
+def _kept(facts: ReportData) -> str:
+    """`p95 TTFT 450 ms (400 to 480) under 500 ms`, over all holds of the level that passed."""
     level, pooled = facts.result.at_knee, knee_figures(facts)
     parts = []
     for slo in facts.slos:
         name = slo_name(slo)
-        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} under {limit(slo)}")
+        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} {slo_bound(slo)}")
     return " and ".join(parts)
 
 
 def _observed(level: Level | None, slo: Slo) -> str:
     if level is None:
-        return str(Figure())
-    statistic, at_most = slo.name.partition("_")[2], slo.limit_ns / MS
-    return str(Figure.of(level.latency(slo.metric), statistic, at_most))
+        return str(Quantity())
+    seen = getattr(level, SLO_METRICS[slo.metric].field)
+    value, lo, hi = seen.at(slo.statistic)
+    return str(Quantity(value, lo, hi, slo.unit, slo.limit))
 
 
-def _slo_failed_at_min(facts: Facts) -> Answer:
+def _slo_failed_at_min(facts: ReportData) -> Answer:
     first = min(facts.used, key=lambda level: level.users, default=None)
     if first is None or not facts.slos:
-        return Answer("SLO missed at the lowest level", "bad", "The lowest level is too much.")
-    over = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[:1]
-    told = " and ".join(
-        f"{slo_name(slo)} is {_observed(first, slo)} at {count(first.users, REQUESTS)}, over the "
-        f"{limit(slo)} limit"
-        for slo in over
+        return Answer("SLO missed at the lowest level", "bad", "The lowest level already fails.")
+    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[
+        :1
+    ]
+    failures = " and ".join(
+        f"{slo_name(slo)} is {_observed(first, slo)} at {count_of(first.users, REQUESTS)}, "
+        f"{slo.beyond} the {slo_limit(slo)} limit"
+        for slo in missed
     )
-    headline = f"No level holds: {told}."
-    return Answer("SLO missed at the lowest level", "bad", headline, explained(facts))
+    headline = f"No level passes: {failures}."
+    return Answer("SLO missed at the lowest level", "bad", headline, explanation(facts))
 
 
-def _not_reached(facts: Facts) -> Answer:
-    most = facts.knee.holds or max((step.users for step in facts.used), default=0)
+def _not_reached(facts: ReportData) -> Answer:
+    highest = facts.knee.holds or max((level.users for level in facts.used), default=0)
     headline = (
-        f"Holds at least {count(most, REQUESTS)}, the most that was tried: {_kept(facts)}."
+        f"Holds at least {count_of(highest, REQUESTS)}, the highest level tried: {_kept(facts)}."
         if facts.slos
-        else f"Throughput per waiting time still grows at {count(most, REQUESTS)}, the most that "
-        "was tried."
+        else f"Throughput divided by latency still rises at {count_of(highest, REQUESTS)}, the "
+        "highest level tried."
     )
     next_step = "Raise --max-users to find the knee."
-    return Answer("knee not reached", "good", headline, [*explained(facts), next_step])
+    return Answer("knee not reached", "good", headline, [*explanation(facts), next_step])
 
 
-def _inconclusive(facts: Facts) -> Answer:
+def _inconclusive(facts: ReportData) -> Answer:
     if not facts.searched:
         return _held(facts)
     knee = facts.knee
-    told = f"Inconclusive: the measurements do not settle the knee{_bracket(facts)}."
+    headline = f"Inconclusive: the measurements do not determine the knee{_bracket(facts)}."
     if knee.estimate is not None and facts.slos:
-        told += (
+        headline += (
             f" Best estimate {knee.estimate:,} (95% interval {knee.ci95[0]:,} to {knee.ci95[1]:,})."
         )
     lacking = []
     if not knee.holds:
-        lacking.append("a level that is shown to pass")
+        lacking.append("a level that clearly passes")
     elif knee.ci95[1] is not None:
-        lacking.append("a level nearer to the knee that is shown to pass")
+        lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
-        lacking.append("a level that is shown to fail (--max-users)")
-    next_step = f"What would settle it: {' and '.join(lacking)}; try a longer --budget."
-    return Answer("inconclusive", "unsure", told, [*explained(facts), next_step])
+        lacking.append("a level that clearly fails (raise --max-users)")
+    next_step = f"Still needed: {' and '.join(lacking)}. Try a longer --budget."
+    return Answer("inconclusive", "unsure", headline, [*explanation(facts), next_step])
 
 
-def _target_failed(facts: Facts) -> Answer:
-    why = sentence(facts.result.invalid_reason)
+def _target_failed(facts: ReportData) -> Answer:
+    why = as_sentence(facts.result.invalid_reason)
     *before, last = [s.users for s in facts.used if s.decision == Decision.failed] or [0]
-    then = f", and then at {last:,} too" if before else ""
-    where = f" at {count([*before, last][-2:][0], REQUESTS)}" if last else ""
+    then = f", and again at {last:,}" if before else ""
+    where = f" at {count_of([*before, last][-2:][0], REQUESTS)}" if last else ""
     headline = f"The server failed under load{where}{then}."
-    return Answer("server failed", "bad", headline, [why, *explained(facts, capacity=False)])
+    return Answer("server failed", "bad", headline, [why, *explanation(facts, capacity=False)])
 
 
-def _invalid(facts: Facts) -> Answer:
-    reasons = {level.reason for level in facts.steps if not level.usable}
+def _invalid(facts: ReportData) -> Answer:
+    reasons = {level.reason for level in facts.levels if not level.usable}
     given = facts.result.invalid_reason
     why = [given] if given else sorted(reasons - {""})
-    headline = "Result invalid: the figures must not be used."
-    return Answer("invalid", "bad", headline, [sentence(text) for text in why])
+    headline = "Result invalid: do not use these figures."
+    return Answer("invalid", "bad", headline, [as_sentence(text) for text in why])
 
 
-def _interrupted(facts: Facts) -> Answer:
-    if not facts.steps and not len(facts.run.table):
+def _interrupted(facts: ReportData) -> Answer:
+    if not facts.levels and not len(facts.run.table):
         return Answer("interrupted", "unsure", "Interrupted before anything was measured.")
-    seen, levels = count(len(facts.run.table), "request"), count(len(facts.steps), "level")
+    seen, levels = count_of(len(facts.run.table), "request"), count_of(len(facts.levels), "level")
     headline = f"Interrupted: {seen} and {levels} were measured{_bracket(facts)}."
-    return Answer("interrupted", "unsure", headline, explained(facts, capacity=False))
+    return Answer("interrupted", "unsure", headline, explanation(facts, capacity=False))
 
 
-def _held(facts: Facts) -> Answer:
-    """Levels that were given: each SLO with its verdict, then the figures."""
+def _held(facts: ReportData) -> Answer:
+    """Given levels: each SLO with its verdict, then the figures."""
     words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad")}
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
         badge, tone = "measured", "good"
-    said = facts.result.commonest_error
+    error = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
-    judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))  # the headline is what decided
-    verdicts = [verdict(one, said) for one in judged]
-    figures = [_figures(facts, step) for step in facts.used]
+    # The headline is the verdict that decided.
+    judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))
+    verdicts = [slo_sentence(one, error) for one in judged]
+    figures = [_figures(facts, level) for level in facts.used]
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
-    return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *routed(facts)])
+    return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *triage_sentences(facts)])
 
 
-def _figures(facts: Facts, step: Level) -> str:
+def _figures(facts: ReportData, level: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
     shown = [
-        f"{name} {Figure.of(step.latency(key), 'p95', facts.limit_ms(key))}"
-        for key, name in (("ttft", "p95 TTFT"), ("itl", "p95 ITL"))
+        f"p95 {name} {Quantity.of(level.latency(key), 'p95', facts.limit_ms(key))}"
+        for key, name in HEADLINES.items()
     ]
-    tokens = Figure(step.output_tokens_per_s, unit="output tokens/s")
-    return f"{count(step.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
+    speeds = [slo for slo in facts.slos if slo.speed]
+    shown += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in speeds]
+    tokens = Quantity(level.output_tokens_per_s, unit="output tokens/s")
+    return f"{count_of(level.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
 
 
-def verdict(one: SloResult, commonest_error: str = "") -> str:
+def slo_sentence(one: SloResult, commonest_error: str = "") -> str:
     """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
 
     Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
     """
-    at = f" at {count(one.users, REQUESTS)}" if one.users else ""
+    at = f" at {count_of(one.users, REQUESTS)}" if one.users else ""
     share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
     shares = f"({share:.1%}; {one.allowed:.1%} allowed)"
-    told = f"nothing was observed that {one.slo} is about"
+    detail = f"no observations for {one.slo}"
     if one.slo.startswith("max_errors"):
         mostly = f", most often with {commonest_error!r}" if commonest_error else ""
         return f"SLO missed: {one.n_over:,.0f} of {one.n:,} requests failed{at} {shares}{mostly}."
     if one.n:
-        told = f"{one.n_over:,.0f} of {one.n:,} over {one.slo} {shares}"
-    elif not isnan(one.observed):  # of a search: by its sequential test
-        told = str(Figure(one.observed, unit="ms", limit=Slo.parse(one.slo).limit_ns / MS))
-    line = f"{one.slo} {one.verdict}{at}: {told}"
+        beyond = Slo.parse(one.slo).beyond
+        detail = f"{one.n_over:,.0f} of {one.n:,} {beyond} {one.slo} {shares}"
+    elif not isnan(one.observed):  # a search decides by its sequential test
+        slo = Slo.parse(one.slo)
+        detail = str(Quantity(one.observed, unit=slo.unit, limit=slo.limit))
+    line = f"{one.slo} {one.verdict}{at}: {detail}"
     if one.verdict == Verdict.inconclusive and one.needs_more:
-        line += f"; about {count(one.needs_more, 'more request')} would decide it"
+        line += f"; about {count_of(one.needs_more, 'more request')} would decide it"
     elif one.verdict == Verdict.inconclusive and not isnan(one.observed) and not one.n:
         line += "; a longer --budget would decide it"
     return line + "."
 
 
-def _bracket(facts: Facts) -> str:
-    """`; passed at 48, failed at 56`, as far as levels were decided."""
+def _bracket(facts: ReportData) -> str:
+    """`: passed at 48, failed at 56`, as far as levels were decided."""
     passed = max((s.users for s in facts.used if s.decision == Decision.passed), default=0)
     above = [s.users for s in facts.used if s.decision == Decision.failed]
     failed = min(above, default=0)
-    told = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
-    return f": {', '.join(told)}" if told else ""
+    parts = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
+    return f": {', '.join(parts)}" if parts else ""
 
 
-STATUSES: Final[dict[Status, Callable[[Facts], Answer]]] = {
+def explanation(facts: ReportData, *, capacity: bool = True) -> list[str]:
+    """The bottleneck, the figures at the knee, and the number of replicas."""
+    lines = []
+    if (found := facts.result.bottleneck) is not None and found.sentence:
+        sure = f" (confidence {found.confidence:.2g})" if found.confidence > 0 else ""
+        lines.append(f"Bottleneck: {found.sentence.rstrip('.')}{sure}.")
+        if found.try_next:
+            lines.append(f"Try next: {found.try_next[0]}.")
+    lines += triage_sentences(facts)
+    lines += knee_sentences(facts)
+    if capacity:
+        lines += _replicas(facts)
+    return lines
+
+
+def knee_sentences(facts: ReportData) -> list[str]:
+    """`At 34: p95 TTFT 434 ms (397 to 459), ...`; empty when nothing was measured."""
+    figures = [figure for figure in knee_figures(facts).items() if figure[1].known]
+    if not figures:
+        return []
+    parts = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
+    return [f"At {facts.measured_at:,}: {', '.join(parts)}."]
+
+
+def _replicas(facts: ReportData) -> list[str]:
+    """The replicas for U users: U over the lower end of the interval, rounded up."""
+    promised = facts.status in (Status.found, Status.not_reached)
+    each = facts.knee.holds or facts.knee.ci95[0] or 0
+    if not promised or each < 1:
+        return []
+    planned = facts.config.get("plan_users")
+    if not planned:
+        if facts.status != Status.found:
+            return []
+        return [f"Each replica holds {each:,}, so U users need R = ceil(U / {each:,}) replicas."]
+    need = -(-int(planned) // each)
+    users = count_of(int(planned), "user")
+    division = f"R = ceil({int(planned):,} / {each:,}) = {count_of(need, 'replica')}"
+    if facts.status != Status.found:  # an upper bound: the knee may be higher
+        return [f"Each replica holds at least {each:,}, so {users} need at most {division}."]
+    return [f"Each replica holds {each:,}, so {users} need {division}."]
+
+
+def triage_sentences(facts: ReportData) -> list[str]:
+    """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
+    ttft_ns, itl_ns = p95_limits_ns(facts.slos)
+    knee = facts.knee.estimate or 0
+    for levels in facts.by_users:
+        level = max(levels, key=lambda one: one.seconds)
+        if level.users <= knee or not _shown_over(level):
+            continue
+        ttft, itl = (_sign_ns(level, sign) for sign in SYMPTOMS)
+        found = triage(ttft, itl, ttft_ns, itl_ns)
+        if found.over:
+            return [f"At {count_of(level.users, 'concurrent request')} {found.sentence}."]
+    return []
+
+
+def _shown_over(level: Level) -> bool:
+    """Whether the level was decided to break a limit; an undecided one is never reported."""
+    missed = any(one.verdict == Verdict.missed for one in level.slos)
+    by_failures = (
+        level.n_failed > (1 - TRIAGE_QUANTILE) * level.ttft_ms.n
+    )  # neither queue nor batch is the cause
+    return (missed or level.decision == Decision.failed) and not by_failures
+
+
+def _sign_ns(level: Level, sign: Symptom) -> float:
+    """Infinite if the share over the limit is too large: failed requests have no latency."""
+    over = level.over_share.get(f"{sign.metric}_p95", nan)
+    return nan if isnan(over) else inf if over > 1 - TRIAGE_QUANTILE else 0.0
+
+
+STATUSES: Final[dict[Status, Callable[[ReportData], Answer]]] = {
     Status.found: _found,
     Status.slo_failed_at_min: _slo_failed_at_min,
     Status.not_reached: _not_reached,

@@ -1,6 +1,6 @@
-"""Figures as inline SVG: the same bytes each time, text as text, colours from the page's CSS.
+"""Figures as inline SVG: the same bytes each time, text as text, colors from the page's CSS.
 
-Matplotlib draws with the placeholder colours below; each is then replaced by a CSS variable, so
+Matplotlib draws with the placeholder colors below; each is then replaced by a CSS variable, so
 that one drawing serves light, dark and print. Sizes are CSS pixels at full width.
 """
 
@@ -46,11 +46,12 @@ def drawing(
     width: int, height: int, ratios: tuple[int, ...] = (1,)
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure of so many pixels, with axes of these relative heights that share x."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it announces its font cache
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs that it builds its font cache
     import matplotlib as mpl  # noqa: PLC0415 - 0.4 s, and only reports draw
     from matplotlib import artist  # noqa: PLC0415
 
-    described = artist.kwdoc  # writes each class's documentation: a fifth of the import
+    # Matplotlib generates documentation for each class on import, which takes a fifth of the time.
+    described = artist.kwdoc
     artist.kwdoc = lambda artist: ""  # noqa: ARG005 - its name
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -78,11 +79,13 @@ def to_svg(figure: Figure, name: str, label: str, *, top: int = TOP, right: int 
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # Placeholder colors become CSS variables, so that one chart serves light, dark and print.
     for color, variable in VARIABLES.items():
         text = text.replace(color, f"var({variable})")
+    # The ids of several charts on one page must not clash, as clip paths refer to them.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
-    # matplotlib names its own font; the page's is inherited
+    # Drop matplotlib's font family, so that the text inherits the font of the page.
     text = re.sub(r"font: ((?:\w+ )?)([\d.]+)px [^;\"]*", _font, text)
     head, rest = text.split(">", 1)
     box = re.search(r'viewBox="[^"]+"', head)
@@ -92,10 +95,10 @@ def to_svg(figure: Figure, name: str, label: str, *, top: int = TOP, right: int 
 
 
 def _make_room(figure: Figure, top: int, right: int) -> None:
-    """Margins as wide as the labels on the ticks.
+    """Set margins from the lengths of the tick labels.
 
-    Constrained layout finds about the same by measuring every text twice, which takes as long as
-    all the rest of a drawing.
+    Constrained layout gives about the same result, but it measures every text twice and doubles the
+    time of a chart.
     """
     rows = figure.axes
 

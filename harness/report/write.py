@@ -1,55 +1,85 @@
-"""REPORTERS: the formats that a run folder is reported in; each is one function of the facts."""
+"""REPORTERS: the report formats of a run folder; each is a function of the report data."""
 
 from __future__ import annotations
 
 import csv
 import io
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.typed import to_json
-from harness.report import waterfall
-from harness.report.answer import answer
-from harness.report.cells import table_row
-from harness.report.compat import as_markdown, beside
-from harness.report.facts import Facts
-from harness.report.page import html
-from harness.report.words import in_markdown, one_line, ruled
+from harness.errors import one_line
+from harness.measure.result import Bottleneck
+from harness.measure.typed_json import to_json
+from harness.report import tables
+from harness.report.answer import build_answer
+from harness.report.curves import curve_charts
+from harness.report.distributions import distribution_charts
+from harness.report.numbers import as_sentence, count_of, escape_markdown
+from harness.report.report_data import ReportData, as_mapping
+from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
+from harness.report.timeline import timeline_chart
+from harness.report.waterfall import waterfall_chart
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import flat
-from harness.runfolder.writer import RunFolder
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.measure.records.token_gaps import WindowGaps
     from harness.measure.result import Level, Result
     from harness.report.answer import Answer
-    from harness.runfolder.reader import Run
+    from harness.runfolder.folder_reader import Run
 
-MD_COLUMNS: Final = ("Users", "Result", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting")
-FIRST: Final = ("concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes")
-SAID: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")  # in FIRST
+MARKDOWN_COLUMNS: Final = (
+    "Users",
+    "Result",
+    "n",
+    "p95 TTFT, ms",
+    "p95 ITL, ms",
+    "Tokens/s",
+    "Waiting",
+)
+FIRST_COLUMNS: Final = (
+    "concurrency",
+    "mean_e2e_s",
+    "p95_e2e_s",
+    "qps",
+    "tok_s",
+    "gpu_util_pct",
+    "notes",
+)
+REPEATED_FIELDS: Final = (
+    "users",
+    "reason",
+    "slos",
+    "output_tokens_per_s",
+    "requests_per_s",
+)  # in FIRST
 
 
-def markdown(facts: Facts, told: Answer) -> str:
-    """Short enough for a comment on a pull request; what the folder lost is said there too."""
-    rows = [table_row(facts, step) for step in facts.steps]
+def markdown(facts: ReportData, found: Answer) -> str:
+    """Short enough for a pull request comment; it includes any damage of the folder."""
+    rows = [{name: row[name] for name in MARKDOWN_COLUMNS} for row in tables.level_rows(facts)]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
-    lines = [f"Simulated: {in_markdown(told.simulated)}.", ""] if told.simulated else []
-    lines += [f"**{in_markdown(told.headline)}**"]
-    if told.sentences or lost:
-        lines += ["", *map(in_markdown, [*told.sentences, *lost])]
+    lines = [f"Simulated: {escape_markdown(found.simulated)}.", ""] if found.simulated else []
+    lines += [f"**{escape_markdown(found.headline)}**"]
+    if found.sentences or lost:
+        lines += ["", *map(escape_markdown, [*found.sentences, *lost])]
     if rows:
-        lines += ["", f"| {' | '.join(MD_COLUMNS)} |", ruled(MD_COLUMNS, "Result")]
-        lines += [f"| {' | '.join(in_markdown(row[c]) for c in MD_COLUMNS)} |" for row in rows]
-    lines += waterfall.as_markdown(facts)
-    lines += as_markdown(beside(facts))
+        lines += ["", *tables.markdown(rows, "Result")]
+    if split := tables.ttft_split(facts):
+        lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
+        lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
+        lines += ["", "</details>"]
+    lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
     return "\n".join([*lines, ""])
 
 
-def steps_csv(facts: Facts, told: Answer) -> str:  # noqa: ARG001 - one signature for all
-    """One line per step: the columns of FIRST, then every other figure of the step."""
-    rows = [csv_row(step) for step in facts.steps]
-    columns = list(dict.fromkeys([*FIRST, *(key for row in rows for key in row)]))
+def levels_csv(facts: ReportData, found: Answer) -> str:  # noqa: ARG001 - one signature for all
+    """One line per level: FIRST_COLUMNS, then every other figure of the level."""
+    rows = [csv_row(level) for level in facts.levels]
+    columns = list(dict.fromkeys([*FIRST_COLUMNS, *(key for row in rows for key in row)]))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -57,20 +87,20 @@ def steps_csv(facts: Facts, told: Answer) -> str:  # noqa: ARG001 - one signatur
     return out.getvalue()
 
 
-def csv_row(step: Level) -> dict[str, object]:
-    """FIRST, then what they do not say, flat: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
-    data: dict[str, Any] = to_json(step)
-    e2e = step.e2e_ms
+def csv_row(level: Level) -> dict[str, object]:
+    """FIRST_COLUMNS, then the rest: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
+    data: dict[str, Any] = to_json(level)
+    e2e = level.e2e_ms
     row: dict[str, object] = {
-        "concurrency": step.users,
+        "concurrency": level.users,
         "mean_e2e_s": _seconds(e2e.mean),
         "p95_e2e_s": _seconds(e2e.p95),
         "qps": data.get("requests_per_s"),
         "tok_s": data.get("output_tokens_per_s"),
-        "gpu_util_pct": step.gpu.util_pct_mean,
-        "notes": one_line(f"{step.decision}: {data.get('reason') or ''}").rstrip(": "),
+        "gpu_util_pct": level.gpu.util_pct_mean,
+        "notes": one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": "),
     }
-    rest = {key: value for key, value in data.items() if key not in SAID}
+    rest = {key: value for key, value in data.items() if key not in REPEATED_FIELDS}
     for key, value in flat(rest).items():
         row[key] = one_line(value) if isinstance(value, str) else value
     return row
@@ -80,18 +110,58 @@ def _seconds(ms: float) -> object:
     return "" if ms != ms else round(ms / 1e3, 6)  # noqa: PLR0124 - NaN test
 
 
-REPORTERS: Final[dict[str, Callable[[Facts, Answer], str]]] = {
+def html(facts: ReportData, build_answer: Answer) -> str:
+    """A self-contained page with the answer first."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
+
+    environment = Environment(
+        loader=PackageLoader("harness.report"), autoescape=True, undefined=StrictUndefined
+    )
+    environment.filters["sentence"] = as_sentence
+    command = facts.run.info.get("command")
+    return environment.get_template("report.html.j2").render(
+        title=f"vllm-harness: {build_answer.headline}",
+        answer=build_answer,
+        cards=tables.tiles(facts),
+        curves=curve_charts(facts),
+        distributions=distribution_charts(facts),
+        waterfall=waterfall_chart(facts),
+        split=tables.ttft_split(facts),
+        buckets=tables.ttft_buckets(facts),
+        split_words=tables.ttft_split_note(facts),
+        traced=tables.ttft_traced(facts),
+        timeline=timeline_chart(facts),
+        verdict=facts.result.bottleneck or Bottleneck(),
+        searched=facts.searched,
+        knee=facts.knee.estimate is not None,
+        simulated=facts.result.target.label,
+        levels=tables.level_rows(facts),
+        beside=tables.tool_comparisons(facts),
+        instrument=instrument_rows(facts),
+        quantiles=tables.quantile_rows(facts),
+        at_users=count_of(facts.measured_at, "user") if facts.measured_at else "",
+        clients=tables.client_rows(facts),
+        unknown=limitations(facts),
+        settings=configuration_rows(facts),
+        command=shlex.join(map(str, command if isinstance(command, list) else [])),
+        started=str(as_mapping(facts.run.info.get("clock")).get("started", "")),
+        target=target_text(facts),
+        folder=shlex.quote(str(facts.config.get("folder") or facts.run.path)),
+    )
+
+
+REPORTERS: Final[dict[str, Callable[[ReportData, Answer], str]]] = {
     names.REPORT_MD: markdown,
-    names.STEPS_CSV: steps_csv,
+    names.LEVELS_CSV: levels_csv,
     names.REPORT_HTML: html,
 }
 
 
-def write_reports(run: Run, result: Result) -> Answer:
+def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
-    facts = Facts(run, result)
-    told = answer(facts)
+    facts = ReportData(run, result, gaps)
+    found = build_answer(facts)
     folder = RunFolder(run.path)
     for name, reporter in REPORTERS.items():
-        folder.write(name, reporter(facts, told))
-    return told
+        folder.write(name, reporter(facts, found))
+    return found

@@ -1,9 +1,15 @@
-/* A record's three arrays, packed and unpacked: `arrays.py` says the same in Python, and how. */
+/* A record's three arrays, packed and unpacked: `plainarrays.py` says the same in Python, and how.
+
+   What is written are the low bytes of each value, by memcpy: little-endian machines only, as the
+   assertion says. `arrays.py` refuses a LAYOUT_VERSION other than its own. */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#define LAYOUT_VERSION 1
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low bytes come first");
 
 /* Integers wrap around as numpy's do: what was read may be anything. */
 static int64_t add(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
@@ -130,8 +136,14 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int prepare(PyObject *module) {
+    return PyModule_AddIntConstant(module, "LAYOUT", LAYOUT_VERSION);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
+
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_arrays", .m_size = 0, .m_methods = methods,
+    PyModuleDef_HEAD_INIT, .m_name = "_arrays", .m_size = 0, .m_methods = methods, .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__arrays(void) { return PyModuleDef_Init(&module); }

@@ -1,15 +1,23 @@
-"""A record's three arrays in the fewest bytes: `codec` has the format. In C where that was built.
+"""Packs a record's three arrays into few bytes, in C if the extension was built; format: `codec`.
 
-`pack` and `unpack` take half of an encoding's time in Python, and a twentieth of it in C; the bytes
-are the same. In C they need no numpy, whose import takes a load process longer than its own code.
+`pack` and `unpack` take half of the encoding time in Python and a twentieth of it in C, with the
+same bytes. The C version does not need numpy, whose import takes longer than all other imports of a
+load process.
 """
 
 from __future__ import annotations
 
-try:
-    from harness.runfolder._arrays import pack, unpack
-except ImportError:  # there was no compiler
-    from harness.runfolder.plainarrays import pack_in_python as pack
-    from harness.runfolder.plainarrays import unpack_in_python as unpack
+from typing import Final
 
-__all__ = ["pack", "unpack"]
+from harness.extensions import load_extension
+
+LAYOUT: Final = 1  # as in `_arrays.c`
+WHY_PYTHON: Final = load_extension("harness.runfolder._arrays", LAYOUT)
+
+if not WHY_PYTHON:
+    from harness.runfolder._arrays import pack, unpack
+else:
+    from harness.runfolder.python_arrays import pack_in_python as pack
+    from harness.runfolder.python_arrays import unpack_in_python as unpack
+
+__all__ = ["WHY_PYTHON", "pack", "unpack"]

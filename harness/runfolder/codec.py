@@ -1,18 +1,19 @@
-"""RequestRecord <-> bytes: frames that end where they say, so that a torn file can still be read.
+"""Encodes RequestRecords as frames with a length and a checksum, so that a torn file is readable.
 
-A frame is a msgpack array `[version, crc32, bin32 payload]` with a header of fixed width, and a
-file is nothing but frames: any msgpack reader walks it, and ours finds the next frame after damage
-by the header's first bytes. The payload is a msgpack array: the record's numbers in the order of
-`NUMBERS`, then outcome, error, finish reason, the number of events n and three packed arrays:
+A frame is a msgpack array `[version, crc32, bin32 payload]` with a header of fixed width. A file
+consists of frames only: any msgpack reader can read it, and ours finds the next frame after damage
+by the first bytes of its header. The payload is a msgpack array: the record's numbers in the order
+of `NUMBER_FIELDS`, then outcome, error, finish reason, the number of events n, and three packed
+arrays:
 
-    at_ns          first differences, from sent_ns on
-    not_before_ns  as at_ns - not_before_ns (zero where the stamp is exact)
-    tokens         as they are
+    at_ns          first differences, starting at sent_ns
+    not_before_ns  as at_ns - not_before_ns (zero where the timestamp is exact)
+    tokens         unchanged
 
-and at last the numbers of LATER, which frames of older versions lack.
+and finally the numbers of LATER, which frames of older versions do not have.
 
-A packed array is `c` + one int64 when all n values are equal, else the width in bytes (`1`, `2`,
-`4`, `8`) + n signed integers. All little-endian. A token takes four bytes instead of twenty-four.
+A packed array is `c` + one int64 if all n values are equal, else the width in bytes (`1`, `2`, `4`,
+`8`) + n signed integers, all little-endian. A token takes four bytes instead of twenty-four.
 """
 
 from __future__ import annotations
@@ -22,137 +23,159 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
-from harness.measure.records import ARRAYS, Outcome, RequestRecord
+from harness.measure.records.request_record import ARRAYS, Outcome, RequestRecord
 from harness.runfolder.arrays import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VERSION: Final = 1
-# the order on disk: changing it needs a new version; a new number goes to the end of LATER, which
-# older readers pass over and whose numbers have defaults
-NUMBERS: Final = (
+# The order on disk: changing it needs a new VERSION. A new number goes to the end of LATER, which
+# older readers ignore and whose numbers have defaults.
+NUMBER_FIELDS: Final = (
     "worker", "number", "user", "scheduled_ns", "connect_ns", "sent_ns", "head_ns",
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
     "cached_tokens", "answer_index",
 )  # fmt: skip
-LATER: Final = ("events_before", "silent_events", "last_silent_ns")
-_PAYLOAD: Final = (*NUMBERS, "outcome", "error", "finish_reason", "n", *ARRAYS, *LATER)
+OPTIONAL_NUMBERS: Final = ("events_before", "silent_events", "last_silent_ns")
+VALUE_BYTES: Final = {b"1": 1, b"2": 2, b"4": 4, b"8": 8}  # bytes per value of a packed array
+# A damaged or malicious file may claim any length. A frame that claims more than these is invalid,
+# which bounds both the search for its end and the memory for its events.
+MAX_EVENTS: Final = 1 << 20  # of a request
+MAX_PAYLOAD_BYTES: Final = 1 << 25  # bytes: MAX_EVENTS of 24 bytes each, and some more
+INVALID_PAYLOAD: Final = (
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+)  # invalid payload
 
 # array of 3 | version (positive fixint) | uint32 crc32 | bin32 length; then the payload
 _HEADER: Final = struct.Struct(">BBBIBI")
 HEADER_BYTES: Final = _HEADER.size
 _ARRAY3, _UINT32, _BIN32 = 0x93, 0xCE, 0xC6
-_numbers: Final = attrgetter(*NUMBERS)
-_later: Final = attrgetter(*LATER)
+_numbers: Final = attrgetter(*NUMBER_FIELDS)
+_later: Final = attrgetter(*OPTIONAL_NUMBERS)
 OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _START: Final = bytes((_ARRAY3, VERSION, _UINT32))
 
 
 @dataclass(slots=True)
 class Decoded:
-    """Records of some bytes, in their order, and what could not be read."""
+    """Records in the order of their bytes, and the bytes that could not be read."""
 
     records: list[RequestRecord] = field(default_factory=list)
     torn_bytes: int = 0  # bytes of an unfinished last frame
-    damaged_bytes: int = 0  # bytes skipped to the next good frame, or of a frame we cannot read
+    damaged_bytes: int = 0  # skipped up to the next valid frame, or of an unreadable frame
 
 
-class Sealed(NamedTuple):
-    """A record as its frame, and what must be known of it without opening that."""
-
-    worker: int
-    number: int
-    outcome: Outcome
-    done_ns: int
-    error: str
-    frame: bytes
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """As the record's."""
-        return self.worker, self.number
-
-    def open(self) -> RequestRecord:
-        """The record."""
-        return decode(self.frame).records[0]
-
-
-def encode(record: RequestRecord | Sealed) -> bytes:
-    """One frame: that from which the record was decoded, if it was."""
-    if isinstance(record, Sealed) or record.frame:
-        return record.frame
-    return _frame(record)
-
-
-def _frame(record: RequestRecord) -> bytes:
+def encode(record: RequestRecord) -> bytes:
+    """Return the record as a frame; a decoded record keeps the frame that it was read from."""
     r = record
+    if r.frame:
+        return r.frame
     arrays = pack(r.sent_ns, r.at_ns, r.not_before_ns, r.tokens)
-    words = r.outcome.value, r.error, r.finish_reason
-    payload: bytes = msgpack.packb((*_numbers(r), *words, len(r.at_ns), *arrays, *_later(r)))
+    texts = r.outcome.value, r.error, r.finish_reason
+    payload: bytes = msgpack.packb((*_numbers(r), *texts, len(r.at_ns), *arrays, *_later(r)))
     crc, size = zlib.crc32(payload), len(payload)
     return _HEADER.pack(_ARRAY3, VERSION, _UINT32, crc, _BIN32, size) + payload
 
 
 def decode(data: bytes) -> Decoded:
-    """Every record whose frame is whole, wherever the bytes were cut. Never raises."""
+    """Return every record whose frame is complete, wherever the bytes were cut. Never raises."""
     result = Decoded()
     result.records.extend(decode_each(data, result))
     return result
 
 
 def decode_each(data: bytes, losses: Decoded) -> Iterator[RequestRecord]:
-    """The same one after another, so that they need not all be in memory."""
+    """Yield the records one at a time, so that they need not all be in memory."""
     end = 0
-    for start, stop in frames(data):
+    while True:
+        start, stop, whole = next_frame(data, end)
+        if not whole:
+            break
         losses.damaged_bytes += start - end
         end = stop
         frame = bytes(data[start:stop])
         try:
-            record = _record(msgpack.unpackb(frame[HEADER_BYTES:]))
-        except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError):
+            record = RecordRow.read(frame[HEADER_BYTES:]).record()
+        except INVALID_PAYLOAD:
             losses.damaged_bytes += stop - start
         else:
-            object.__setattr__(record, "frame", frame)  # frozen, but not known to anybody yet
+            object.__setattr__(record, "frame", frame)  # frozen, but nobody else has it yet
             yield record
     losses.torn_bytes = len(data) - end
 
 
-def frames(data: bytes | bytearray, more: int = 0) -> Iterator[tuple[int, int]]:
-    """(start, stop) of each frame with a right checksum.
+def next_frame(data: bytes, at: int, more: int = 0) -> tuple[int, int, bool]:
+    """Return (start, stop, True) of the first frame at or after `at` with a valid checksum.
 
-    `more` bytes are to come after these: where a frame may reach into them, the search ends.
+    If there is none, return (start, stop, False): no frame begins before `start`. One that needs
+    the bytes up to `stop` may begin there, if `more` bytes follow these.
     """
-    start = data.find(_START)
-    while start >= 0:
+    # The header's first three bytes mark a frame, but arrays may contain the same bytes by chance.
+    # A candidate counts only if its length is possible and its checksum matches; else the search
+    # continues one byte later.
+    while (start := data.find(_START, at)) >= 0:
         payload = start + HEADER_BYTES
         if payload > len(data):
-            return
+            return start, payload, False
         *_, crc, kind, size = _HEADER.unpack_from(data, start)
         stop = payload + size
-        if kind == _BIN32 and len(data) < stop <= len(data) + more:
-            return
-        if (
-            kind == _BIN32
-            and stop <= len(data)
-            and zlib.crc32(memoryview(data)[payload:stop]) == crc
-        ):
-            yield start, stop
-            start = data.find(_START, stop)
-        else:
-            start = data.find(_START, start + 1)
+        if kind == _BIN32 and size <= MAX_PAYLOAD_BYTES:
+            if len(data) < stop <= len(data) + more:
+                return start, stop, False
+            if stop <= len(data) and zlib.crc32(memoryview(data)[payload:stop]) == crc:
+                return start, stop, True
+        at = start + 1
+    # a frame may begin in the last bytes, cut inside its mark
+    return max(at, len(data) - len(_START) + 1), len(data), False
 
 
-def _record(values: list[Any]) -> RequestRecord:
-    """The record of one payload; raises on anything that is not one."""
-    fields = dict(zip(_PAYLOAD, values, strict=False))
-    packed = [fields[name] for name in ARRAYS]
-    unpacked = unpack(fields["sent_ns"], fields.pop("n"), *packed)
-    for name, raw in zip(ARRAYS, unpacked, strict=True):
-        fields[name] = array("q", raw)
-    fields["outcome"] = OUTCOMES[fields["outcome"]]
-    return RequestRecord(**fields)
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """A payload with validated fields; its arrays are still packed."""
+
+    numbers: array[int]  # NUMBERS, LATER
+    outcome: Outcome
+    error: str
+    finish_reason: str
+    n: int  # events
+    packed: tuple[bytes, bytes, bytes]  # ARRAYS
+
+    @classmethod
+    def read(cls, payload: bytes) -> RecordRow:
+        """Raises one of NO_RECORD."""
+        values = msgpack.unpackb(payload)
+        plain, later = len(NUMBER_FIELDS), len(NUMBER_FIELDS) + 7
+        outcome, error, reason, n, *packed = values[plain:later]
+        # Equal values are packed as one, whatever their number: only MAX_EVENTS bounds the memory.
+        if not 0 <= n <= MAX_EVENTS or not all(_has_length(one, n) for one in packed):
+            raise ValueError(n)
+        if not (isinstance(error, str) and isinstance(reason, str)):
+            raise TypeError(error, reason)
+        present = values[later : later + len(OPTIONAL_NUMBERS)]
+        missing = [-1] * (len(OPTIONAL_NUMBERS) - len(present))  # in a frame of an older version
+        numbers = array("q", [*values[:plain], *present, *missing])
+        at, lags, tokens = packed
+        return cls(numbers, OUTCOMES[outcome], error, reason, n, (at, lags, tokens))
+
+    def record(self) -> RequestRecord:
+        fields: dict[str, Any] = dict(
+            zip((*NUMBER_FIELDS, *OPTIONAL_NUMBERS), self.numbers, strict=True)
+        )
+        unpacked = unpack(fields["sent_ns"], self.n, *self.packed)
+        fields |= {name: array("q", raw) for name, raw in zip(ARRAYS, unpacked, strict=True)}
+        fields |= {"error": self.error, "finish_reason": self.finish_reason}
+        return RequestRecord(**fields, outcome=self.outcome)
+
+
+def _has_length(packed: bytes, n: int) -> bool:
+    kind = packed[:1]
+    return not n or len(packed) == (9 if kind == b"c" else 1 + VALUE_BYTES[kind] * n)

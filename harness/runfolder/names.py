@@ -1,10 +1,10 @@
-"""What a run folder's files are called, in one place.
+"""The names of a run folder's files.
 
 run.json                  written first: configuration, versions, server, hardware, clock, seeds
 records.<worker>.msgpack  append-only, one frame per ended request
-steps.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
-ended.json                how the run ended and what the client says of itself
-requests.parquet result.json steps.csv report.html report.md   written at the end
+levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
+ended.json                how the run ended, and the client's own health
+requests.parquet result.json levels.csv report.html report.md   written at the end
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN: Final = "run.json"
-STEPS: Final = "steps.jsonl"
+LEVELS: Final = "levels.jsonl"
 SERVER: Final = "server.jsonl"
 CLIENT: Final = "client.jsonl"
 GPU: Final = "gpu.jsonl"
@@ -24,19 +24,27 @@ TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"
 RESULT: Final = "result.json"
 PARQUET: Final = "requests.parquet"
-STEPS_CSV: Final = "steps.csv"
+LEVELS_CSV: Final = "levels.csv"
 REPORT_HTML: Final = "report.html"
 REPORT_MD: Final = "report.md"
 
+# What levels.jsonl was called up to version 0.1: folders of that time are still read.
+_OLD_LEVELS: Final = "steps.jsonl"
 _RECORDS = re.compile(r"records\.(\d+)\.msgpack")
 
 
 def records(worker: int) -> str:
-    """File of one worker's records."""
+    """Return the name of a worker's record file."""
     return f"records.{worker}.msgpack"
 
 
+def levels_file(folder: Path) -> str:
+    """The name of the file of levels, under which an older version may have written it."""
+    old = (folder / _OLD_LEVELS).exists() and not (folder / LEVELS).exists()
+    return _OLD_LEVELS if old else LEVELS
+
+
 def record_files(folder: Path) -> list[Path]:
-    """The record files that exist, by worker number."""
+    """Return the existing record files, ordered by worker."""
     found = ((_RECORDS.fullmatch(path.name), path) for path in folder.iterdir())
     return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]

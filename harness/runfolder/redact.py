@@ -1,4 +1,4 @@
-"""Secrets never reach a file: by the name of a key, by their shape, and by their value."""
+"""Removes secrets from everything that is written: by key name, by shape, and by known value."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 HIDDEN: Final = "[redacted]"
-MIN_SECRET: Final = 6  # a shorter known value would blot out ordinary words
+MIN_SECRET: Final = 6  # characters; replacing a shorter value would hide ordinary words
 
-# `token` alone is a secret, `tokens` is what we count
+# A key that ends in `token` is a secret; one that ends in `tokens` is a count.
 _SECRET_NAME = re.compile(
     r"authorization|api[-_]?key|secret|passw(or)?d|credential|cookie|(^|[-_])token$", re.IGNORECASE
 )
@@ -26,12 +26,12 @@ _SHAPES: Final = (
 
 
 def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """A copy of JSON-like data without secrets; `secrets` are values known to be one."""
+    """Return a copy of JSON-like data without secrets; `secrets` are known values of them."""
     return _walk(value, _worth_hiding(secrets))
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """One text without secrets: known values, bearer tokens, URLs' user, password and query."""
+    """Remove known secrets, bearer tokens, and the user, password and query of URLs from a text."""
     for secret in _worth_hiding(secrets):
         text = text.replace(secret, HIDDEN)
     text = _URL.sub(lambda match: _url(match[0]), text)
@@ -41,7 +41,8 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _worth_hiding(secrets: Iterable[str]) -> list[str]:
-    """The longest first; no key at all is an empty one, which is in every text."""
+    # The longest first, since one may contain another. Short ones are left out, the empty one above
+    # all: it is in every text.
     return sorted({s for s in secrets if len(s) >= MIN_SECRET}, key=len, reverse=True)
 
 
@@ -59,13 +60,13 @@ def _walk(value: Any, known: list[str]) -> Any:
 
 
 def _is_secret(name: str, value: Any) -> bool:
-    """A number per token is a figure: `j_per_output_token`."""
+    # `j_per_output_token` ends in `token` but is a figure
     figure = isinstance(value, int | float) and re.search(r"_per_(\w+_)?token$", name)
     return bool(_SECRET_NAME.search(name)) and not figure
 
 
 def _sequence(values: list[Any] | tuple[Any, ...], known: list[str]) -> list[Any]:
-    """A list; what follows a bare `--api-key` in a command line is its value."""
+    """Redact a list; in a command line, the element after a bare `--api-key` is its value."""
     hidden = [False, *(isinstance(v, str) and _is_secret_flag(v) for v in values[:-1])]
     return [
         HIDDEN if h else _walk(v, known) for h, v in zip(hidden[: len(values)], values, strict=True)
@@ -77,10 +78,10 @@ def _is_secret_flag(text: str) -> bool:
 
 
 def _url(url: str) -> str:
-    """The URL with its user, password and query hidden; the host stays."""
+    """Hide the user, password and query of a URL; the host stays."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # not a URL after all, perhaps with a secret in it
+    except ValueError:  # not a valid URL, but it may contain a secret
         return HIDDEN
     user, at, host = parts.netloc.rpartition("@")
     netloc = f"{HIDDEN}@{host}" if at and user else parts.netloc

@@ -1,4 +1,4 @@
-"""What run.json says: everything a stranger needs to know about where the figures come from."""
+"""The content of run.json: everything a reader needs to know about the origin of the figures."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ def run_info(
     server: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """run.json's content; `RunFolder.write_json` takes the secrets out.
+    """Return the content of run.json; `RunFolder.write_json` removes the secrets.
 
-    `config` is the plan as it will run, `server` what is known of the target (url, version, model,
-    flags, who started it). Written once before any load; the server's part may be written again.
+    `config` is the resolved plan, `server` describes the target (url, version, model, flags, who
+    started it). Written once before any load; the server's part may be written again.
     """
     return {
         "format": FORMAT,
-        "command": [_name(), *sys.argv[1:]] if command is None else list(command),
+        # `python -m harness` is the command `vllm-harness`
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "vllm-harness"), *sys.argv[1:]]
+        if command is None
+        else list(command),
         "config": dict(config),
         "seeds": dict(seeds),
         "server": dict(server or {}),
@@ -43,13 +46,8 @@ def run_info(
     }
 
 
-def _name() -> str:
-    """What to type: `python -m harness` is the command `vllm-harness`."""
-    return Path(sys.argv[0]).name.replace("__main__.py", "vllm-harness")
-
-
 def versions() -> dict[str, str]:
-    """Of the harness, Python and what the measurement rests on; read without importing them."""
+    """Return the versions of the harness, Python and the main packages, without importing them."""
     found = {"harness": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -60,7 +58,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """The client's machine: the load generator is part of the measurement."""
+    """Describe the client's machine: the load generator is part of the measurement."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
@@ -72,7 +70,7 @@ def hardware() -> dict[str, Any]:
 
 
 def clock() -> dict[str, Any]:
-    """One instant on both clocks; records count on the monotonic one from such an anchor."""
+    """Return one instant on both clocks, which relates the monotonic clock to real time."""
     return {
         "realtime_ns": time.time_ns(),
         "monotonic_ns": time.monotonic_ns(),
@@ -81,7 +79,7 @@ def clock() -> dict[str, Any]:
 
 
 def _after(path: Path, key: str) -> str:
-    """The value of the first `key : value` line; "" when there is none."""
+    """Return the value of the first `key : value` line; "" if there is none."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:

@@ -1,1 +1,1 @@
-"""Layer 2: the life of a real vLLM."""
+"""Layer 3: what a target is: probe, flags, scrapes of /metrics, its processes and GPUs."""

@@ -1,4 +1,4 @@
-"""How to reach the target: its address, its key, whom to trust, how long to wait."""
+"""How to reach the target: address, API key, trusted certificates, timeouts."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """How to reach the target. The key never shows in a repr."""
+class TargetAccess:
+    """How to reach the target. The key never appears in a repr."""
 
     address: Address
     api_key: str = field(default="", repr=False)
-    key_source: str = ""  # the environment variable that it came from
+    key_source: str = ""  # the environment variable that holds it
     ca_file: Path | None = None
     insecure: bool = False
     connect_ns: int = 10 * SECOND
     answer_ns: int = 120 * SECOND  # from sent to the end of the probe's answer
 
     def tls_context(self) -> ssl.SSLContext:
-        """Verification is on unless `insecure`. Raises ConfigError for an unreadable CA file."""
+        """Return a context that verifies unless `insecure`. Raises ConfigError: unreadable CA."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"--ca-file is {self.ca_file} ({_why(error)}): expected certificates in PEM; "
+                f"--ca-file is {self.ca_file} ({_reason(error)}): expected certificates in PEM; "
                 "try the file that signed the server's certificate."
             ) from None
         if self.insecure:
@@ -41,13 +41,13 @@ class Access:
             context.verify_mode = ssl.CERT_NONE
         return context
 
-    def as_tls(self) -> Access:
-        """The same place by TLS, whatever its certificate says: only to see if it answers."""
+    def over_tls(self) -> TargetAccess:
+        """Return the same target over TLS, unverified: only to find out whether it speaks TLS."""
         secure = replace(self.address, scheme="https")
         return replace(self, address=secure, ca_file=None, insecure=True)
 
 
-def _why(error: OSError) -> str:
-    """In words, without the number: OpenSSL has a name for it, the system a sentence."""
+def _reason(error: OSError) -> str:
+    """Return the reason without its number: OpenSSL has a name for it, the system a sentence."""
     reason = getattr(error, "reason", None)
     return str(reason).replace("_", " ").lower() if reason else error.strerror or str(error)

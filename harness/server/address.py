@@ -1,14 +1,17 @@
-"""Where the target is: a URL in, its parts out, or a sentence about what is wrong with it."""
+"""Parses the target's URL, or explains in a sentence what is wrong with it."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
 
+LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, an IPv4 or an IPv6 address
 _ENDPOINT = re.compile(r"/v1/(chat/completions|completions|responses|models)$")
@@ -25,12 +28,11 @@ class Address:
 
     @property
     def tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.scheme == "https"
 
     @property
-    def here(self) -> bool:
-        """Whether it is on this machine, as far as its name says."""
+    def is_local(self) -> bool:
+        """Whether it is on this machine, as far as the name tells."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -38,22 +40,21 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """HOST:PORT as a URL and the Host header have it: an IPv6 address in brackets."""
+        """HOST:PORT as in a URL and in the Host header: an IPv6 address in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        """The root URL, the port always written."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @classmethod
     def parse(cls, url: str, what: str = "the URL") -> Address:
-        """Read `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
+        """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
         try:
             parts = urlsplit(url.strip())
             port = parts.port
             host = parts.hostname or ""
-            host.encode("idna")  # as every connection will
+            host.encode("idna")  # every connection will do this, and fail with a traceback
         except ValueError as error:
             raise ConfigError(
                 f"{what} is {url!r} ({error.__cause__ or error}): expected http://HOST:PORT; "
@@ -81,8 +82,8 @@ class Address:
         return cls(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], path)
 
 
-def exporter_at(where: str) -> Address:
-    """The exporter that --gpu-metrics names, with or without /metrics. Raises ConfigError."""
+def parse_exporter_url(where: str) -> Address:
+    """Parse the URL of --gpu-metrics, with or without /metrics. Raises ConfigError."""
     if "://" not in where:
         raise ConfigError(
             f"--gpu-metrics is {where!r}: expected local, none or the URL of an exporter; "
@@ -90,3 +91,21 @@ def exporter_at(where: str) -> Address:
         )
     address = Address.parse(where, "--gpu-metrics")
     return replace(address, path=address.path.removesuffix("/metrics"))
+
+
+def group_by_family(found: list[Any]) -> list[list[Any]]:
+    """Group the results of `getaddrinfo` by family, in its order of preference."""
+    families = [info[0] for info in found]
+    ordered = sorted(found, key=lambda info: families.index(info[0]))
+    return [list(group) for _, group in groupby(ordered, key=lambda info: info[0])]
+
+
+def count_addresses(address: Address) -> int:
+    """Return the number of addresses that connections are spread over."""
+    import socket  # noqa: PLC0415 - the command line parses addresses; --help does without sockets
+
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError:  # the name resolved a moment ago; a hiccup of DNS is no reason to stop
+        return 1
+    return len(group_by_family(found)[0])

@@ -1,10 +1,11 @@
-"""The GPUs that a server runs on: what they are, and a reading of each when asked.
+"""The GPUs that a server runs on: their properties and readings.
 
-    --gpu-metrics local   this machine's, through NVML
-    --gpu-metrics URL     another machine's: of `vllm-harness exporter` there, or a dcgm-exporter
+    --gpu-metrics local   this machine's GPUs, through NVML
+    --gpu-metrics URL     another machine's: URL of `vllm-harness exporter` or of a dcgm-exporter
     --gpu-metrics none    not read
 
-Without a choice it is `local` for a server on this machine. No GPU is no error: `Gpus.why` says it.
+The default is `local` for a server on this machine. A missing GPU is not an error:
+`GpuReadings.why` has the reason.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.errors import ConfigError, ServerUnreachable
-from harness.server.access import Access
-from harness.server.address import exporter_at
-from harness.server.exchange import Line
+from harness.server.access import TargetAccess
+from harness.server.address import parse_exporter_url
+from harness.server.http_exchange import HttpConnection
 from harness.server.nvml import NoGpu, NvmlGpus
 from harness.units import SECOND
 from harness.wire import dcgm, own_exporter
 
 if TYPE_CHECKING:
-    from harness.measure.samples import GpuSample, ServerSample
+    from harness.measure.records.samples import GpuSample, ServerSample
     from harness.server.address import Address
 
 LOCAL: Final = "local"
 NONE: Final = "none"
 ANSWER_NS: Final = 5 * SECOND
-UUID_LENGTH: Final = 12  # GPU-6fee9673: tells GPUs apart, names no machine
+UUID_LENGTH: Final = 12  # GPU-6fee9673: distinguishes GPUs, identifies no machine
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU. What is not said is "" or 0."""
+class GpuInfo:
+    """One GPU. Unknown properties are "" or 0."""
 
     index: int
     name: str
@@ -42,45 +43,43 @@ class Gpu:
     uuid: str  # its beginning
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> Gpu:
-        """From what a source says."""
-        return cls(**said | {"uuid": said["uuid"][:UUID_LENGTH]})
+    def of(cls, labels: dict[str, Any]) -> GpuInfo:
+        return cls(**labels | {"uuid": labels["uuid"][:UUID_LENGTH]})
 
 
 class GpuSource(Protocol):
     """Where readings come from."""
 
-    blocking: bool  # whether `read` holds up its thread: ask in another one
+    blocking: bool  # whether `read` blocks its thread: call it in another one
 
     def gpus(self) -> list[dict[str, Any]]:
-        """What there is: index, name, memory_mib, driver, uuid."""
+        """Return index, name, memory_mib, driver and uuid of each GPU."""
 
     def read(self, at_ns: int) -> list[GpuSample]:
-        """One reading of each; a figure that cannot be read is NaN."""
+        """Return one sample per GPU; a figure that cannot be read is NaN."""
 
     def close(self) -> None:
-        """No reading comes after."""
+        """Release the source."""
 
 
 class ExportedGpus:
-    """Those of another machine, or of this one, behind a dcgm-exporter or an exporter of ours."""
+    """GPUs read from a dcgm-exporter or from our own exporter."""
 
-    blocking = False  # it waits as any greenlet does
+    blocking = False  # sockets are gevent's: only the greenlet waits
 
-    def __init__(self, access: Access) -> None:
-        """Nothing is asked yet."""
-        self._line = Line(access)
-        self.engine_cpu_s = nan  # of the engine cores beside an exporter of ours
+    def __init__(self, access: TargetAccess) -> None:
+        self._connection = HttpConnection(access)
+        self.engine_cpu_s = nan  # of the engine cores, where our own exporter runs beside them
 
     def gpus(self) -> list[dict[str, Any]]:
-        """As the exporter labels them. Raises ServerUnreachable."""
-        page = self._line.ask("/metrics").body
+        """Raises ServerUnreachable."""
+        page = self._connection.fetch("/metrics").body
         return dcgm.gpu_labels(page) or own_exporter.gpu_labels(page)
 
     def read(self, at_ns: int) -> list[GpuSample]:
-        """[] when the exporter does not answer."""
+        """Return [] if the exporter does not answer."""
         try:
-            page = self._line.ask("/metrics").body
+            page = self._connection.fetch("/metrics").body
         except ServerUnreachable:
             self.engine_cpu_s = nan
             return []
@@ -88,61 +87,59 @@ class ExportedGpus:
         return dcgm.gpu_samples(page, at_ns) or own_exporter.gpu_samples(page, at_ns)
 
     def close(self) -> None:
-        """Hang up."""
-        self._line.close()
+        self._connection.close()
 
 
 @dataclass(frozen=True, slots=True)
-class Gpus:
-    """What was found; `source` None: nothing to read, and `why`."""
+class GpuReadings:
+    """The GPUs that were found; without a `source` none can be read, and `why` has the reason."""
 
     where: str  # local, none, or the exporter's URL
-    found: tuple[Gpu, ...] = ()
+    found: tuple[GpuInfo, ...] = ()
     source: GpuSource | None = None
     why: str = ""
 
-    def told(self, sample: ServerSample) -> ServerSample:
-        """The sample with the engine cores' CPU, where only an exporter beside them says it."""
+    def with_engine_cpu(self, sample: ServerSample) -> ServerSample:
+        """Add the engine cores' CPU time where only an exporter on their machine knows it."""
         if not isinstance(self.source, ExportedGpus) or not isnan(sample.engine_cpu_s):
             return sample
         return replace(sample, engine_cpu_s=self.source.engine_cpu_s)
 
     def to_json(self) -> dict[str, Any]:
-        """For run.json."""
         return {"where": self.where, "gpus": [asdict(gpu) for gpu in self.found], "why": self.why}
 
 
-def open_gpus(choice: str | None, server: Address | None) -> Gpus:
-    """Those of `choice`; `server` None: the embedded engine, which uses none.
+def open_gpus(choice: str | None, server: Address | None) -> GpuReadings:
+    """Open the GPUs of `choice`; `server` None: the embedded engine, which uses none.
 
-    Raises ConfigError and ServerUnreachable for an exporter that was asked for.
+    Raises ConfigError and ServerUnreachable for the URL of an exporter.
     """
     if choice is None:
         if server is None:
-            return Gpus(NONE, why="no GPU here (the embedded engine needs none)")
-        if not server.here:
-            return Gpus(
+            return GpuReadings(NONE, why="no GPU here (the embedded engine needs none)")
+        if not server.is_local:
+            return GpuReadings(
                 NONE, why="the server's GPUs are elsewhere (--gpu-metrics URL reads an exporter's)"
             )
     if choice == NONE:
-        return Gpus(NONE, why="GPUs were not read (--gpu-metrics none)")
+        return GpuReadings(NONE, why="GPUs were not read (--gpu-metrics none)")
     if choice in (None, LOCAL):
         return local_gpus()
     return _exporter(str(choice))
 
 
-def local_gpus() -> Gpus:
-    """This machine's."""
+def local_gpus() -> GpuReadings:
+    """Open this machine's GPUs."""
     try:
         source = NvmlGpus.open()
-    except NoGpu as no:
-        return Gpus(LOCAL, why=str(no))
-    return Gpus(LOCAL, tuple(map(Gpu.of, source.gpus())), source)
+    except NoGpu as error:
+        return GpuReadings(LOCAL, why=str(error))
+    return GpuReadings(LOCAL, tuple(map(GpuInfo.of, source.gpus())), source)
 
 
-def _exporter(url: str) -> Gpus:
-    address = exporter_at(url)
-    source = ExportedGpus(Access(address, connect_ns=ANSWER_NS, answer_ns=ANSWER_NS))
+def _exporter(url: str) -> GpuReadings:
+    address = parse_exporter_url(url)
+    source = ExportedGpus(TargetAccess(address, connect_ns=ANSWER_NS, answer_ns=ANSWER_NS))
     try:
         found = source.gpus()
     except ServerUnreachable as error:
@@ -159,4 +156,4 @@ def _exporter(url: str) -> Gpus:
             "dcgm-exporter (series DCGM_FI_DEV_GPU_UTIL) beside the server; "
             f"try http://{address.host}:9400, or --gpu-metrics none."
         )
-    return Gpus(str(address), tuple(map(Gpu.of, found)), source)
+    return GpuReadings(str(address), tuple(map(GpuInfo.of, found)), source)

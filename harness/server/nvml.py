@@ -1,8 +1,8 @@
-"""NVML's readings of this machine's GPUs, through NVIDIA's own `pynvml`.
+"""Reads this machine's GPUs from NVML, through NVIDIA's own `pynvml`.
 
-Seen on an H200: a reading takes some milliseconds, mostly for the energy counter. NVML's own PCIe
-throughput takes 21 ms a direction and sees only those 21 ms (8 MB/s and 902 MB/s in one steady
-load of 216), so ours comes from the byte counters.
+Measured on an H200: a reading takes some milliseconds, mostly for the energy counter. NVML's own
+PCIe throughput takes 21 ms per direction and covers only those 21 ms (it reported 8 and 902 MB/s
+under a steady load of 216 MB/s), so ours is computed from the byte counters.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pynvml
 
-from harness.measure.gpuside import throttle_reasons
-from harness.measure.samples import GpuSample
+from harness.measure.diagnosis.gpu_window import throttle_reasons
+from harness.measure.records.samples import GpuSample
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ MIB: Final = 1 << 20
 UNSIGNED_INT: Final = 1  # NVML's type of a counter that wraps at 4 GiB
 
 
-class NoGpu(Exception):  # noqa: N818 - a finding, no error
-    """Why there is nothing to read, in words."""
+class NoGpu(Exception):  # noqa: N818 - a finding, not an error
+    """No GPU can be read; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """PCIe counters at an instant; each wraps where `wrap` says."""
+    """PCIe byte counters at an instant; they wrap at `wrap`."""
 
     at_ns: int
     received: int
@@ -64,11 +64,9 @@ class NvmlGpus:
         return cls(nvml, handles)
 
     def close(self) -> None:
-        """Let the library go."""
         self._nvml.nvmlShutdown()
 
     def gpus(self) -> list[dict[str, Any]]:
-        """What each is."""
         nvml = self._nvml
         driver = nvml.nvmlSystemGetDriverVersion()
         return [
@@ -83,7 +81,7 @@ class NvmlGpus:
         ]
 
     def read(self, at_ns: int) -> list[GpuSample]:
-        """One sample each; NaN for what a GPU, its driver or a container does not show."""
+        """Return one sample per GPU; NaN for what a GPU, its driver or a container hides."""
         return [self._read(index, handle, at_ns) for index, handle in enumerate(self._handles)]
 
     def _read(self, index: int, handle: Any, at_ns: int) -> GpuSample:
@@ -109,9 +107,9 @@ class NvmlGpus:
             throttled=self._throttled(handle),
         )
 
-    def _number(self, ask: Callable[[], float]) -> float:
+    def _number(self, query: Callable[[], float]) -> float:
         try:
-            return float(ask())
+            return float(query())
         except self._nvml.NVMLError:
             return nan
 
@@ -119,15 +117,17 @@ class NvmlGpus:
         return self._number(lambda: getattr(self._nvml.nvmlDeviceGetMemoryInfo(handle), part) / MIB)
 
     def _throttled(self, handle: Any) -> tuple[str, ...] | None:
-        """By the newer name of the call, or the older where the driver has only that."""
+        # by the newer name of the call, or the older one if the driver has only that
         for name in ("EventReasons", "ThrottleReasons"):
-            ask = partial(getattr(self._nvml, f"nvmlDeviceGetCurrentClocks{name}"), handle)
-            if not isnan(mask := self._number(ask)):
+            query = partial(getattr(self._nvml, f"nvmlDeviceGetCurrentClocks{name}"), handle)
+            if not isnan(mask := self._number(query)):
                 return throttle_reasons(int(mask))
         return None
 
     def _pcie_mb_per_s(self, index: int, handle: Any, at_ns: int) -> tuple[float, float]:
-        """(received, sent) by the GPU since the last reading; wrong above 4 GiB in between."""
+        """Return what the GPU (received, sent) since the last reading."""
+        # A 32-bit counter may wrap once between two readings; more than 4 GiB in between cannot be
+        # told from less.
         now, before = self._count(handle, at_ns), self._bytes.get(index)
         if now is None:
             return nan, nan

@@ -1,7 +1,7 @@
-"""Ask a target what it is, before any load: a few reads and at most one tiny streamed request.
+"""Probes a target before any load: a few reads and at most one tiny streamed request.
 
-What is wrong with a target is said here, once, in one sentence with an exit code. What it can do
-is returned as `Capabilities`, so that nothing downstream has to guess.
+A problem with the target is reported here, once, in one sentence with an exit code. What the target
+can do is returned as `Capabilities`, so that nothing downstream has to guess.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.errors import ConfigError, ServerUnreachable
+from harness.errors import ConfigError, ServerUnreachable, one_line
 from harness.load.workloads import API_PATHS
-from harness.server import why
-from harness.server.exchange import Answer, ask
-from harness.server.says import cache_summary, flags
-from harness.server.stream import Streamed, read_stream
-from harness.wire.vllm_metrics import cache_config, server_sample
+from harness.server.address import count_addresses
+from harness.server.http_exchange import MAX_QUOTED_CHARS, TRY_PRINTED_PORT, HttpAnswer, fetch
+from harness.server.max_num_seqs import KNEE_FLAGS
+from harness.server.scraping import read_metrics
+from harness.server.stream_probe import StreamUsage, read_stream
+from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from harness.server.access import Access
+    from harness.server.access import TargetAccess
 
-ASK: Final[dict[str, dict[str, object]]] = {
+TINY_REQUEST: Final[dict[str, dict[str, object]]] = {
     "chat": {"messages": [{"role": "user", "content": "Hi"}]},
     "completions": {"prompt": "Hi"},
 }
@@ -30,33 +31,36 @@ LENGTH: Final[dict[str, object]] = {"ignore_eos": True, "min_tokens": 2}
 COUNTS: Final[dict[str, object]] = {
     "stream_options": {"include_usage": True, "continuous_usage_stats": True}
 }
-# From all that the harness would like to ask for down to the bare API: the first that is accepted
-# counts. A refused one costs the server nothing: it generates only once.
+# From everything that the harness can make use of down to the bare API: the first tier that the
+# server accepts counts. A refused request costs the server nothing, so it generates only once.
 TIERS: Final[tuple[Mapping[str, object], ...]] = (LENGTH | COUNTS, COUNTS, {})
+# Exists only with VLLM_SERVER_DEV_MODE=1 and in the embedded engine.
+SERVER_INFO: Final = "/server_info?config_format=json"
 REFUSED: Final = (400, 422)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a target is and accepts."""
+    """What a target is and what it accepts."""
 
     url: str  # its root, without /v1
     api: str  # `chat` or `completions`
     model: str
     models: tuple[str, ...]
-    max_model_len: int | None  # tokens, prompt and output together; None: not said
+    max_model_len: int | None  # tokens, prompt and output together; None: unknown
     version: str  # vLLM's; "" where there is no /version
-    fixed_length: bool  # takes ignore_eos and min_tokens: outputs can be of exact length
-    continuous_usage: bool  # says in each event how many tokens came so far
-    final_usage: bool  # says at the end how many tokens there were
+    fixed_length: bool  # accepts ignore_eos and min_tokens: outputs can have an exact length
+    continuous_usage: bool  # each event has the number of tokens so far
+    final_usage: bool  # the last event has the number of tokens
     tokenize: bool  # has /tokenize
     metrics: bool  # has /metrics with vLLM's names
-    flags: Mapping[str, Any] = field(default_factory=dict)  # as the server shows them, if it does
-    cache: Mapping[str, Any] = field(default_factory=dict)  # says.cache_summary
+    addresses: int = 1  # of its host name; connections are spread over them
+    flags: Mapping[str, Any] = field(default_factory=dict)  # if the server shows them
+    cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
 
 
-def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
-    """Find out what the target is. Raises ServerUnreachable, or ConfigError for `model`."""
+def probe(access: TargetAccess, api: str, model: str | None = None) -> Capabilities:
+    """Probe the target. Raises ServerUnreachable, or ConfigError for `model`."""
     listed = _models(access)
     chosen = _choose(access, model, tuple(listed))
     tier, streamed = _stream(access, api, chosen)
@@ -64,29 +68,29 @@ def probe(access: Access, api: str, model: str | None = None) -> Capabilities:
     version = _optional(access, "/version")
     metrics = _optional(access, "/metrics")
     tokens = _optional(access, "/tokenize", {"model": chosen, "prompt": "Hi"})
-    said = version.json() if version else None
+    body = version.json() if version else None
     return Capabilities(
         url=str(access.address),
         api=api,
         model=chosen,
         models=tuple(listed),
         max_model_len=limit if isinstance(limit, int) else None,
-        version=str(said.get("version", "")) if isinstance(said, dict) else "",
+        version=str(body.get("version", "")) if isinstance(body, dict) else "",
         fixed_length="ignore_eos" in TIERS[tier],
         continuous_usage=streamed.continuous_usage,
         final_usage=streamed.final_usage,
         tokenize=tokens is not None,
-        metrics=metrics is not None and server_sample(metrics.body, 0) is not None,
+        metrics=metrics is not None and read_metrics(access, metrics, 0) is not None,
+        addresses=count_addresses(access.address),
         flags=flags(access),
         cache=cache_summary(cache_config(metrics.body)) if metrics else {},
     )
 
 
-def _models(access: Access) -> dict[str, dict[str, object]]:
-    """The rows of /v1/models by name."""
-    answer = ask(access, "/v1/models")
+def _models(access: TargetAccess) -> dict[str, dict[str, object]]:
+    answer = fetch(access, "/v1/models")
     if answer.status != 200:  # noqa: PLR2004 - HTTP
-        raise why.refused(access, "/v1/models", answer)
+        raise _refused(access, "/v1/models", answer)
     body = answer.json()
     rows = body.get("data") if isinstance(body, dict) else None
     named = {str(row["id"]): row for row in rows or [] if isinstance(row, dict) and row.get("id")}
@@ -98,39 +102,124 @@ def _models(access: Access) -> dict[str, dict[str, object]]:
     return named
 
 
-def _choose(access: Access, model: str | None, listed: tuple[str, ...]) -> str:
+def _choose(access: TargetAccess, model: str | None, listed: tuple[str, ...]) -> str:
     if model is None and len(listed) == 1:
         return listed[0]
-    names = ", ".join(why.clean(name) for name in listed)
+    names = ", ".join(_quoted(name) for name in listed)
     if model is None:
         raise ConfigError(
             f"{access.address} serves {len(listed)} models and none was named: expected --model "
-            f"with one of {names}; try --model {why.clean(listed[0])}."
+            f"with one of {names}; try --model {_quoted(listed[0])}."
         )
     if model not in listed:
         raise ConfigError(
             f"--model is {model!r}, which {access.address} does not serve: expected one of "
-            f"{names}; try --model {why.clean(listed[0])}."
+            f"{names}; try --model {_quoted(listed[0])}."
         )
     return model
 
 
-def _stream(access: Access, api: str, model: str) -> tuple[int, Streamed]:
-    """The first tier that the server accepts, and what its stream held."""
+def _stream(access: TargetAccess, api: str, model: str) -> tuple[int, StreamUsage]:
+    """Return the first tier that the server accepts, and what its stream contained."""
     for tier, extra in enumerate(TIERS):
-        body = {"model": model, "stream": True, "max_tokens": 2, **ASK[api], **extra}
-        answer = ask(access, API_PATHS[api], body)
+        body = {"model": model, "stream": True, "max_tokens": 2, **TINY_REQUEST[api], **extra}
+        answer = fetch(access, API_PATHS[api], body)
         if answer.status == 200:  # noqa: PLR2004 - HTTP
             return tier, read_stream(access, answer)
         if answer.status not in REFUSED or tier == len(TIERS) - 1:
-            raise why.refused(access, API_PATHS[api], answer)
+            raise _refused(access, API_PATHS[api], answer)
     raise AssertionError("unreachable: the last tier returns or raises")
 
 
-def _optional(access: Access, path: str, body: object = None) -> Answer | None:
-    """An answer of 200, else None: the harness can do without."""
+def _optional(access: TargetAccess, path: str, body: object = None) -> HttpAnswer | None:
+    """Return an answer with status 200, else None: the harness can do without it."""
     try:
-        answer = ask(access, path, body)
+        answer = fetch(access, path, body)
     except ServerUnreachable:
         return None
     return answer if answer.status == 200 else None  # noqa: PLR2004 - HTTP
+
+
+def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnreachable:
+    where, status = f"{access.address}{path}", answer.status
+    if status in (401, 403):
+        key = (
+            f"the key in {access.key_source} was refused"
+            if access.key_source
+            else "no key was sent: neither VLLM_API_KEY nor OPENAI_API_KEY is set"
+        )
+        return ServerUnreachable(
+            f"{where} answers {status} and {key}: expected the key that the server was started "
+            "with; try `export VLLM_API_KEY=...`."
+        )
+    if status == 404:  # noqa: PLR2004 - HTTP
+        return ServerUnreachable(
+            f"{where} answers 404: expected vLLM's API; {TRY_PRINTED_PORT[:-1]}, or another --api."
+        )
+    if status == 503:  # noqa: PLR2004 - HTTP
+        return ServerUnreachable(
+            f"{where} answers 503: expected a server that is ready; try again when "
+            f"`curl -f {access.address}/health` succeeds."
+        )
+    if 300 <= status < 400 and "location" in answer.headers:  # noqa: PLR2004 - HTTP
+        return ServerUnreachable(
+            f"{where} answers {status} and redirects to {_quoted(answer.headers['location'])}: "
+            "expected the server itself; try the URL that it redirects to, without the path."
+        )
+    if status == 429:  # noqa: PLR2004 - HTTP
+        later = _quoted(answer.headers.get("retry-after", ""))
+        wait = f"(Retry-After: {later})" if later else "(no Retry-After)"
+        return ServerUnreachable(
+            f"{where} answers 429 {wait}: expected a server that takes requests; try again "
+            f"{f'after {later} s' if later.isdecimal() else 'later'}, or without its rate limit."
+        )
+    words = _quoted(answer.body.decode(errors="replace"))
+    return ServerUnreachable(
+        f"{where} answers {status} ({words}): expected 200; try the same request with curl."
+    )
+
+
+def _quoted(text: str) -> str:
+    return one_line(text, MAX_QUOTED_CHARS)
+
+
+def flags(access: TargetAccess) -> dict[str, Any]:
+    """Return those of FLAGS that the server shows; {} if it shows none."""
+    try:
+        answer = fetch(access, SERVER_INFO)
+    except ServerUnreachable:
+        return {}
+    body = answer.json() if answer.status == 200 else None  # noqa: PLR2004 - HTTP
+    config = body.get("vllm_config") if isinstance(body, dict) else None
+    if not isinstance(config, dict):
+        return {}
+    return {
+        name: part[name]
+        for key, names in KNEE_FLAGS.items()
+        if isinstance(part := config.get(key), dict)
+        for name in names
+        if isinstance(part.get(name), int | float | str)
+    }
+
+
+def cache_summary(engines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Sum up the labels of `vllm:cache_config_info`, one mapping per engine; {}: unknown.
+
+    `block_size` is in tokens; `kv_blocks` and `kv_tokens` are totals over all engines.
+    """
+    if not engines:
+        return {}
+    size = _whole_number(engines[0].get("block_size"))
+    blocks = [_whole_number(engine.get("num_gpu_blocks")) for engine in engines]
+    total = None if None in blocks else sum(b for b in blocks if b is not None)
+    return {
+        "engines": len(engines),
+        "block_size": size,
+        "kv_blocks": total,
+        "kv_tokens": total * size if total is not None and size is not None else None,
+        "cache_config": dict(engines[0]),
+    }
+
+
+def _whole_number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

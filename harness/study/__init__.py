@@ -1,1 +1,1 @@
-"""Layer 4: whole experiments made of runs."""
+"""Layer 8: whole experiments: options, checks before the load, levels, results."""

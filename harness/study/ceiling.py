@@ -15,20 +15,21 @@ from urllib.request import urlopen
 
 import numpy as np
 
-from harness.drive.options import DriveOptions
-from harness.drive.prepare import prepare
+from harness.drive.children import child_processes
 from harness.drive.session import Session
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.engine.server import Serving
+from harness.engine.server import ServingOptions
 from harness.load.lengths import Lengths
 from harness.load.workloads import WORKLOADS
-from harness.measure.figures import in_window
+from harness.measure.latency_figures import in_window
 from harness.measure.metrics import itl, ttft
-from harness.measure.records import Outcome
-from harness.measure.stats import quantile
-from harness.measure.table import RecordTable
-from harness.study.controller import Target
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome
+from harness.measure.search.statistics import quantile
+from harness.senders.drive_options import DriveOptions
+from harness.senders.prepare import prepare
+from harness.study.level_state import LoadTarget
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.metrics import Observed
-    from harness.measure.records import RequestRecord
-    from harness.measure.samples import ServerSample
+    from harness.measure.metrics import Observations
+    from harness.measure.records.request_record import RequestRecord
+    from harness.measure.records.samples import ServerSample
 
     Floats = NDArray[np.float64]
 
@@ -122,7 +123,7 @@ class _Staircase:
         running_users: int,
         server: ServerSample | None,  # noqa: ARG002 - Controller's signature
         known_ns: int,  # noqa: ARG002 - as above
-    ) -> Target:
+    ) -> LoadTarget:
         users = self.left[0]
         if self._since >= 0 and now_ns - self._since >= MEASURED_NS:
             self.windows.append(_Window(users, self._since, now_ns, self.cpu_s() - self._cpu_s))
@@ -130,7 +131,11 @@ class _Staircase:
             self._since = -1
         elif self._since < 0 and running_users == users:
             self._since, self._cpu_s = now_ns, self.cpu_s()
-        return Target(self.left[0], float(self.left[0])) if self.left else Target(0, 1.0, done=True)
+        return (
+            LoadTarget(self.left[0], float(self.left[0]))
+            if self.left
+            else LoadTarget(0, 1.0, done=True)
+        )
 
 
 class _Kept:
@@ -151,11 +156,12 @@ def measure_ceiling(levels: Sequence[int] = LEVELS) -> Ceiling:
     config = EngineConfig(max_num_seqs=4096, jitter=0.0)
     shape = replace(WORKLOADS["chat"], prompt=Lengths("fixed", 32), output=Lengths("fixed", TOKENS))
     stairs, kept = _Staircase(levels), _Kept()
-    with start_engine(config, serving=Serving(first_ns=FIRST_NS, pace_ns=GAP_NS)) as engine:
+    with start_engine(config, serving=ServingOptions(first_ns=FIRST_NS, pace_ns=GAP_NS)) as engine:
         options = prepare(DriveOptions(engine.url, config.model, shape)).options
-        session = Session(options, stairs, [kept], drain_ns=2 * SECOND)
-        stairs.cpu_s = lambda: sum(s.cpu_s for s in session.client_samples())
-        session.run()
+        with child_processes(options) as load:
+            session = Session(load, options, stairs, [kept], drain_ns=2 * SECOND)
+            stairs.cpu_s = lambda: sum(s.cpu_s for s in session.client_samples())
+            session.run()
         with urlopen(f"{engine.url}/oracle") as answer:  # noqa: S310 - our own engine's, by http
             sent = _Sent(json.load(answer)["requests"])
     table = RecordTable.from_records(kept.records)
@@ -174,7 +180,7 @@ class _Sent:
         self.gaps = np.concatenate([np.diff(r["before_ns"]) for r in whole]).astype(np.float64)
 
 
-def _rung(window: _Window, table: RecordTable, seen: dict[str, Observed], sent: _Sent) -> Rung:
+def _rung(window: _Window, table: RecordTable, seen: dict[str, Observations], sent: _Sent) -> Rung:
     streams, start, end, cpu_s = window
     read = {key: in_window(seen[key], table, key, start, end).ns for key in seen}
     there = {

@@ -3,7 +3,8 @@
     check the machine -> start or probe the target -> create the folder -> hold levels -> results
 
 The controller decides about the levels; this file gives it users, records and samples, and sees to
-it that whatever happens the folder is readable and has a report.
+it that whatever happens the folder is readable and has a report. The load comes from children of
+this process, or from a LoadRunner that the `locust` command has.
 """
 
 from __future__ import annotations
@@ -13,48 +14,48 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from harness.drive.clock import CLOCK
-from harness.drive.gpus import GpuSampler
-from harness.drive.options import DriveOptions
-from harness.drive.prepare import prepare
-from harness.drive.reading import which
+from harness.drive.children import child_processes
 from harness.drive.session import Session
-from harness.drive.traces import TraceReceiver
-from harness.load.planner import clipped
-from harness.measure.ledger import Ledger
-from harness.measure.records import key_of
+from harness.load.plan import count_clipped
+from harness.measure.records.ledger import Ledger
+from harness.measure.records.request_record import request_key
 from harness.measure.slo import check_slos
+from harness.reader.clock import CLOCK
+from harness.reader.reader_choice import code_in_use
 from harness.runfolder import names
-from harness.runfolder.recordwriter import RecordWriter
+from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.serverlines import to_row
-from harness.runfolder.writer import RunFolder
+from harness.runfolder.server_lines import to_row
+from harness.senders.drive_options import DriveOptions
+from harness.senders.gpu_sampler import GpuSampler
+from harness.senders.prepare import prepare
+from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
 from harness.server.gpu import open_gpus
-from harness.server.seats import flags_of
-from harness.study.controller import KneeController, Step, Target
-from harness.study.usable import shared_tokens, unusable
+from harness.server.max_num_seqs import merge_flags
+from harness.study.controller import KneeController
+from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
+from harness.study.held_levels import LOCUST
+from harness.study.level_state import LoadTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from harness.drive.hosted import Host
-    from harness.drive.livepage import LivePage
+    from harness.drive.load_runner import LoadRunner
     from harness.drive.session import Ended
-    from harness.export.live import LiveRun
-    from harness.measure.evidence import Window
-    from harness.measure.recorded import Recorded
-    from harness.measure.records import RecordSink
-    from harness.measure.samples import ServerSample
-    from harness.measure.search import SearchPlan
-    from harness.measure.traces import Trace
-    from harness.runfolder.serverlines import Bounds
-    from harness.server.gpu import Gpus
+    from harness.measure.diagnosis.trace_split import RequestTrace
+    from harness.measure.records.record_source import RecordSource
+    from harness.measure.records.request_record import RecordSink
+    from harness.measure.records.samples import ServerSample
+    from harness.measure.search.evidence import Window
+    from harness.measure.search.next_level import SearchPlan
+    from harness.runfolder.server_lines import Bounds
+    from harness.server.gpu import GpuReadings
     from harness.server.probe import Capabilities
-    from harness.study.choosing import Choice
-    from harness.study.livemetrics import RunMetrics
-    from harness.study.options import LoadOptions, OutputOptions, TargetOptions
-    from harness.study.watch import Ended as EndedLevel
+    from harness.study.level_state import ChooseNext, HeldLevel
+    from harness.study.page_viewer import EndedLevel
+    from harness.study.run_page import RunPage
+    from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
@@ -65,7 +66,7 @@ DRAIN_NS: Final = 60_000_000_000
 class Wanted:
     """What one experiment is asked to do."""
 
-    kind: str  # knee, run, sweep
+    kind: str  # knee, run, sweep, locust
     target: TargetOptions
     load: LoadOptions
     output: OutputOptions
@@ -78,7 +79,6 @@ class Wanted:
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse SLOs that could not be judged."""
         check_slos(self.plan.slos, self.load.workload.output.mean)
 
 
@@ -94,11 +94,11 @@ class Experiment:
     controller: KneeController
     samples: list[ServerSample]
     options: DriveOptions
-    gpus: Gpus
-    host: Host | None = None  # whose processes send; None: our own children
-    metrics: RunMetrics | None = None
-    page: LivePage | None = None
+    gpus: GpuReadings
+    load: LoadRunner | None = None  # whose processes send; None: our own children
+    view: RunPage | None = None  # in a browser, or for Prometheus
     session: Session | None = None  # while `hold` lasts
+    target_users: int = 0
     ended: list[EndedLevel] = field(default_factory=list)  # what watch.py has looked up
 
     @classmethod
@@ -108,32 +108,37 @@ class Experiment:
         url: str,
         known: Capabilities,
         *,
-        choose: Choice | None = None,
-        host: Host | None = None,
+        choose: ChooseNext | None = None,
+        load: LoadRunner | None = None,
+        view: RunPage | None = None,
     ) -> Experiment:
         """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
         gpus = open_gpus(
             wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
         )
         options = prepare(drive_options(wanted, url, known), known).options
-        options = replace(options, fresh=host is not None)
         folder = RunFolder.create(wanted.output.out_dir, [wanted.target.api_key])
+        options = replace(options, run_folder=str(folder.path.absolute()))
         # a search looks at all tokens of its step, the view of a given level at the last ones
         ledger = Ledger(None if wanted.kind == "knee" else TOKENS_NS)
         samples: list[ServerSample] = []
-        lines = folder.lines(names.STEPS)
-        shared = shared_tokens(options.to_json())
+        lines = folder.lines(names.LEVELS)
+        shared = shared_prompt_tokens(options.to_json())
 
-        def audit(window: Window, seen: Recorded) -> str:
-            return unusable(window, seen, samples, wanted.plan.slos, shared=shared)
+        def audit(window: Window, seen: RecordSource) -> str:
+            return invalid_reason(window, seen, samples, wanted.plan.slos, shared=shared)
 
-        def on_step(step: Step) -> None:
+        def on_level(step: HeldLevel) -> None:
             lines.append(step_line(step))
 
-        controller = KneeController(
-            wanted.plan, ledger, choose=choose, audit=audit, on_step=on_step
+        controller = (
+            Observer(wanted.plan, ledger, load)
+            if wanted.kind == LOCUST and load is not None
+            else KneeController(wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level)
         )
-        begun = cls(wanted, url, known, folder, ledger, controller, samples, options, gpus, host)
+        begun = cls(
+            wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view
+        )
         folder.write_json(names.RUN, begun.info())
         return begun
 
@@ -150,8 +155,8 @@ class Experiment:
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
-            "clipped_of_1000": clipped(self.options.workload, self.wanted.load.seed),
-            "drive": self.options.to_json(),
+            "clipped_of_1000": count_clipped(self.options.workload, self.wanted.load.seed),
+            "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
         engine = self.wanted.target.engine
         read = asdict(engine) if engine is not None else dict(self.known.flags)
@@ -161,11 +166,11 @@ class Experiment:
             **known,
             "url": self.url,
             "embedded": engine is not None,
-            "flags": flags_of(read, self.wanted.target.server_flags),
+            "flags": merge_flags(read, self.wanted.target.server_flags),
             "read": sorted(read),  # of these flags the server itself told
         }
         seeds = {"load": self.wanted.load.seed, "search": plan.seed}
-        told = {"reader": which(), "gpu": self.gpus.to_json()}
+        told = code_in_use() | {"gpu": self.gpus.to_json()}
         return run_info(config, seeds=seeds, server=server) | told
 
     def _folder_from_here(self) -> Path:
@@ -173,58 +178,68 @@ class Experiment:
         given, here = self.wanted.output.out_dir, Path.cwd()
         return given.relative_to(here) if given.is_relative_to(here) else given
 
-    def hold(self, view: Any = None, live: LiveRun | None = None) -> Ended:
-        """Run the load until the controller is done, Ctrl-C, or a failure.
+    def conduct(self, viewer: Viewer | None = None) -> None:
+        """Run the load until the controller is done, Ctrl-C, or a failure; write how it ended.
 
-        `live`: what a host's own metrics page shows meanwhile.
+        `viewer` sees each second, as `view` does.
         """
-        scrapes = self.folder.lines(names.SERVER)
+        with contextlib.ExitStack() as stack:
+            load = self.load
+            if load is None:
+                load = stack.enter_context(child_processes(self.options))
+                if self.view is not None and self.wanted.output.ui_port is not None:
+                    self.view.serve(load, self.wanted.output.ui_port)
+            viewers: list[Viewer] = [one for one in (self.view, viewer) if one is not None]
+            ended = self._hold(load, viewers)
+        for one in viewers:
+            one.over(self)
+        done = self.controller.result
+        status = done.status if done else ""
+        self.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
 
+    def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
+        scrapes = self.folder.lines(names.SERVER)
+        own = self.folder.lines(names.CLIENT)
         bounds: Bounds = {}
 
         def on_sample(sample: ServerSample) -> None:
-            sample = self.gpus.told(sample)
+            sample = self.gpus.with_engine_cpu(sample)
             scrapes.append(to_row(sample, bounds))
             self.samples.append(sample)
             del self.samples[:-KEPT_SAMPLES]
 
-        watched = _Watched(self, view)
-        sinks: list[RecordSink] = [RecordWriter(self.folder, 0), self.ledger]
-        if self.metrics is not None and self.host is None:  # a host counts itself
-            sinks.append(self.metrics.counts)
-        if self.host is not None and live is not None:
-            self.host.begin(self.options, sinks, live)
+        decides = self.wanted.kind != LOCUST
+        sinks: list[RecordSink] = [self.ledger] if decides else []
+        if self.view is not None:
+            sinks += self.view.begin(self.wanted, self.url, self.known.model)
+        watched = _Watched(self, viewers)
         session = self.session = Session(
+            load,
             self.options,
             watched,
             sinks,
-            ui_port=self.wanted.output.ui_port,
             on_sample=on_sample,
             drain_ns=DRAIN_NS,
-            host=self.host,
-            page=self.page,
+            decides=decides,
         )
-        own = self.folder.lines(names.CLIENT)
 
         def report() -> None:
-            said = session.client_samples()
-            for one in said:
-                own.append(asdict(one))
-            if self.metrics is not None:
-                self.metrics.clients(said)
+            """Write down the client's own state."""
+            samples = session.client_samples()
+            for sample in samples:
+                own.append(asdict(sample))
+            if self.view is not None:
+                self.view.clients(samples)
 
         watched.report = report
         try:
             with self._gpus_read(), self._traces_taken():
-                ended = session.run()
+                return session.run()
         finally:
             self.session = None
             self.controller.close(session.over_ns or CLOCK.now_ns())
             scrapes.close()
             own.close()
-        if self.metrics is not None:
-            self.metrics.over(self.controller)
-        return ended
 
     @contextlib.contextmanager
     def _traces_taken(self) -> Iterator[None]:
@@ -235,10 +250,12 @@ class Experiment:
             return
         lines = self.folder.lines(names.TRACES)
 
-        def on_traces(traces: list[Trace]) -> int:
+        def on_traces(traces: list[RequestTrace]) -> int:
             for trace in traces:
                 lines.append(asdict(trace))
-            return sum(key_of(self.options.run_id, one.request_id) is not None for one in traces)
+            return sum(
+                request_key(self.options.run_id, one.request_id) is not None for one in traces
+            )
 
         receiver = TraceReceiver(port, on_traces)
         try:
@@ -263,6 +280,26 @@ class Experiment:
             lines.close()
 
 
+class Observer(KneeController):
+    """Decides nothing: Locust's own form or command line says how many users there are."""
+
+    def __init__(self, plan: SearchPlan, ledger: Ledger, load: LoadRunner) -> None:
+        super().__init__(plan, ledger)
+        self._load = load
+
+    def tick(
+        self,
+        now_ns: int,
+        running_users: int,  # noqa: ARG002 - KneeController's signature
+        server: ServerSample | None = None,
+        known_ns: int | None = None,  # noqa: ARG002 - as above
+    ) -> LoadTarget:
+        """What Locust was asked for."""
+        self.server = server
+        self.began_ns = now_ns if self.began_ns < 0 else self.began_ns
+        return LoadTarget(int(self._load.runner.target_user_count), 1.0)
+
+
 class Viewer(Protocol):
     """Sees each tick of a run."""
 
@@ -274,21 +311,21 @@ class Viewer(Protocol):
 
 
 class _Watched:
-    """The controller, with a view that sees each tick."""
+    """The controller, with viewers that see each tick."""
 
-    def __init__(self, experiment: Experiment, view: Any) -> None:
+    def __init__(self, experiment: Experiment, viewers: Sequence[Viewer]) -> None:
         self.experiment = experiment
-        self.view = view
+        self.viewers = viewers
         self.report: Callable[[], None] = lambda: None  # writes down the client's own state
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
-    ) -> Target:
+    ) -> LoadTarget:
         target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
+        self.experiment.target_users = target.users
         self.report()
-        if self.experiment.metrics is not None:
-            self.experiment.metrics.tick(self.experiment.controller, target, running_users)
-        self.view.show(self.experiment, now_ns, running_users)
+        for viewer in self.viewers:
+            viewer.show(self.experiment, now_ns, running_users)
         return target
 
 
@@ -313,8 +350,8 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
     )
 
 
-def step_line(step: Step) -> dict[str, Any]:
-    """One line of steps.jsonl."""
+def step_line(step: HeldLevel) -> dict[str, Any]:
+    """One line of levels.jsonl."""
     judged = step.judgement
     return asdict(step.window) | {
         "decision": judged.decision,

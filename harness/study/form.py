@@ -1,36 +1,20 @@
-"""FIELDS: what a person asks for before a search starts, on our page, Locust's or its command line.
+"""The form that starts a search: on our page, in Locust's web UI or on its command line.
 
-Each row reads its own text or raises ConfigError with the sentence that the page shows beside it.
-Where files are written, and whose key is sent, are no fields: a browser must not choose them.
+Its fields come from the options in `option_table` that have a `field`.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
-from harness.load.workloads import AS_USERS, WORKLOADS, workload
-from harness.measure.slo import Slo
+from harness.load.workloads import AS_USERS
 from harness.server.address import Address
-from harness.study.options import budget_ns
-from harness.units import percent
+from harness.study.option_table import ASKED_IN_FORM, Field, Option
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-    from collections.abc import Callable, Mapping
-
-MOST: Final = 1_000_000
-
-
-class Field(NamedTuple):
-    """One row."""
-
-    label: str
-    hint: str
-    read: Callable[[str], Any]
-    default: str = ""
-    choices: tuple[str, ...] = ()
+    from collections.abc import Mapping
 
 
 def _url(text: str) -> str:
@@ -39,63 +23,33 @@ def _url(text: str) -> str:
     return str(Address.parse(text))
 
 
-def _slos(text: str) -> tuple[Slo, ...]:
-    return tuple(Slo.parse(one) for one in re.split(r"[\s,]+", text.strip()) if one)
+def _field(option: Option, field: Field) -> Field:
+    read_form = option.read if field.read is str and option.read is not None else field.read
+    return field._replace(default=field.default or option.default or "", read=read_form)
 
 
-def _count(what: str, least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        text = text.strip() or str(least)
-        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= MOST:
-            raise ConfigError(
-                f"{what} is {text!r}: expected a whole number from {least} to {MOST:,}; "
-                f"try {max(least, 1)}."
-            )
-        return int(text)
-
-    return read
-
-
-FIELDS: Final[dict[str, Field]] = {
-    "host": Field("Target", "the server's URL", _url),
-    "model": Field(
-        "Model", "as the server names it; empty: the only one that it serves", str.strip
-    ),
-    "slo": Field(
-        "SLO",
-        "several are separated by spaces; empty: find the power knee",
-        _slos,
-        "ttft_p95=500ms itl_p95=50ms",
-    ),
-    "workload": Field("Workload", "what is sent", workload, "chat", tuple(WORKLOADS)),
-    "prompt_tokens": Field(
-        "Prompt tokens", "mean; 0: the workload's own", _count("prompt tokens", 0), "0"
-    ),
-    "output_tokens": Field(
-        "Output tokens", "mean; 0: the workload's own", _count("output tokens", 0), "0"
-    ),
-    "min_users": Field("Lowest level", "users at the start", _count("the lowest level", 1), "1"),
-    "max_users": Field(
-        "Highest level", "the most users to try", _count("the highest level", 1), "512"
-    ),
-    "budget": Field("Budget", "the load ends within this time", budget_ns, "10m"),
-    "max_errors": Field(
-        "Failures allowed",
-        "a level with a larger share of failed requests fails",
-        lambda text: percent(text, "the share of failures"),
-        "1%",
-    ),
+FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", read=_url)} | {
+    option.dest: _field(option, option.field)
+    for option in ASKED_IN_FORM
+    if option.field is not None
 }
-ON_THE_LINE: Final = ("min_users", "max_users", "budget")  # chat.py has the others
+LOCUST_OPTIONS: Final = (
+    "min_users",
+    "max_users",
+    "budget",
+)  # locustfiles/chat.py declares the others
 
 
-def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(values by field, by field what is wrong); one of the two is whole."""
+def read_form(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(values by field, errors by field); the values are complete if there are no errors."""
     values: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for name, field in FIELDS.items():
+        text = form.get(name, field.default)
+        if not text.strip() and field.default.isdecimal():
+            text = field.default  # a number field that was cleared
         try:
-            values[name] = field.read(form.get(name, field.default))
+            values[name] = field.read(text)
         except ConfigError as error:
             wrong[name] = in_labels(str(error))
     if not wrong and values["min_users"] > values["max_users"]:
@@ -107,18 +61,18 @@ def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def in_labels(sentence: str) -> str:
-    """A sentence about options as the page says it: it has fields instead."""
+    """An error message with the labels of the form instead of option names."""
     for name, field in FIELDS.items():
         sentence = sentence.replace(f"--{name.replace('_', '-')}", field.label)
     return sentence
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The search's own options on Locust's command line; its form shows their help as it is."""
-    for name in ON_THE_LINE:
+    """Add the options of the search to Locust's command line; its form shows their help texts."""
+    for name in LOCUST_OPTIONS:
         field = FIELDS[name]
         parser.add_argument(f"--{name.replace('_', '-')}", default=field.default, help=field.hint)
-    group = parser.add_argument_group("the search, from the command line only")
+    group = parser.add_argument_group("search (command line only)")
     group.add_argument(
         "--runs", default="reports", help="folder in which each search makes its run folder"
     )
@@ -136,8 +90,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def given(options: Any, host: str) -> dict[str, str]:
-    """The form as the command line, or Locust's own form, has it."""
+def form_values(options: Any, host: str) -> dict[str, str]:
+    """The form's values from Locust's command line or its web UI."""
     form = {"host": host}
     for name, field in FIELDS.items():
         value = getattr(options, name, None)

@@ -1,4 +1,4 @@
-"""What a pipeline asks of a knee, `--at-least` and `--baseline`: a gate decides the exit code."""
+"""The gates of a knee for CI pipelines, `--at-least` and `--baseline`: they set the exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from harness.measure.result import Knee, Result
 
-# a search that ended otherwise answers no question about its knee
+# A search with another status has no knee to compare with.
 ANSWERED: Final = (
     Status.found, Status.not_reached, Status.inconclusive, Status.slo_failed_at_min,
 )  # fmt: skip
@@ -25,37 +25,38 @@ CODES: Final = {
 }
 
 
-def gates_of(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
-    """What the run.json of a folder asks of its knee. Raises RunFolderError, ConfigError."""
+def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
+    """Evaluate the gates in run.json. Raises RunFolderError, ConfigError."""
     users, baseline = config.get("at_least"), config.get("baseline")
     if result.knee is None or result.status not in ANSWERED:
         return []
-    gates = [at_least(result.knee, users)] if users else []
+    gates = [at_least_gate(result.knee, users)] if users else []
     if baseline:
-        gates.append(no_worse(Path(baseline), folder, float(config.get("tolerance") or 0)))
+        gates.append(baseline_gate(Path(baseline), folder, float(config.get("tolerance") or 0)))
     return gates
 
 
-def no_worse(baseline: Path, folder: Path, tolerance: float) -> Gate:
-    """As `vllm-harness compare BASELINE FOLDER` has it."""
-    from harness.study.compare import compare_folders  # noqa: PLC0415 - it reads plans as we do
+def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
+    """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
+    from harness.study.compare_folders import compare_folders  # noqa: PLC0415 - it reads plans as we do
 
     name, limit = f"no worse than {baseline}", f"by more than {tolerance:.1%}"
     found = compare_folders(baseline, folder, tolerance)
+    # A difference beyond the tolerance decides; the first one is named.
     if worse := [one for one in found.differences if one.beyond]:
         first, more = worse[0], len(worse) - 1
         what = first.metric + (f" at {first.users:,} users" if first.users else "")
         others = f", and {more} more" if more else ""
-        told = f"Worse than {baseline} {limit}: {what} {first.change:+.1%}{others}."
-        return Gate(name, Verdict.missed, told)
+        sentence = f"Worse than {baseline} {limit}: {what} {first.change:+.1%}{others}."
+        return Gate(name, Verdict.missed, sentence)
     if found.exit_code != EXIT_OK:
-        told = f"Too little was measured to compare with {baseline}; try a longer --budget."
-        return Gate(name, Verdict.inconclusive, told)
+        sentence = f"Too little was measured to compare with {baseline}; try a longer --budget."
+        return Gate(name, Verdict.inconclusive, sentence)
     return Gate(name, Verdict.met, f"Nothing is shown to be worse than {baseline} {limit}.")
 
 
-def at_least(knee: Knee, users: int) -> Gate:
-    """By what was shown: a level that passed there or above, or one that failed there or below."""
+def at_least_gate(knee: Knee, users: int) -> Gate:
+    """Met if a level at or above `users` passed, missed if one at or below `users` failed."""
     name, asked = f"holds at least {users}", f"asked for at least {users:,}"
     if (knee.holds or 0) >= users:
         return Gate(name, Verdict.met, f"Holds {knee.holds:,} users; {asked}.")
@@ -65,13 +66,13 @@ def at_least(knee: Knee, users: int) -> Gate:
     return Gate(
         name,
         Verdict.inconclusive,
-        f"No level of {users:,} users or more was shown to pass, and none up to there to fail"
+        f"No level at or above {users:,} users passed, and no level at or below failed"
         f"{best}; try a longer --budget.",
     )
 
 
 def exit_code(status: Status, gates: Sequence[Gate], otherwise: int) -> int:
-    """The worst gate's; `otherwise` where none was asked for or the search has no answer."""
+    """The exit code of the worst gate; `otherwise` without gates or without a knee."""
     if not gates or status not in ANSWERED:
         return otherwise
     return max(CODES[gate.verdict] for gate in gates)

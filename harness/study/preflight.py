@@ -9,13 +9,12 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
-from harness.drive.options import UI_HOST
 from harness.errors import ConfigError, RunFolderError
-from harness.load.planner import SAMPLE, clipped
-from harness.server.access import Access
-from harness.server.address import Address
+from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
+from harness.server.access import TargetAccess
+from harness.server.address import LOOPBACK, Address
+from harness.server.max_num_seqs import merge_flags
 from harness.server.probe import Capabilities, probe
-from harness.server.seats import flags_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
     from harness.engine.config import EngineConfig
     from harness.load.workloads import Workload
-    from harness.study.options import LoadOptions, OutputOptions, TargetOptions
+    from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
-FILES_BESIDE_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
+FILES_WITHOUT_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
 
 
 @contextlib.contextmanager
-def ready(
+def checked_target(
     target: TargetOptions,
     load: LoadOptions,
     output: OutputOptions,
@@ -38,41 +37,44 @@ def ready(
     tell: Callable[[str], object] | None = None,
     option: str = "--max-users",
 ) -> Iterator[tuple[str, Capabilities]]:
-    """Everything checked before any load: (url, what the server is). Raises what stops it.
+    """Check everything before any load; yields (url, capabilities). Raises ConfigError and others.
 
-    `option`: what says how many users there are. `tell` gets a line as soon as there is something
-    to wait for; by default it is printed.
-    Nothing here imports Locust or numpy, so that this line and every refusal come at once.
+    `option` is the option that sets the number of users. `tell` receives a line as soon as there is
+    something to wait for; the default prints it.
+    Nothing here imports Locust or numpy, so that this line and every error appear at once.
     """
     check_machine(output, users, option)
-    tell = tell or (lambda line: print(line, file=said_to(output), flush=True))
+    tell = tell or (lambda line: print(line, file=message_stream(output), flush=True))
     with target_url(target, tell) as url:
         known = check_target(target, load, url)
-        if clips := clipping(load, known.max_model_len):
+        if known.addresses > 1:
+            host = Address.parse(url).host
+            tell(f"{host} has {known.addresses} addresses; connections are spread over all of them")
+        if clips := clipping_note(load, known.max_model_len):
             tell(clips)
         yield url, known
 
 
-def simulated(engine: EngineConfig) -> str:
+def simulation_note(engine: EngineConfig) -> str:
     """What is measured in place of a server."""
     return f"simulated: {engine.model} on {engine.gpu}, in place of a server"
 
 
-def said_to(output: OutputOptions) -> TextIO:
-    """Words go to stdout, unless `--json -` wants it for itself."""
+def message_stream(output: OutputOptions) -> TextIO:
+    """Messages go to stdout, unless `--json -` uses it."""
     return sys.stderr if output.json_to == "-" else sys.stdout
 
 
 @contextlib.contextmanager
 def target_url(target: TargetOptions, tell: Callable[[str], object]) -> Iterator[str]:
-    """The server's address; without one, the embedded engine runs as long as this lasts."""
+    """The URL of the server; without one, the embedded server runs as long as the context."""
     if target.url is not None:
         tell(f"probing {Address.parse(target.url)}")
         yield target.url
         return
     assert target.engine is not None  # noqa: S101 - options promise it
-    tell(simulated(target.engine))
-    from harness.engine.process import start_engine  # noqa: PLC0415 - heavy: see `ready`
+    tell(simulation_note(target.engine))
+    from harness.engine.process import start_engine  # noqa: PLC0415 - heavy: see `checked_target`
 
     with start_engine(target.engine) as engine:
         yield engine.url
@@ -87,16 +89,16 @@ def check_machine(output: OutputOptions, users: int, option: str = "--max-users"
     """
     check_folder(output.out_dir)
     if output.ui_port is not None:
-        check_port("--ui-port", UI_HOST, output.ui_port)
+        check_port("--ui-port", LOOPBACK, output.ui_port)
     if output.metrics_port is not None:
         check_port("--metrics-port", output.metrics_host, output.metrics_port)
     if output.otlp_port is not None:
-        check_port("--otlp-port", UI_HOST, output.otlp_port)
-    raise_file_limit(users + FILES_BESIDE_USERS, option)
+        check_port("--otlp-port", LOOPBACK, output.otlp_port)
+    raise_file_limit(users + FILES_WITHOUT_USERS, option)
 
 
 def check_folder(folder: Path) -> None:
-    """Nothing lies there that a run could overwrite. Raises RunFolderError."""
+    """The folder is new or empty, so no run is overwritten. Raises RunFolderError."""
     try:
         free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     except OSError:
@@ -109,15 +111,16 @@ def check_folder(folder: Path) -> None:
 
 
 def check_port(flag: str, host: str, port: int) -> None:
-    """A server can listen there. Raises ConfigError: else it would be said only amid the load."""
+    """A server can listen there. Raises ConfigError now rather than during the load."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock, socket.socket() as other:
+        # The servers set the same option, so a port in TIME_WAIT counts as free here too.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
         try:
             sock.bind((host, port))
             sock.listen()
         except (OSError, OverflowError) as error:
-            other.bind((UI_HOST, 0))
+            other.bind((LOOPBACK, 0))
             why = getattr(error, "strerror", None) or "no such port"
             raise ConfigError(
                 f"{flag} is {port} ({why}): expected a free port of {host}; "
@@ -135,8 +138,8 @@ def raise_file_limit(need: int, option: str = "--max-users") -> int:
         return soft
     if hard != resource.RLIM_INFINITY and hard < need:
         raise ConfigError(
-            f"this process may open {hard} files and the load needs {need}: expected a hard limit "
-            f"(`ulimit -Hn`) of at least that; try {option} {max(hard - FILES_BESIDE_USERS, 1)}."
+            f"this process can open {hard} files and the load needs {need}: expected a hard limit "
+            f"(`ulimit -Hn`) of at least that; try {option} {max(hard - FILES_WITHOUT_USERS, 1)}."
         )
     wanted = need if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -145,7 +148,7 @@ def raise_file_limit(need: int, option: str = "--max-users") -> int:
 
 def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabilities:
     """What the server at `url` is. Raises ConfigError, ServerUnreachable."""
-    access = Access(
+    access = TargetAccess(
         Address.parse(url),
         api_key=target.api_key,
         key_source=target.key_source,
@@ -155,7 +158,7 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         answer_ns=target.timeouts.answer_ns,
     )
     found = probe(access, load.workload.api, target.model)
-    flags_of(found.flags, target.server_flags)  # refuses what contradicts the server
+    merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
     check_lengths(load.workload, found.max_model_len)
     return found
 
@@ -166,6 +169,7 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
     if max_model_len is None or prompt + output <= max_model_len:
         return
     own = workload.prompt.mean
+    # Shrink prompt and output by the same factor; the shared system message keeps its length.
     share = max(max_model_len - workload.system_tokens, 0) / (own + output)
     own, fits = max(int(own * share), 1), max(int(output * share), 1)
     raise ConfigError(
@@ -175,13 +179,13 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
     )
 
 
-def clipping(load: LoadOptions, max_model_len: int | None) -> str:
-    """How many planned requests the model's context makes shorter; "" for none."""
+def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
+    """How many planned requests are clipped to the model's context; "" for none."""
     workload = replace(load.workload, max_model_len=max_model_len or 0)
-    count = clipped(workload, load.seed)
+    count = count_clipped(workload, load.seed)
     if not count:
         return ""
     return (
-        f"{count:,} of {SAMPLE:,} planned requests are clipped to the model's context of "
+        f"{count:,} of {CLIP_SAMPLE_SIZE:,} planned requests are clipped to the model's context of "
         f"{max_model_len:,} tokens"
     )

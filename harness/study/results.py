@@ -1,14 +1,14 @@
 """From a run folder to its results: the same code right after the run and a year later.
 
-Nothing here knows a server or a clock. The search is replayed on the records, so what result.json
-says is what the records say.
+Nothing here reads a server or a clock. The search is replayed on the records, so result.json always
+agrees with them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,43 +20,42 @@ from harness.errors import (
     MeasurementInvalid,
     RunFolderError,
 )
-from harness.measure.beside import beside
-from harness.measure.compat import COMPAT
-from harness.measure.evidence import Window
-from harness.measure.metrics import failed
-from harness.measure.power import plateau_knee, power_knee
+from harness.measure.diagnosis.instrument import instrument_sentence
+from harness.measure.diagnosis.server_window import missing_figures
+from harness.measure.metrics import failed_requests
+from harness.measure.records.record_table import OUTCOMES
 from harness.measure.result import Result, Target
-from harness.measure.search import Done, SearchPlan
-from harness.measure.selfcheck import instrument_sentence
-from harness.measure.serverside import lacking
+from harness.measure.search.evidence import Window
+from harness.measure.search.next_level import Done, SearchPlan
+from harness.measure.search.power import plateau_knee, power_knee
 from harness.measure.slo import Slo
 from harness.measure.states import Purpose, Status
-from harness.measure.table import OUTCOMES
-from harness.measure.typed import to_json
+from harness.measure.typed_json import to_json
 from harness.runfolder import names
-from harness.runfolder.jsonfiles import read_json
-from harness.runfolder.parquet import write_parquet
-from harness.runfolder.reader import read_run
-from harness.runfolder.writer import RunFolder
-from harness.server.seats import max_num_seqs
-from harness.study.counted import Counted
-from harness.study.entries import step_levels
-from harness.study.gates import exit_code, gates_of
-from harness.study.held import LOCUST, held_by_locust, judged
-from harness.study.outcome import knee_of, knee_slos, locate
-from harness.study.replay import Logged, Replay, replay
-from harness.study.usable import shared_tokens, unusable
-from harness.study.why import bottleneck
+from harness.runfolder.folder_reader import check_folder, read_run
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import read_json
+from harness.runfolder.parquet import parquet_writer
+from harness.server.max_num_seqs import max_num_seqs
+from harness.study.explain_knee import bottleneck, invalid_reason, shared_prompt_tokens
+from harness.study.gates import evaluate_gates, exit_code
+from harness.study.held_levels import LOCUST, judge_given_levels, locust_levels
+from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
+from harness.study.replay import LoggedLevel, Replay, replay
+from harness.study.result_levels import result_levels
+from harness.study.token_stats import RunTokenStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from harness.measure.compat.tool_comparison import ToolComparison
+    from harness.measure.records.token_gaps import WindowGaps
     from harness.measure.result import Level
-    from harness.runfolder.reader import Run
+    from harness.runfolder.folder_reader import Run
 
 Json = dict[str, Any]
-KNEE: Final = "knee"  # the kind of a run that searched
+KNEE: Final = "knee"  # the kind of a run that searches for the knee
 
 EXIT_OF: Final = {
     Status.found: EXIT_OK,
@@ -72,12 +71,20 @@ EXIT_OF: Final = {
 }
 
 
-def plan_of(run: Run) -> SearchPlan:
+class Results(NamedTuple):
+    """A run, its result, and the gaps between tokens that reports draw."""
+
+    run: Run
+    result: Result
+    gaps: WindowGaps
+
+
+def search_plan(run: Run) -> SearchPlan:
     """The plan that run.json holds. Raises RunFolderError."""
     stored = (run.info.get("config") or {}).get("plan")
     if not isinstance(stored, dict):
         raise RunFolderError(
-            f"{run.path} says nothing of its plan: expected run.json with `config.plan`, written "
+            f"{run.path} has no plan: expected run.json with `config.plan`, which is written "
             "before the load; without it the records can be read but not judged."
         )
     values = {f.name: stored[f.name] for f in fields(SearchPlan) if f.name in stored}
@@ -85,43 +92,52 @@ def plan_of(run: Run) -> SearchPlan:
     return SearchPlan(**values)
 
 
-def logged_steps(run: Run) -> list[Logged]:
-    """Windows of steps.jsonl."""
-    known = {f.name for f in fields(Window)}
-    return [
-        Logged(
-            Window(**{k: v for k, v in row.items() if k in known} | {"purpose": purpose}),
-            row.get("invalid", ""),
-            row.get("decision", ""),
-            row.get("audited", True),
-            row.get("reason", ""),
+def logged_levels(run: Run) -> list[LoggedLevel]:
+    """The windows in levels.jsonl; a line without one is counted as damage."""
+    logged = []
+    for row in run.levels:
+        try:
+            instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name != "purpose"}
+            window = Window(**instants, purpose=Purpose(row["purpose"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            run.damage.bad_lines += 1
+            continue
+        words = ("invalid", "decision", "reason")
+        invalid, decision, reason = (str(row.get(key, "")) for key in words)
+        logged.append(
+            LoggedLevel(window, invalid, decision, bool(row.get("audited", True)), reason)
         )
-        for row in run.steps
-        for purpose in (Purpose(row["purpose"]),)
-    ]
+    return logged
 
 
-def compute(run: Run, compat: Sequence[str] = ()) -> Result:
-    """Everything that the records say. Raises RunFolderError.
+def compute(run: Run, compat: Sequence[str] = ()) -> Results:
+    """Compute all results in one pass over the tokens. Raises RunFolderError.
 
-    `compat`: tools whose figures the result has too, beside those that the run asked for.
+    `compat`: tools whose figures are added to those that the run asked for.
     """
-    plan, config = plan_of(run), run.info["config"]
+    plan, config = search_plan(run), run.info["config"]
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
-    logged = held_by_locust(run.table) if kind == LOCUST else logged_steps(run)
-    counted = Counted(run, [entry.window for entry in logged], plan.slos, run.server)
-    shared = shared_tokens(drive)
+    # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
+    logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
+    asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
+    windows = [entry.window for entry in logged]
+    comparison = _comparison(run, windows) if asked else None
+    also = comparison.visitors if comparison else ()
+    counted = RunTokenStats(run, windows, plan.slos, run.server, also)
+    shared = shared_prompt_tokens(drive)
 
     def audit(window: Window) -> str:
-        step = counted.steps[window]
-        if kind == LOCUST:  # its users may pause, and nobody read the server
-            return instrument_sentence(step.known, window, plan.slos, step.tokens.gaps)
-        return unusable(window, step.known, run.server, plan.slos, shared=shared, counted=step)
+        level = counted.levels[window]
+        if kind == LOCUST:  # its users may pause, and the server was not scraped
+            return instrument_sentence(level.known, window, plan.slos, level.tokens.gaps)
+        return invalid_reason(
+            window, level.known, run.server, plan.slos, shared=shared, counted=level
+        )
 
     replayed = replay(plan, logged, counted, searched=kind == KNEE, audit=audit)
-    levels = step_levels(
-        replayed.steps,
+    levels = result_levels(
+        replayed.levels,
         counted,
         run.server,
         plan,
@@ -130,67 +146,76 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Result:
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
     )
-    asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
-    windows = [s.window for s in replayed.steps if not s.invalid]
-    windows = windows or [s.window for s in replayed.steps]  # the headline says if none is valid
-    gave_up = ended.get("status") == Status.target_failed and replayed.steps
-    error = commonest_error(run, replayed.steps[-1].window.chosen_ns if gave_up else 0)
-    told = Result(
+    windows = [s.window for s in replayed.levels if not s.invalid]
+    windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
+    gave_up = ended.get("status") == Status.target_failed and replayed.levels
+    error = commonest_error(run, replayed.levels[-1].window.chosen_ns if gave_up else 0)
+    base = Result(
         command=kind,
-        target=target_of(run),
+        target=target_of_run(run),
         client=ended.get("figures") or {},
-        lacking=tuple(lacking(run.server)),
+        lacking=tuple(missing_figures(run.server)),
         invalid_reason=ended.get("invalid") or why_failed(ended, replayed, error),
         commonest_error=error,
         interrupted=bool(ended.get("interrupted")),
         damage=tuple(run.damage.sentences()),
         replay_differences=tuple(replayed.differences),
-        compat={name: beside(COMPAT[name], run, windows) for name in asked} or None,
+        compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
     if kind == KNEE:
-        result = _with_knee(told, plan, replayed, levels, counted, ended=ended)
+        result = _with_knee(base, plan, replayed, levels, counted, ended=ended)
     else:
         status = "" if ended.get("invalid") else str(ended.get("status") or "")
-        result = judged(told, plan, levels, counted, status)
-    status = Status.interrupted if told.interrupted else result.status
-    gates = gates_of(replace(result, status=status), run.path, config)
+        result = judge_given_levels(base, plan, levels, counted, status)
+    status = Status.interrupted if base.interrupted else result.status
+    gates = evaluate_gates(replace(result, status=status), run.path, config)
+    # Gates decide the exit code only if the search has an answer.
     code = exit_code(status, gates, EXIT_OF[status])
-    return replace(result, status=status, exit_code=code, gates=tuple(gates))
+    return Results(
+        run, replace(result, status=status, exit_code=code, gates=tuple(gates)), counted.gaps
+    )
+
+
+def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
+    """Imported for `--compat` alone."""
+    from harness.measure.compat.tool_comparison import ToolComparison  # noqa: PLC0415
+
+    return ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
 
 
 def _with_knee(
-    told: Result,
+    base: Result,
     plan: SearchPlan,
     replayed: Replay,
     levels: list[Level],
-    counted: Counted,
+    counted: RunTokenStats,
     *,
     ended: Json,
 ) -> Result:
-    """What a search found. What only the live run knew of its end comes first."""
+    """The result of a search. How the live run ended takes precedence over the replay."""
     done = replayed.done
-    if told.invalid_reason:
+    if base.invalid_reason:
         failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
-    found = locate(plan, replayed.steps, done)
-    used = [s.evidence for s in replayed.steps if not s.invalid]
+    found = estimate_knee(plan, replayed.levels, done)
+    used = [s.evidence for s in replayed.levels if not s.invalid]
     none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
     return replace(
-        told,
+        base,
         status=found.status,
-        slos=tuple(knee_slos(plan, found, levels)),
-        knee=knee_of(plan, found, levels, counted),
+        slos=tuple(slo_results(plan, found, levels)),
+        knee=knee_result(plan, found, levels, counted),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan, replayed.steps, found, levels, told.target.max_num_seqs),
+        else bottleneck(plan, replayed.levels, found, levels, base.target.max_num_seqs),
         power=power_knee(used, plan.seed),
         plateau=plateau_knee(used),
     )
 
 
-def target_of(run: Run) -> Target:
-    """What run.json says of the server, and what its samples add."""
+def target_of_run(run: Run) -> Target:
+    """The server, from run.json and its samples."""
     server = run.info.get("server") or {}
     flags = server.get("flags") or {}
     versions = dict(run.info.get("versions") or {})
@@ -210,31 +235,36 @@ def target_of(run: Run) -> Target:
 
 
 def why_failed(ended: Json, replayed: Replay, error: str) -> str:
-    """Why it ended early: no usable level, or the commonest error of what failed hard."""
-    if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.steps:
+    """Why the run ended early: no valid level, or the most common error of the failed requests."""
+    if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.levels:
         return ""
-    users = replayed.steps[-1].window.users
-    if why := replayed.steps[-1].invalid:
-        return f"the level of {users} users, on which the answer hangs, cannot be used: {why}."
-    said = f"most often with {error!r}" if error else "and none ended well"
+    users = replayed.levels[-1].window.users
+    if why := replayed.levels[-1].invalid:
+        return f"the result depends on the level of {users} users, which is invalid: {why}."
+    error_text = f"most often with {error!r}" if error else "and none ended well"
     return (
-        f"at level {users} more than half of the requests failed, {said}; see whether the server "
-        "still runs and what its log says, then run again; what was measured before is kept."
+        f"more than half of the requests failed at {users} users, {error_text}: expected a server "
+        "that answers; check that it still runs and read its log, then try again."
     )
 
 
 def commonest_error(run: Run, from_ns: int) -> str:
-    """What most of the failed requests ended with that ended since then; "" where none failed."""
-    bad = np.flatnonzero(failed(run.table) & (run.table.done_ns >= from_ns))
-    said = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in bad)
-    return said.most_common(1)[0][0] if said else ""
+    """The most common error of requests that failed since `from_ns`; "" if none failed."""
+    failed_rows = np.flatnonzero(failed_requests(run.table) & (run.table.done_ns >= from_ns))
+    counts = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in failed_rows)
+    return counts.most_common(1)[0][0] if counts else ""
 
 
-def write_results(path: Path, compat: Sequence[str] = ()) -> tuple[Run, Result]:
-    """Compute and write result.json and requests.parquet; the run and its result."""
-    run = read_run(path)
-    result = compute(run, compat)
+def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
+    """Compute and write result.json and requests.parquet. Raises RunFolderError.
+
+    The record files are read twice: first for the requests, which go straight to
+    requests.parquet, then, with the windows known, for the tokens in them.
+    """
+    check_folder(path)
     folder = RunFolder(path)
-    folder.write_json(names.RESULT, to_json(result))
-    write_parquet(folder)
-    return run, result
+    with parquet_writer(folder) as write:
+        run = read_run(path, write)
+    results = compute(run, compat)
+    folder.write_json(names.RESULT, to_json(results.result))
+    return results

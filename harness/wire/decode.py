@@ -1,35 +1,30 @@
-"""One response's body, as it was read, into one RequestRecord or into parts of it.
+"""Decodes the body of one response into a RequestRecord, or into partial records while it runs.
 
-The reader has parsed HTTP already; what comes here is the status and pieces of body, each with the
-interval in which it arrived.
+HTTP is already parsed: the input is the status and pieces of the body, each with the interval in
+which it arrived.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from harness.measure.records import Outcome, RequestRecord, ns_array
-from harness.wire.alike import UNLIKE, Alike
-from harness.wire.http import EVENT_STREAM, OK_STATUS
+from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
+from harness.wire.http import OK_STATUS
 from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
-from harness.wire.sse import SseDecoder
+from harness.wire.sse import EventTooLong, SseDecoder
+from harness.wire.sse_framing import EVENT_STREAM
+from harness.wire.token_template import NO_MATCH, TokenTemplate
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
 
 ONE: Final = ns_array([1])
-MOST_ERROR_BYTES: Final = 65_536
-# what `state` saves: all that is not an array, the SSE decoder apart
-_SCALARS: Final = (
-    "status", "_type", "_head_ns", "_first_event_ns", "_finish", "_prompt",
-    "_output", "_cached", "_counted", "_answer", "_done", "_problem", "_error_body",
-    "_before", "_silent", "_last_silent_ns",
-)  # fmt: skip
+MAX_ERROR_BYTES: Final = 65_536
 
 
-class Asked(NamedTuple):
-    """What the reader knows when it has sent a request."""
+class SentRequest(NamedTuple):
+    """What is known of a request when it has been sent."""
 
     worker: int
     number: int
@@ -41,17 +36,13 @@ class Asked(NamedTuple):
 
 
 class StreamDecoder:
-    """`head`, then `feed` for each read, then `end`; `part` in between.
+    """Call `head`, then `feed` for each read, then `end`; `part` at any time in between.
 
-    A part holds the token-bearing events since the part before it, the record at the end all.
+    A partial record holds the token-bearing events since the previous part; the record that `end`
+    returns holds all of them.
     """
 
-    __slots__ = (
-        *_SCALARS, "_alike", "_at", "_low", "_sse", "_told", "_tokens", "asked", "exact_events",
-    )  # fmt: skip
-
-    def __init__(self, asked: Asked) -> None:
-        """A request was sent."""
+    def __init__(self, asked: SentRequest) -> None:
         self.asked = asked
         self.exact_events = 0  # since the last part
         self.status = 0
@@ -59,51 +50,57 @@ class StreamDecoder:
         self._head_ns = self._first_event_ns = -1
         self._finish = ""
         self._prompt = self._output = self._cached = self._answer = -1
-        self._before = self._silent = 0  # choices without a token, before the first and after
+        # choices without a token: before the first token, and after it
+        self._events_before = self._silent_events = 0
         self._last_silent_ns = -1
         self._counted = 0  # tokens that usage has accounted for so far
         self._done = False
         self._problem: tuple[str, str] | None = None  # (outcome, sentence)
         self._error_body = b""
         self._sse = SseDecoder()
-        self._alike = Alike()
-        self._told = 0  # events in parts
+        self._template = TokenTemplate()
+        self._reported = 0  # events that earlier parts contained
         self._at: array[int] = ns_array()
         self._low: array[int] = ns_array()
         self._tokens: array[int] = ns_array()
 
     @property
     def new_events(self) -> int:
-        """Token-bearing ones since the last part."""
-        return len(self._at) - self._told
+        return len(self._at) - self._reported
 
     def head(self, status: int, head_ns: int, content_type: str) -> None:
-        """The response has begun."""
         self.status, self._head_ns, self._type = status, head_ns, content_type
 
     def feed(self, body: bytes, at_ns: int, bound_ns: int, exact: int) -> None:
-        """Account one read, in order. `exact`: its stamp is that of the body's last byte."""
+        """Decode one read, in order. `exact`: its timestamp is that of the body's last byte."""
         if self._problem is not None:
             return
         if self.status != OK_STATUS:
-            self._error_body += body[: MOST_ERROR_BYTES - len(self._error_body)]
+            self._error_body += body[: MAX_ERROR_BYTES - len(self._error_body)]
             return
-        sse, count = self._sse, self._alike.count
+        sse, match = self._sse, self._template.match
         try:
             events = sse.feed(body)
             left = len(events)
             for data in events:
                 left -= 1
+                # One timestamp belongs to one byte: only the last event of a read can be exact, and
+                # only if the read ended with it.
                 low_ns = at_ns if exact and not left and sse.last else bound_ns
-                running = count(data)
-                if running != UNLIKE:
+                running = match(data)
+                if running != NO_MATCH:
                     self._token(at_ns, low_ns, running, 1)
                     continue
                 chunk = read_event(data)
-                self._alike.learn(data, chunk)
+                self._template.learn(data, chunk)
                 self._event(chunk, at_ns, low_ns)
         except NotACompletion as error:
             self._problem = Outcome.protocol.value, str(error)
+        except EventTooLong as error:
+            # For an HTML page without line ends, its type explains more than its length.
+            outcome, sentence = outcome_of_body(self._type, "", done=self._done)
+            wrong_type = outcome is Outcome.protocol
+            self._problem = Outcome.protocol.value, sentence if wrong_type else str(error)
 
     def _event(self, chunk: Chunk, at_ns: int, low_ns: int) -> None:
         carries, answer, ids, completion, prompt, cached, finish, error, done, silent = chunk
@@ -121,8 +118,8 @@ class StreamDecoder:
         if completion >= 0:
             self._output = completion
         if silent:
-            self._before += not self._at
-            self._silent += len(self._at) > 0
+            self._events_before += not self._at
+            self._silent_events += len(self._at) > 0
             self._last_silent_ns = at_ns
         if not carries:
             return
@@ -133,10 +130,10 @@ class StreamDecoder:
     def tokens(
         self, at_ns: memoryview, low_ns: memoryview, running: list[int], even: bool, exact: int
     ) -> None:
-        """Account events with a token each, known by their likeness elsewhere (`wire.alike`).
+        """Take events with one token each, which the reader matched with a template already.
 
-        The times are int64; `even`: each running count is one more than that before it, or all are
-        -1; `exact` of them have an exact stamp.
+        Times are int64. `even`: each running count is one more than the previous one, or all are
+        -1. `exact`: how many of the events have an exact timestamp.
         """
         if self._problem is not None:
             return
@@ -153,7 +150,7 @@ class StreamDecoder:
         self._tokens.extend(ONE * n)
 
     def _token(self, at_ns: int, low_ns: int, running: int, tokens: int) -> None:
-        """An event with `tokens` tokens, or as many as the running count has grown."""
+        """Append an event of `tokens` tokens, or of as many as the running count grew by."""
         if running > self._counted:
             tokens = running - self._counted
             self._counted = self._output = running
@@ -163,13 +160,13 @@ class StreamDecoder:
         self._tokens.append(tokens)
 
     def part(self, known_until_ns: int) -> RequestRecord:
-        """What came since the part before, as an open record."""
-        told, self._told, self.exact_events = self._told, len(self._at), 0
-        events = self._at[told:], self._low[told:], self._tokens[told:]
+        """Return the events since the previous part, as an open record."""
+        start, self._reported, self.exact_events = self._reported, len(self._at), 0
+        events = self._at[start:], self._low[start:], self._tokens[start:]
         return self._record(Outcome.open, "", known_until_ns, events)
 
     def end(self, outcome: Outcome | None, error: str, done_ns: int) -> RequestRecord:
-        """All of it. `outcome` None: the response is complete, judge it by its content."""
+        """Return the whole record; `outcome` None: the response is complete, judge its content."""
         if outcome is None or (outcome is Outcome.truncated and self._problem):
             outcome, error = self._verdict(error)
         return self._record(outcome, error, done_ns, (self._at, self._low, self._tokens))
@@ -179,7 +176,7 @@ class StreamDecoder:
             return Outcome(self._problem[0]), self._problem[1]
         if self.status != OK_STATUS:
             return Outcome.status, f"HTTP {self.status}: {self._server_says()}".rstrip(": ")
-        return verdict(self._type, error, done=self._done)
+        return outcome_of_body(self._type, error, done=self._done)
 
     def _server_says(self) -> str:
         try:
@@ -212,37 +209,17 @@ class StreamDecoder:
             output_tokens=self._output,
             cached_tokens=self._cached,
             answer_index=self._answer,
-            events_before=self._before,
-            silent_events=self._silent,
+            events_before=self._events_before,
+            silent_events=self._silent_events,
             last_silent_ns=self._last_silent_ns,
             at_ns=at_ns,
             not_before_ns=not_before_ns,
             tokens=tokens,
         )
 
-    def state(self) -> tuple[Any, ...]:
-        """Plain values from which, with all parts, `resumed` goes on; take it after `part`."""
-        return self._sse.state(), tuple(getattr(self, name) for name in _SCALARS)
 
-    @classmethod
-    def resumed(
-        cls, asked: Asked, state: tuple[Any, ...], parts: list[RequestRecord]
-    ) -> StreamDecoder:
-        """The decoder that `state` and all of the stream's `parts` were taken from."""
-        decoder = cls(asked)
-        decoder._sse.resume(state[0])
-        for name, value in zip(_SCALARS, state[1], strict=True):
-            setattr(decoder, name, value)
-        for part in parts:
-            decoder._at += part.at_ns
-            decoder._low += part.not_before_ns
-            decoder._tokens += part.tokens
-        decoder._told = len(decoder._at)
-        return decoder
-
-
-def verdict(content_type: str, error: str, *, done: bool) -> tuple[Outcome, str]:
-    """How a complete response with status 200 ended; `done`: [DONE] was seen."""
+def outcome_of_body(content_type: str, error: str, *, done: bool) -> tuple[Outcome, str]:
+    """Return the outcome of a complete response with status 200; `done`: [DONE] was seen."""
     if done:
         return Outcome.ok, ""
     if content_type not in (EVENT_STREAM, ""):

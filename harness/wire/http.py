@@ -1,6 +1,6 @@
-"""HTTP/1.1 without sockets: the request's bytes, and a response read piece by piece.
+"""HTTP/1.1 without sockets: builds a request's bytes, and parses a response piece by piece.
 
-Parsing is llhttp's (httptools), so chunked bodies, lengths and closing servers are its business.
+llhttp (httptools) parses, and handles chunked bodies, content lengths and closing servers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 import orjson
 
+from harness.wire.sse_framing import CHUNK_END, EVENT_END, EVENT_STREAM
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OK_STATUS: Final = 200
-EVENT_STREAM: Final = "text/event-stream"
-_PLAIN: Final = (b"}\n\n\r\n", b"}\n\n")  # how nearly every read ends: in a chunk, without chunks
-_SURE: Final = 8  # bytes; a shorter piece of body could be mistaken for framing
+_PLAIN: Final = (
+    b"}" + EVENT_END + CHUNK_END,
+    b"}" + EVENT_END,
+)  # how nearly every read ends: in a chunk, without chunks
+_MIN_TAIL_BYTES: Final = 8  # a shorter piece of body could be mistaken for framing
 
 
 def post(
@@ -27,9 +31,10 @@ def post(
     api_key: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A POST of JSON that asks for a stream. Raises ValueError, without the value, on bad headers.
+    """Return the bytes of a POST that asks for a stream.
 
-    `host` as in a URL: an IPv6 address in its brackets. `headers` are further ones.
+    `host` as in a URL: an IPv6 address in brackets. `headers` are additional ones. Raises
+    ValueError, which does not quote the value, for an invalid header.
     """
     content = orjson.dumps(body)
     own = _lines(headers) if headers else b""
@@ -43,7 +48,7 @@ def post(
 
 @lru_cache(maxsize=16)
 def _head(host: str, path: str, api_key: str) -> bytes:
-    """What all requests of a run begin with."""
+    """Return the part of the head that all requests of a run share."""
     fields = {"Host": host, "Accept": EVENT_STREAM, "Content-Type": "application/json"}
     if api_key:
         fields["Authorization"] = f"Bearer {api_key}"
@@ -54,7 +59,7 @@ def _lines(fields: Mapping[str, str]) -> bytes:
     lines = []
     for name, value in fields.items():
         line = f"{name}: {value}"
-        # what cannot be encoded would end in an exception that quotes the whole head, key too
+        # An encoding error would quote the whole head in its message, including the API key.
         if not line.isascii() or not line.isprintable():
             raise ValueError(f"the header {name!r} must be printable ASCII")
         lines.append(line + "\r\n")
@@ -72,7 +77,6 @@ class Response:
                  "on_body", "problem", "status")  # fmt: skip
 
     def __init__(self) -> None:
-        """Before the first byte."""
         self.status = 0
         self.content_type = ""
         self.complete = False
@@ -85,11 +89,11 @@ class Response:
         self._feed = self._parser.feed_data
 
     def feed(self, data: bytes) -> bytes:
-        """The body's bytes in `data`, b"" if there are none; look at `problem` after it."""
+        """Return the body's bytes in `data`, b"" if there are none; then check `problem`."""
         try:
             self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not self.complete:  # what follows a whole response is not ours to judge
+            if not self.complete:  # bytes after a whole response are none of our business
                 self.problem = f"the answer is not HTTP ({error})"
         pieces = self._pieces
         if len(pieces) == 1:
@@ -103,52 +107,47 @@ class Response:
         del self._parser, self._feed, self.on_body
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
         if name.lower() == b"content-type":
             self.content_type = value.decode("latin-1").partition(";")[0].strip().lower()
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
         self.status = self._parser.get_status_code()
         self.keep_alive = bool(self._parser.should_keep_alive())
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
         self.complete = self.status >= OK_STATUS  # 1xx is not the answer
 
 
 class ChunkedResponse(Response):
-    """One that also says `between`: the last byte ended a chunk of a chunked body.
+    """A response that also tracks `between`: whether the last byte ended a chunk of the body.
 
-    The next byte then begins another: whole chunks that somebody else reads need not be fed.
+    If so, the next byte begins another chunk, and whole chunks that the C reader takes need not be
+    fed to this parser.
     """
 
     __slots__ = ()
 
     def feed(self, data: bytes) -> bytes:
-        """As above."""
         body = super().feed(data)
-        if not data.endswith(b"\r\n"):
-            self.between = False  # amid the next one's size
+        if not data.endswith(CHUNK_END):
+            self.between = False  # inside the size of the next one
         return body
 
     def on_chunk_header(self) -> None:
-        """Called by the parser."""
         self.between = False
 
     def on_chunk_complete(self) -> None:
-        """Called by the parser."""
         self.between = not self.complete
 
 
 def ends_with_body(data: bytes, body: bytes) -> bool:
-    """Whether what `data` ends with is the end of its `body`, or of the chunk that the body ends.
+    """Return whether `data` ends with the end of its `body`, or of the body's last chunk.
 
-    An event's last byte on the wire is the line end that closes its chunk: servers send it in one
-    piece with the event. After anything else (the head of the next chunk, the end of the response)
-    the read's stamp may be that of a later segment.
+    Servers send an event in one segment with the line end that closes its chunk. If anything else
+    follows (the head of the next chunk, the end of the response), the timestamp of the read may be
+    that of a later segment.
     """
-    if data.endswith(_PLAIN):  # a brace and two line feeds are no framing
+    if data.endswith(_PLAIN):  # no framing contains a brace and two line feeds
         return True
     tail = body[-64:]
-    return len(tail) >= _SURE and data.endswith((tail + b"\r\n", tail))
+    return len(tail) >= _MIN_TAIL_BYTES and data.endswith((tail + CHUNK_END, tail))

@@ -1,4 +1,4 @@
-"""What one event of a completion stream says, in numbers.
+"""Reads one event of a completion stream.
 
 An event carries a token when its content, text, reasoning or tool-call delta is not empty; the
 role-only event that opens a chat, the finish event and the usage event carry none. How many tokens
@@ -11,12 +11,13 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-DONE: Final = b"[DONE]"
-MOST_TOKENS: Final = 1 << 53  # in a count; a larger one is no count
+from harness.wire.sse_framing import DONE
+
+MAX_TOKENS: Final = 1 << 53  # a larger count is invalid
 
 
 class Chunk(NamedTuple):
-    """One event. Counts are -1 where the server does not say."""
+    """One event. Counts are -1 where the server does not report them."""
 
     carries_token: bool = False
     is_answer: bool = False  # carries a token that is not reasoning
@@ -52,9 +53,11 @@ def read_event(data: bytes) -> Chunk:
 
 
 def _read(body: Any) -> Chunk:
-    """Any shape may come: what does not fit raises one of Python's own errors."""
+    """Read an object of any shape; an unexpected one raises AttributeError, TypeError, ..."""
     if body.get("error"):
         return Chunk(error=error_message(body["error"]))
+    if body.get("object") == "error":  # vLLM before 0.10: the object itself is the error
+        return Chunk(error=error_message(body))
     choices = body.get("choices")
     usage = body.get("usage")
     completion = prompt = cached = ids = -1
@@ -76,17 +79,17 @@ def _read(body: Any) -> Chunk:
                 carries = bool(delta.get("reasoning") or delta.get("reasoning_content"))
         finish = choice.get("finish_reason") or ""
         silent = not carries
-        said = choice.get("token_ids")  # null unless they were asked for
-        if said is not None:
-            ids = len(said)
+        token_ids = choice.get("token_ids")  # null unless requested
+        if token_ids is not None:
+            ids = len(token_ids)
     return Chunk(carries, answer, ids, completion, prompt, cached, str(finish), "", False, silent)
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < MOST_TOKENS else -1
+    return value if isinstance(value, int) and 0 <= value < MAX_TOKENS else -1
 
 
-def error_message(error: object, most: int = 200) -> str:
-    """The server's message, short. What it echoes of the prompt comes last and is cut off."""
+def error_message(error: object, max_chars: int = 200) -> str:
+    """Return the server's message, shortened: an echo of the prompt comes last and is cut off."""
     message = error.get("message", "") if isinstance(error, dict) else error
-    return " ".join(str(message).split())[:most]
+    return " ".join(str(message).split())[:max_chars]

@@ -1,8 +1,8 @@
-"""OTLP traces as a server sends them over HTTP, to what vLLM says of each request in its span.
+"""Reads OTLP traces that vLLM sends over HTTP: the latencies in the span of each request.
 
-Protobuf's wire format is four kinds of fields, of which a span's attributes use three; reading them
-here saves two packages (docs/dependencies.md). Field numbers: opentelemetry-proto 1.x, trace.proto
-and common.proto. Fields that are not wanted are skipped, whatever they hold.
+Protobuf's wire format has four kinds of fields, of which a span's attributes use three; reading
+them here saves two packages (docs/dependencies.md). Field numbers: opentelemetry-proto 1.x,
+trace.proto and common.proto. Unknown fields are skipped, whatever they contain.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.traces import Trace
+from harness.measure.diagnosis.trace_split import RequestTrace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,19 +27,19 @@ RESOURCE_SPANS, SCOPE_SPANS, SPANS, ATTRIBUTES = 1, 2, 2, 9
 KEY, VALUE = 1, 2
 STRING, INT, DOUBLE = 1, 3, 4
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-MOST_VARINT_BITS: Final = 63
+MAX_VARINT_BITS: Final = 63
 
 
-def traces(body: bytes) -> list[Trace]:
-    """Of an ExportTraceServiceRequest, the requests that it tells of. Raises ValueError."""
+def traces(body: bytes) -> list[RequestTrace]:
+    """Return the requests in an ExportTraceServiceRequest. Raises ValueError."""
     found = []
     for resource in _messages(body, RESOURCE_SPANS):
         for scope in _messages(resource, SCOPE_SPANS):
             for span in _messages(scope, SPANS):
-                said = dict(_attribute(each) for each in _messages(span, ATTRIBUTES))
-                if isinstance(said.get(REQUEST_ID), str):
-                    seconds = (_number(said.get(key)) for key in (TTFT, QUEUE, PREFILL))
-                    found.append(Trace(str(said[REQUEST_ID]), *seconds))
+                values = dict(_attribute(each) for each in _messages(span, ATTRIBUTES))
+                if isinstance(values.get(REQUEST_ID), str):
+                    seconds = (_number(values.get(key)) for key in (TTFT, QUEUE, PREFILL))
+                    found.append(RequestTrace(str(values[REQUEST_ID]), *seconds))
     return found
 
 
@@ -48,7 +48,7 @@ def _number(value: str | float | None) -> float:
 
 
 def _attribute(message: bytes) -> tuple[str, str | float | None]:
-    """(name, value) of a KeyValue; None for a kind of value that is not wanted."""
+    """Return (name, value) of a KeyValue; the value is None for a kind that is not used here."""
     name, value = "", None
     for number, field in _fields(message):
         if number == KEY and isinstance(field, bytes):
@@ -76,9 +76,12 @@ def _messages(message: bytes, wanted: int) -> Iterator[bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
-    """(field number, value): varints as integers, everything else as its bytes."""
+    """Yield (field number, value): varints as integers, everything else as its bytes."""
     at = 0
     while at < len(message):
+        # The tag's low three bits are the wire type, the rest is the field number. Each field has
+        # its length or a fixed one, so that unknown fields can be skipped; a length that exceeds
+        # the message is an error and not a short read.
         tag, at = _varint(message, at)
         kind, size = tag & 7, 0
         if kind == VARINT:
@@ -99,7 +102,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
-    while at < len(message) and shift <= MOST_VARINT_BITS:
+    while at < len(message) and shift <= MAX_VARINT_BITS:
         byte = message[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7

@@ -1,4 +1,4 @@
-"""What our own exporter, beside a server on another machine, says: its GPUs, its engine's CPU.
+"""Reads the page of our own exporter on a server's machine: its GPUs, its engine cores' CPU time.
 
 The inverse of `export.target`: Prometheus' base units in, ours out. Names: docs/exporter.md.
 """
@@ -9,12 +9,12 @@ from collections import defaultdict
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.gpuside import GPU_SERIES, MIB, REASON_LABELS
-from harness.measure.samples import GpuSample
-from harness.wire.prometheus_text import parse
+from harness.measure.diagnosis.gpu_window import GPU_SERIES, MIB, REASON_LABELS
+from harness.measure.records.samples import GpuSample
+from harness.wire.prometheus_text import parse_metrics
 
 if TYPE_CHECKING:
-    from harness.wire.prometheus_text import Sample
+    from harness.wire.prometheus_text import MetricSample
 
 PREFIX: Final = "harness_"
 INFO: Final = "harness_gpu_info"
@@ -27,35 +27,35 @@ WANTED: Final = frozenset(
 
 
 def gpu_samples(text: bytes | str, at_ns: int) -> list[GpuSample]:
-    """One per GPU, by index; [] when there is no GPU or this is no such exporter."""
+    """Return one sample per GPU, by index; [] without a GPU, or for another exporter's page."""
     return [_sample(gpu, series, at_ns) for gpu, series in sorted(_by_gpu(text).items())]
 
 
 def gpu_labels(text: bytes | str) -> list[dict[str, Any]]:
-    """What is said of each GPU itself: index, name, memory in MiB, driver, UUID."""
+    """Return the properties of each GPU: index, name, memory in MiB, driver, UUID."""
     out = []
     for gpu, series in sorted(_by_gpu(text).items()):
         labels = next((one.labels for one in series if one.name == INFO), {})
         memory = next((one.value for one in series if one.name == MEMORY), nan)
-        said = {key: labels.get(key, "") for key in ("name", "driver", "uuid")}
-        out.append({"index": gpu, "memory_mib": memory / MIB, **said})
+        texts = {key: labels.get(key, "") for key in ("name", "driver", "uuid")}
+        out.append({"index": gpu, "memory_mib": memory / MIB, **texts})
     return out
 
 
 def engine_cpu_s(text: bytes | str) -> float:
-    """CPU time of the engine cores beside that exporter; NaN where it does not say."""
-    return next((one.value for one in parse(text, {ENGINE_CPU})), nan)
+    """Return the CPU time of the engine cores on the exporter's machine; NaN if it is absent."""
+    return next((one.value for one in parse_metrics(text, {ENGINE_CPU})), nan)
 
 
-def _by_gpu(text: bytes | str) -> dict[int, list[Sample]]:
-    found: defaultdict[int, list[Sample]] = defaultdict(list)
-    for sample in parse(text, WANTED):
+def _by_gpu(text: bytes | str) -> dict[int, list[MetricSample]]:
+    found: defaultdict[int, list[MetricSample]] = defaultdict(list)
+    for sample in parse_metrics(text, WANTED):
         if (gpu := sample.labels.get("gpu", "")).isdecimal():
             found[int(gpu)].append(sample)
     return found
 
 
-def _sample(gpu: int, series: list[Sample], at_ns: int) -> GpuSample:
+def _sample(gpu: int, series: list[MetricSample], at_ns: int) -> GpuSample:
     values = {one.name: one.value for one in series if one.name != THROTTLED}
     read = {key: values.get(PREFIX + name, nan) / unit for key, (name, unit) in GPU_SERIES.items()}
     reasons = {one.labels.get("reason", ""): one.value for one in series if one.name == THROTTLED}

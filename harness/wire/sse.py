@@ -1,49 +1,63 @@
-"""Server-sent events from bytes that may be cut anywhere.
+"""Decodes server-sent events from bytes that may be cut anywhere.
 
-Lines end with LF, CRLF or CR and with nothing else: U+2028 inside JSON is no line end, and a
-character cut in half is put together again because everything stays bytes. Comments and fields
-other than `data` are dropped.
+Lines end with LF, CRLF or CR and with nothing else: U+2028 inside JSON is no line end. Everything
+stays bytes, so a character that is cut in half needs no care. Comments and fields other than `data`
+are dropped.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
+
+from harness.wire.sse_framing import DATA, DATA_FIELD, EVENT_END, MAX_EVENT_BYTES, TOO_LONG
 
 _LF: Final = 10
 _CR: Final = 13
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-class SseDecoder:
-    """Feed bytes, get the data of whole events (several data lines joined by LF).
-
-    `last` says of the latest feed whether its last byte is that of the last event in it.
-    """
-
-    __slots__ = ("_after_cr", "_begun", "_data", "_line", "last")
+class EventTooLong(ValueError):  # noqa: N818 - says what it is
+    """An event, or a line, has more than MAX_EVENT_BYTES."""
 
     def __init__(self) -> None:
-        """At the beginning of a stream."""
+        super().__init__(TOO_LONG)
+
+
+class SseDecoder:
+    """Takes bytes, returns the data of whole events (several data lines joined by LF).
+
+    `last`: whether the latest fed chunk ended with the last byte of an event.
+    """
+
+    # An unfinished line is kept as a list of pieces and joined once, when it ends. Joining it with
+    # every new piece would copy a body without line ends again and again: quadratic time.
+    __slots__ = ("_after_cr", "_begun", "_data", "_data_bytes", "_line", "_line_bytes", "last")
+
+    def __init__(self) -> None:
         self.last = False
-        self._line = b""  # the line that has not ended yet
-        self._data: list[bytes] = []
+        self._line: list[bytes] = []
+        self._data: list[bytes] = []  # of the event that has not ended yet
+        self._line_bytes = self._data_bytes = 0
         self._after_cr = False  # a CR ended the last line: an LF right after it belongs to it
-        self._begun = False  # past the byte order mark that a stream may begin with
+        self._begun = False  # past the byte order mark that may open a stream
 
     @property
-    def pending(self) -> bool:
-        """Bytes of an event that has not ended."""
-        return bool(self._line or self._data)
+    def held(self) -> int:
+        """Bytes of the unfinished event."""
+        return self._line_bytes + self._data_bytes
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Events that end in this chunk, in order."""
-        # nearly always a read holds one whole event of one line: cut it out and be done
-        if chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and self._begun:
+        """Return the events that end in this chunk. Raises EventTooLong: feed nothing after it."""
+        # The fast path: nearly every read holds exactly one event of one line.
+        if chunk.startswith(DATA) and chunk.endswith(EVENT_END) and self._begun:
             plain = chunk.count(b"\n") == 2 and _CR not in chunk  # noqa: PLR2004 - the two at the end
             if plain and not self._line and not self._data:
                 self.last, self._after_cr = True, False
                 return [chunk[6:-2]]
-        return self._lines(chunk)
+        events = self._lines(chunk)
+        if self.held > MAX_EVENT_BYTES:
+            raise EventTooLong
+        return events
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         self.last = False
@@ -53,21 +67,38 @@ class SseDecoder:
             self._after_cr = False
         if not chunk:
             return []
-        whole = self._line + chunk
         if not self._begun:
-            if _BOM.startswith(whole):  # all of it, or cut inside it
-                self._line = whole
+            chunk = self._joined(chunk)
+            if _BOM.startswith(chunk):  # the whole mark, or a part of it
+                self._hold(chunk)
                 return []
             self._begun = True
-            whole = whole.removeprefix(_BOM)
+            chunk = chunk.removeprefix(_BOM)
         if _CR in chunk:
             self._after_cr = chunk[-1] == _CR
-            whole = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = whole.split(b"\n")
-        self._line = lines.pop()
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *lines = chunk.split(b"\n")
+        if not lines:
+            self._hold(first)
+            return []
+        lines.insert(0, self._joined(first))
+        rest = lines.pop()
         events = self._events(lines)
-        self.last = bool(events) and not self._line and not self._data and lines[-1] == b""
+        self.last = bool(events) and not rest and not self._data and not lines[-1]
+        if rest:
+            self._hold(rest)
         return events
+
+    def _hold(self, piece: bytes) -> None:
+        self._line.append(piece)
+        self._line_bytes += len(piece)
+
+    def _joined(self, piece: bytes) -> bytes:
+        if not self._line:
+            return piece
+        whole = b"".join((*self._line, piece))
+        self._line, self._line_bytes = [], 0
+        return whole
 
     def _events(self, lines: list[bytes]) -> list[bytes]:
         events: list[bytes] = []
@@ -75,18 +106,8 @@ class SseDecoder:
             if not line:
                 if self._data:
                     events.append(b"\n".join(self._data))
-                    self._data = []
-            elif line.startswith(b"data:"):
+                    self._data, self._data_bytes = [], 0
+            elif line == DATA_FIELD or line.startswith(b"data:"):
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-            elif line == b"data":
-                self._data.append(b"")
+                self._data_bytes += len(line)
         return events
-
-    def state(self) -> tuple[Any, ...]:
-        """Plain values from which `resume` goes on."""
-        return self._line, tuple(self._data), self._after_cr, self._begun
-
-    def resume(self, state: tuple[Any, ...]) -> None:
-        """Go on where `state` was taken."""
-        self._line, data, self._after_cr, self._begun = state
-        self._data = list(data)

@@ -1,19 +1,19 @@
-"""When did an event arrive? From reads of a socket to an interval for each event.
+"""Turns reads of a socket into an arrival interval for each event.
 
 Linux stamps every arriving segment (SO_TIMESTAMPNS). `recvmsg` returns *one* stamp: that of the
 last segment coalesced into the queued data that it read from. Hence, for what a read returned:
 
-- it returned less than asked for: it drained the socket, and nothing newer was queued. Its last
-  byte came with the stamped segment, so an event that ends there arrived exactly at the stamp;
-- any other event in it came somewhere in (bound, stamp], where `bound` is the later of the last
-  poll that did not report this socket (all that had come before would have been reported) and the
-  last read that drained it (all that had come before was taken);
-- a stamp older than the previous drain cannot be when the data could first be read (loss, another
-  processor between stamp and queue): the event lies between the stamp and the read itself;
-- no stamp: the time of the read, and the same bound.
+- If it returned fewer bytes than requested, it drained the socket and nothing newer was queued. Its
+  last byte came with the stamped segment, so an event that ends there arrived exactly at the stamp.
+- Any other event in it arrived in (bound, stamp], where `bound` is the later of two instants: the
+  last poll that did not report this socket (earlier data would have been reported), and the last
+  read that drained it (earlier data was taken).
+- If the stamp is older than the previous drain, the data was not readable yet at that time (packet
+  loss, or another processor between stamp and queue): the event lies between stamp and read.
+- Without a stamp: the time of the read, and the same bound.
 
-Stamps of one socket never run backwards: a running maximum is kept. A stamp of the future, or one
-taken while the clock was set, is found out after the fact: see `Reader`, which calls `forget`.
+Arrival times of one socket never run backwards: a running maximum is kept. A stamp from the future,
+or one taken while the clock was being set, is detected later: `Poller` then calls `clamp_bounds`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ Its last byte came at `at_ns` if `exact`, else in (bound_ns, at_ns]; so did the 
 
 
 class SocketStamps:
-    """The rules' memory for one socket. All times on the records' clock."""
+    """The state of these rules for one socket. All times are on the records' clock."""
 
     __slots__ = ("_last_ns", "_round", "drained_ns")
 
     def __init__(self, now_ns: int, round_number: int) -> None:
-        """A socket that was connected, with nothing to read, in this round."""
+        """`round_number`: the round in which the socket was connected, with nothing to read."""
         self.drained_ns = now_ns
         self._last_ns = now_ns
         self._round = round_number
 
-    def asked(self, sent_ns: int) -> None:
-        """A request is about to be sent on this idle connection: its answer comes after."""
+    def mark_request_sent(self, sent_ns: int) -> None:
+        """Record that a request is about to be sent on this idle connection."""
         self.drained_ns = max(self.drained_ns, sent_ns)
 
-    def forget(self, now_ns: int) -> None:
-        """What the last stamps said is void: nothing has arrived after now."""
+    def clamp_bounds(self, now_ns: int) -> None:
+        """Discard what suspect stamps implied: nothing has arrived after now."""
         self.drained_ns = min(self.drained_ns, now_ns)
         self._last_ns = min(self._last_ns, now_ns)
 
@@ -59,26 +59,28 @@ class SocketStamps:
         round_number: int,
         previous_poll_ns: int,
     ) -> Arrival:
-        """Account one read.
+        """Return the arrival interval of one read.
 
         `round_number` counts polls; `polled_ns` and `previous_poll_ns` are the clock just before
-        this round's poll and the poll before it; `read_ns`, the clock just after the read, is
-        looked at only where the stamp cannot be believed: it is older than `drained_ns`.
+        this round's poll and the previous one. `read_ns`, the clock just after the read, is used
+        only if the stamp is older than `drained_ns` and cannot be right.
         """
         before = bound = self.drained_ns
-        # the round before polled everything and did not report this socket, else we had read it
+        # The previous round polled this socket too and did not report it; else it was read.
         if round_number - self._round > 1 and previous_poll_ns > bound:
             bound = previous_poll_ns
         self._round = round_number
         if drained:
-            self.drained_ns = polled_ns  # the read came later: a bound on the safe side
+            # The time of the poll, not of the read, which came later: a bound on the safe side.
+            self.drained_ns = polled_ns
         if stamp_ns >= before:
             exact, at = drained, stamp_ns
         else:
             exact, at = False, read_ns
             if stamp_ns != NO_STAMP:
                 bound = stamp_ns
-        if at < self._last_ns:  # known already: what came later cannot have arrived before
+        # TCP delivers in order: later bytes cannot have arrived before earlier ones.
+        if at < self._last_ns:
             bound, at, exact = min(bound, at), self._last_ns, False
         self._last_ns = at
         return at, min(bound, at), exact

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-_RECORD: Final = 1 << 14  # the most plaintext that one record holds
+_MAX_RECORD_BYTES: Final = 1 << 14  # plaintext in one record, RFC 8446
 
 
 class TlsClient:
-    """One connection's TLS. Whatever `outgoing` returns must be sent.
+    """TLS of one connection. The caller must send whatever `outgoing` returns.
 
-    `whole` says of the latest `decrypt` whether its bytes ended with a record.
+    `whole`: whether the bytes of the latest `decrypt` ended with a record.
     """
 
     __slots__ = ("_in", "_out", "_tls", "whole")
@@ -27,7 +27,7 @@ class TlsClient:
         self.whole = True
 
     def handshake(self, data: bytes) -> bool:
-        """Take bytes of the handshake; True when it is done. Raises ssl.SSLError."""
+        """Take bytes of the handshake; return True when it is complete. Raises ssl.SSLError."""
         if data:
             self._in.write(data)
         try:
@@ -37,29 +37,28 @@ class TlsClient:
         return True
 
     def encrypt(self, data: bytes) -> bytes:
-        """What to send for `data`."""
         self._tls.write(data)
         return self.outgoing()
 
     def decrypt(self, data: bytes) -> bytes:
-        """Plaintext of the records that `data` completed. Raises ssl.SSLError."""
+        """Return the plaintext of the records that `data` completed. Raises ssl.SSLError."""
         self._in.write(data)
         pieces: list[bytes] = []
         read, waiting, pending = self._tls.read, self._in, self._tls.pending
         self.whole = True
         try:
-            # asking once more than there are records would cost an exception per token
+            # Ask only while something is left: one `read` too many raises SSLWantReadError, and an
+            # exception per token is too expensive.
             while waiting.pending or pending():
-                piece = read(_RECORD)
+                piece = read(_MAX_RECORD_BYTES)
                 if not piece:
                     break
                 pieces.append(piece)
         except ssl.SSLWantReadError:
-            self.whole = False  # half a record waits, or it was one without plaintext
+            self.whole = False  # half a record, or one without plaintext
         except ssl.SSLZeroReturnError:
             pass
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def outgoing(self) -> bytes:
-        """Bytes that wait to be sent."""
         return self._out.read()

@@ -1,36 +1,37 @@
-"""The text of a vLLM's /metrics in, a ServerSample or the cache's configuration out."""
+"""Reads vLLM's /metrics: text in, a ServerSample or the KV cache's configuration out."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from math import fsum, inf, nan
+from math import fsum, inf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.histogram import Histogram, added
-from harness.measure.samples import ServerSample, sums
-from harness.wire.prometheus_text import parse
-from harness.wire.vllm_series import CACHE_CONFIG, SERIES, WANTED
+from harness.measure.histogram import Histogram, sum_histograms
+from harness.measure.records.samples import ServerSample, summed_fields
+from harness.wire.prometheus_text import parse_metrics
+from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from harness.wire.prometheus_text import Sample
+    from harness.wire.prometheus_text import MetricSample
     from harness.wire.vllm_series import Series
 
-    Lines = Mapping[str, list[Sample]]
+    Lines = Mapping[str, list[MetricSample]]
 
-OWN: Final = ("vllm:", "vllm_")  # process_* alone is any server's
+VLLM_PREFIXES: Final = ("vllm:", "vllm_")  # process_* alone may be any server's
 
 
 def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> ServerSample | None:
-    """The sample of one scrape; None when no series of vLLM's is in it.
+    """Return the sample of one scrape; None if it contains no series of vLLM's.
 
-    `at_ns` is the middle of the exchange, `took_ns` how long it was.
+    `at_ns`: the middle of the exchange; `took_ns`: its duration. Raises ValueError with a sentence
+    for a histogram bucket whose bound is not a number.
     """
-    lines: defaultdict[str, list[Sample]] = defaultdict(list)
-    for sample in parse(text, WANTED):
+    lines: defaultdict[str, list[MetricSample]] = defaultdict(list)
+    for sample in parse_metrics(text, SERIES_NAMES):
         lines[sample.name].append(sample)
-    if not any(name.startswith(OWN) for name in lines):
+    if not any(name.startswith(VLLM_PREFIXES) for name in lines):
         return None
     found: dict[str, Any] = {}
     histograms: dict[str, Histogram] = {}
@@ -40,12 +41,13 @@ def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> Server
             found |= {series.key: value} if value is not None else {}
         elif (histogram := _histogram(series, lines)) is not None:
             histograms[series.key] = histogram
-    found |= sums(histograms)
+    found |= summed_fields(histograms)
     return ServerSample(at_ns, **found, took_ns=took_ns, histograms=histograms)
 
 
-def _samples(series: Series, lines: Lines) -> list[Sample]:
-    """Those of the newest spelling that the server has; a server that gives two counts once."""
+def _samples(series: Series, lines: Lines) -> list[MetricSample]:
+    # By the newest name that the page has. Some versions write a series under its old and its new
+    # name at once; adding both would count it twice.
     label, value = series.where
     for names in series.names():
         for name in names:
@@ -60,12 +62,10 @@ def _number(series: Series, lines: Lines) -> float | None:
     return series.over(values) if values else None
 
 
-def _newest_process(samples: Iterable[Sample]) -> list[float]:
-    """One value per engine.
-
-    With several API servers, 0.9.2 to 0.10 gave some gauges once per process (label `pid`), all but
-    one of them stale; which one is not said, so the largest stands for the engine.
-    """
+def _newest_process(samples: Iterable[MetricSample]) -> list[float]:
+    """Return one value per engine."""
+    # With several API servers, vLLM 0.9.2 to 0.10 wrote some gauges once per process (label `pid`),
+    # all but one of them stale. Nothing tells which one, so the largest stands for the engine.
     values: dict[tuple[tuple[str, str], ...], float] = {}
     for sample in samples:
         engine = tuple(sorted((k, v) for k, v in sample.labels.items() if k != "pid"))
@@ -81,19 +81,29 @@ def _by_reason(series: Series, lines: Lines) -> dict[str, float] | None:
 
 
 def _histogram(series: Series, lines: Lines) -> Histogram | None:
-    """All engines together, on the buckets that they share."""
+    """Return the sum over all engines, on the buckets that they share."""
     for names in series.names():
         for bucket, total in ((names[0], names[1]), (names[3], names[4])):
             if bucket in lines:
                 engines: defaultdict[Any, dict[float, float]] = defaultdict(dict)
                 for sample in lines[bucket]:
                     labels = dict(sample.labels)
-                    bound = float(labels.pop("le", "inf"))
+                    bound = _bound(bucket, labels.pop("le", "+Inf"))
                     engines[tuple(sorted(labels.items()))][bound] = sample.value
                 parts = [_cumulative(counts) for counts in engines.values()]
-                whole = added(parts)
+                whole = sum_histograms(parts)
                 return Histogram(whole.bounds, whole.counts, fsum(s.value for s in lines[total]))
     return None
+
+
+def _bound(name: str, le: str) -> float:
+    try:
+        bound = float(le)
+    except ValueError:
+        bound = nan
+    if isnan(bound):  # a NaN has no place in the order of the buckets
+        raise ValueError(f"{name} has a bucket le={le!r}, which is not a number")
+    return bound
 
 
 def _cumulative(counts: Mapping[float, float]) -> Histogram:
@@ -102,7 +112,13 @@ def _cumulative(counts: Mapping[float, float]) -> Histogram:
 
 
 def cache_config(text: bytes | str) -> list[dict[str, str]]:
-    """What each engine says of its KV cache: labels of `vllm:cache_config_info`, None left out."""
-    found = parse(text, CACHE_CONFIG)
-    said = [{k: v for k, v in s.labels.items() if v != "None" and k[:1] != "_"} for s in found]
-    return sorted(said, key=lambda labels: int(labels.get("engine") or 0))
+    """Return each engine's labels of `vllm:cache_config_info`, without those that are None."""
+    found = parse_metrics(text, CACHE_CONFIG)
+    engines = [{k: v for k, v in s.labels.items() if v != "None" and k[:1] != "_"} for s in found]
+
+    def order(labels: dict[str, str]) -> tuple[int, str]:
+        """By number, as vLLM names its engines; any other name comes first."""
+        name = labels.get("engine", "")
+        return int(name) if name.isascii() and name.isdecimal() else -1, name
+
+    return sorted(engines, key=order)

@@ -1,9 +1,9 @@
-"""SERIES: what vLLM calls the figures that we read, newest spelling first.
+"""SERIES: vLLM's names of the metrics that we read, the newest name first.
 
 Sources: `vllm/v1/metrics/loggers.py` of 0.9, 0.32 and main, `vllm/engine/metrics.py` of 0.5 (V0),
-docs.vllm.ai "Production Metrics" of 0.4 to 0.32, and vLLM's pull requests: `#38435` stands for the
-first version with it, where we know no number. What X.Y deprecates is hidden in X.Y+1 and gone in
-X.Y+2.
+docs.vllm.ai "Production Metrics" of 0.4 to 0.32, and vLLM's pull requests: `#38435` means the first
+version that contains it, where the number is unknown. What X.Y deprecates is hidden in X.Y+1 and
+removed in X.Y+2.
 
 Counters carry `_total` in the text format. An exporter that re-exports vLLM's series may turn the
 colon into an underscore, so `vllm:x` also matches `vllm_x`.
@@ -22,7 +22,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 
 def mean(values: Iterable[float]) -> float:
-    """Of at least one."""
+    """Return the mean of at least one value."""
     listed = list(values)
     return fsum(listed) / len(listed)
 
@@ -38,17 +38,17 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure of ServerSample: its field (or key of `histograms`) and where it comes from."""
+    """One field of ServerSample (or key of its `histograms`), and the series it is read from."""
 
     key: str
     kind: Kind
     spellings: tuple[Spelling, ...]
-    over: Callable[[Iterable[float]], float] = fsum  # how several engines make one
+    over: Callable[[Iterable[float]], float] = fsum  # how values of several engines are combined
     where: tuple[str, str] = ("", "")  # only the lines with this label
-    by: str = ""  # split by this label instead of added up
+    by: str = ""  # kept apart by this label instead of added up
 
     def names(self) -> tuple[tuple[str, ...], ...]:
-        """For each spelling, what its lines may begin with."""
+        """Return the names that lines may begin with, a tuple for each spelling."""
         return tuple(_written(self.kind, spelling.name) for spelling in self.spellings)
 
 
@@ -95,6 +95,10 @@ SERIES: Final = (
         "vllm:prefix_cache_queries", "0.9.2", "vllm:gpu_prefix_cache_queries", "0.12")),
     Series("prefix_hits_total", "counter", _renamed(
         "vllm:prefix_cache_hits", "0.9.2", "vllm:gpu_prefix_cache_hits", "0.12")),
+    # only with --speculative-config; names of `vllm/v1/spec_decode/metrics.py`
+    Series("spec_drafts_total", "counter", _one("vllm:spec_decode_num_drafts")),
+    Series("spec_draft_tokens_total", "counter", _one("vllm:spec_decode_num_draft_tokens")),
+    Series("spec_accepted_tokens_total", "counter", _one("vllm:spec_decode_num_accepted_tokens")),
     Series("api_cpu_s", "counter", _one("process_cpu_seconds")),  # not with several API servers
     Series("started_s", "gauge", _one("process_start_time_seconds"), max),
     Series("ttft", "histogram", _one("vllm:time_to_first_token_seconds")),
@@ -107,5 +111,10 @@ SERIES: Final = (
     Series("inference", "histogram", _one("vllm:request_inference_time_seconds")),
     Series("step_tokens", "histogram", _one("vllm:iteration_tokens_total")),
 )  # fmt: skip
-CACHE_CONFIG: Final = ("vllm:cache_config_info", "vllm_cache_config_info")  # labels say it all
-WANTED: Final = frozenset(name for series in SERIES for names in series.names() for name in names)
+CACHE_CONFIG: Final = (
+    "vllm:cache_config_info",
+    "vllm_cache_config_info",
+)  # the labels are its content
+SERIES_NAMES: Final = frozenset(
+    name for series in SERIES for names in series.names() for name in names
+)

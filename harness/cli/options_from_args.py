@@ -1,0 +1,203 @@
+"""Option groups shared by subcommands, and the conversion of parsed arguments to study options.
+
+Raises ConfigError if arguments contradict each other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from harness.cli import engine_flags
+from harness.errors import ConfigError
+from harness.load.workloads import WORKLOADS
+from harness.server.address import Address
+from harness.study import option_table as table
+from harness.study.study_options import (
+    LoadOptions,
+    OutputOptions,
+    RunOptions,
+    TargetOptions,
+    Timeouts,
+)
+from harness.units import SECOND, exact_ns
+
+if TYPE_CHECKING:
+    import argparse
+
+    from harness.load.workloads import Workload
+
+DEFAULT_HOLD_NS: Final = 30 * SECOND
+DEFAULT_UI_PORT: Final = 8089  # Locust's own
+
+
+def target(parser: argparse.ArgumentParser) -> None:
+    """Which server."""
+    parser.add_argument("url", nargs="?", metavar="URL", help="the server: http://HOST:PORT")
+    table.declare(parser.add_argument_group("target", table.KEY_FROM), table.TARGET)
+
+
+def with_workloads(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """An option group whose description lists the workloads and their lengths."""
+    rows = "\n".join(
+        f"  {w.name:<12}{w.prompt.mean + w.system_tokens:>6} {w.output.mean:>6}  {w.title}"
+        for w in WORKLOADS.values()
+    )
+    means = "mean prompt tokens, mean output tokens"
+    return parser.add_argument_group(title, f"Workloads ({means}):\n{rows}")
+
+
+def load_and_objectives(parser: argparse.ArgumentParser) -> None:
+    """The workload, the load processes, and the SLOs."""
+    table.declare(with_workloads(parser, "load"), table.LOAD)
+    table.declare(parser.add_argument_group("objectives"), table.OBJECTIVES)
+
+
+def output(parser: argparse.ArgumentParser) -> None:
+    """Output options, then the flags of the embedded server."""
+    table.declare(parser.add_argument_group("output"), table.OUTPUT)
+    engine_flags.declare(parser, "embedded server (with --embedded), with vLLM's option names")
+
+
+def listen(group: argparse._ActionsContainer, port: int) -> None:
+    """The address of a server that we run."""
+    table.Option("--host", "", str, "ADDRESS", "127.0.0.1").declare(group)
+    table.number_option("--port", "0: any free port", port, min_value=0, example=port).declare(
+        group
+    )
+
+
+def target_options(args: argparse.Namespace) -> TargetOptions:
+    """The target. Raises ConfigError unless exactly one of URL and --embedded was given."""
+    flag = next(iter(engine_flags.given_flags(args).values()), "")
+    if not args.embedded and not (args.url or "").strip():
+        found = "no URL was given" if args.url is None else "the URL is empty"
+        raise ConfigError(
+            f"{found}{f', and {flag} asks for the embedded server' if flag else ''}: expected a "
+            "server's URL, or --embedded to measure a simulated one; "
+            f"try {'--embedded' if flag else 'http://127.0.0.1:8000'}."
+        )
+    if args.url is not None:
+        if flag := "--embedded" if args.embedded else flag:
+            raise ConfigError(
+                f"{flag} asks for the embedded server, and a URL was given too: expected one of "
+                f"the two; leave out {args.url!r} or {flag}."
+            )
+        Address.parse(args.url)
+    elif args.server_flag:
+        name = args.server_flag[0][0].replace("_", "-")
+        raise ConfigError(
+            f"--server-flag {name} describes the server at a URL, and no URL was "
+            f"given: expected one; the embedded server has flags of its own, try --{name}."
+        )
+    key, source = api_key()
+    return TargetOptions(
+        url=args.url,
+        model=args.model,
+        api_key=key,
+        key_source=source,
+        ca_file=args.ca_file,
+        insecure=args.insecure,
+        timeouts=_timeouts(args),
+        engine=engine_flags.engine_config(args) if args.url is None else None,
+        server_flags=dict(args.server_flag),
+        gpu_metrics=args.gpu_metrics,
+    )
+
+
+def _timeouts(args: argparse.Namespace) -> Timeouts:
+    """Those given, and the defaults. Raises ConfigError for one that could never be reached."""
+    given = {
+        "connect_ns": args.connect_timeout,
+        "first_token_ns": args.first_token_timeout,
+        "idle_ns": args.idle_timeout,
+        "total_ns": args.request_timeout,
+    }
+    given = {name: ns for name, ns in given.items() if ns is not None}
+    limits = Timeouts(**given)
+    if given.get("first_token_ns", 0) > limits.total_ns:
+        first = exact_ns(limits.first_token_ns)
+        raise ConfigError(
+            f"--first-token-timeout is {first} and --request-timeout {exact_ns(limits.total_ns)}: "
+            f"expected the first to be at most the second; try --request-timeout {first}."
+        )
+    return limits
+
+
+def load_options(args: argparse.Namespace, option: str, users: int) -> LoadOptions:
+    """The workload at the lengths and on the API asked for; `option` says how many users."""
+    if args.processes > users:
+        raise ConfigError(
+            f"--processes is {args.processes} and {option} is {users}: expected at most a process "
+            f"for each user; try --processes {users}."
+        )
+    return LoadOptions(_workload(args), seed=args.seed, processes=args.processes)
+
+
+def _workload(args: argparse.Namespace) -> Workload:
+    chosen: Workload = args.workload.sized(args.prompt_tokens, args.output_tokens)
+    if args.api in (None, chosen.api):
+        return chosen
+    # Token ids exist on /v1/completions only, a shared system message on /v1/chat/completions only.
+    return replace(chosen, api=args.api, token_ids=args.api == "completions", system_tokens=0)
+
+
+def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
+    """The run folder, by default `reports/COMMAND-YYYYMMDD-HHMMSS`. Raises ConfigError."""
+    for flag, value, needs, there in (
+        ("--ui-port", args.ui_port, "--ui", args.ui),
+        ("--metrics-host", args.metrics_host, "--metrics-port 9401", args.metrics_port is not None),
+    ):
+        if value is not None and not there:
+            raise ConfigError(
+                f"{flag} is {value} without {needs.split()[0]}: expected both; "
+                f"try {needs} {flag} {value}."
+            )
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return OutputOptions(
+        out_dir=args.out or Path("reports") / f"{command}-{stamp}",
+        json_to=args.json,
+        junit_to=args.junit,
+        ui_port=(args.ui_port or DEFAULT_UI_PORT) if args.ui else None,
+        otlp_port=args.otlp_port,
+        live=not args.quiet,
+        compat=tuple(dict.fromkeys(args.compat)),
+        metrics_port=args.metrics_port,
+        metrics_host=args.metrics_host or "127.0.0.1",
+    )
+
+
+def run_options(args: argparse.Namespace, command: str) -> RunOptions:
+    """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
+    users: tuple[int, ...] = args.users
+    duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
+    return RunOptions(
+        target=target_options(args),
+        load=load_options(args, "--users", max(users)),
+        output=output_options(args, command),
+        users=users,
+        command=command,
+        duration_ns=duration_ns if args.requests is None else None,
+        requests=args.requests,
+        slos=tuple(args.slo),
+        max_errors=args.max_errors,
+        dry_run=args.dry_run,
+    )
+
+
+def api_key() -> tuple[str, str]:
+    """The key and the variable it came from, or two empty strings. The key is never printed."""
+    for name in table.KEY_VARIABLES:
+        key = os.environ.get(name, "")
+        if not key:
+            continue
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError(
+                f"{name} holds a blank, a line break or a character outside ASCII, which no "
+                f"HTTP header can carry: expected the bare key; try `export {name}=$(cat FILE)`."
+            )
+        return key, name
+    return "", ""

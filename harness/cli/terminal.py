@@ -1,0 +1,197 @@
+"""The terminal of a study: a live view while it runs, reports and the answer at its end."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from harness.measure.metrics import HEADLINES
+from harness.measure.states import Decision, Purpose, StopRule
+from harness.measure.window_summary import WindowTokens
+from harness.report.junit import junit
+from harness.report.numbers import Quantity, count_of, format_number
+from harness.report.terminal_view import (
+    PASSING_SO_FAR,
+    PURPOSES,
+    LevelRow,
+    LiveTerminal,
+    TerminalPanel,
+)
+from harness.report.write import write_reports
+from harness.study.knee_estimate import bracket_users
+from harness.study.page_viewer import ended_levels, headline_latencies
+from harness.units import MS, SECOND, say_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.measure.records.record_source import RecordSource
+    from harness.measure.records.token_gaps import WindowGaps
+    from harness.measure.result import Result
+    from harness.runfolder.folder_reader import Run
+    from harness.study.controller import KneeController
+    from harness.study.experiment import Experiment, Viewer, Wanted
+    from harness.study.level_state import CurrentLevel, HeldLevel
+
+# The figures of the view cover the latest part of the current level, at most MAX_RECENT_NS. They
+# cover less, down to MIN_RECENT_NS, if that time has more than MAX_EVENTS events: the view must not
+# cost as much CPU as the measurement.
+MAX_RECENT_NS = 30 * SECOND
+MIN_RECENT_NS = 5 * SECOND
+MAX_EVENTS = 100_000
+
+
+class TerminalUi:
+    """Terminal output and reports for a study."""
+
+    @contextmanager
+    def watch(self, wanted: Wanted, stream: TextIO) -> Iterator[Viewer]:
+        if not wanted.output.live:
+            yield _QuietView()
+            return
+        with LiveTerminal(stream) as live:
+            yield _TerminalView(live, wanted)
+
+    def report(self, run: Run, result_text: Result, gaps: WindowGaps) -> str:
+        return write_reports(run, result_text, gaps).text
+
+    def junit(self, result_text: Result) -> str:
+        return junit(result_text)
+
+
+class _QuietView:
+    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
+        """`--quiet`."""
+
+    def over(self, experiment: Experiment) -> None:
+        """`--quiet`."""
+
+
+class _TerminalView:
+    """Collects what the view shows, once a second."""
+
+    def __init__(self, live: LiveTerminal, wanted: Wanted) -> None:
+        self.live = live
+        self.wanted = wanted
+        self.view = TerminalPanel(title=f"vllm-harness {wanted.kind}")
+        self._recent_ns = MAX_RECENT_NS
+
+    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
+        """Redraw from the controller, the records and the latest server sample."""
+        controller, view = experiment.controller, self.view
+        known_ns, now = controller.horizon_ns, controller.now
+        ended = 0
+        view.latencies, view.tokens_per_s, view.counts = {}, "", ""
+        if now is not None:
+            view.level, view.users = len(controller.levels) + 1, now.hold.users
+            view.purpose = PURPOSES.get(now.hold.purpose, "")
+            view.phase = phase_text(now.phase, running_users, now.hold.users)
+            if now.phase == "measuring" and known_ns - now.settled_ns >= SECOND:
+                ended, failed = experiment.ledger.ended(now.settled_ns, known_ns)
+                view.counts = request_counts(ended, failed)
+                start = max(now.settled_ns, known_ns - self._recent_ns)
+                if self.live.due():
+                    events = self._latest(experiment.ledger.look(start, known_ns), start, known_ns)
+                    self._recent_ns = affordable_ns(known_ns - start, events)
+            self._progress(controller, now, now_ns - controller.began_ns, ended)
+        self._past(experiment)
+        self._server(controller)
+        self.live.show(view)
+
+    def over(self, experiment: Experiment) -> None:
+        """Show the final rows, including a level that was cut short."""
+        self._past(experiment)
+        self.live.over(self.view)
+
+    def _progress(
+        self, controller: KneeController, now: CurrentLevel, elapsed_ns: int, ended: int
+    ) -> None:
+        """The share done and the time left, of the budget or of the given levels."""
+        by_time = now.hold.stop == StopRule.time
+        each = now.hold.max_ns if by_time else now.hold.max_requests
+        settled_ns, levels = now.settled_ns, self.wanted.levels
+        part = max(controller.horizon_ns - settled_ns, 0) * (settled_ns >= 0) if by_time else ended
+        done, of = len(controller.levels) * each + min(part, each), levels * each
+        if not levels:
+            done, of = elapsed_ns, self.wanted.plan.budget_ns
+        left = f"at {'least' if levels else 'most'} {whole_seconds(of - done)} left"
+        if levels and not by_time:
+            left = f"{done:,} of {count_of(of, 'request')}"
+        self.view.done, self.view.time = done / of, f"{whole_seconds(elapsed_ns)} elapsed, {left}"
+
+    def _latest(self, seen: RecordSource, start: int, end: int) -> int:
+        """Show the figures of a time span; returns the number of events in it."""
+        view, span = self.view, (start, end)
+        tokens = WindowTokens.of(seen, span)
+        for key, p95 in headline_latencies(seen, span, tokens).items():
+            figure = Quantity(*p95, "ms")
+            view.latencies[HEADLINES[key]] = str(figure) if figure.known else ""
+        seconds = max(end - start, 1) / SECOND
+        view.tokens_per_s = f"{format_number(tokens.arrived.tokens / seconds)} tokens/s"
+        return tokens.arrived.events
+
+    def _past(self, experiment: Experiment) -> None:
+        view, controller = self.view, experiment.controller
+        slos = controller.plan.slos
+        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.statistic == "p95"}
+        for level, seen in zip(controller.levels, ended_levels(experiment), strict=True):
+            if level.window.index < len(view.past):
+                continue
+            ttft, itl = (
+                Quantity(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
+            )
+            rate, ended = (
+                Quantity(seen.output_tokens_per_s),
+                request_counts(seen.ended, seen.failed),
+            )
+            reason = level.invalid or level.judgement.reason
+            requests = ended.replace(" ended", "")
+            view.past.append(
+                LevelRow(level.window.users, ttft, itl, rate, requests, result_text(level), reason)
+            )
+        # The bracket so far, as `between 16 and 32 so far`.
+        low, high = bracket_users(controller.plan, controller.levels)
+        ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
+        view.bracket = ends and f"{ends} so far"
+
+    def _server(self, controller: KneeController) -> None:
+        sample = controller.server
+        if sample is None or math.isnan(sample.running):
+            self.view.server = "no metrics"
+            return
+        kv = "" if math.isnan(sample.kv_usage) else f", KV cache {sample.kv_usage:.0%}"
+        self.view.server = f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{kv}"
+
+
+def affordable_ns(span_ns: int, events: int) -> int:
+    """The span of the next update, after one of `span_ns` had so many events."""
+    return min(max(span_ns * MAX_EVENTS // max(events, 1), MIN_RECENT_NS), MAX_RECENT_NS)
+
+
+def request_counts(ended: int, failed: int) -> str:
+    """`1,200 ended`, `1,200 ended, 3 failed`."""
+    return f"{ended:,} ended" + (f", {failed:,} failed" if failed else "")
+
+
+def phase_text(name: str, running_users: int, users: int) -> str:
+    """The phase in words, with the number of users that have started."""
+    if name not in ("ramping", "settling"):
+        return name
+    started = f", {running_users:,} of them started" if running_users < users else ""
+    return f"warming up{started}"
+
+
+def result_text(level: HeldLevel) -> str:
+    """The decision; on the way up an undecided level that leans to pass is passing so far."""
+    if level.invalid:
+        return Decision.invalid
+    judged, up = level.judgement, level.window.purpose == Purpose.up
+    # On the way up the search moves on without a decision, so the row must not say "inconclusive".
+    so_far = up and judged.decision == Decision.inconclusive and not judged.leans_to_fail
+    return PASSING_SO_FAR if so_far else judged.decision
+
+
+def whole_seconds(ns: int) -> str:
+    """A duration in whole seconds, never below zero."""
+    return say_ns(max(ns, 0) // SECOND * SECOND) if ns >= SECOND else "0 s"

@@ -1,0 +1,297 @@
+"""What sends the load in one Locust process, and what a session sees of it.
+
+The `locust` command (plugin.py) and `vllm-harness` (children.py) attach the same class to the
+Environment of each of their processes: a master, its workers, or the only process there is. It
+outlives sessions: `attach_session` says what is sent and where the records go, `detach_session`
+ends that. Between the two, Locust's own events do the work:
+
+    test_start      a worker, or the only process, starts its driver; users find it there.
+                    Records go to the run folder and to the master without passing here
+    test_stopping   a master lets its workers end their requests and deliver every record
+    test_stop       the only process has every record handed over
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+from gevent.event import Event
+from locust.runners import STATE_INIT, STATE_MISSING, MasterRunner, WorkerRunner
+
+from harness.drive.dispatch import Dispatcher
+from harness.drive.users import register
+from harness.errors import HarnessError
+from harness.reader.transport import say_missing
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.record_writer import RecordWriter
+from harness.senders.drive_options import DriveOptions
+from harness.senders.driver import Driver
+from harness.senders.process_figures import merge
+from harness.senders.relay import FLUSH_S, MasterRelay, WorkerRelay
+from harness.senders.sinks import Fanout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from locust.env import Environment
+
+    from harness.drive.shape import ControllerShape
+    from harness.measure.records.request_record import RecordSink, RequestRecord
+
+logger = logging.getLogger("locust.harness")  # Locust's handlers show it
+PREPARED: Final = "harness_prepared"  # the master's finished options, on their way to the workers
+REPORT_S: Final = 1  # Locust's own 3 s make the master's user count late
+POLL_S: Final = 0.05
+END_S: Final = 60.0  # beyond the drain, for Locust's own end of a test
+
+
+class LoadRunner:
+    """One Locust process; in a master it stands for the workers too."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.runner: Any = environment.runner
+        self.sinks = Fanout([])
+        self.options: DriveOptions | None = None  # of the session that is attached
+        self.shape: ControllerShape | None = None
+        self.driver: Driver | None = None
+        self.relay: WorkerRelay | None = None
+        self.master: MasterRelay | None = None
+        # what a test that no session has started does: attach one, or leave it so: refused
+        self.on_test_without_session: Callable[[], None] = lambda: None
+        self.on_refused: Callable[[], None] = lambda: None
+        self._interrupt: Callable[[], None] = lambda: None
+        self._on_stopping: Callable[[], None] = lambda: None
+        self._writers: dict[int, RecordWriter] = {}  # for workers that see no run folder
+        self._clients: list[str] = []  # workers that the session began with
+        self._stopping = False
+        self._trouble = ""  # why Locust stopped by itself
+        self._stopped = Event()
+        environment.dispatcher_class = Dispatcher
+        if isinstance(self.runner, MasterRunner):
+            self.master = MasterRelay(self.runner, self.sinks.put, self._store)
+        events = environment.events
+        events.test_start.add_listener(self.on_test_start)
+        events.test_stopping.add_listener(self._on_test_stopping)
+        events.test_stop.add_listener(self._on_test_stop)
+
+    # What a session asks of it.
+
+    def attach_session(
+        self,
+        options: DriveOptions,
+        sinks: Sequence[RecordSink],
+        *,
+        interrupt: Callable[[], None],
+        on_stopping: Callable[[], None],
+        shape: ControllerShape | None = None,
+    ) -> None:
+        """Until `detach_session`, tests send what `options` say and records go to `sinks`.
+
+        `interrupt` is called when a person wants the end at once, `on_stopping` when Locust ends
+        the test by itself. `shape` says how many users there are; without one, Locust's form does.
+        """
+        if self.master is not None:
+            if self.options != options:  # else its workers' first batches have been taken
+                self.master.begin(options.run_id)
+            self._clients = [c.id for c in self.runner.clients.all if c.state == STATE_INIT]
+        self.sinks.sinks = list(sinks)
+        self._interrupt, self._on_stopping = interrupt, on_stopping
+        self._stopping, self._trouble = False, ""
+        self._stopped.clear()
+        self.shape, self.options = shape, options
+        if shape is not None:
+            shape.runner = self.runner
+            self.environment.shape_class = self.environment.shape_class or shape
+            self.environment.host = options.url
+
+    def detach_session(self) -> None:
+        """The session is over; what can be known of it stays."""
+        self.sinks.close()
+        self.sinks.sinks = []  # a run's records are let go, whatever outlives it
+        self.options = self.shape = None
+        self._interrupt = self._on_stopping = lambda: None
+        self._close_writers()
+        if self.driver is not None and self.relay is None:
+            self.driver.close()
+
+    def interrupt(self) -> None:
+        """End the session that is attached, as Ctrl-C does; harmless without one."""
+        self._interrupt()
+
+    @property
+    def n_workers(self) -> int:
+        """Processes that can send."""
+        return int(self.runner.worker_count) if self.master is not None else 1
+
+    def trouble(self) -> str:
+        """A sentence when a load process or its records are lost; "" while none are."""
+        if self.lost_records:
+            return self.lost_records
+        if self.master is None or self._stopping:
+            return self._trouble
+        clients = self.runner.clients
+        lost = [c for c in self._clients if c not in clients or clients[c].state == STATE_MISSING]
+        if not lost:
+            return ""
+        return (
+            f"a load process ({lost[0].rpartition('_')[0]}) ended or was not heard any more in the "
+            "middle of the run: its users are gone, so the level is not what was asked for; what "
+            "was measured before is kept; see its log, and run again."
+        )
+
+    @property
+    def lost_records(self) -> str:
+        """Why what was recorded must not be believed; "" as long as it may."""
+        if self.master is not None:
+            return self.master.inbox.trouble
+        return self.driver.trouble if self.driver is not None else ""
+
+    def used_up(self) -> bool:
+        """Whether `options.requests` have all ended."""
+        if self.options is None or self.options.requests < 0:
+            return False
+        sent = self.driver.ended if self.driver is not None else 0
+        return self.options.requests <= (self.master.inbox.ended if self.master else sent)
+
+    def finish(self, drain_s: float) -> None:
+        """End the test: users retire within `drain_s`, then every record arrives."""
+        self.environment.stop_timeout = drain_s
+        if not self._stopping:
+            self._stopping = True
+            self._end_test()
+        until = time.monotonic() + drain_s + END_S
+        while not self._stopped.wait(POLL_S) and time.monotonic() < until:
+            if self.runner.state == STATE_INIT:  # it never began
+                return
+
+    def _end_test(self) -> None:
+        headless = self.environment.web_ui is None
+        if self.shape is None and headless:  # Locust would wait for its --run-time
+            self.runner.quit()
+        else:
+            self.runner.stop()
+
+    def n_dead(self) -> int:
+        """How many load processes are known not to answer any more."""
+        return 0
+
+    def missing(self) -> dict[int, int]:
+        """By worker, requests without a record."""
+        if self.master is not None:
+            return self.master.inbox.missing()
+        return self.driver.missing() if self.driver is not None else {}
+
+    def by_worker(self) -> dict[int, dict[str, Any]]:
+        """The newest figures of each load process about itself."""
+        if self.master is not None:
+            return self.master.inbox.figures
+        return {self.driver.worker: self.driver.figures()} if self.driver is not None else {}
+
+    def figures(self) -> dict[str, Any]:
+        """The same of all processes together."""
+        return merge(list(self.by_worker().values())) | {"missing": say_missing(self.missing())}
+
+    def known_ns(self) -> int:
+        """All that happened before this instant is in the sinks; 0: nothing is known yet."""
+        if self.master is None:
+            return self.driver.known_ns if self.driver is not None else 0
+        known = self.master.inbox.known_ns  # the worker that is furthest behind counts
+        return min(known.values()) if known and len(known) >= len(self._clients) else 0
+
+    # What Locust's events do.
+
+    def on_test_start(self, **_: Any) -> None:
+        """Listener of Locust's event: make sure that users find a driver, or leave."""
+        options = self._options()
+        if options is None:
+            register(self.environment, None)
+            self.on_refused()
+        elif self.master is None and (self.driver is None or self.driver.options is not options):
+            try:
+                self.drive(options)
+            except HarnessError as error:
+                logger.error("%s", error)  # noqa: TRY400 - the sentence is for a person
+                register(self.environment, None)
+                if self.relay is not None:
+                    gevent.spawn(self.runner.quit)
+
+    def _options(self) -> DriveOptions | None:
+        """What to send: the session's, or, in a worker, what its master hands over."""
+        parsed = self.environment.parsed_options
+        if isinstance(self.runner, WorkerRunner):
+            handed_over = getattr(parsed, PREPARED, None)
+            return DriveOptions.from_json(handed_over) if handed_over else self.options
+        # Locust sends options that it does not know to its workers: so travel ours. Those of the
+        # test before must not, where this one is refused.
+        if parsed is not None:
+            setattr(parsed, PREPARED, None)
+        if self.options is None or self._stopped.is_set():  # or one whose test is over
+            self.on_test_without_session()
+        if parsed is not None and self.options is not None:
+            setattr(parsed, PREPARED, self.options.to_json())
+        return self.options
+
+    def drive(self, options: DriveOptions) -> None:
+        """Users of this process send this from now on, with numbers from 0.
+
+        Raises ConfigError, MeasurementInvalid when the decoder does not start.
+        """
+        runner = self.runner
+        if self.driver is not None:
+            self.driver.close()
+        self.options = options
+        if isinstance(runner, WorkerRunner):
+            master = runner.master_host, runner.master_port, runner.client_id
+            self.driver = driver = Driver(options, runner.worker_index, master=master)
+            if self.relay is None:
+                self.relay = WorkerRelay(runner, driver)
+            else:
+                self.relay.begin(driver)
+        else:
+            self.driver = driver = Driver(options, 0, self.sinks.put)
+        driver.start()
+        register(self.environment, driver)
+
+    def _on_test_stopping(self, **_: Any) -> None:
+        """Because a session asked, a person did, or the last worker is gone.
+
+        This comes before Locust tells its workers to stop: records need longer than it gives them.
+        """
+        if not self._stopping:
+            self._trouble = self.trouble()
+            self._stopping = True
+            self._on_stopping()
+        if self.master is not None:
+            self.master.finish(self.environment.stop_timeout, self.n_dead)
+
+    def _on_test_stop(self, **_: Any) -> None:
+        if self.driver is not None and self.relay is None:
+            self.driver.flush(FLUSH_S)
+        self._stopped.set()
+
+    def _store(self, worker: int, records: list[RequestRecord]) -> None:
+        """Write the records of a worker that cannot."""
+        options = self.options
+        if options is not None and options.run_folder:
+            if worker not in self._writers:
+                folder = RunFolder(Path(options.run_folder), [options.api_key])
+                self._writers[worker] = RecordWriter(folder, worker)
+            self._writers[worker].put(records)
+
+    def _close_writers(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def close(self) -> None:
+        """The process ends; what is open becomes `cancelled`."""
+        if self.relay is not None:
+            self.relay.close()
+        if self.driver is not None:
+            self.driver.close()
+        self._close_writers()

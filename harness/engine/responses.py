@@ -1,0 +1,141 @@
+"""Renders responses as vLLM does, for both APIs: events, whole answers and errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+WORD: Final = " tok"
+HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+END: Final = b"0\r\n\r\n"
+REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
+                  405: "Method Not Allowed", 500: "Internal Server Error"}  # fmt: skip
+TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
+UNAUTHORIZED: Final = 401
+INVALID_HTTP_ANSWER: Final = (  # the answer to invalid HTTP, before closing
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
+    b"content-length: 30\r\n\r\nInvalid HTTP request received."
+)
+
+
+def event(data: bytes) -> bytes:
+    """Return an SSE event as one chunk of the body."""
+    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
+
+
+def answer(status: int, body: bytes, kind: str = "application/json") -> bytes:
+    """Return a response with a content length."""
+    head = (
+        f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: {kind}\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def error_object(status: int, message: str) -> dict[str, Any]:
+    """Return an error as vLLM formats it."""
+    return {"error": {"message": message, "type": TYPES[status], "param": None, "code": status}}
+
+
+def error(status: int, message: str) -> bytes:
+    """Return vLLM's error response: 400, 500, and 404 for an unknown model."""
+    return answer(status, orjson.dumps(error_object(status, message)))
+
+
+def refusal(status: int) -> bytes:
+    """Return the web framework's own error response: no such path, wrong method, no key."""
+    body = {"error": "Unauthorized"} if status == UNAUTHORIZED else {"detail": REASONS[status]}
+    return answer(status, orjson.dumps(body))
+
+
+@dataclass(slots=True)
+class StreamRenderer:
+    """Renders the stream of one request; its constant parts are rendered once."""
+
+    chat: bool
+    request_id: str
+    model: str
+    created: int
+    prompt_tokens: int
+    include_usage: bool
+    continuous: bool
+    cached_tokens: int = 0
+    _plain: bytes = b""
+    _parts: tuple[bytes, bytes] = (b"", b"")
+    _prefix: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        self._prefix = {
+            "id": self.request_id, "object": kind, "created": self.created, "model": self.model,
+        }  # fmt: skip
+        body = orjson.dumps(self._prefix | {"choices": [self._choice(WORD, None)]})
+        self._plain = event(body)
+        usage = (b',"usage":{"prompt_tokens":%d,"total_tokens":' % self.prompt_tokens,)
+        self._parts = (body[:-1] + usage[0], b',"completion_tokens":')
+
+    def _choice(self, text: str, finish: str | None) -> dict[str, Any]:
+        if self.chat:
+            delta = {"content": text}
+            return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+
+    def _usage(self, tokens: int) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + tokens,
+            "completion_tokens": tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+    def opening(self) -> bytes:
+        """Return the head and, in a chat, the role event; sent together with the first token."""
+        if not self.chat:
+            return HEAD
+        role = {"role": "assistant", "content": ""}
+        choice = {"index": 0, "delta": role, "logprobs": None, "finish_reason": None}
+        body: dict[str, Any] = self._prefix | {"choices": [choice]}
+        if self.continuous:
+            body |= {"usage": self._usage(0)}
+        return HEAD + event(orjson.dumps(body))
+
+    def tokens(self, new: int, total: int) -> bytes:
+        """Return an event with `new` tokens, `total` so far."""
+        if self.continuous:
+            if new == 1:
+                before, between = self._parts
+                data = b"%b%d%b%d}}" % (before, self.prompt_tokens + total, between, total)
+                return event(data)
+            return self._event(self._choice(WORD * new, None), total)
+        return self._plain if new == 1 else self._event(self._choice(WORD * new, None), -1)
+
+    def _event(self, choice: dict[str, Any], total: int) -> bytes:
+        body: dict[str, Any] = self._prefix | {"choices": [choice]}
+        if total >= 0:
+            body |= {"usage": self._usage(total)}
+        return event(orjson.dumps(body))
+
+    def last(self, new: int, total: int) -> bytes:
+        """Return the event of the last tokens with its finish reason, the usage event, [DONE]."""
+        out = self._event(self._choice(WORD * new, "length"), total if self.continuous else -1)
+        if self.include_usage:
+            body = self._prefix | {"choices": [], "usage": self._usage(total)}
+            out += event(orjson.dumps(body))
+        return out + event(b"[DONE]") + END
+
+    def whole(self, total: int) -> bytes:
+        """Return the response of a request without `stream`."""
+        text = WORD * total
+        if self.chat:
+            message = {"role": "assistant", "content": text}
+            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
+        else:
+            choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": "length"}
+        kind = "chat.completion" if self.chat else "text_completion"
+        body = self._prefix | {"object": kind, "choices": [choice], "usage": self._usage(total)}
+        return answer(200, orjson.dumps(body))

@@ -1,0 +1,157 @@
+"""`vllm-harness exporter`: reads a target and its GPUs every second, serves the last readings."""
+
+# A scrape by Prometheus never waits for the target: one thread per source reads it periodically,
+# and the page is rendered from the latest readings. The readers share no lock with the page: they
+# replace `seen` and `samples` as a whole, so a page sees the old state or the new one.
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.errors import ServerUnreachable
+from harness.export.metric_definitions import GPU, TARGET, render_metrics
+from harness.export.metrics_server import MetricsServer
+from harness.export.target_metrics import TargetState, gpu_values, target_values
+from harness.measure.diagnosis.server_window import counter_that_fell
+from harness.server.gpu import open_gpus
+from harness.server.probe import cache_summary, flags
+from harness.server.scraping import MetricsScraper
+from harness.units import SECOND
+from harness.wire.vllm_metrics import cache_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.measure.records.samples import GpuSample
+    from harness.server.access import TargetAccess
+    from harness.server.gpu import GpuReadings
+
+PERIOD_S: Final = 1.0
+KEPT: Final = 900  # samples: 15 minutes, from which max_num_seqs is inferred
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterOptions:
+    """Which target, which GPUs, and where to serve."""
+
+    access: TargetAccess
+    host: str
+    port: int
+    gpu_metrics: str | None
+    server_flags: Mapping[str, Any]
+
+
+class TargetReader:
+    """Keeps `seen`, the latest state of the target."""
+
+    recovered = "The target answers again."
+
+    def __init__(self, access: TargetAccess, given: Mapping[str, Any]) -> None:
+        self._access = access
+        self._scrape = MetricsScraper(access, time.time_ns)
+        self.seen = TargetState(given=given, target=access.address.authority)
+        self.why = ""  # the reason why it is down
+
+    def read(self) -> None:
+        """Scrape once; takes as long as the target does, at most the timeout of `access`."""
+        before = self.seen
+        try:
+            answer, sample, took_ns = self._scrape()
+        except ServerUnreachable as error:
+            self.lost(str(error))
+            return
+        if sample is None:
+            self.lost(f"{self._access.address}/metrics answers {answer.status} without a metric "
+                       "of vLLM's: expected a vLLM server; look at it with curl.")  # fmt: skip
+            return
+        kept = list(before.samples)
+        # A counter that fell means that the server has restarted: its old samples say nothing about
+        # the new process, and its flags may be different.
+        new = not before.up or (bool(kept) and bool(counter_that_fell(kept[-1], sample)))
+        self.seen = replace(
+            before,
+            up=True,
+            took_s=took_ns / SECOND,
+            samples=([] if new else kept[1 - KEPT :]) + [sample],
+            cache=cache_summary(cache_config(answer.body)),
+            read=flags(self._access) if new else before.read,
+        )
+        self.why = ""
+
+    def close(self) -> None:
+        self._scrape.close()
+
+    def lost(self, why: str) -> None:
+        """Forget the state of a target that does not answer."""
+        self.seen = TargetState(given=self.seen.given, target=self.seen.target)
+        self.why = why
+
+
+class GpuReader:
+    """Keeps `samples`, the latest reading of each GPU."""
+
+    recovered = "The GPUs can be read again."
+
+    def __init__(self, gpus: GpuReadings) -> None:
+        self.gpus = gpus
+        self.samples: list[GpuSample] = []
+        self.why = ""  # the reason why they cannot be read
+
+    def read(self) -> None:
+        if self.gpus.source is not None:
+            self.samples = self.gpus.source.read(time.time_ns())
+            self.why = ""
+
+    def lost(self, why: str) -> None:
+        """Forget the readings of GPUs that cannot be read."""
+        self.samples, self.why = [], why
+
+
+def run_exporter(options: ExporterOptions, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM; Ctrl-C raises KeyboardInterrupt. `say` prints a line for the user.
+
+    Raises ConfigError and, for a --gpu-metrics URL that does not answer, ServerUnreachable.
+    """
+    options.access.tls_context()  # report an unreadable CA file now
+    target = TargetReader(options.access, options.server_flags)
+    gpu = GpuReader(open_gpus(options.gpu_metrics, options.access.address))
+    pages = MetricsServer(options.host, options.port, lambda: render_page(target, gpu), "--port")
+    signal.signal(signal.SIGTERM, lambda *_: pages.stop())
+    say(f"Serving {options.access.address} at http://{options.host}:{pages.port}/metrics"
+        f"{'; ' + gpu.gpus.why if gpu.gpus.why else ''}; Ctrl-C stops it.")  # fmt: skip
+    for reader in (target, gpu):
+        threading.Thread(target=_every_second, args=(reader, say), daemon=True).start()
+    pages.serve()
+
+
+def render_page(target: TargetReader, gpu: GpuReader) -> bytes:
+    """Render the page from the latest readings."""
+    now_ns = time.time_ns()
+    return render_metrics(TARGET, target_values(target.seen, now_ns)) + render_metrics(
+        GPU, gpu_values(gpu.gpus.found, gpu.samples, now_ns)
+    )
+
+
+def _every_second(reader: TargetReader | GpuReader, say: Callable[[str], None]) -> None:
+    due, reported = time.monotonic(), ""
+    while True:
+        try:
+            reader.read()
+        except Exception as error:  # noqa: BLE001 - a dead thread would keep old figures
+            reader.lost(f"It cannot be read ({type(error).__name__}: {error}); trying again.")
+        if reader.why != reported:
+            say(reader.why or reader.recovered)
+        reported = reader.why
+        due = max(due + PERIOD_S, time.monotonic())
+        time.sleep(max(due - time.monotonic(), 0.0))
+
+
+def print_to_stderr(line: str) -> None:
+    """Print a line for a person who watches the process."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

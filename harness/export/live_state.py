@@ -1,0 +1,124 @@
+"""The state of a run as the live page gets it: facts that change rarely, and points over time."""
+
+# A page polls once a second with a cursor that tells what it already has, and gets only what is
+# new. The number of points is bounded: at MAX_POINTS every second point is dropped, and from then
+# on only every second one is added. So a run of any length costs the same memory and bytes, and
+# points stay evenly spaced.
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.measure.metrics import LATENCIES
+from harness.measure.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
+from harness.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.measure.slo import Slo
+
+MAX_POINTS: Final = 1_800
+COLUMNS: Final = (
+    "t_s", "users", "tokens_per_s", "running", "waiting",
+    *(f"{key}_{name}_ms" for key in LIVE_KEYS for name in LIVE_QUANTILES),
+)  # fmt: skip
+CHARTS: Final = [
+    {"key": key, "name": row.name, "headline": row.headline}
+    for key, row in LATENCIES.items()
+    if row.live
+]
+Point = list[float | str | None]
+_CURSOR: Final = re.compile(r"([0-9a-f]{1,20})-(\d{1,9})-(\d{1,9})-(\d{1,9})")
+
+
+def slo_facts(slos: Sequence[Slo]) -> list[dict[str, Any]]:
+    """Return the limits as facts for a page."""
+    return [
+        {
+            # an output speed is drawn on the TPOT chart, as the time per token that it stands for
+            "key": "tpot" if slo.speed else slo.metric,
+            "statistic": f"{slo.name}," if slo.speed else slo.statistic,
+            "limit": slo.limit,
+            "unit": slo.unit,
+            "limit_ms": slo.limit_ns / MS,
+        }
+        for slo in slos
+    ]
+
+
+class History:
+    """Points of COLUMNS, at first one per second."""
+
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        self.points: list[Point] = []
+        self.every = 1  # seconds between two points
+        self.thinned = (
+            0  # number of times; a page with points from before it gets all of them again
+        )
+        self._max_points = max_points
+        self._seen = 0
+
+    def add(self, point: Point) -> None:
+        """Add a point, unless it is between two of the points kept."""
+        self._seen += 1
+        if (self._seen - 1) % self.every:
+            return
+        self.points.append(point)
+        if len(self.points) >= self._max_points:
+            del self.points[1::2]
+            self.every *= 2
+            self.thinned += 1
+
+
+class LiveState:
+    """The data source of a page: `update_facts`, `add` points, `changes_since` a cursor."""
+
+    def __init__(self, facts: Mapping[str, Any] | None = None) -> None:
+        self._always = dict(facts or {})
+        self._run = time.time_ns()  # distinguishes runs, also across restarts of the process
+        self._version = 0
+        self.facts: dict[str, Any] = dict(self._always)
+        self.now: dict[str, Any] = {}  # changes every second and is always sent, so keep it small
+        self.history = History()
+
+    def begin(self, **facts: Any) -> None:
+        """Start a new run and discard the previous one."""
+        self._run += 1
+        self._version = 0
+        self.history = History()
+        self.now = {}
+        self.facts = self._always | facts
+
+    def update_facts(self, **facts: Any) -> None:
+        """Update facts; the version grows only if one of them has changed."""
+        changed = {key: value for key, value in facts.items() if self.facts.get(key) != value}
+        if changed:
+            self._version += 1
+            self.facts |= changed
+
+    def add(self, point: Sequence[float | str | None], **now: Any) -> None:
+        """Add the point of a second, in the order of COLUMNS, and the current values to show."""
+        self.history.add(list(point))
+        self.now = now
+
+    def changes_since(self, cursor: str = "") -> dict[str, Any]:
+        """Return the `facts` and `points` after `cursor` (`whole`: all points, replace them)."""
+        history = self.history
+        match = _CURSOR.fullmatch(cursor)
+        known = match is not None and match[1] == f"{self._run:x}"
+        had = tuple(map(int, match.groups()[1:])) if known and match is not None else (-1, 0, -1)
+        whole = had[0] != history.thinned
+        place = len(history.points)
+        update: dict[str, Any] = {
+            "cursor": f"{self._run:x}-{history.thinned}-{place}-{self._version}",
+            "now": self.now,
+            "points": history.points if whole else history.points[min(had[1], place) :],
+            "whole": whole,
+        }
+        if had[2] != self._version:
+            shape = {"columns": COLUMNS, "latencies": CHARTS, "every_s": history.every}
+            update["facts"] = self.facts | shape
+        return update

@@ -1,0 +1,105 @@
+"""The metrics of a running test: its counters and the state of its load, as a page."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.export.metric_definitions import RUN, render_metrics
+from harness.measure.run_counts import RunCounts
+from harness.measure.states import Decision, Purpose
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from harness.measure.recent_latencies import RecentLatencies
+    from harness.measure.records.samples import ClientSample
+    from harness.measure.result import Knee
+    from harness.measure.slo import Slo
+
+PHASES: Final = ("draining", "ramping", "settling", "measuring")
+
+
+class RunSeries:
+    """Collects the metrics; `page` renders them at any time."""
+
+    def __init__(
+        self,
+        kind: str,
+        workload: str,
+        slos: Sequence[Slo] = (),
+        recent: RecentLatencies | None = None,
+    ) -> None:
+        """`kind`: knee, run, sweep, locust. Of two limits for one quantile the stricter counts.
+
+        `recent` gets each latency too, for the live page.
+        """
+        strictest = {s.name: s for s in sorted(slos, key=lambda s: s.limit_ns, reverse=True)}
+        self.counts = RunCounts(tuple(strictest.values()), recent.take if recent else None)
+        self._values: dict[str, Any] = {
+            "slo_limit": {(s.name,): s.limit_ns / SECOND for s in self.counts.slos},
+            "slo_allowed": {(s.name,): s.allowed for s in self.counts.slos},
+        }
+        self._about = (kind, workload)
+        self.set_run_info("", "", "")
+
+    def set_run_info(self, run: str, model: str, target: str) -> None:
+        """Set the run's name (that of its folder), and the model and HOST:PORT that it loads."""
+        self._values["run_info"] = {(*self._about, run, model, target): 1.0}
+
+    def set_users(self, target: int, running: int) -> None:
+        """Set the target number of users and the number running."""
+        self._values |= {"users_target": float(target), "users_running": float(running)}
+
+    def set_level(self, number: int, phase: str, purpose: str) -> None:
+        """Set the current level; without a phase and a purpose ("") between two levels."""
+        self._values |= {
+            "level": float(number),
+            "level_phase": {(one,): float(one == phase) for one in PHASES},
+            "level_purpose": {(one,): float(one == purpose) for one in Purpose},
+        }
+
+    def set_progress(self, decisions: Iterable[str], low: float = nan, high: float = nan) -> None:
+        """Set the decisions of the levels that ended, and the bracket of the knee."""
+        decided = list(decisions)
+        self._values |= {
+            "levels": {(one,): float(decided.count(one)) for one in Decision},
+            "bracket_low_users": low,
+            "bracket_high_users": high,
+        }
+
+    def set_client_samples(self, samples: Iterable[ClientSample]) -> None:
+        """Set the health of each process of the load generator."""
+        latest = list(samples)
+        self._values |= {
+            "loop_lag": {
+                (s.process,): s.loop_lag_ms * MS / SECOND
+                for s in latest
+                if not s.process.startswith("decoder")  # a decoder has no event loop
+            },
+            "client_cpu": {(s.process,): s.cpu_s for s in latest},
+        }
+
+    def set_knee(self, knee: Knee) -> None:
+        low, high = knee.ci95
+        users = {"knee_users": knee.estimate, "knee_low_users": low, "knee_high_users": high}
+        self._values |= {key: float(value) for key, value in users.items() if value is not None}
+
+    def page(self) -> bytes:
+        """Render the metrics of RUN that are known."""
+        counts = self.counts
+        names = [(slo.name,) for slo in counts.slos]
+        return render_metrics(
+            RUN,
+            self._values
+            | {key: each.histogram() for key, each in counts.latency.items()}
+            | {
+                "output_tokens": counts.output_tokens,
+                "prompt_tokens": counts.prompt_tokens,
+                "requests": {(str(o),): n for o, n in counts.outcomes.items()},
+                "good_requests": counts.good,
+                "slo_observations": dict(zip(names, counts.observed, strict=True)),
+                "slo_misses": dict(zip(names, counts.missed, strict=True)),
+            },
+        )

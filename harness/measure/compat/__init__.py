@@ -1,0 +1,25 @@
+"""`--compat`: other tools' figures of the same requests. Only a run that asks for it imports more.
+
+`definitions` says how each tool defines what it prints, and where it says so; `figures` computes
+that, beside ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from harness.errors import ConfigError, closest
+
+TOOLS: Final = ("vllm-bench", "guidellm", "aiperf", "genai-bench")  # keys of COMPAT
+
+
+def parse_tools(text: str) -> tuple[str, ...]:
+    """Some of TOOLS from `vllm-bench,aiperf`. Raises ConfigError."""
+    names = tuple(part.strip() for part in text.split(","))
+    for name in names:
+        if name not in TOOLS:
+            raise ConfigError(
+                f"--compat is {name!r}: expected one or more of {', '.join(TOOLS)}; "
+                f"try --compat {closest(name, TOOLS, 'vllm-bench')}."
+            )
+    return names

@@ -1,0 +1,175 @@
+"""Consistency checks of a level: Little's law, and the client's token counts against the server's.
+
+A client that loses records breaks the first; a server that has other clients breaks the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.measure.metrics import failed_requests
+from harness.measure.records.ledger import mean_in_flight
+from harness.measure.records.record_table import CANCELLED, CONNECT, OK
+from harness.measure.records.samples import samples_within
+from harness.measure.records.scan import ArrivalCounter, scan
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.records.record_source import RecordSource
+    from harness.measure.records.record_table import RecordTable
+    from harness.measure.records.samples import ServerSample
+    from harness.measure.search.evidence import Window
+
+# Allowed surplus of the server's tokens, besides what may be in flight at the two scrapes.
+TOKEN_TOLERANCE: Final = 0.03
+# Share of the prompt tokens, which are all meant to be new: hits make TTFT too short.
+MAX_PREFIX_HIT_SHARE: Final = 0.02
+KV_BLOCK_TOKENS: Final = 16  # vLLM's default tokens in a KV block
+SCRAPE_UNCERTAINTY_NS: Final = 250 * MS  # when a scrape's counters were read, plus or minus
+MAX_LITTLE_ERROR: Final = 0.25  # allowed deviation of the requests in flight, share of the users
+MIN_LITTLE_REQUESTS: Final = 10  # finished requests; with fewer, the mean is too noisy to judge
+
+
+@dataclass(frozen=True, slots=True)
+class Little:
+    """Little's law, N = X (R + Z) with Z = 0: the users held, and X and R from the records."""
+
+    n: float  # users held
+    x: float  # requests that ended, 1/s
+    r_s: float  # mean time in flight of these requests, s
+    error: float  # (in flight by the records - users) / users
+
+
+def apply_littles_law(table: RecordTable, window: Window) -> Little:
+    """Little's law for one level. A closed loop without think time keeps every user busy."""
+    start, end = window.settled_ns, window.end_ns
+    ended = ~table.is_open & (table.done_ns >= start) & (table.done_ns <= end)
+    r_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND) if ended.any() else 0.0
+    x = float(ended.sum()) / max(end - start, 1) * SECOND
+    error = mean_in_flight(table, start, end) / max(window.users, 1) - 1
+    return Little(float(window.users), round(x, 4), round(r_s, 6), round(error, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Output tokens of the window, as the client and the server counted them."""
+
+    client_tokens: int  # output tokens that arrived here
+    server_tokens: float  # output tokens that the server generated; null: not known
+    surplus: float  # what the server counted in excess, as a share of ours; null: not known
+    ok: bool  # whether the server had no other clients
+
+
+def scrapes_inside(
+    window: Window, samples: Sequence[ServerSample]
+) -> tuple[ServerSample, ServerSample] | None:
+    """The first and the last scrape in the window with a token count; None: fewer than two."""
+    inside = [
+        s
+        for s in samples_within(samples, window.settled_ns, window.end_ns)
+        if not np.isnan(s.generation_tokens_total)
+    ]
+    return (inside[0], inside[-1]) if len(inside) > 1 else None
+
+
+def arrivals_between(window: Window, samples: Sequence[ServerSample]) -> ArrivalCounter:
+    """Counts the tokens that arrived between the two scrapes; none without two scrapes."""
+    ends = scrapes_inside(window, samples)
+    return ArrivalCounter(ends[0].at_ns + 1, ends[1].at_ns) if ends else ArrivalCounter(0, -1)
+
+
+def audit_tokens(
+    recorded: RecordSource,
+    window: Window,
+    samples: Sequence[ServerSample],
+    arrived: ArrivalCounter | None = None,
+) -> Audit:
+    """Compare the tokens between the first and the last scrape in the window.
+
+    Only a *surplus* points to another client: a request that failed or was cut off delivers fewer.
+    `arrived`: what arrived between the two scrapes, if it has been counted already.
+    """
+    table, ends = recorded.table, scrapes_inside(window, samples)
+    if ends is None or bool((failed_requests(table) | (table.outcome == CANCELLED)).any()):
+        return Audit(int(table.tokens.sum()), nan, nan, ok=True)
+    if arrived is None:
+        arrived = arrivals_between(window, samples)
+        scan(recorded, [arrived])
+    first, last = ends
+    client = arrived.tokens
+    server = last.generation_tokens_total - first.generation_tokens_total
+    # The slack is the tolerance, the tokens of the two uncertain instants, and two engine steps in
+    # which every user may have a token that one side has counted and the other has not.
+    slack = TOKEN_TOLERANCE * client + client * 2 * SCRAPE_UNCERTAINTY_NS / max(
+        last.at_ns - first.at_ns, 1
+    )
+    slack += 2 * window.users
+    surplus = (server - client) / max(client, 1)
+    return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
+
+
+def prefix_surplus(
+    table: RecordTable, window: Window, samples: Sequence[ServerSample], shared_tokens: int
+) -> float:
+    """Share of the prompt tokens found in the prefix cache beyond what prompts may share.
+
+    `shared_tokens`: the length of what every prompt begins with (chat template, the workload's
+    system message). The cache works by whole blocks, so one more block is allowed. 0 if the server
+    does not report it.
+    """
+    inside = samples_within(samples, window.settled_ns, window.end_ns)
+    if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
+        return 0.0
+    first, last = inside[0], inside[-1]
+    queries = last.prefix_queries_total - first.prefix_queries_total
+    hits = last.prefix_hits_total - first.prefix_hits_total
+    if np.isnan(queries) or np.isnan(hits) or queries <= 0:
+        return 0.0
+    sent = int(((table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)).sum())
+    allowed = (shared_tokens + KV_BLOCK_TOKENS) * (sent + window.users)
+    return float(max(hits - allowed, 0) / queries)
+
+
+def audit_sentence(
+    recorded: RecordSource,
+    window: Window,
+    samples: Sequence[ServerSample],
+    shared_tokens: int = 0,
+    arrived: ArrivalCounter | None = None,
+) -> str:
+    """Why the level must not be used, or ""."""
+    table = recorded.table
+    warm = prefix_surplus(table, window, samples, shared_tokens)
+    if warm > MAX_PREFIX_HIT_SHARE:
+        return (
+            f"{warm:.0%} of the prompt tokens came from the server's prefix cache although every "
+            "prompt is new: another client repeats them, or an earlier run used the same seed; try "
+            "another --seed, or restart the server"
+        )
+    tokens = audit_tokens(recorded, window, samples, arrived)
+    if not tokens.ok:
+        return (
+            f"the server generated {tokens.server_tokens:.0f} tokens while this client received "
+            f"{tokens.client_tokens}: it has another client; stop the other load"
+        )
+    law = apply_littles_law(table, window)
+    backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
+    enough = int((table.outcome == OK).sum()) > MIN_LITTLE_REQUESTS
+    if not enough or abs(law.error) <= MAX_LITTLE_ERROR or backs_off:
+        return ""
+    seen = f"{law.n * (1 + law.error):.1f} requests were in flight with {law.n:.0f} users"
+    if law.error > 0:  # a user has one request at a time, so never more than users
+        return (
+            f"{seen} (Little's law N = X R does not hold): requests of another level were still "
+            "running, or the clock was set; measure the level again"
+        )
+    return (
+        f"{seen} (Little's law N = X R does not hold): the client cannot keep its users busy; "
+        "try --processes 2"
+    )

@@ -1,0 +1,219 @@
+"""The inputs of the rules: figures of one level, and what is derived from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.diagnosis.gpu_window import GpuFigures
+    from harness.measure.diagnosis.slots import MaxNumSeqs
+    from harness.measure.result import Level
+
+# Latencies that include the queue and the prompt.
+QUEUEING_LATENCIES: Final = ("ttft", "ttfot", "e2e")
+# (cores, share of events sent late) at which the API server itself is late. Simulated ones are late
+# from a quarter of a core on; four of an H200 at 0.4 each were on time.
+SENT_LATE: Final = (0.5, 0.02)
+PERHAPS_LATE: Final = (0.25, 0.01)
+# Prompts fill every step to the token budget if nearly all steps have one, and either (1) the p95
+# gap is hardly above the median and gaps are longer than at the lowest level, or (2) gaps are far
+# longer, however they vary, and `running` is not flat because of a slot.
+NEARLY_ALL_STEPS: Final = 0.9
+P95_LIKE_MEDIAN: Final = 1.25
+LONGER_STEPS: Final = 1.5  # times a gap at the lowest level
+FAR_LONGER_STEPS: Final = 4.0
+MIN_QUEUE_SHARE: Final = 0.05  # mean waiting over mean running
+MIN_FLAT_SHARE: Final = 0.9  # of the readings with waiting requests are near the maximum
+# Of the gaps have a prompt: the next users bring them to the longest 5 %.
+MIN_BESIDE_SHARE: Final = 0.03
+# Share of the GPU's busy time spent on memory, relative to the lowest level. Near 1: decoding still
+# reads memory all the time. Low: prompts compute instead.
+MEMORY_BOUND_SHARE: Final = 0.75
+COMPUTE_BOUND_SHARE: Final = 0.65
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictInputs:
+    """Figures of the level that is judged; NaN: not known. Times in ms, CPU in cores."""
+
+    users: int = 0
+    seconds: float = 0.0
+    broken: str = ""  # metric of the SLO that is broken most: ttft, itl, ...
+    limit_ms: float = nan  # of that SLO
+    slots: float = nan  # max_num_seqs of all engines together
+    slots_source: str = ""  # given, read or inferred
+    samples: float = 0
+    running: float = nan
+    running_max: float = nan
+    running_flat: float = nan  # share of the readings with waiting requests that are near the most
+    waiting: float = nan
+    waiting_max: float = nan
+    capacity: float = nan  # of those waiting: for a slot or blocks
+    kv_max: float = nan
+    preemptions: float = nan
+    ttft_ms: float = nan  # means, the server's own
+    queue_ms: float = nan
+    prefill_ms: float = nan
+    decode_ms: float = nan  # from a request's first token to its last
+    api_cores: float = nan
+    engine_cores: float = nan
+    gpu_util: float = nan  # share of the time
+    memory_kept: float = nan  # of the busy GPU's time at memory, over that at the lowest level
+    throttle: float = nan  # share of the readings in which something held the clocks down
+    throttled: str = ""  # what did, in words
+    clock_share: float = nan  # mean SM clock over the highest that any step showed
+    client_ttft_ms: float = nan  # mean
+    client_cores: float = nan  # of its busiest process
+    instrument_share: float = nan  # the instrument's width over the limit
+    turnaround_ms: float = nan  # p99 of the client's own delay between two requests
+    gap_p50_ms: float = nan
+    gap_p95_ms: float = nan
+    gap_mean_ms: float = nan
+    alone_p95_ms: float = nan  # gaps without a prompt in the same engine step
+    beside_p50_ms: float = nan  # and those with one
+    beside_share: float = nan  # share of the gaps that had a prompt in their step,
+    longest_beside_share: float = nan  # and of the longest 5 %
+    late_share: float = nan  # of the events: made on time, sent late,
+    low_late_share: float = nan  # and at the lowest level held
+    base_ms: float = nan  # a gap with no prompt token, from the line through all
+    slope_ms: float = nan  # cost of 1,000 prompt tokens
+    prompt_tokens: float = nan  # a step, on average
+    dispersion: float = nan  # of arrivals,
+    scheduled: float = nan  # and the share of them that a schedule sent, not an answer's end
+    low_users: float = nan  # the lowest level held, and its median gap
+    low_gap_ms: float = nan
+
+    @classmethod
+    def of(
+        cls,
+        level: Level,
+        levels: Sequence[Level],
+        broken: str,
+        limit_ms: float,
+        max_num_seqs: MaxNumSeqs,
+    ) -> VerdictInputs:
+        """Facts of `level`; `levels` has all of them, for comparison."""
+        server, gpu, client, gaps = level.server, level.gpu, level.client, level.gaps
+        lowest = min(levels, key=lambda one: one.users, default=level)
+        clocks = [one.gpu.sm_clock_mhz_max for one in levels]
+        fastest = max((clock for clock in clocks if not isnan(clock)), default=nan)
+        kv = server.kv_usage_fullest_max  # of the engine that has least left, where that is known
+        return cls(
+            level.users, level.seconds, broken, limit_ms, max_num_seqs.slots, max_num_seqs.source,
+            samples=server.samples, running=server.running_mean, running_max=server.running_max,
+            running_flat=server.running_flat_share, waiting=server.waiting_mean,
+            waiting_max=server.waiting_max, capacity=server.waiting_capacity_mean,
+            kv_max=server.kv_usage_max if isnan(kv) else kv, preemptions=server.preemptions,
+            ttft_ms=1e3 * server.ttft_mean_s, queue_ms=1e3 * server.queue_mean_s,
+            prefill_ms=1e3 * server.prefill_mean_s, decode_ms=1e3 * server.decode_mean_s,
+            api_cores=server.api_server_cores, engine_cores=server.engine_cores,
+            gpu_util=gpu.util_pct_mean / 100,
+            memory_kept=_over(_memory_share(gpu), _memory_share(lowest.gpu)),
+            throttle=gpu.throttled_share, throttled=gpu.throttled,
+            clock_share=_over(gpu.sm_clock_mhz_mean, fastest), client_ttft_ms=level.ttft_ms.mean,
+            client_cores=max(client.cpu.values(), default=nan),
+            instrument_share=max(client.instrument_share.values(), default=nan),
+            turnaround_ms=client.turnaround_ms.p99, gap_p50_ms=gaps.p50_ms, gap_p95_ms=gaps.p95_ms,
+            gap_mean_ms=gaps.mean_ms, alone_p95_ms=gaps.alone_p95_ms,
+            beside_p50_ms=gaps.beside_p50_ms, beside_share=gaps.prompt_share,
+            longest_beside_share=gaps.longest_prompt_share, late_share=gaps.late_share,
+            low_late_share=lowest.gaps.late_share, base_ms=gaps.base_ms, slope_ms=gaps.slope_ms,
+            prompt_tokens=gaps.prompt_tokens_mean, dispersion=level.arrivals.dispersion,
+            scheduled=level.arrivals.scheduled, low_users=lowest.users,
+            low_gap_ms=lowest.gaps.p50_ms,
+        )  # fmt: skip
+
+    @property
+    def first(self) -> bool:
+        """Whether the broken SLO's latency includes the queue and the prompt."""
+        return self.broken in QUEUEING_LATENCIES
+
+    @property
+    def no_prompt_ms(self) -> float:
+        """p95 of the gaps without a prompt; if unknown, the intercept of the line of all gaps."""
+        return self.base_ms if isnan(self.alone_p95_ms) else self.alone_p95_ms
+
+    @property
+    def prompt_cost_ms(self) -> float:
+        """What prompts add to the p95 gap, or to a gap with a prompt if these are just below 5%."""
+        longest = self.gap_p95_ms
+        if (
+            self.beside_share >= MIN_BESIDE_SHARE
+            and self.beside_p50_ms > self.limit_ms > self.no_prompt_ms
+        ):
+            longest = max(longest, self.beside_p50_ms)
+        return max(longest - self.no_prompt_ms, 0.0)
+
+    @property
+    def prompt_step_ms(self) -> float:
+        """How long a step with a prompt is: the p95 gap, or the median gap with a prompt."""
+        return max(self.gap_p95_ms, 0.0 if isnan(self.beside_p50_ms) else self.beside_p50_ms)
+
+    @property
+    def prompts_fill_steps(self) -> bool:
+        """Whether prompts fill every step to the token budget, so that requests wait for it."""
+        if not self.beside_share >= NEARLY_ALL_STEPS:
+            return False
+        alike = self.gap_p95_ms <= P95_LIKE_MEDIAN * self.gap_p50_ms
+        longer = self.gap_p50_ms / self.low_gap_ms if self.low_gap_ms > 0 else nan
+        fuller = longer >= LONGER_STEPS or self.compute_bound
+        stands_still = (
+            self.running_flat >= MIN_FLAT_SHARE and self.waiting >= MIN_QUEUE_SHARE * self.running
+        )
+        return (alike and fuller) or (longer >= FAR_LONGER_STEPS and not stands_still)
+
+    @property
+    def memory_bound(self) -> bool:
+        """Whether steps are as at the lowest level (reading memory): prompts hardly matter."""
+        if not isnan(self.memory_kept):
+            return self.memory_kept >= MEMORY_BOUND_SHARE
+        return not self.gap_p50_ms > LONGER_STEPS * self.low_gap_ms
+
+    @property
+    def engine_wait_ms(self) -> float:
+        """The part of a gap in which the GPU waits for the engine's own process."""
+        return max(1 - self.gpu_util, 0.0) * self.gap_mean_ms
+
+    @property
+    def sent_late(self) -> bool:
+        """Whether a busy API server sends late what the engine made on time."""
+        return self._late(*SENT_LATE)
+
+    @property
+    def maybe_late(self) -> bool:
+        """Whether it may do so."""
+        return self._late(*PERHAPS_LATE)
+
+    def _late(self, cores: float, share: float) -> bool:
+        late = self.late_share >= share and not self.low_late_share >= share
+        return late and self.api_cores >= cores
+
+    @property
+    def decode_limits(self) -> float:
+        """How long a request decodes, as a multiple of the limit for its first token."""
+        return self.decode_ms / self.limit_ms if self.limit_ms > 0 else nan
+
+    @property
+    def compute_bound(self) -> bool:
+        """Whether the GPU computes instead of reading memory as at the lowest level."""
+        return self.memory_kept < COMPUTE_BOUND_SHARE
+
+    @property
+    def prompt_part(self) -> float:
+        """Mean share of an engine step that its prompts take, estimated from the gaps."""
+        if isnan(self.base_ms) or not self.gap_mean_ms > 0:
+            return nan
+        return min(max(1 - self.base_ms / self.gap_mean_ms, 0.0), 1.0)
+
+
+def _memory_share(gpu: GpuFigures) -> float:
+    """Share of the GPU's busy time in which it reads or writes memory."""
+    return _over(gpu.memory_util_pct_mean, gpu.util_pct_mean)
+
+
+def _over(value: float, whole: float) -> float:
+    return value / whole if whole > 0 else nan

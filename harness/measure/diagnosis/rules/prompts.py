@@ -1,0 +1,175 @@
+"""Engine steps are too long: for prompts, for prompts next to decoding, or for decoding alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from harness.measure.diagnosis.rules.conditions import (
+    GPU_IDLE_UTIL,
+    MAJOR_SHARE,
+    gaps_not_longer_for_prompts,
+    not_waiting_for_prompts,
+)
+from harness.measure.diagnosis.rules.rule_result import (
+    RuleResult,
+    fmt,
+    fmt_ms,
+    gap_evidence,
+    gap_growth_evidence,
+    gpu_evidence,
+    prompt_evidence,
+    prompt_share_evidence,
+    ttft_evidence,
+    waiting_evidence,
+)
+
+if TYPE_CHECKING:
+    from harness.measure.diagnosis.rules.inputs import VerdictInputs
+
+# How long a request decodes, in multiples of the SLO's limit. From 1 on, prompts share their steps
+# with decoding; at this distance from 1 it is clear.
+MIN_DECODE_LIMITS: Final = 1.0
+CLEAR_DISTANCE: Final = 0.2
+# Length of a step with a prompt, in multiples of the SLO's limit. Above this, even half the compute
+# would be too long; within the band it is not clear.
+MAX_PROMPT_STEP: Final = 1.9
+UNCLEAR_BAND: Final = (1.75, 2.1)
+GPU_BUSY: Final = 0.85  # utilization at which nothing holds it up
+
+
+def prefill(f: VerdictInputs) -> RuleResult:
+    """First tokens wait for prompts to be processed; or one prompt makes a gap too long."""
+    if f.first:
+        why = not_waiting_for_prompts(f)
+        if not why and f.decode_limits >= MIN_DECODE_LIMITS:
+            why = (
+                f"requests decode for {fmt(f.decode_limits)} times the limit: the steps are shared"
+            )
+        surely = not f.decode_limits >= MIN_DECODE_LIMITS - CLEAR_DISTANCE and _prompts_at_work(f)
+        what = (
+            f"first tokens wait for prompts to be processed: {fmt_ms(f.prefill_ms)} each, after "
+            f"{fmt_ms(f.queue_ms)} in the queue"
+        )
+    else:
+        why = gaps_not_longer_for_prompts(f)
+        if not why and f.prompt_step_ms > MAX_PROMPT_STEP * f.limit_ms:
+            why = "half the compute for a prompt would not bring gaps in time"
+        surely = f.engine_wait_ms < f.prompt_cost_ms and not f.maybe_late and _clear_of_halving(f)
+        what = (
+            f"steps that compute prompts are longer than a gap may be: {fmt_ms(f.prompt_step_ms)} "
+            f"against {fmt_ms(f.limit_ms)}"
+        )
+    if why:
+        return RuleResult.no(why)
+    return RuleResult(
+        0.85 if surely else 0.65,
+        what,
+        [
+            *prompt_share_evidence(f),
+            *gap_evidence(f),
+            *prompt_evidence(f),
+            waiting_evidence(f.waiting),
+            *ttft_evidence(f),
+            *gpu_evidence(f),
+        ],
+        [
+            "--enable-prefix-caching where prompts share a beginning (less to compute)",
+            "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)",
+            "shorter history (fewer prompt tokens a request)",
+            "prefill/decode disaggregation (prompts on GPUs of their own)",
+            "another replica",
+        ],
+    )
+
+
+def _clear_of_halving(f: VerdictInputs) -> bool:
+    """Whether it is clear on which side of `MAX_PROMPT_STEP` a step with a prompt is."""
+    return not UNCLEAR_BAND[0] < f.prompt_step_ms / f.limit_ms < UNCLEAR_BAND[1]
+
+
+def _prompts_at_work(f: VerdictInputs) -> bool:
+    """Whether the GPU is clearly busy with prompts, and the API server is not late."""
+    return (
+        f.prompts_fill_steps or f.compute_bound or f.prompt_part >= MAJOR_SHARE
+    ) and not f.maybe_late
+
+
+def interference(f: VerdictInputs) -> RuleResult:
+    """Prompts and decoding in the same steps hold each other up."""
+    if f.first:
+        why = not_waiting_for_prompts(f)
+        if why:
+            return RuleResult.no(why)
+        if not f.decode_limits >= MIN_DECODE_LIMITS:
+            return RuleResult.no("requests decode for less time than first tokens may take")
+        sure = (
+            0.85
+            if f.decode_limits >= MIN_DECODE_LIMITS + CLEAR_DISTANCE and _prompts_at_work(f)
+            else 0.6
+        )
+        what = "first tokens wait behind the steps that prompts and decoding share"
+    else:
+        why = gaps_not_longer_for_prompts(f)
+        if why:
+            return RuleResult.no(why)
+        if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms:
+            return RuleResult.no("half the compute for a prompt would bring gaps in time")
+        sure = (
+            0.85
+            if f.prompt_cost_ms >= f.engine_wait_ms and not f.maybe_late and _clear_of_halving(f)
+            else 0.65
+        )
+        what = "prompts in the same engine step hold up the tokens of the requests that decode"
+    return RuleResult(
+        sure,
+        what,
+        [
+            *prompt_share_evidence(f),
+            *gap_evidence(f),
+            *prompt_evidence(f),
+            *ttft_evidence(f),
+            *gpu_evidence(f),
+        ],
+        [
+            "--max-num-batched-tokens lower (shorter gaps, later first tokens)",
+            "--enable-chunked-prefill, where it is off (a prompt is cut into steps)",
+            "prefill/decode disaggregation (prompts on GPUs of their own)",
+            "--enable-prefix-caching where prompts share a beginning (less to compute)",
+            "another replica",
+        ],
+    )
+
+
+def decode(f: VerdictInputs) -> RuleResult:
+    """Gaps are long even without prompts: the batch's step itself takes too long."""
+    if f.first or not f.broken:
+        return RuleResult.no("gaps between tokens are in time")
+    if not f.running > 0:
+        return RuleResult.no("the server shows no running requests")
+    if not gaps_not_longer_for_prompts(f):
+        return RuleResult.no(
+            f"gaps without a prompt beside them are {fmt_ms(f.no_prompt_ms)} at p95"
+        )
+    if f.gpu_util < GPU_IDLE_UTIL:
+        return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time only")
+    undisturbed = (
+        not f.compute_bound and not f.maybe_late
+    )  # neither by prompts nor by the API server
+    steady = f.gpu_util >= GPU_BUSY and f.no_prompt_ms >= 0.9 * f.limit_ms and undisturbed
+    return RuleResult(
+        0.4 if f.preemptions > 0 else 0.85 if steady else 0.6,
+        f"each engine step takes too long with {fmt(f.running, '.0f')} requests in the batch",
+        [
+            f"{fmt(f.running)} requests run together",
+            *gap_growth_evidence(f),
+            *gap_evidence(f),
+            waiting_evidence(f.waiting),
+            *gpu_evidence(f),
+        ],
+        [
+            "--max-num-seqs lower (shorter gaps, earlier queueing)",
+            "--kv-cache-dtype fp8 (half the bytes to read, some accuracy)",
+            "shorter history (less to read for each token)",
+            "another replica",
+        ],
+    )

@@ -1,0 +1,89 @@
+"""`max_num_seqs`, the number of requests that the server runs at once, inferred from its metrics.
+
+vLLM does not export it. While requests wait although KV blocks are free, every slot is taken: the
+number of running requests is then the number of slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from math import isnan, nan
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.records.samples import ServerSample
+
+MIN_FULL_SAMPLES: Final = 5  # samples with every slot taken
+KV_FULL_SHARE: Final = 0.9  # of the KV blocks: then these are the limit, not the slots
+# A scrape between two engine steps may see this share fewer running requests than the maximum.
+NEAR_MAX_SHARE: Final = 0.1
+MIN_FLAT_SHARE: Final = 0.8  # of the samples with waiting requests must be that near
+
+
+class Source(StrEnum):
+    """Where `max_num_seqs` comes from."""
+
+    GIVEN = "given"  # with --server-flag
+    READ = "read"  # the server, or we started it
+    INFERRED = "inferred"  # from what ran while requests waited
+    UNKNOWN = ""  # nobody
+
+
+@dataclass(frozen=True, slots=True)
+class MaxNumSeqs:
+    """The largest number of requests that an engine runs at once: vLLM's flag."""
+
+    value: int | None = None  # requests, of one engine; null: not known
+    source: Source = Source.UNKNOWN  # who says so
+    engines: int = 1  # that have so many each
+
+    @property
+    def slots(self) -> float:
+        """The slots of all engines together; NaN: not known."""
+        return self.value * self.engines if self.value else nan
+
+
+def infer_max_num_seqs(samples: Sequence[ServerSample]) -> int | None:
+    """The slots of all engines together; None if no request waited, or something else is the limit.
+
+    A request that waits in a single scrape only has just arrived, so two in a row are needed.
+    """
+    full = [
+        b.running
+        for a, b in pairwise(samples)
+        if min(_waiting(a), _waiting(b)) >= 1
+        and not _fullest(b) >= KV_FULL_SHARE
+        and not b.preemptions_total > a.preemptions_total
+    ]
+    highest = max(full, default=0.0)
+    flat = [running for running in full if highest - running <= max(NEAR_MAX_SHARE * highest, 1)]
+    if len(flat) < max(MIN_FULL_SAMPLES, MIN_FLAT_SHARE * len(full)):
+        return None
+    return round(highest)
+
+
+def flat_share(samples: Sequence[ServerSample]) -> float:
+    """Share of the samples with waiting requests in which `running` is near its maximum.
+
+    1 if every slot is taken, as `running` then stays the same however many requests wait. NaN: no
+    request waits.
+    """
+    highest = max((s.running for s in samples if not isnan(s.running)), default=0.0)
+    seen = [s.running for s in samples if _waiting(s) >= 1]
+    if not seen:
+        return nan
+    slack = max(NEAR_MAX_SHARE * highest, 1)
+    return sum(highest - running <= slack for running in seen) / len(seen)
+
+
+def _waiting(sample: ServerSample) -> float:
+    """Requests waiting for a slot or a KV block, if the server reports these separately."""
+    return sample.waiting if isnan(sample.waiting_capacity) else sample.waiting_capacity
+
+
+def _fullest(sample: ServerSample) -> float:
+    return sample.kv_usage if isnan(sample.kv_usage_fullest) else sample.kv_usage_fullest

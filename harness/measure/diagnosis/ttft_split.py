@@ -1,0 +1,181 @@
+"""The parts of a level's mean TTFT: queue + prefill + rest, and the client's excess over it.
+
+    ttft      the server's own, from the request's arrival in it to its first token out
+    queue     of it, until the scheduler takes the request in
+    prefill   of it, from there to the first token in the engine
+    rest      ttft - queue - prefill: tokenizing, and to the engine and back (front end, IPC)
+    client    ours, from the first byte sent to the first token's arrival
+    residual  client - ttft: HTTP, network, parsing before the server's clock starts; may be below 0
+
+All six are means over the same requests: those sent between two scrapes (the cohort). The server
+observes TTFT at the first token, but queue and prefill when a request ends, so under steady load
+its sums are of different requests; cohort.py explains how they are bounded. Means of a cohort add
+up, quantiles do not: these are given separately, as the buckets that contain them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isnan, nan
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from harness.measure.diagnosis.cohort import Bounded, Cohort, reconcile
+from harness.measure.diagnosis.scrape_pair import choose_scrapes, scrape_interval
+from harness.measure.diagnosis.server_window import (
+    counter_increase,
+    histogram_increase,
+    quantile_bucket,
+)
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.histogram import Histogram
+    from harness.measure.records.record_table import RecordTable
+    from harness.measure.records.samples import ServerSample
+
+Bounds = tuple[float, float] | None
+
+DECIMALS: Final = 6
+OBSERVED_KEYS: Final = ("ttft", "queue", "prefill")
+PARTS: Final = ("queue", "prefill", "rest", "residual")  # what adds up to the client's mean
+QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
+
+
+@dataclass(frozen=True, slots=True)
+class TtftSplit:
+    """Where the mean TTFT of one window is spent; null: not known."""
+
+    exact: bool = False  # whether each of the server's parts is known, not only bounded
+    from_ns: int = 0  # first of the two scrapes, ns
+    to_ns: int = 0  # last of the two scrapes, ns
+    n: int = 0  # requests sent between the two scrapes
+    under_way_before: int = 0  # requests in flight at the first scrape
+    under_way_after: int = 0  # requests in flight at the last scrape
+    ttft_ms: float = nan  # the server's TTFT, ms
+    ttft_ms_bound: Bounds = None  # between which `ttft_ms` lies, ms
+    queue_ms: float = nan  # time in the server's queue, ms
+    queue_ms_bound: Bounds = None  # between which `queue_ms` lies, ms
+    prefill_ms: float = nan  # time from the queue to the first token, ms
+    prefill_ms_bound: Bounds = None  # between which `prefill_ms` lies, ms
+    rest_ms: float = nan  # the server's TTFT without queue and prefill, ms
+    rest_ms_bound: Bounds = None  # between which `rest_ms` lies, ms
+    client_ms: float = nan  # the client's TTFT, ms
+    client_ms_bound: Bounds = None  # between which `client_ms` lies, ms
+    residual_ms: float = nan  # the client's TTFT less the server's, ms
+    residual_ms_bound: Bounds = None  # between which `residual_ms` lies, ms
+    ttft_n: int | None = None  # first tokens that the server counted between the scrapes
+    ttft_p50_ms_bucket: Bounds = None  # bucket of the median TTFT, ms
+    ttft_p95_ms_bucket: Bounds = None  # bucket of the p95 TTFT, ms
+    queue_n: int | None = None  # queue times that the server counted between the scrapes
+    queue_p50_ms_bucket: Bounds = None  # bucket of the median queue time, ms
+    queue_p95_ms_bucket: Bounds = None  # bucket of the p95 queue time, ms
+    prefill_n: int | None = None  # prefill times that the server counted between the scrapes
+    prefill_p50_ms_bucket: Bounds = None  # bucket of the median prefill time, ms
+    prefill_p95_ms_bucket: Bounds = None  # bucket of the p95 prefill time, ms
+
+
+def ttft_split(
+    table: RecordTable,
+    samples: Sequence[ServerSample],
+    window: tuple[int, int],
+    around: tuple[float, float] = (-inf, inf),
+) -> TtftSplit:
+    """The split for the requests sent between two scrapes; `TtftSplit()` without two scrapes.
+
+    `window` (ns) is the measured part of the level. If the server was empty before and after it,
+    within `around`, the cohort is everything sent in between and the split is exact. `table` has
+    every request that was in flight meanwhile, with its end.
+    """
+    edges = choose_scrapes(table, samples, window, around)
+    if edges is None:
+        return TtftSplit()
+    first, last = edges
+    cohort = Cohort.between(table, first, last)
+    observed = _Observed(cohort, first, last, samples)
+    found = {key: observed.sum_of(key) for key in OBSERVED_KEYS}
+    # The sum of queue and prefill is bounded more tightly together: it never exceeds the TTFT.
+    queue_and_prefill = observed.sum_of("queue", "prefill")
+    ttft, queue, prefill = (found[key] for key in OBSERVED_KEYS)
+    client, rest, residual = _client(cohort), None, None
+    if ttft and queue and prefill and queue_and_prefill:
+        ttft, queue, prefill, queue_and_prefill = reconcile(ttft, queue, prefill, queue_and_prefill)
+        rest = ttft.minus(queue_and_prefill)
+    if client and ttft:
+        residual = client.minus(ttft, least=-inf)
+    every = {"ttft": ttft, "queue": queue, "prefill": prefill, "rest": rest, "client": client,
+             "residual": residual}  # fmt: skip
+    figures: dict[str, Any] = {}
+    for key, each in every.items():
+        figures |= _mean_fields(key, each, len(cohort))
+    for key in OBSERVED_KEYS:
+        figures[f"{key}_n"] = _whole(counter_increase([first, last], f"{key}_count"))
+        figures |= _quantiles(key, histogram_increase([first, last], key))
+    exact = all(each is not None and each.exact for each in found.values())
+    return TtftSplit(exact, first.at_ns, last.at_ns, len(cohort), *cohort.in_flight(), **figures)
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """What the server observed between two scrapes, and in the scrapes after them."""
+
+    cohort: Cohort
+    first: ServerSample
+    last: ServerSample
+    samples: Sequence[ServerSample]
+
+    def sum_of(self, *keys: str) -> Bounded | None:
+        """The cohort's sum of these durations, which the server observes at the same instant."""
+        uncertainty = self.cohort.uncertainty(at_end=keys[0] != "ttft")
+        later = (
+            self._until(self.first, uncertainty.extra_until_ns, keys),
+            self._until(self.last, uncertainty.missing_until_ns, keys),
+        )
+        count = counter_increase([self.first, self.last], f"{keys[0]}_count")
+        return uncertainty.sum_of(count, _grown_ns(self.first, self.last, keys), later)
+
+    def _until(self, scrape: ServerSample, until_ns: int, keys: Sequence[str]) -> float:
+        """What was observed from `scrape` to the first one after `until_ns`; +inf without one."""
+        after = (s for s in self.samples if scrape_interval(s)[0] >= max(until_ns, scrape.at_ns))
+        total = _grown_ns(scrape, next(after, None), keys)
+        return inf if isnan(total) else total
+
+
+def _grown_ns(first: ServerSample, last: ServerSample | None, keys: Sequence[str]) -> float:
+    if last is None:
+        return nan
+    return sum(counter_increase([first, last], f"{key}_sum_s") for key in keys) * SECOND
+
+
+def _client(cohort: Cohort) -> Bounded | None:
+    rows = cohort.inside
+    if not rows.any():
+        return None
+    total = float((cohort.first_ns[rows] - cohort.sent_ns[rows]).astype(np.float64).sum())
+    return Bounded(total, total, total)
+
+
+def _mean_fields(key: str, each: Bounded | None, n: int) -> dict[str, Any]:
+    if each is None or not n:
+        return {}
+    mean, lo, hi = (
+        round(value / n / MS, DECIMALS) + 0.0 for value in (each.estimate, each.lo, each.hi)
+    )
+    return {f"{key}_ms": mean, f"{key}_ms_bound": (lo, hi)}
+
+
+def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
+    """The buckets, in ms, that contain the quantiles of the observations between the scrapes."""
+    out: dict[str, Any] = {}
+    for name, q in QUANTILES.items():
+        held = quantile_bucket(histogram, q)
+        ms = held and tuple(round(bound_s * SECOND / MS, DECIMALS) for bound_s in held)
+        out[f"{key}_{name}_ms_bucket"] = ms
+    return out
+
+
+def _whole(value: float) -> int | None:
+    return None if isnan(value) else round(value)

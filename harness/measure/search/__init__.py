@@ -1,0 +1,1 @@
+"""Statistics, tests, the fit, and the next level to hold."""

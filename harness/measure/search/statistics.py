@@ -1,0 +1,187 @@
+"""Quantiles with failures, intervals under autocorrelation, and the functions that tests use.
+
+A quantile is an order statistic, the upper one of two (`pandas.Series.quantile` with
+`interpolation="higher"`): a failure is infinite, so nothing can be interpolated. Its interval is a
+pair of order statistics whose ranks come from the binomial; with too few observations above a
+quantile it has no upper end.
+
+Observations are counted by *blocks of time*: the whole batch shares the gaps of an engine step, and
+neighbors in time resemble each other (the iid formula covered 25% instead of 95% on such data). n
+observations are worth n / design effect independent ones; the design effect has one degree of
+freedom less than there are blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+MIN_TAIL: Final = 10  # values above a quantile, to see how such values cluster
+REPLICATES: Final = 400
+MAX_BLOCKS: Final = 24  # of time
+MAX_TERMS: Final = 2000  # of the continued fraction
+CONVERGED: Final = 1e-10  # relative change of a term at which the fraction has converged
+_NORMAL: Final = NormalDist()
+_log_gamma = np.vectorize(lgamma, otypes=[float])
+
+
+def quantile(ordered: Floats, q: float) -> float:
+    """The q-quantile of ascending values, which may end in +inf; NaN without values."""
+    return float(ordered[rank_of(len(ordered), q)]) if len(ordered) else float("nan")
+
+
+def rank_of(n: int, q: float) -> int:
+    """The rank, from 0, of the q-quantile among n ascending values."""
+    return int(np.ceil(q * (n - 1)))
+
+
+def interval_ranks(n: int, q: float, effect: float, blocks: int) -> tuple[int, int | None]:
+    """Ranks, from 0, of the ends of the q-quantile's 95% interval; None: no value is high enough.
+
+    From the binomial number of values below the quantile, widened by the design effect and by
+    Student's t for few blocks. Rounded outwards, the normal approximation is as good as the exact
+    binomial.
+    """
+    spread = t_quantile(0.975, max(blocks - 1, 1)) * (n * effect * q * (1 - q)) ** 0.5
+    lo, hi = int(np.floor(n * q - spread)) - 1, int(np.ceil(n * q + spread)) - 1
+    return max(lo, 0), hi if hi < n else None
+
+
+def t_quantile(p: float, df: float) -> float:
+    """Student's t quantile (Cornish-Fisher series, within 1% for df >= 4)."""
+    z = _NORMAL.inv_cdf(p)
+    return (
+        z
+        + (z**3 + z) / (4 * df)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)
+    )
+
+
+def percentile_levels(blocks: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The bootstrap percentiles that give an interval its coverage with few blocks.
+
+    The plain 2.5% and 97.5% assume many blocks. With B blocks the spread is too small by
+    sqrt((B - 1) / B), and it is itself estimated, so the tails are Student's: both are widened.
+    """
+    df = max(blocks - 1, 2)
+    upper = _NORMAL.cdf(t_quantile((1 + confidence) / 2, df) * (1 + 1 / df) ** 0.5)
+    return 1 - upper, upper
+
+
+@dataclass(frozen=True, slots=True)
+class RankInterval:
+    """[lo, hi] in the unit of the figure; `hi` None: no upper end."""
+
+    lo: float
+    hi: float | None
+
+
+def block_of(at_ns: Ints, start_ns: int, block_ns: int) -> Ints:
+    """Index of the time block of each instant."""
+    return np.asarray((at_ns - start_ns) // max(block_ns, 1))
+
+
+def resample_weights(blocks: int, seed: int, replicates: int = REPLICATES) -> Floats:
+    """How often each block is drawn, shape (replicates, blocks); deterministic in the seed."""
+    rng = np.random.default_rng([seed, blocks])
+    return rng.multinomial(blocks, np.full(blocks, 1 / blocks), replicates).astype(np.float64)
+
+
+def tail_of(values: Floats, q: float) -> NDArray[np.bool_]:
+    """Which values along the last axis are above the q-quantile: at least ten, or all."""
+    n = values.shape[-1]
+    rank = n - tail_size(n, q)
+    return np.asarray(values >= np.partition(values, rank, axis=-1)[..., rank, None])
+
+
+def tail_size(n: int, q: float) -> int:
+    """How many of n values count as the tail above the q-quantile: at least ten, or all."""
+    return min(max(round((1 - q) * n), MIN_TAIL), n)
+
+
+def design_effect(sizes: Floats | Ints, hits: Floats | Ints) -> float:
+    """Variance of the pooled share over its binomial variance, at least 1 (B >= 2 blocks)."""
+    return float(design_effects(sizes, hits))
+
+
+def design_effects(sizes: Floats | Ints, hits: Floats | Ints) -> Floats:
+    """As `design_effect`, for blocks along the last axis."""
+    n, k, b = sizes.sum(axis=-1), hits.sum(axis=-1), sizes.shape[-1]
+    share = np.asarray(k / np.maximum(n, 1))
+    if b < 2:  # noqa: PLR2004 - no spread without two
+        return np.ones(share.shape)
+    spread = ((hits - share[..., None] * sizes) ** 2).sum(axis=-1)
+    independent = share * (1 - share) / np.maximum(n, 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        effect = b / (b - 1) * spread / n**2 / independent
+    return np.asarray(np.where(independent > 0, np.maximum(effect, 1), 1.0))
+
+
+def sum_groups(counts: Floats | Ints | NDArray[np.bool_], groups: int) -> Floats:
+    """Sums of neighbors along the last axis, in `groups` groups of nearly equal size."""
+    first = np.arange(groups) * counts.shape[-1] // groups
+    return np.asarray(np.add.reduceat(counts, first, axis=-1, dtype=np.float64))
+
+
+def block_count(lifetimes: Floats | float, each: int = 3) -> Ints:
+    """Number of time blocks of a level held for this many lifetimes: `each` lifetimes per block.
+
+    Blocks of one lifetime resemble their neighbors if the load changes slowly: with them, intervals
+    that should cover 95% covered 60 to 80%.
+    """
+    blocks = np.minimum(lifetimes, 2 + np.asarray(lifetimes) / each)
+    return np.asarray(np.clip(blocks, 1, MAX_BLOCKS).astype(np.int64))
+
+
+def binomial_tail(k: Floats, n: Floats, p: float) -> Floats:
+    """Binomial tail P(X >= k) for n trials with probability p; n and k need not be whole."""
+    return incomplete_beta(np.maximum(k, 0), np.maximum(n - k, 0) + 1, p)
+
+
+def student_p_value(p: Floats, df: Floats | Ints | int) -> Floats:
+    """Correct a p-value that assumed a known variance for one estimated with `df` degrees.
+
+    1 without a degree of freedom.
+    """
+    z = -np.vectorize(_NORMAL.inv_cdf, otypes=[float])(np.clip(p, 1e-300, 1 - 1e-16))
+    df = np.asarray(df, np.float64)
+    tail = incomplete_beta(np.maximum(df, 1) / 2, 0.5, df / (df + z**2)) / 2
+    return np.where(df >= 1, np.where(z > 0, tail, 1 - tail), 1.0)
+
+
+def incomplete_beta(a: Floats, b: Floats | float, x: Floats | float) -> Floats:
+    """Regularized incomplete beta function I_x(a, b), by Lentz's continued fraction; a, b >= 0."""
+    a, b, x = (np.array(v, np.float64) for v in np.broadcast_arrays(a, b, x))
+    # The fraction converges faster for I_{1-x}(b, a) = 1 - I_x(a, b) beyond this x.
+    turn = x > (a + 1) / (a + b + 2)
+    a, b, x = np.where(turn, b, a), np.where(turn, a, b), np.where(turn, 1 - x, x)
+    some = (a > 0) & (b > 0) & (x > 0)
+    u, v, y = np.where(some, a, 1.0), np.where(some, b, 1.0), np.where(some, x, 0.5)
+    c = np.ones(y.shape)
+    d = 1 / (1 - (u + v) * y / (u + 1))
+    whole = d.copy()
+    for m in range(1, MAX_TERMS):
+        for term in (
+            m * (v - m) * y / ((u + 2 * m - 1) * (u + 2 * m)),
+            -(u + m) * (u + v + m) * y / ((u + 2 * m) * (u + 2 * m + 1)),
+        ):
+            d, c = 1 / (1 + term * d), 1 + term / c
+            whole *= c * d
+        if (np.abs(c * d - 1) < CONVERGED).all():
+            break
+    size = _log_gamma(u + v) - _log_gamma(u) - _log_gamma(v)
+    value = np.exp(size + u * np.log(y) + v * np.log1p(-y)) / u * whole
+    value = np.where(some, value, np.where(a <= 0, 1.0, 0.0))
+    return np.where(turn, 1 - value, value)

@@ -1,0 +1,173 @@
+"""Dataclasses to JSON and back, and their JSON Schema, from their type hints.
+
+JSON has neither NaN nor infinity. An undefined float (NaN) is written as null, an infinite one (a
+failed request) as "inf" or "-inf"; reading restores the values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass, replace
+from enum import Enum, EnumType
+from functools import cache
+from inspect import getdoc, getsource
+from math import isfinite, isnan, nan
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Json = dict[str, Any]
+T = TypeVar("T")
+D = TypeVar("D", bound=Any)
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+JSON_TYPES: Final = {bool: "boolean", int: "integer", str: "string", NoneType: "null"}
+UNION_TYPES: Final = {Union, UnionType}
+MAPPING_TYPES: Final = {dict, Mapping}
+INFINITIES: Final = ("inf", "-inf")
+NUMBER_SCHEMA: Final = {
+    "description": 'null: undefined; "inf": it never came, as of a request that failed',
+    "anyOf": [{"type": ["number", "null"]}, {"enum": list(INFINITIES)}],
+}
+# A field in a class's source: `name: type = default  # description`.
+FIELD_COMMENT: Final = re.compile(r"^ +(\w+): .*  # (.+)$", re.MULTILINE)
+
+
+def round_floats(value: D, places: int) -> D:
+    """The dataclass with all its floats rounded."""
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    floats = {key: round(x, places) for key, x in found.items() if isinstance(x, float)}
+    return replace(value, **floats)
+
+
+def to_json(value: Any) -> Any:
+    """What `orjson.dumps` takes without options; TypeError for anything without a JSON form."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {to_json(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float):  # also NumPy's, which orjson refuses
+        return float(value) if isfinite(value) else None if isnan(value) else str(float(value))
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    raise TypeError(f"{type(value).__name__} has no JSON form: {value!r:.80}")
+
+
+def from_json(cls: type[T], data: Any) -> T:
+    """The instance that `to_json` wrote. Unknown keys are ignored, missing ones take the default.
+
+    Raises ValueError with the path of a value that does not fit.
+    """
+    value: T = _read(cls, data, cls.__name__)
+    return value
+
+
+def json_schema(cls: type) -> Json:
+    """JSON Schema of what `to_json` writes for a dataclass.
+
+    A field's description is the comment at the end of its line, or the text of its `Annotated`.
+    """
+    definitions: Json = {}
+    _schema(cls, definitions)
+    top = definitions.pop(cls.__name__)
+    return {"$schema": DIALECT, "title": cls.__name__, **top, "$defs": definitions}
+
+
+@cache
+def _hints(cls: type) -> Json:
+    return get_type_hints(cls)
+
+
+def _read(hint: Any, data: Any, path: str) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in UNION_TYPES:
+        return _read_union(args, data, path)
+    if origin is tuple and isinstance(data, list):
+        each = args[:1] * len(data) if args[-1] is ... else args
+        if len(each) == len(data):
+            pairs = enumerate(zip(each, data, strict=True))
+            return tuple(_read(one, item, f"{path}[{i}]") for i, (one, item) in pairs)
+    if origin in MAPPING_TYPES and isinstance(data, dict):
+        return {key: _read(args[1], item, f"{path}.{key}") for key, item in data.items()}
+    if is_dataclass(hint) and isinstance(data, dict):
+        return _read_fields(hint, data, path)
+    if _fits(hint, data):
+        converted = hint is float or isinstance(hint, EnumType)  # its JSON form is another
+        return hint(nan if data is None else data) if converted else data
+    name = str(hint) if args else hint.__name__
+    raise ValueError(f"{path}: found {data!r:.80}, expected {name.removeprefix('typing.')}")
+
+
+def _fits(hint: Any, data: Any) -> bool:
+    """Whether a scalar is of a type; True is not a number and 1.0 not an integer."""
+    if isinstance(hint, EnumType):
+        return data in [member.value for member in list[Enum](hint)]
+    if hint is float:
+        return type(data) in {int, float} or data is None or data in INFINITIES
+    return hint is Any or type(data) is hint or data in get_args(hint)
+
+
+def _read_union(args: tuple[Any, ...], data: Any, path: str) -> Any:
+    if data is None and NoneType in args:
+        return None
+    *first, last = (arg for arg in args if arg is not NoneType)
+    for arg in first:
+        with suppress(ValueError):
+            return _read(arg, data, path)
+    return _read(last, data, path)
+
+
+def _read_fields(cls: Any, data: dict[str, Any], path: str) -> Any:
+    found, hints = {}, _hints(cls)
+    for field in fields(cls):
+        if field.name in data:
+            found[field.name] = _read(hints[field.name], data[field.name], f"{path}.{field.name}")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{path}.{field.name}: missing")
+    return cls(**found)
+
+
+def _schema(hint: Any, definitions: Json) -> Json:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is None:
+        return {"type": JSON_TYPES[hint]} if hint in JSON_TYPES else _named(hint, definitions)
+    if origin is Literal:
+        return {"enum": list(args)}
+    each = [_schema(arg, definitions) for arg in args if arg is not ...]
+    if origin in UNION_TYPES:
+        return {"anyOf": each}
+    if origin in MAPPING_TYPES:
+        return {"type": "object", "additionalProperties": each[1]}
+    if args[-1] is ...:
+        return {"type": "array", "items": each[0]}
+    return {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
+
+
+def _named(hint: Any, definitions: Json) -> Json:
+    """A reference to the definition of a float, an enumeration or a dataclass."""
+    if hint is Any:
+        return {}
+    name = "number" if hint is float else hint.__name__
+    if name not in definitions:
+        definitions[name] = dict(NUMBER_SCHEMA) if hint is float else {"description": getdoc(hint)}
+        if is_dataclass(hint):
+            definitions[name] |= _object(hint, definitions)
+        elif hint is not float:
+            definitions[name]["enum"] = [member.value for member in hint]
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _object(cls: Any, definitions: Json) -> Json:
+    classes: list[Any] = [base for base in reversed(cls.__mro__) if is_dataclass(base)]
+    comments = dict(found for base in classes for found in FIELD_COMMENT.findall(getsource(base)))
+    properties = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        (text,) = getattr(hint, "__metadata__", (comments.get(name),))
+        properties[name] = {"description": text} if text else {}
+        properties[name] |= _schema(_hints(cls)[name], definitions)
+    return {"type": "object", "properties": properties, "required": list(properties)}

@@ -1,0 +1,1 @@
+"""Layer 5: sockets to records: kernel stamps, a fast path in C, the decoder process."""

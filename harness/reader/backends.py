@@ -1,0 +1,161 @@
+"""A round of reads: each ready socket is read once, by `_drain.c` or by the same in Python.
+
+What comes of a read is a call of `deliver`, or, in C and where Python has let go of the connection
+(`fast_path`), rows in the batch for the decoder. `admit` and `dismiss` begin and end watching a
+connection; between `read` and `over` nobody else reads.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from harness.reader.fast_path import ROUND, FastPath
+from harness.reader.stamping import ANCILLARY, stamp_of
+from harness.wire.stamps import NO_STAMP, SocketStamps
+
+if TYPE_CHECKING:
+    import select
+    from collections.abc import Callable
+
+    from harness.reader.client_connection import Connection
+    from harness.reader.clock import Clock
+    from harness.reader.raw_batch import Batch
+
+END_OF_FILE: Final = "the server closed the connection"
+LATE_NS: Final = 3_000_000  # since the last round: then the thread reads
+
+
+class Sockets(NamedTuple):
+    """What is read, and who hears of it."""
+
+    poll: select.epoll
+    connections: dict[int, Connection]  # by descriptor: the poller's own
+    clock: Clock
+    deliver: Callable[[Connection, bytes, int, int, bool], None]  # a read: at, bound, exact
+    closed: Callable[[Connection, str], None]  # why
+    read_bytes: int  # a read that returns less has drained the socket
+    stand_in: bool = True  # in C: a thread reads where the loop is late
+
+
+class Seen(NamedTuple):
+    """What a round found."""
+
+    ready: int = 0
+    reads: int = 0
+    stamped: int = 0
+    n_bytes: int = 0
+    latest_ns: int = 0  # arrival
+
+
+class CReader:
+    """Reads of whole events become rows; the others go to `deliver`, ends to `closed`."""
+
+    def __init__(self, of: Sockets) -> None:
+        """Read these. Raises OSError when there can be no thread."""
+        from harness.reader._drain import Drain  # noqa: PLC0415 - it may not be built
+
+        self._of = of
+        late_ns = LATE_NS if of.stand_in else 0
+        clock, fd = of.clock, of.poll.fileno()
+        self._drain = Drain(fd, of.read_bytes, clock.anchor_ns, clock.offset_ns, late_ns)
+        self.close = self._drain.close
+
+    def admit(self, connection: Connection, now_ns: int) -> None:
+        """Give it a lane, and watch it."""
+        path = FastPath(self._drain, now_ns, allowed=connection.tls is None)
+        with self._drain:
+            path.cells[ROUND] = self._drain.watch(connection.fd, path.cells)
+        connection.stamps = connection.fast_path = path
+
+    def dismiss(self, connection: Connection) -> None:
+        """Take it away."""
+        assert connection.fast_path is not None  # noqa: S101 - it was admitted
+        with self._drain:
+            connection.fast_path.close()
+            self._drain.forget(connection.fd)
+
+    def read(self, batch: Batch, believe: bool, *_polls: int) -> Seen:
+        """One call for all of it. From here to `over` the lock is ours."""
+        _, connections, clock, deliver, closed, *_ = self._of
+        drain = self._drain
+        drain.lock()
+        drain.trust(clock.offset_ns, believe)
+        *seen, others = drain.round(batch.rows, batch.blob)
+        for fd, data, at_ns, bound_ns, exact, code in others:
+            connection = connections.get(fd)
+            if connection is None:
+                continue  # closed earlier in this round
+            if data:
+                deliver(connection, data, at_ns, bound_ns, exact)
+            else:
+                closed(connection, os.strerror(code) if code else END_OF_FILE)
+        return Seen(*seen)
+
+    def over(self, believe: bool) -> None:
+        """The stamps were checked; whether those are believed that come before the next round."""
+        self._drain.trust(self._of.clock.offset_ns, believe)
+        self._drain.unlock()
+
+
+class PythonReader:
+    """Every read goes to `deliver`, every end of a connection to `closed`."""
+
+    def __init__(self, of: Sockets) -> None:
+        self._of = of
+        self._round = 0
+        self._stamps: dict[int, SocketStamps] = {}  # by descriptor
+
+    def admit(self, connection: Connection, now_ns: int) -> None:
+        """Nothing is known of its stamps."""
+        connection.stamps = self._stamps[connection.fd] = SocketStamps(now_ns, self._round)
+        self._of.poll.register(connection.fd, 1)
+
+    def dismiss(self, connection: Connection) -> None:
+        """Forget its stamps."""
+        del self._stamps[connection.fd]
+
+    def over(self, believe: bool) -> None:
+        """Nobody else reads."""
+
+    def close(self) -> None:
+        """Nothing was kept."""
+
+    def read(self, batch: Batch, believe: bool, polled_ns: int, before_ns: int) -> Seen:
+        """One read of each ready socket, and when it arrived: the path of every token, so flat.
+
+        `polled_ns` and `before_ns`: just before this poll, and the one before.
+        """
+        poll, connections, clock, deliver, closed, read_bytes, _ = self._of
+        now_ns, offset_ns, first_row = clock.now_ns, clock.offset_ns, len(batch)
+        self._round += 1
+        # never full: what is not listed is empty
+        ready = poll.poll(0, len(connections) + 1)
+        reads = stamped = n_bytes = 0
+        for fd, _ in ready:
+            connection = connections.get(fd)
+            if connection is None:
+                continue  # closed earlier in this round
+            try:
+                data, ancillary, _, _ = connection.recvmsg(read_bytes, ANCILLARY)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                closed(connection, error.strerror or str(error))
+                continue
+            if not data:
+                closed(connection, END_OF_FILE)
+                continue
+            size = len(data)
+            reads += 1
+            n_bytes += size
+            stamps = self._stamps[fd]
+            stamp = NO_STAMP
+            if believe and ancillary and (real_ns := stamp_of(ancillary)) != NO_STAMP:
+                stamped += 1
+                stamp = real_ns - offset_ns
+            read_ns = 0 if stamp >= stamps.drained_ns else now_ns()
+            drained = size < read_bytes
+            arrival = stamps.arrival(stamp, polled_ns, read_ns, drained, self._round, before_ns)
+            deliver(connection, data, *arrival)
+        return Seen(len(ready), reads, stamped, n_bytes, batch.latest_ns(first_row))

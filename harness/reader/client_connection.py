@@ -1,0 +1,180 @@
+"""One kept-alive connection: connected and sent on by a user's greenlet, read by the reader."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent.socket
+from gevent.lock import BoundedSemaphore
+
+from harness.measure.records.request_record import Outcome
+from harness.reader.stamping import Socket, ask_for_stamps
+from harness.server.address import group_by_family
+from harness.wire.tls import TlsClient
+
+if TYPE_CHECKING:
+    from harness.reader.fast_path import FastPath
+    from harness.reader.open_stream import Stream
+    from harness.wire.stamps import SocketStamps
+
+READ_BYTES: Final = 65_536  # a read that returns less has drained the socket
+_PENDING: Final = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK)
+
+
+class ConnectFailed(Exception):  # noqa: N818 - becomes an Outcome
+    """No connection: the sentence says why, without the URL's secrets."""
+
+    def __init__(self, sentence: str, outcome: Outcome = Outcome.connect) -> None:
+        """`outcome` is `timeout` when it took too long."""
+        super().__init__(sentence)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to connect. `tls` None: plain. `connect_s` is for name, TCP and TLS together."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    connect_s: float = 10.0
+
+
+class Addresses:
+    """A place's addresses, looked up once; connections take them in turn.
+
+    A name may stand for many replicas (a headless service): each gets as many connections as the
+    others. Addresses of another family (IPv6 beside IPv4) are other ways to the same replicas, so
+    they are tried only where all of the first family fail; the family that answered comes first.
+    """
+
+    def __init__(self, place: Place, first: int = 0) -> None:
+        """`first`: where to begin, so that processes with few connections do not all meet."""
+        self.place = place
+        self.used: set[str] = set()  # what connections were made to
+        self._turn = first
+        self._by_family: list[list[Any]] = []
+        self._looking = BoundedSemaphore()  # users that start at once share one lookup
+
+    def in_turn(self) -> list[Any]:
+        """As of `getaddrinfo`, best first. Blocks this greenlet once. Raises ConnectFailed."""
+        place = self.place
+        try:
+            with gevent.Timeout(place.connect_s, TimeoutError), self._looking:
+                if not self._by_family:
+                    self._by_family = group_by_family(
+                        gevent.socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+                    )
+        except TimeoutError:
+            raise ConnectFailed(f"{place.host} has no address (no answer in time)") from None
+        except OSError as error:
+            raise ConnectFailed(f"{place.host} has no address ({error.strerror})") from None
+        turn, self._turn = self._turn, self._turn + 1
+        rotated = []
+        for family in self._by_family:
+            at = turn % len(family)
+            rotated += family[at:] + family[:at]
+        return rotated
+
+    def answered(self, info: Any) -> None:
+        """A connection was made to it."""
+        self.used.add(info[4][0])
+        self._by_family.sort(key=lambda family: family[0][0] != info[0])
+
+
+class Connection:
+    """A socket with stamps asked for, TLS done. `stream` is what it carries now."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        """Blocks the calling greenlet until connected. Raises ConnectFailed."""
+        self.place = place = addresses.place
+        self.stream: Stream | None = None
+        self.stamps: SocketStamps | FastPath  # set when it is polled: see `backends`
+        self.fast_path: FastPath | None = None  # the same, if it is one
+        self.used = False  # carried a response before: the server may have closed it since
+        self.tls: TlsClient | None = None
+        self._until = time.monotonic() + place.connect_s
+        self.sock = self._connect(addresses)
+        self.fd = self.sock.fileno()
+        self.recvmsg = self.sock.recvmsg
+        try:
+            if place.tls is not None:
+                self._handshake(place.tls)
+        except BaseException:  # the greenlet may be killed while it waits
+            self.close()
+            raise
+
+    def _connect(self, addresses: Addresses) -> socket.socket:
+        place, code = self.place, 0
+        sock: socket.socket
+        found = addresses.in_turn()
+        for i, info in enumerate(found):
+            sock = Socket(*info[:3])
+            try:
+                ask_for_stamps(sock)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setblocking(False)
+                code = sock.connect_ex(info[4])
+                if code in _PENDING:
+                    # one that never answers leaves the next ones their share of the time
+                    wait_s = self._left_s() / (len(found) - i)
+                    gevent.socket.wait_write(sock.fileno(), timeout=wait_s)
+                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            except TimeoutError:
+                code = errno.ETIMEDOUT
+            except BaseException:
+                sock.close()
+                raise
+            if code == 0:
+                addresses.answered(info)
+                return sock
+            sock.close()
+        if code == errno.ETIMEDOUT:
+            raise self._too_slow("connecting")
+        raise ConnectFailed(f"cannot connect to {place.host}:{place.port} ({os.strerror(code)})")
+
+    def _left_s(self) -> float:
+        return max(self._until - time.monotonic(), 0.001)
+
+    def _too_slow(self, phase: str) -> ConnectFailed:
+        return ConnectFailed(
+            f"{phase} took longer than {self.place.connect_s:g} s", Outcome.timeout
+        )
+
+    def _handshake(self, context: ssl.SSLContext) -> None:
+        self.tls = tls = TlsClient(context, self.place.host)
+        data = b""
+        try:
+            while not tls.handshake(data):
+                self.send_all(tls.outgoing())
+                gevent.socket.wait_read(self.fd, timeout=self._left_s())
+                data = self.sock.recv(READ_BYTES)
+                if not data:
+                    raise ConnectFailed("the server closed the connection during the TLS handshake")
+            self.send_all(tls.outgoing())
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectFailed(f"TLS: {error.verify_message}") from None
+        except TimeoutError:
+            raise self._too_slow("the TLS handshake") from None
+        except OSError as error:  # ssl.SSLError too
+            reason = getattr(error, "reason", None) or error.strerror or error
+            raise ConnectFailed(f"TLS: {reason}") from None
+
+    def send_all(self, data: bytes) -> None:
+        """Send, waiting where the kernel's buffer is full. Raises OSError."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self.sock.send(view) :]
+            except BlockingIOError:
+                gevent.socket.wait_write(self.fd, timeout=self.place.connect_s)
+
+    def close(self) -> None:
+        """Harmless when repeated."""
+        self.sock.close()

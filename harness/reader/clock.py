@@ -1,0 +1,62 @@
+"""The records' clock: nanoseconds since the Unix epoch that never step.
+
+CLOCK_REALTIME is read once against CLOCK_MONOTONIC and then only the latter counts. Kernel stamps
+are CLOCK_REALTIME, so the difference between the two is sampled again beside the reads. NTP slews
+both alike: their difference changes only when somebody sets the clock, and then stamps around that
+moment mean nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEP_NS: Final = 100_000  # smaller corrections change nothing that we report, and are followed
+SHARP_NS: Final = 20_000  # a sample whose two readings lie further apart says nothing
+
+
+class Clock:
+    """`now_ns` for records; `offset_ns` for kernel stamps. The two readers can be replaced."""
+
+    def __init__(
+        self,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        realtime_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._monotonic_ns = monotonic_ns
+        self._realtime_ns = realtime_ns
+        self.anchor_ns = realtime_ns() - monotonic_ns()
+        self.offset_ns = 0  # realtime minus the records' clock
+        self._unsure_ns = SHARP_NS  # of offset_ns: the sharpest sample so far sets both
+        self.steps = 0
+
+    def now_ns(self) -> int:
+        """The records' time."""
+        return self._monotonic_ns() + self.anchor_ns
+
+    def sample(self) -> tuple[int, bool]:
+        """(records' time now, whether the realtime clock was set since the last sample)."""
+        before = self._monotonic_ns()
+        real = self._realtime_ns()
+        after = self._monotonic_ns()
+        window = after - before
+        if window > SHARP_NS:
+            return after + self.anchor_ns, False
+        offset = real - (before + after) // 2 - self.anchor_ns
+        change = abs(offset - self.offset_ns)
+        if window < self._unsure_ns or change > window + self._unsure_ns:
+            self.offset_ns, self._unsure_ns = offset, window
+        stepped = change > STEP_NS
+        self.steps += stepped
+        return after + self.anchor_ns, stepped
+
+
+CLOCK: Final = Clock()
+
+
+def now_ns() -> int:
+    """This process's records' clock."""
+    return CLOCK.now_ns()

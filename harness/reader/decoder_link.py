@@ -1,0 +1,249 @@
+"""The reader's end of decoding: batches go out, and how far they were decoded comes back.
+
+What the decoder makes of them goes from there to the run folder and to the master (`decoder`). Only
+where no master is, and the records' consumers therefore live in this process, do records come back
+here, to `put`.
+"""
+
+# Strategy:
+#
+# - Two greenlets, one for each direction, so that a decoder that is behind never keeps its answers
+#   from being read. Both only ever wait for the pipe; the rest of the loop reads sockets meanwhile.
+# - Every second or two a message also asks the open streams for parts (what came since the part
+#   before) and says until when all is in it. When its answer comes, all of that is where records
+#   go: `known_ns`, which live decisions wait for.
+# - There is one decoder for a reader's whole life. When it dies or is stuck, what it had not
+#   written is gone and nobody can say how much: `trouble` is a sentence, the run ends as invalid,
+#   and until it has ended, batches are dropped. Nothing waits for a dead decoder.
+# - Ctrl-C does not reach the decoder (`pipe`): the reader first ends its streams, as cancelled.
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+from gevent.event import Event
+from gevent.hub import get_hub
+
+from harness.reader.pipe import EXIT_S, DecoderProcess
+from harness.reader.raw_batch import ENDED, OPENED, Batch, Output
+from harness.runfolder.codec import decode
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.measure.records.request_record import Outcome, RequestRecord
+    from harness.reader.clock import Clock
+
+    Put = Callable[[list[RequestRecord]], None]
+
+FLUSH_S: Final = 0.5  # each flush costs as much as a token for every stream that is open
+BREATH_S: Final = 0.0002  # a timer: after sleep(0) the loop may stay with us for another 5 ms
+FLUSH_BYTES: Final = 768 << 10  # half a millisecond to pack
+PARTS_NS: Final = SECOND  # how often open streams report: each report costs as much as 20 tokens
+MANY_PARTS_NS: Final = 2 * SECOND
+MANY: Final = 500  # streams, of which this is how often; in between, in proportion
+MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new requests wait too
+CLOSE_S: Final = 5.0
+ASK_S: Final = 0.02  # between two questions at the end
+ENDED_ITSELF: Final = "ended in the middle of the run"
+START_S: Final = 60.0  # for the decoder to import everything on a busy machine
+
+
+class DecoderLink:
+    """One decoder process and what is known of it."""
+
+    def __init__(self, clock: Clock, put: Put | None, output: Output) -> None:
+        """Starts it. `put` gets records and parts, at most 16 at a time, on this loop."""
+        self.batch = Batch()
+        self.ended = 0  # requests whose record is where records go
+        self.events = self.exact_events = 0
+        self.trouble = ""  # a sentence once the decoder is lost
+        self.on_trouble: Callable[[str], None] = lambda _: None
+        self.hold_ns = 0  # longest CPU time that the loop spent on decoding's behalf in one go
+        self.held = 0  # requests that had to wait because the decoder was behind
+        self.known_ns = 0  # all that happened before it is where records go
+        self.cpu_s = 0.0  # of the decoder
+        self.read_until_ns: Callable[[], int] = clock.now_ns  # what is in the batch by now
+        self._clock, self._give = clock, put
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._sequence = self._answered = 0
+        self._n_open = 0  # streams, as of the latest answer
+        self._delivered = True  # as of the latest answer
+        self._asked = False  # for an answer, even if there is nothing to send
+        self._parts_ns = 0
+        self._sent_ns = 0  # all that happened before it is on its way to the decoder
+        self._wake, self._changed, self._room = Event(), Event(), Event()
+        self._room.set()
+        self._wake.set()  # the first message asks whether it is there
+        self._closed = False
+        self._decoder = DecoderProcess(output)
+        self._loops = [gevent.spawn(self._send_loop), gevent.spawn(self._receive_loop)]
+
+    @property
+    def pid(self) -> int:
+        """Of the decoder process."""
+        return self._decoder.pid
+
+    @property
+    def backlog(self) -> int:
+        """Batches without an answer."""
+        return self._sequence - self._answered
+
+    def ready(self) -> bool:
+        """Wait until it decodes: while it starts, it takes a processor from the reads.
+
+        False when it never did; `trouble` says why.
+        """
+        with gevent.Timeout(START_S, False):
+            while not self._answered and not self.trouble:
+                self._changed.clear()
+                self._changed.wait()
+        if not self._answered:
+            self._lost(f"did not answer within {START_S:.0f} s of its start")
+        return self._answered > 0
+
+    # what the reader says
+
+    def open(self, stream: int, asked: tuple[int, ...]) -> None:
+        """A request is about to be sent; called again when it has to be sent again."""
+        self.batch.notice(stream, OPENED, asked)
+
+    def end(self, stream: int, outcome: Outcome | None, error: str, done_ns: int) -> None:
+        """It is over."""
+        self.batch.notice(stream, ENDED, outcome.value if outcome else "", error, done_ns)
+
+    def round_is_over(self) -> None:
+        """Ship early when much was read."""
+        if self.trouble:
+            self.batch = Batch()
+        elif self.batch.size > FLUSH_BYTES:
+            self._wake.set()
+
+    def wait_for_room(self) -> None:
+        """While the decoder is hopelessly behind new requests wait, and are counted."""
+        if not self._room.is_set():
+            self.held += 1
+            self._room.wait()
+
+    # out
+
+    def _send_loop(self) -> None:
+        while True:
+            self._wake.wait(FLUSH_S)
+            self._wake.clear()
+            self._pack()
+            while self._unsent:
+                if not self._decoder.send(self._unsent[0]):
+                    return  # the receiver notices too
+                self._unsent_bytes -= len(self._unsent.popleft())
+                if self._unsent_bytes <= MOST_UNSENT:
+                    self._room.set()
+
+    def _pack(self) -> None:
+        """Queue what was read; now and then with a request for parts."""
+        begun_ns, now = time.thread_time_ns(), self._clock.now_ns()
+        often_ns = MANY_PARTS_NS * min(self._n_open, MANY) // MANY
+        # also when none is open: nothing is news too
+        parts = now - self._parts_ns >= max(often_ns, PARTS_NS)
+        if not (self.batch or parts or self._asked):
+            return
+        if parts:
+            self._parts_ns = now
+        self._asked = False
+        batch, self.batch = self.batch, Batch()
+        self._sequence += 1
+        if parts:  # what was known once stays so, even if the reader can say less of late rounds
+            self._sent_ns = max(self._sent_ns, self.read_until_ns())
+        message = batch.message(self._sequence, now, self._sent_ns if parts else 0)
+        self._unsent.append(message)
+        self._unsent_bytes += len(message)
+        if self._unsent_bytes > MOST_UNSENT:
+            self._room.clear()
+        self._held_up(begun_ns)
+
+    # back
+
+    def _receive_loop(self) -> None:
+        while (answer := self._decoder.receive()) is not None:
+            self._take(*answer)
+            gevent.sleep(BREATH_S)
+        if not self._closed:
+            self._lost(ENDED_ITSELF)
+
+    def _take(self, kind: str, *values: Any) -> None:
+        if kind == "records":
+            self._put(values[0])
+            return
+        self._answered, known_ns, counts, self.cpu_s, self._delivered = values
+        self._n_open, self.ended, self.events, self.exact_events = counts
+        self.known_ns = known_ns or self.known_ns
+        self._changed.set()
+
+    def _put(self, frames: bytes) -> None:
+        begun_ns = time.thread_time_ns()
+        try:
+            if self._give is not None:
+                self._give(decode(frames).records)
+        except Exception:  # noqa: BLE001 - a sink's mistake must not stop the records of all others
+            get_hub().handle_error(self._give, *sys.exc_info())
+        self._held_up(begun_ns)
+
+    def _held_up(self, begun_ns: int) -> None:
+        """The reader could not read since then; CPU time, so that a busy machine is not counted."""
+        self.hold_ns = max(self.hold_ns, time.thread_time_ns() - begun_ns)
+
+    # the end
+
+    def _lost(self, how: str) -> None:
+        """Nothing more can be recorded: say so once, and let nobody wait any more."""
+        if self.trouble:
+            return
+        # not the greenlet that found out; the other one may be waiting for the pipe's descriptor
+        gevent.killall([loop for loop in self._loops if loop is not gevent.getcurrent()])
+        code = self._decoder.close(EXIT_S if how == ENDED_ITSELF else 0.0)
+        if how == ENDED_ITSELF:
+            how += f" by signal {-code}" if code < 0 else f" with exit code {code}"
+        self.trouble = (
+            f"the decoder of a load process (pid {self.pid}) {how}: what it had not written is "
+            "lost; what was measured before is kept; see its message above, and run again."
+        )
+        self._room.set()
+        self._changed.set()
+        self.on_trouble(self.trouble)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send what is queued and wait until all of it is where records go; False: it is not."""
+        with gevent.Timeout(max(timeout_s, 0.0), False):
+            while not self.trouble and not self._is_flushed():
+                if not self.batch and not self.backlog:  # ask again: has the master taken it?
+                    self._asked = True
+                    gevent.sleep(ASK_S)
+                self._changed.clear()
+                self._wake.set()
+                self._changed.wait(ASK_S)
+        return not self.trouble and self._is_flushed()
+
+    def _is_flushed(self) -> bool:
+        return not self.batch and not self.backlog and self._delivered
+
+    def close(self) -> None:
+        """Wait until everything is decoded, then end the decoder; one that is stuck is killed."""
+        if self._closed:
+            return
+        with gevent.Timeout(CLOSE_S, False):
+            while (self.batch or self.backlog) and not self.trouble:
+                self._changed.clear()
+                self._wake.set()
+                self._changed.wait(ASK_S)
+        if self.batch or self.backlog:
+            self._lost(f"did not answer for {CLOSE_S:.0f} s at the end of the run")
+        self._closed = True
+        gevent.killall(self._loops)
+        if not self.trouble:
+            self._decoder.close()

@@ -1,0 +1,92 @@
+"""The decoder's own stream of records to Locust's master.
+
+It is a second connection to the master's one port, beside the worker's: records never pass through
+the process that reads the sockets. It needs pyzmq, but not Locust with all that it patches.
+"""
+
+# Locust tells who is connected (the socket's identity) from who speaks (the message's node id). Our
+# identity is our own, so that acknowledgements find us and not the worker. The node id is the
+# worker's: Locust gives each new one a worker index, and these number the record files.
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import msgpack
+import zmq
+
+from harness.reader.transport import RECORDS, Outbox, RecordBatch
+
+if TYPE_CHECKING:
+    from harness.reader.raw_batch import Output
+
+TICK_MS: Final = 500  # how often it looks whether something is to be sent again
+LINGER_S: Final = 2.0  # how long the last records may take to arrive
+
+
+class MasterStream:
+    """Keeps frames until the master has acknowledged them; only `wait_for` and `close` block."""
+
+    def __init__(self, output: Output, master: tuple[str, int, str]) -> None:
+        host, port, self._node_id = master
+        name = uuid4().hex
+        self.outbox = Outbox(
+            self._send, stream=name, worker=output.worker, run=output.run, kept=bool(output.file)
+        )
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, name.encode())
+        self._socket.setsockopt(zmq.LINGER, 0)  # `close` waits for what matters
+        self._socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        self._socket.setsockopt(zmq.IPV6, int(_has_ipv6(host)))
+        self._socket.connect(f"tcp://{host}:{port}")
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+
+    def put(self, frames: list[bytes], known_ns: int) -> None:
+        """Send them; `known_ns` as `RecordBatch` has it, 0: nothing new."""
+        self.outbox.put(frames, known_ns)
+        self.outbox.tick(time.monotonic())
+
+    def wait_for(self, fd: int) -> None:
+        """Block until `fd` can be read; meanwhile send again what got lost."""
+        self._poller.register(fd, zmq.POLLIN)
+        while fd not in self._exchange():
+            pass
+        self._poller.unregister(fd)
+
+    def close(self) -> None:
+        """Wait a moment for the master to take the records that are left, then hang up."""
+        until = time.monotonic() + LINGER_S
+        while not self.outbox.empty and time.monotonic() < until:
+            self._exchange()
+        self._socket.close()
+
+    def _exchange(self) -> dict[object, int]:
+        """Wait a tick at most, take acknowledgements, send what is due; what can be read."""
+        ready: dict[object, int] = dict(self._poller.poll(TICK_MS))
+        if self._socket in ready:
+            with contextlib.suppress(zmq.Again):
+                while True:
+                    _, data, _ = msgpack.unpackb(self._socket.recv(zmq.NOBLOCK))
+                    self.outbox.acknowledged(data["taken"], time.monotonic())
+        self.outbox.tick(time.monotonic())
+        return ready
+
+    def _send(self, batch: RecordBatch) -> None:
+        # where the queue is full the batch still counts as sent: without an acknowledgement it is
+        # sent again
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.send(msgpack.packb((RECORDS, dict(batch), self._node_id)), zmq.NOBLOCK)
+
+
+def _has_ipv6(host: str) -> bool:
+    """Whether the name has such an address that this machine can use: as Locust decides it."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+            return any(family == socket.AF_INET6 for family, *_ in found)
+    return False

@@ -1,0 +1,171 @@
+"""One exchange under way, how long its phases may take, and how it ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gevent.event import Event
+
+from harness.measure.records.request_record import Outcome
+from harness.units import SECOND
+from harness.wire.decode import outcome_of_body
+from harness.wire.http import OK_STATUS, Response
+from harness.wire.openai import NotACompletion, read_event
+from harness.wire.sse import SseDecoder
+from harness.wire.sse_framing import (
+    DONE,
+    ERROR_KEY,
+    EVENT_END,
+    EVENT_ENDS,
+    EVENT_STREAM,
+    LAST_EVENT,
+    MAX_EVENT_BYTES,
+    TOO_LONG,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from harness.reader.fast_path import FastPath
+
+KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
+SHORT: Final = 64  # bytes; a shorter read counts as one with the next
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each phase may take; connecting has its own (`Place`).
+
+    The first limit is for the first byte of the body, which comes with the first token: servers
+    may send the head long before.
+    """
+
+    first_byte_ns: int = 120 * SECOND  # from sent
+    idle_ns: int = 60 * SECOND  # between two reads of the body
+    total_ns: int = 600 * SECOND  # from sent
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """How a request ended, known at once; the record follows from the decoder."""
+
+    outcome: Outcome
+    e2e_ns: int
+    n_bytes: int
+    error: str
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One exchange under way on a connection."""
+
+    number: int
+    sent_ns: int = 0
+    head_ns: int = -1  # first byte
+    body_ns: int = -1  # latest read with body in it that Python saw; so `n_bytes`
+    n_bytes: int = 0
+    fast_path: FastPath | None = None  # its connection's, from sending to the end
+    latest: deque[bytes] = field(default_factory=lambda: deque(maxlen=KEPT))
+    response: Response = field(default_factory=Response)
+    stale: bool = False  # the kept connection had been closed: send again
+    over: Event = field(default_factory=Event)
+    outcome: Outcome | None = None  # None: the response is complete, its content decides
+    error: str = ""
+    done_ns: int = 0
+    in_time_ns: int = 0  # no limit can pass before: nobody need look
+    open_bytes: int = 0  # since the latest end of an event in the body that Python saw
+    _tail: bytes = b""
+
+    def overdue(self, now_ns: int, limits: Limits) -> str:
+        """The sentence of a timeout; "" while there is time, and `in_time_ns` says for how long."""
+        body_ns = self.body_ns
+        if self.fast_path is not None:
+            body_ns = max(body_ns, self.fast_path.progress()[1])
+        total_ns = self.sent_ns + limits.total_ns
+        first_ns = self.sent_ns + limits.first_byte_ns if body_ns < 0 else total_ns
+        idle_ns = max(body_ns, self.sent_ns) + limits.idle_ns
+        if now_ns > total_ns:
+            return f"the whole request took longer than {limits.total_ns / SECOND:g} s"
+        if now_ns > first_ns:
+            return f"no first token in {limits.first_byte_ns / SECOND:g} s"
+        if body_ns >= 0 and now_ns > idle_ns:
+            return f"no further byte in {limits.idle_ns / SECOND:g} s"
+        # until the body begins, it may at any time
+        self.in_time_ns = min(total_ns, first_ns, max(idle_ns, now_ns))
+        return ""
+
+    def end(self, outcome: Outcome | None, error: str, done_ns: int) -> None:
+        """It is over: wake the user. Only the first end counts."""
+        if self.over.is_set():
+            return
+        if self.fast_path is not None:
+            n_bytes, body_ns = self.fast_path.end_response()
+            self.n_bytes += n_bytes
+            self.body_ns = max(self.body_ns, body_ns)
+            self.fast_path = None
+        self.outcome, self.error, self.done_ns = outcome, error, done_ns
+        self.over.set()
+
+    def send_again(self) -> None:
+        """The kept connection was closed before it served this: wake the user for a new one."""
+        self.stale, self.fast_path = True, None
+        self.over.set()
+
+    def keep(self, body: bytes) -> None:
+        """The end of the body so far; no more than this is done for each read in Python.
+
+        What C reads past Python is never how a stream ends, nor an error object.
+        """
+        latest = self.latest
+        if latest and len(latest[-1]) < SHORT:
+            latest[-1] += body
+        else:
+            latest.append(body)
+        if body.endswith(EVENT_END):
+            self.open_bytes = 0
+            return
+        # a cut may go through the line ends: the last three bytes may belong to one
+        seen = self._tail + body
+        self._tail = seen[-3:]
+        ended = max(map(seen.rfind, EVENT_ENDS))
+        self.open_bytes = len(seen) - ended if ended >= 0 else self.open_bytes + len(body)
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the body: an event too long for the decoder; "" for nothing."""
+        if self.open_bytes <= MAX_EVENT_BYTES or self.response.status != OK_STATUS:
+            return ""
+        return TOO_LONG if self.response.content_type in (EVENT_STREAM, "") else ""
+
+    def exchange(self) -> Exchange:
+        """What the user is told at once; the decoder, which reads every event, has more to say."""
+        outcome, error, response = self.outcome, self.error, self.response
+        if outcome is None and response.status != OK_STATUS:
+            outcome, error = Outcome.status, f"HTTP {response.status}"
+        elif outcome is None or outcome is Outcome.truncated:
+            latest = b"".join(self.latest)
+            if outcome is None and latest.endswith(LAST_EVENT) and ERROR_KEY not in latest:
+                return Exchange(Outcome.ok, max(self.done_ns - self.sent_ns, 0), self.n_bytes, "")
+            events = SseDecoder().feed(latest)
+            if said := error_in(events):
+                outcome, error = Outcome.status, said
+            elif outcome is None:
+                outcome, error = outcome_of_body(response.content_type, error, done=DONE in events)
+        return Exchange(outcome, max(self.done_ns - self.sent_ns, 0), self.n_bytes, error)
+
+
+def error_in(events: Iterable[bytes]) -> str:
+    """What the last error object among them says; "" when there is none.
+
+    A server that fails amid a stream has sent its 200 long before: it says so in an event, and
+    [DONE] may follow as if all were well.
+    """
+    said = ""
+    for data in events:
+        if ERROR_KEY in data:
+            with suppress(NotACompletion):  # the first one may have lost its beginning
+                said = read_event(data).error or said
+    return said

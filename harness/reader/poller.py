@@ -1,0 +1,152 @@
+"""One greenlet, one epoll over all sockets: each round reads every ready socket once.
+
+It naps a little before each round so that reads come in bunches: with kernel stamps a late read
+costs no accuracy, and waking up is what costs most. The clock is sampled once a round, after the
+reads: when it was set meanwhile, or a stamp lies in the future, the round's stamps are taken back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import gevent
+from gevent import monkey
+from gevent.hub import get_hub
+
+from harness.reader.backends import CReader, PythonReader, Sockets
+from harness.reader.client_connection import READ_BYTES
+from harness.reader.clock import SHARP_NS
+from harness.reader.reader_choice import IN_C, which
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.reader.client_connection import Connection
+    from harness.reader.clock import Clock
+    from harness.reader.decoder_link import DecoderLink
+
+NAP_S: Final = 0.002
+FEW: Final = 32  # sockets; below, waking up for each read is cheap enough
+_epoll, _poll = monkey.get_original("select", "epoll"), monkey.get_original("select", "poll")
+
+
+class Poller:
+    """Reads go to `deliver`, ends of connections to `closed`; both run inside a round."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        link: DecoderLink,
+        deliver: Callable[[Connection, bytes, int, int, bool], None],
+        closed: Callable[[Connection, str], None],
+        *,
+        stamped: bool,
+        nap_s: float = NAP_S,
+        read_bytes: int = READ_BYTES,
+        stand_in: bool = True,
+    ) -> None:
+        """`stamped` False: the time of the read counts, and it never naps.
+
+        `stand_in`: see `backends.Sockets`.
+        """
+        self.reads = self.stamped_reads = self.n_bytes = 0
+        self.code = which()
+        self._clock, self._link = clock, link
+        self._stamped = stamped
+        self._nap_s = nap_s if stamped else 0.0
+        self._connections: dict[int, Connection] = {}
+        self._poll = _epoll()
+        self._asks = _poll()
+        self._asks.register(self._poll, 1)
+        sockets = Sockets(
+            self._poll, self._connections, clock, deliver, closed, read_bytes, stand_in
+        )
+        self._reads = CReader(sockets) if self.code == IN_C else PythonReader(sockets)
+        self._polled_ns = self._before_ns = clock.sample()[0]
+        self._distrust = False  # the next round's stamps are not believed
+        self._loop = gevent.spawn(self._run)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """All that are polled, idle ones too."""
+        return list(self._connections.values())
+
+    def add(self, connection: Connection) -> None:
+        """Poll this new connection from now on."""
+        self._reads.admit(connection, self._clock.now_ns())
+        self._connections[connection.fd] = connection
+
+    def has(self, connection: Connection) -> bool:
+        """Whether it is still open."""
+        return self._connections.get(connection.fd) is connection
+
+    def drop(self, connection: Connection) -> None:
+        """Close it; harmless when repeated."""
+        if self.has(connection):
+            del self._connections[connection.fd]
+            self._poll.unregister(connection.fd)
+            self._reads.dismiss(connection)
+        connection.close()
+
+    def known_ns(self) -> int:
+        """Whatever arrived before this instant has been read."""
+        now = self._clock.now_ns()
+        # the epoll itself is asked whether it has something: polling it would take that away
+        idle = self._poll.closed or not self._asks.poll(0)
+        return now if idle else self._before_ns
+
+    def _run(self) -> None:
+        hub = get_hub()
+        watcher = hub.loop.io(self._poll.fileno(), 1)
+        try:
+            ready = 0
+            while True:
+                # while rounds find something to read, the nap alone is the wait
+                if not ready:
+                    hub.wait(watcher)
+                napping = self._nap_s > 0 and len(self._connections) >= FEW
+                if napping:
+                    gevent.sleep(self._nap_s)
+                ready = self.read_round() * napping
+        finally:
+            watcher.close()
+
+    def read_round(self) -> int:
+        """Read what there is to read; sockets that were ready.
+
+        Not from within a round: `deliver` and `closed` run in one.
+        """
+        if self._poll.closed:
+            return 0
+        clock, batch = self._clock, self._link.batch
+        self._before_ns, self._polled_ns = self._polled_ns, clock.now_ns()
+        believe, first_row = self._stamped and not self._distrust, len(batch)
+        try:
+            seen = self._reads.read(batch, believe, self._polled_ns, self._before_ns)
+            self.reads += seen.reads
+            self.stamped_reads += seen.stamped
+            self.n_bytes += seen.n_bytes
+            now, stepped = clock.sample()
+            if self._stamped:
+                self._check_stamps(first_row, now, seen.latest_ns, stepped=stepped)
+        finally:
+            self._reads.over(self._stamped and not self._distrust)
+        self._link.round_is_over()
+        return seen.ready
+
+    def _check_stamps(self, first_row: int, now: int, latest_ns: int, *, stepped: bool) -> None:
+        """Take back what this round's stamps said if they cannot be true."""
+        latest = now + SHARP_NS
+        if stepped or latest_ns > latest:
+            self._link.batch.unsure(first_row, now, latest_ns=0 if stepped else latest)
+            for connection in self._connections.values():
+                connection.stamps.clamp_bounds(now)
+        self._distrust = stepped  # what was queued before the step may be read in the next round
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._loop.kill()
+        self._reads.close()
+        for connection in self.connections:
+            self.drop(connection)
+        self._poll.close()

@@ -1,0 +1,314 @@
+"""One reader for all streams of a process: the kernel keeps the time, so it may be lazy.
+
+User greenlets send and sleep. One greenlet (`polling`) reads every ready socket and works out when
+the bytes arrived (`wire.stamps`); another process (`decoding`) makes records of them. All that is
+parsed here is HTTP: where a body begins and where the response ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+
+from harness.measure.records.request_record import Outcome
+from harness.reader.backends import END_OF_FILE
+from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
+from harness.reader.clock import CLOCK, Clock
+from harness.reader.decoder_link import DecoderLink
+from harness.reader.gc_control import Collecting
+from harness.reader.loop_lag import LoopLag, cpu_s, share
+from harness.reader.open_stream import Exchange, Limits, Stream
+from harness.reader.poller import NAP_S, Poller
+from harness.reader.raw_batch import HEAD, Output
+from harness.reader.reader_choice import IN_C
+from harness.reader.stamping import Stamping
+from harness.wire.http import ChunkedResponse, Response, ends_with_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.measure.records.request_record import RequestRecord
+
+SWEEP_S: Final = 0.1  # how often timeouts are looked for
+STOPPED: Final = "the harness stopped it"
+
+
+class Reader:
+    """Sends requests and reads their streams."""
+
+    def __init__(
+        self,
+        worker: int,
+        put: Callable[[list[RequestRecord]], None] | None,
+        place: Place,
+        limits: Limits | None = None,
+        *,
+        clock: Clock = CLOCK,
+        stamps: bool = True,
+        nap_s: float = NAP_S,
+        read_bytes: int = READ_BYTES,
+        stand_in: bool = True,
+        output: Output | None = None,
+    ) -> None:
+        """`output`: where records and parts go; without a master there, to `put`, on this loop.
+
+        `stamps` False: as on a system without them. Starts the decoder process.
+
+        `stand_in`: a thread reads where the loop is late (`backends.Sockets`).
+
+        Raises ConfigError (see `reading.which`).
+        """
+        self.worker = worker
+        self.addresses = Addresses(place, first=worker)
+        self.limits = limits or Limits()
+        self.clock = clock
+        self.stamping = Stamping()
+        self.source = self.stamping.source if stamps else "read"
+        self.link = DecoderLink(clock, put, output or Output(worker=worker))
+        self.poller = Poller(
+            clock, self.link, self._deliver, self._closed,
+            stamped=self.source == "kernel", nap_s=nap_s, read_bytes=read_bytes,
+            stand_in=stand_in,
+        )  # fmt: skip
+        self.link.read_until_ns = self._read_until_ns
+        self._response = ChunkedResponse if self.poller.code == IN_C else Response
+        self._idle: list[Connection] = []
+        self._open: dict[int, Stream] = {}
+        self._stopped = False
+        self._lag = LoopLag(clock)
+        self._sweeper = gevent.spawn(self._sweep)
+        self._collecting = Collecting()
+
+    # a request, in its user's greenlet
+
+    def request(
+        self, data: bytes, number: int, user: int, planned_tokens: int, scheduled_ns: int = -1
+    ) -> Exchange:
+        """Send the request's bytes and block the calling greenlet until the response has ended.
+
+        `number` is unique in this reader. A killed greenlet leaves a record: `cancelled`.
+        """
+        stream = self._open[number] = Stream(number, response=self._response())
+        asked = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0]
+        connection = None
+        try:
+            self.link.wait_for_room()
+            connection = self._connection(asked)
+            while True:
+                if self._send(connection, stream, data, asked):
+                    stream.over.wait()
+                if not stream.stale:
+                    break
+                # closed while it was idle, nothing served: once more, on a connection of its own
+                stream.stale = False
+                stream.over.clear()
+                self.poller.drop(connection)
+                connection = None
+                connection = self._connect(asked)
+        except ConnectFailed as error:
+            stream.end(error.outcome, str(error), self.clock.now_ns())
+        finally:
+            if not stream.over.is_set():
+                self.poller.read_round()  # what came before it was stopped
+            stream.end(Outcome.cancelled, STOPPED, self.clock.now_ns())  # if nothing else did
+            self._record(stream, asked)
+            if connection is not None:
+                self._release(connection, stream)
+        return stream.exchange()
+
+    def _connection(self, asked: list[int]) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if self.poller.has(connection):
+                return connection
+        return self._connect(asked)
+
+    def _connect(self, asked: list[int]) -> Connection:
+        begun = self.clock.now_ns()
+        if self._stopped:
+            raise ConnectFailed(STOPPED, Outcome.cancelled)
+        connection = Connection(self.addresses)
+        asked[5] = self.clock.now_ns() - begun
+        self.poller.add(connection)
+        return connection
+
+    def _send(self, connection: Connection, stream: Stream, data: bytes, asked: list[int]) -> bool:
+        """Put the request on its way; False when that failed, and the stream says how."""
+        out = connection.tls.encrypt(data) if connection.tls else data
+        # may wait for the thread's round, so before the stamp
+        connection.stamps.mark_request_sent(self.clock.now_ns())
+        connection.stream, stream.fast_path = stream, connection.fast_path
+        stream.sent_ns = asked[6] = self.clock.now_ns()
+        # before the first byte leaves: the decoder must know a stream before its reads
+        self.link.open(stream.number, tuple(asked))
+        try:
+            connection.send_all(out)
+        except OSError as error:  # TimeoutError too
+            if connection.used and stream.head_ns < 0:
+                stream.send_again()
+            else:
+                why = f"the request could not be sent ({error.strerror or error})"
+                stream.end(Outcome.connect, why, self.clock.now_ns())
+            return False
+        return True
+
+    def _record(self, stream: Stream, asked: list[int]) -> None:
+        """Tell the decoder how it ended, once."""
+        if self._open.pop(stream.number, None) is None:
+            return
+        if not stream.sent_ns:  # it never came to sending
+            stream.sent_ns = asked[6] = stream.done_ns
+            self.link.open(stream.number, tuple(asked))
+        if stream.outcome is not None:
+            self.poller.read_round()  # what was read of it, aside from the loop, comes before
+        self.link.end(stream.number, stream.outcome, stream.error, stream.done_ns)
+        stream.response.release()
+
+    def _release(self, connection: Connection, stream: Stream) -> None:
+        """Keep the connection if it can be used again."""
+        connection.stream = None
+        connection.used = True
+        reusable = stream.outcome is None and stream.response.keep_alive and not self._stopped
+        if reusable and self.poller.has(connection):
+            self._idle.append(connection)
+        else:
+            self.poller.drop(connection)
+
+    # reading, in the poller's greenlet
+
+    def _deliver(
+        self, connection: Connection, data: bytes, at_ns: int, bound_ns: int, exact: bool
+    ) -> None:
+        """Pass a read's body on to the decoder and see whether it ends the response."""
+        if connection.tls is not None:
+            plain = self._decrypt(connection, data)
+            if not plain:
+                return
+            data, exact = plain, exact and connection.tls.whole
+        stream = connection.stream
+        if stream is None or stream.over.is_set():
+            self.poller.drop(connection)  # bytes that nobody asked for
+            return
+        stream.n_bytes += len(data)
+        response = stream.response
+        body = response.feed(data)
+        if stream.body_ns < 0:
+            self._begun(stream, body, at_ns)
+        if body:
+            stream.body_ns = at_ns
+            stream.keep(body)
+            if exact:
+                exact = ends_with_body(data, body)
+            self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
+        if response.complete:
+            stream.end(None, "", at_ns)
+        elif problem := response.problem or stream.problem:
+            stream.end(Outcome.protocol, problem, self.clock.now_ns())
+        elif stream.fast_path is not None:
+            stream.fast_path.after_read(stream.number, response, body)
+
+    def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
+        """The head is under way, or just read."""
+        if stream.head_ns < 0:
+            stream.head_ns = at_ns
+        response = stream.response
+        if body or response.complete:
+            self.link.batch.notice(
+                stream.number, HEAD, response.status, stream.head_ns, response.content_type
+            )
+
+    def _decrypt(self, connection: Connection, data: bytes) -> bytes:
+        tls = connection.tls
+        assert tls is not None  # noqa: S101 - the caller looked
+        try:
+            plain = tls.decrypt(data)
+            if out := tls.outgoing():  # an answer to a change of keys
+                connection.sock.send(out)
+        except OSError as error:  # ssl.SSLError too
+            self._closed(connection, f"TLS: {getattr(error, 'reason', None) or error}")
+            return b""
+        return plain
+
+    def _closed(self, connection: Connection, why: str) -> None:
+        """End of file or a broken connection."""
+        stream = connection.stream
+        if stream is None or stream.over.is_set():
+            pass
+        elif stream.n_bytes == 0 and connection.used:
+            stream.send_again()
+        elif stream.response.status and not stream.response.keep_alive and why == END_OF_FILE:
+            stream.end(None, "", max(stream.body_ns, stream.head_ns))  # its body ends here
+        else:
+            stream.end(Outcome.truncated, why, self.clock.now_ns())
+        self.poller.drop(connection)
+
+    def _sweep(self) -> None:
+        """Timeouts, all of them, ten times a second: no timer per request, let alone per token."""
+        while True:
+            gevent.sleep(SWEEP_S)
+            now = self.clock.now_ns()
+            for stream in [s for s in self._open.values() if s.in_time_ns <= now and s.sent_ns]:
+                if sentence := stream.overdue(now, self.limits):
+                    stream.end(Outcome.timeout, sentence, now)
+
+    @property
+    def known_ns(self) -> int:
+        """All that happened before this instant is where records go; a second or two ago."""
+        return self.link.known_ns
+
+    def _read_until_ns(self) -> int:
+        """All that happened before this instant is in the batch: asked when parts are due.
+
+        A response that was read to its end is recorded when its user's greenlet wakes up, a moment
+        later: until then nothing from its end on is known.
+        """
+        ended = (s.done_ns - 1 for s in self._open.values() if s.over.is_set() and s.done_ns)
+        return min([self.poller.known_ns(), *ended])
+
+    # the end
+
+    def flush(self, timeout_s: float = 15.0) -> bool:
+        """Wait until everything that was read is where records go."""
+        return self.link.flush(timeout_s)
+
+    def close(self) -> None:
+        """Record what is open as cancelled and stop; harmless when repeated."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for stream in self._open.values():
+            stream.end(Outcome.cancelled, STOPPED, self.clock.now_ns())
+        gevent.sleep(0)  # users wake up and say how it ended
+        self.poller.close()
+        self.link.close()
+        self._sweeper.kill(block=False)
+        self._lag.close()
+        self._collecting.close()
+        self.stamping.close()
+
+    def figures(self) -> dict[str, Any]:
+        """What this process says about its own measuring."""
+        poller, link = self.poller, self.link
+        return {
+            "stamp_source": self.source,
+            "reader": poller.code,
+            "addresses": sorted(self.addresses.used),
+            "stamp_coverage": share(poller.stamped_reads, poller.reads),
+            "events": link.events,
+            "exact_share": share(link.exact_events, link.events),
+            "at_ns": self.clock.now_ns(),
+            "reads": poller.reads,
+            "stamped_reads": poller.stamped_reads,
+            "bytes": poller.n_bytes,
+            **self._lag.figures(),
+            "clock_steps": self.clock.steps,
+            "cpu_s": round(cpu_s(), 3),
+            "decoder_cpu_s": round(link.cpu_s, 3),
+            "decoder_hold_max_ms": round(link.hold_ns / 1e6, 3),
+            "decoder_backlog": link.backlog,
+            "decoder_held": link.held,
+        }
+
+
+__all__ = ["Exchange", "Limits", "Reader"]

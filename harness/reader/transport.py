@@ -1,0 +1,181 @@
+"""Records from decoders to the master over Locust's messages, which are fire-and-forget.
+
+A decoder numbers its batches 0, 1, 2, ... and keeps each until the master has acknowledged it; what
+is not acknowledged in time is sent again, in order. The master takes batch n of a decoder only
+after n - 1, so every batch is taken once and in order, and a batch taken twice is impossible. The
+worker itself says once a second how many request numbers it has given out: what never arrives is
+counted.
+
+Nothing here knows a socket or a clock: `send` and the time are passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from harness.measure.records.request_record import Outcome, split_by_events
+from harness.runfolder.codec import Decoded, decode_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.measure.records.request_record import RequestRecord
+
+RECORDS: Final = "harness_records"  # decoder -> master: a Batch
+ACK: Final = "harness_ack"  # master -> decoder: {"taken": batches taken so far}
+BEAT: Final = "harness_beat"  # worker -> master: a Beat
+BATCH: Final = 500  # records in a message: about 400 kB at 200 tokens a record
+WINDOW: Final = 32  # batches in flight; the rest waits its turn in memory
+EVENTS: Final = 1 << 14  # that the master unpacks at a time: 0.4 MB
+RESEND_S: Final = 2.0
+
+
+class RecordBatch(TypedDict):
+    """One message. `records` are codec frames, whole records and parts of open ones alike."""
+
+    run: str  # of which run: a process may send for several, one after another
+    stream: str  # of which decoder; batches are numbered in each
+    worker: int
+    batch: int
+    known_ns: int  # all that the worker saw happen before it is in this batch or an earlier one
+    records: bytes
+    kept: bool  # the decoder writes whole records to the run folder itself
+
+
+class Beat(TypedDict):
+    """What a worker says of itself, once a second."""
+
+    run: str
+    worker: int
+    issued: int  # request numbers given out so far: 0 .. issued - 1
+    figures: dict[str, Any]
+    trouble: str  # a sentence when its records must not be believed; else ""
+
+
+class Outbox:
+    """The decoder's end: keeps each batch until it is acknowledged."""
+
+    def __init__(
+        self,
+        send: Callable[[RecordBatch], None],
+        *,
+        stream: str,
+        worker: int,
+        run: str = "",
+        kept: bool = False,
+    ) -> None:
+        """The names are those of `RecordBatch`."""
+        self._send = send
+        self._stream, self._worker, self._run, self._kept = stream, worker, run, kept
+        self._known_ns = 0  # as of the last batch
+        self._waiting: deque[RecordBatch] = deque()  # not acknowledged, in order
+        self._made = 0
+        self._sent = 0  # batches sent since the last acknowledgement moved or a resend began
+        self._since = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether the master has every record."""
+        return not any(batch["records"] for batch in self._waiting)
+
+    def put(self, frames: list[bytes], known_ns: int = 0) -> None:
+        """Make batches, which leave at the next tick; `known_ns`: of the last one, 0: as before."""
+        pieces = [frames[i : i + BATCH] for i in range(0, len(frames), BATCH)]
+        if known_ns and not pieces:
+            pieces = [[]]
+        for i, piece in enumerate(pieces):
+            if known_ns and i == len(pieces) - 1:
+                self._known_ns = known_ns
+            batch = RecordBatch(
+                run=self._run,
+                stream=self._stream,
+                worker=self._worker,
+                batch=self._made,
+                known_ns=self._known_ns,
+                records=b"".join(piece),
+                kept=self._kept,
+            )
+            self._waiting.append(batch)
+            self._made += 1
+
+    def tick(self, now_s: float) -> None:
+        """Send what is new, and again what got lost."""
+        if self._sent and now_s - self._since > RESEND_S:
+            self._sent = 0
+        while self._sent < min(len(self._waiting), WINDOW):
+            if self._sent == 0:
+                self._since = now_s
+            self._sent += 1
+            self._send(self._waiting[self._sent - 1])
+
+    def acknowledged(self, taken: int, now_s: float) -> None:
+        """The master has taken batches 0 .. taken - 1."""
+        while self._waiting and self._waiting[0]["batch"] < taken:
+            self._waiting.popleft()
+            self._sent = max(self._sent - 1, 0)
+            self._since = now_s
+
+
+@dataclass(slots=True)
+class Inbox:
+    """The master's end: delivers every record once, in order, and counts what is missing."""
+
+    deliver: Callable[[list[RequestRecord]], None]
+    store: Callable[[int, list[RequestRecord]], None] | None = None  # what no decoder has kept
+    run: str = ""
+    issued: dict[int, int] = field(default_factory=dict)  # worker -> numbers given out
+    known_ns: dict[int, int] = field(default_factory=dict)  # worker -> what happened before is here
+    figures: dict[int, dict[str, Any]] = field(default_factory=dict)
+    trouble: str = ""  # the first worker's that had any
+    damaged_bytes: int = 0
+    _taken: dict[str, int] = field(default_factory=dict)
+    _ended: dict[int, int] = field(default_factory=dict)
+
+    def take(self, batch: RecordBatch) -> int:
+        """Deliver the batch if it is this stream's next; say how many were taken so far."""
+        worker, stream = batch["worker"], batch["stream"]
+        taken = self._taken.get(stream, 0)
+        if batch["run"] != self.run or batch["batch"] != taken:
+            return taken
+        self._taken[stream] = taken + 1
+        lost = Decoded()
+        for some in split_by_events(decode_each(batch["records"], lost), EVENTS):
+            ended = sum(record.outcome is not Outcome.open for record in some)
+            self._ended[worker] = self._ended.get(worker, 0) + ended
+            self.deliver(some)
+            if self.store is not None and not batch["kept"]:
+                self.store(worker, some)
+        self.damaged_bytes += lost.damaged_bytes + lost.torn_bytes
+        self.known_ns[worker] = batch["known_ns"]
+        return taken + 1
+
+    def beat(self, beat: Beat) -> None:
+        """What a worker says of itself."""
+        if beat["run"] == self.run:
+            worker = beat["worker"]
+            self.issued[worker] = max(beat["issued"], self.issued.get(worker, 0))
+            self.figures[worker] = beat["figures"]
+            self.trouble = self.trouble or beat["trouble"]
+
+    @property
+    def ended(self) -> int:
+        """Whole records of all workers."""
+        return sum(self._ended.values())
+
+    def missing(self) -> dict[int, int]:
+        """By worker, the requests that it began and whose end never arrived (none: left out)."""
+        lost = {w: n - self._ended.get(w, 0) for w, n in sorted(self.issued.items())}
+        return {worker: n for worker, n in lost.items() if n > 0}
+
+
+def say_missing(missing: dict[int, int]) -> str:
+    """One sentence for a person; empty when nothing is missing."""
+    if not missing:
+        return ""
+    parts = ", ".join(f"{n} of worker {worker}" for worker, n in missing.items())
+    return (
+        f"{sum(missing.values())} requests were begun whose records never arrived ({parts}): "
+        "percentiles are without them; look for a worker that died, and run again."
+    )

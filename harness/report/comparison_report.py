@@ -1,0 +1,144 @@
+"""A comparison as text for the terminal, Markdown for a pull request, and an HTML page."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
+from harness.measure.search.comparison import ERROR_SHARE, KNEE, Change
+from harness.report.numbers import UNKNOWN, count_of, escape_markdown, format_number, metric_name
+from harness.report.tables import aligned
+
+if TYPE_CHECKING:
+    from harness.measure.search.comparison import Comparison, Difference
+
+TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
+MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
+# Shown in the summary when nothing changed.
+DEFAULT_METRICS: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")
+METRIC_NAMES: Final = {
+    KNEE: "knee (users)", ERROR_SHARE: "failed requests",
+    "requests_per_s": "requests/s", "output_tokens_per_s": "output tokens/s",
+}  # fmt: skip
+BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
+
+
+def difference_row(one: Difference) -> dict[str, str]:
+    """The cells of a table row."""
+    metric, _, quantile = one.metric.rpartition("_")
+    name = METRIC_NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
+    name += f" at {count_of(one.users, 'user')}" if one.users else ""
+
+    def value(x: float) -> str:
+        if one.metric == KNEE:
+            return "above all levels" if math.isinf(x) else f"{math.floor(x):,}"
+        return f"{x:.2%}" if one.metric == ERROR_SHARE else format_number(x)
+
+    def change(x: float) -> str:
+        if math.isnan(x):  # infinite on both sides
+            return UNKNOWN
+        return f"{100 * x:+.2f} points" if one.metric == ERROR_SHARE else f"{x:+.1%}"
+
+    (lo, hi), verdict = (
+        one.ci95,
+        one.verdict.replace("_", " ") + ", beyond the tolerance" * one.beyond,
+    )
+    interval = f"at most {change(hi)}" if lo <= -1 else f"{change(lo)} to {change(hi)}"
+    if math.isinf(hi):
+        interval = "too few requests" if lo <= -1 else f"at least {change(lo)}"
+    if one.needs_times is not None:
+        verdict += f"; about {one.needs_times:.2g} times the requests may decide"
+    cells = (name, value(one.a), value(one.b), change(one.change), interval, verdict)
+    return dict(zip(TABLE_COLUMNS, cells, strict=True))
+
+
+def warning(c: Comparison) -> str:
+    """How the settings of the runs differ; "" if they do not."""
+    differences = [f"{name} ({a} in A, {b} in B)" for name, (a, b) in c.unlike.items()]
+    return (
+        f"CAUTION: A and B were measured differently: {', '.join(differences)}."
+        if differences
+        else ""
+    )
+
+
+def headline(c: Comparison) -> str:
+    """The answer."""
+    limit, sentence = (
+        f"more than {100 * c.tolerance:g}%",
+        "No significant difference between A and B was found.",
+    )
+    if c.exit_code == EXIT_INCONCLUSIVE:
+        sentence = "Too little was measured to tell A from B: no figure has an interval."
+    for differences, claim in (
+        (_called(c, Change.better), "B is better than A"),
+        (_called(c, Change.worse), f"B is worse than A, but not shown to be by {limit}"),
+        ([d for d in c.differences if d.beyond], f"B is worse than A by {limit}"),
+    ):
+        if differences:
+            name, a, b, change, interval, _ = difference_row(differences[0]).values()
+            more = (
+                f", and {count_of(len(differences) - 1, 'other figure')}" if differences[1:] else ""
+            )
+            sentence = f"{claim}: {name} {b}, not {a}: {change} ({interval}){more}."
+    return sentence
+
+
+def summary(c: Comparison) -> str:
+    """The number of figures per verdict, the folders and the tolerance."""
+    each = ", ".join(f"{len(_called(c, v))} {v.replace('_', ' ')}" for v in Change)
+    of = f"A is {c.a}, B is {c.b}, the tolerance {100 * c.tolerance:g}%."
+    return f"Of {count_of(len(c.differences), 'figure')}: {each}. {of}"
+
+
+def summary_rows(c: Comparison) -> list[dict[str, str]]:
+    """The knees and the figures that changed, or the default metrics if nothing changed."""
+    top = max(d.users for d in c.differences)
+    usual = [d for d in c.differences if d.users == top and d.metric in DEFAULT_METRICS]
+    shown = _called(c, Change.worse) + _called(c, Change.better) or usual
+    shown.sort(key=lambda d: (d.metric != KNEE, not d.beyond))
+    knee = [d for d in c.differences if d.metric == KNEE and d not in shown]
+    return [difference_row(d) for d in [*knee, *shown][:MAX_SUMMARY_ROWS]]
+
+
+def comparison_text(c: Comparison) -> str:
+    """For a terminal."""
+    lines = [
+        *map(one_line, (warning(c), headline(c), summary(c))),
+        *aligned(summary_rows(c), one_line),
+    ]
+    return "\n".join([*lines, ""]).lstrip()
+
+
+def markdown(c: Comparison) -> str:
+    """For a pull request comment: the answer, the summary, and all figures folded."""
+    lines = [f"> **{escape_markdown(warning(c))}**", ""] if c.unlike else []
+    lines += [f"**{escape_markdown(headline(c))}**", "", *aligned(summary_rows(c)), ""]
+    lines += [escape_markdown(summary(c)), "", "<details><summary>All figures</summary>", ""]
+    return "\n".join(
+        [*lines, *aligned([difference_row(d) for d in c.differences]), "", "</details>", ""]
+    )
+
+
+def html(c: Comparison) -> str:
+    """A page in the style of the report."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
+
+    loader = PackageLoader("harness.report")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    # The page reuses the style sheet of the report.
+    report, _, _ = loader.get_source(environment, "report.html.j2")
+    return environment.get_template("compare.html.j2").render(
+        style=report.partition("<style>")[2].partition("</style>")[0],
+        badge=(BADGE_TONES[c.exit_code], f"exit code {c.exit_code}"),
+        lines=(warning(c), headline(c), summary(c)),
+        tables={
+            "Summary": summary_rows(c),
+            "All figures": [difference_row(d) for d in c.differences],
+        },
+    )
+
+
+def _called(c: Comparison, verdict: Change) -> list[Difference]:
+    return [d for d in c.differences if d.verdict is verdict]

@@ -1,0 +1,105 @@
+"""A run and its result as the report uses them, before any wording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any
+
+from harness.measure.result import Knee
+from harness.measure.slo import Slo
+from harness.report.numbers import Quantity
+from harness.units import MS
+
+if TYPE_CHECKING:
+    from harness.measure.records.token_gaps import WindowGaps
+    from harness.measure.result import Level, Result
+    from harness.measure.states import Status
+    from harness.runfolder.folder_reader import Run
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """The input of all reports."""
+
+    run: Run
+    result: Result
+    gaps: WindowGaps = field(default_factory=dict)  # between tokens, of the levels' windows
+
+    @property
+    def status(self) -> Status:
+        return self.result.status
+
+    @property
+    def searched(self) -> bool:
+        return self.result.knee is not None
+
+    @property
+    def knee(self) -> Knee:
+        """The knee; an empty one if none was searched."""
+        return self.result.knee or Knee()
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Every hold of a level, in the order of the run."""
+        return self.result.levels
+
+    @property
+    def used(self) -> list[Level]:
+        return self.result.used
+
+    @cached_property
+    def slos(self) -> tuple[Slo, ...]:
+        return tuple(Slo.parse(one.slo) for one in self.result.slos)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The plan as it ran."""
+        return as_mapping(self.run.info.get("config"))
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """The target in run.json."""
+        return as_mapping(self.run.info.get("server"))
+
+    @cached_property
+    def by_users(self) -> list[list[Level]]:
+        """Holds whose figures may be used, grouped by users, ascending."""
+        groups: dict[int, list[Level]] = {}
+        for level in self.used:
+            groups.setdefault(level.users, []).append(level)
+        return [groups[users] for users in sorted(groups)]
+
+    @property
+    def split(self) -> list[Level]:
+        """The levels whose mean TTFT has a breakdown."""
+        return [level for level in self.used if not isnan(level.ttft_split.rest_ms)]
+
+    def limit_ms(self, metric: str) -> float:
+        """The limit on the p95 of a latency; NaN without one."""
+        limits = (s.limit_ns / MS for s in self.slos if s.name == f"{metric}_p95")
+        return next(limits, nan)
+
+    @property
+    def measured_at(self) -> int:
+        """The level whose figures represent the knee; 0 if there is none."""
+        level = self.result.at_knee
+        return level.users if level else 0
+
+
+def as_mapping(value: Any) -> dict[str, Any]:
+    """The value when it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def knee_figures(facts: ReportData) -> dict[str, Quantity]:
+    """p95 TTFT, p95 ITL and throughput of the level that represents the knee."""
+    knee = facts.knee
+    return {
+        "p95 TTFT": Quantity(
+            knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms", facts.limit_ms("ttft")
+        ),
+        "p95 ITL": Quantity(knee.itl_p95_ms, *knee.itl_p95_ms_ci95, "ms", facts.limit_ms("itl")),
+        "Throughput": Quantity(knee.output_tokens_per_s, unit="output tokens/s"),
+    }

@@ -1,0 +1,183 @@
+"""The end of the report: measurement quality, limitations and configuration."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.measure.metrics import failed_requests
+from harness.measure.states import Status
+from harness.report.numbers import as_int, as_sentence, count_of, slo_bound, slo_name
+from harness.report.report_data import as_mapping, knee_figures
+from harness.units import say_ns
+
+if TYPE_CHECKING:
+    from harness.report.report_data import ReportData
+
+SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
+# Flags of the embedded server that control the simulation; vLLM has none of them.
+SIMULATOR_FLAG: Final = re.compile(
+    r".*_ns|.*_scale|engine_.*|front_.*|jitter|prompts_elsewhere|seed"
+)
+
+
+def instrument_rows(facts: ReportData) -> list[tuple[str, str]]:
+    """The quality of the measurement, from the client."""
+    client, rows = facts.result.client, []
+    names = {
+        "stamp_source": "Timestamps",
+        "reader": "Reader implementation",
+        "addresses": "Server addresses",
+        "exact_share": "Events with an exact timestamp",
+        "loop_lag_p99_ms": "Reader loop lag (p99, ms)",
+        "clock_steps": "System clock steps",
+        "cpu_s": "CPU time of the load processes (s)",
+        "decoder_cpu_s": "CPU time of decoding (s)",
+        "processes": "Load processes",
+        "missing": "Missing records",
+    }
+    for key, name in names.items():
+        if client.get(key) not in (None, "", []):
+            value = client[key]
+            text = f"{value:.2%}" if key == "exact_share" else str(value)
+            text = ", ".join(value) if key == "addresses" else text
+            rows.append((name, SPELLED_OUT.get(text, text)))
+    rows.append(("Accuracy", "relative to the arrival of TCP segments at this host"))
+    return rows
+
+
+def limitations(facts: ReportData) -> list[str]:
+    """What was lost or not measured, and how far the figures apply."""
+    result = facts.result
+    out = list(result.damage)
+    out += [result.invalid_reason] if result.invalid_reason else []
+    out += [f"the replay differs: {text}" for text in result.replay_differences]
+    excluded = sum(not level.usable for level in facts.levels)
+    out += [f"{count_of(excluded, 'level')} excluded; the table gives the reason"] * bool(excluded)
+    out += _missing_sources(facts)
+    if facts.status == Status.found:
+        out.append(
+            "the knee is a number of concurrent requests: each user sends its next request when "
+            "the previous one has ended; independent arrivals queue at a lower load"
+        )
+    if facts.levels:
+        out.append(
+            "these figures come from one run; other prompts, lengths, flags or hardware change them"
+        )
+    return [as_sentence(text) for text in out]
+
+
+def _missing_sources(facts: ReportData) -> list[str]:
+    """Sources without data."""
+    out = []
+    if not facts.run.server:
+        out.append("the server exposed no metrics, so all server-side figures are missing")
+    elif facts.result.lacking:
+        out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
+    if not facts.run.gpu:
+        why = str(as_mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
+        out.append(f"{why}: clocks, power and utilization are unknown")
+    short = [name for name, figure in knee_figures(facts).items() if not figure.known]
+    if short and facts.levels:
+        missing = " and ".join(short)
+        out.append(f"{missing}: no observations at {count_of(facts.measured_at, 'user')}")
+    if facts.result.client.get("stamp_source") not in (None, "", "kernel"):
+        out.append("no kernel timestamps: each latency includes the client's own delay")
+    return out
+
+
+def target_text(facts: ReportData) -> str:
+    """`llama-3.1-8b at http://127.0.0.1:8000`, as far as it is known."""
+    server = facts.server
+    url = facts.result.target.label or str(server.get("url") or "")
+    if facts.result.target.simulated:
+        return url
+    return " at ".join(filter(None, [str(server.get("model") or ""), url]))
+
+
+def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
+    """Target, load, versions, machine."""
+    info, config, server = facts.run.info, facts.config, facts.server
+    rows = [
+        (
+            "Server",
+            f"{server.get('url', '')} {'(embedded engine)' if server.get('embedded') else ''}",
+        ),
+        ("Model", str(server.get("model", ""))),
+        ("Server version", str(server.get("version") or "")),
+        ("Flags", _pairs(_flags(server))),
+        ("max_num_seqs", _max_num_seqs(facts)),
+        ("KV cache", _kv_cache(server)),
+        ("GPUs", _gpus(facts)),
+        ("SLOs", ", ".join(f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos)),
+        ("Requests", _requests_sent(facts)),
+        ("Workload", _lengths(config)),
+        ("Seeds", _pairs(info.get("seeds"))),
+        ("Versions", _pairs(info.get("versions"))),
+        ("Client machine", _pairs(info.get("hardware"))),
+        ("Started", str(as_mapping(info.get("clock")).get("started", ""))),
+    ]
+    return [(name, value) for name, value in rows if value.strip(" :")]
+
+
+def _flags(server: dict[str, Any]) -> dict[str, Any]:
+    """The flags that vLLM has too."""
+    flags = as_mapping(server.get("flags"))
+    own = server.get("embedded")
+    return {k: v for k, v in flags.items() if not (own and SIMULATOR_FLAG.fullmatch(k))}
+
+
+def _requests_sent(facts: ReportData) -> str:
+    """`2,345 sent, 12 failed, in 1 min 30 s`, warm-up and drain included."""
+    table = facts.run.table
+    if not len(table):
+        return ""
+    bad, took_ns = int(failed_requests(table).sum()), int(table.done_ns.max() - table.sent_ns.min())
+    lost = f", {bad:,} failed" if bad else ""
+    return f"{len(table):,} sent{lost}, in {say_ns(took_ns)}"
+
+
+def _max_num_seqs(facts: ReportData) -> str:
+    """`256 (given)`; "" if unknown."""
+    known = facts.result.target.max_num_seqs
+    return f"{known.slots:,.0f} ({known.source})" if known.value else ""
+
+
+def _kv_cache(server: dict[str, Any]) -> str:
+    """`2 engines, 1,900 blocks of 16 tokens, 30,400 tokens in total`."""
+    blocks, size, engines = (as_int(server.get(k)) for k in ("kv_blocks", "block_size", "engines"))
+    if not blocks or not size:
+        return ""
+    size_text = f"{blocks:,} blocks of {count_of(size, 'token')}, {blocks * size:,} tokens in total"
+    return f"{count_of(engines, 'engine')}, {size_text}" if engines > 1 else size_text
+
+
+def _gpus(facts: ReportData) -> str:
+    """`NVIDIA H200, 143,771 MiB, driver 580.159.04`, one after another."""
+    found = as_mapping(facts.run.info.get("gpu")).get("gpus")
+    each = [as_mapping(gpu) for gpu in found] if isinstance(found, list) else []
+    return "; ".join(
+        f"{gpu.get('name', '')}, {as_int(gpu.get('memory_mib')):,} MiB, driver {gpu.get('driver')}"
+        for gpu in each
+    )
+
+
+def _lengths(config: dict[str, Any]) -> str:
+    """`chat: prompt 256 tokens (lognormal; 7 of the chat template), output 128 tokens (fixed)`."""
+    drive = as_mapping(config.get("drive"))
+    work, clipped = as_mapping(drive.get("workload")), as_int(config.get("clipped_of_1000"))
+    shared = as_int(work.get("system_tokens"))
+    template = as_int(as_mapping(drive.get("calibration")).get("overhead"))
+    prompt, output = (as_mapping(work.get(kind)) for kind in ("prompt", "output"))
+    prompt_parts = [str(prompt.get("shape"))]
+    prompt_parts += [f"{shared:,} of a shared system message"] * bool(shared)
+    prompt_parts += [f"{template:,} of the chat template"] * bool(template)
+    parts = [f"prompt {as_int(prompt.get('mean')) + shared:,} tokens ({'; '.join(prompt_parts)})"]
+    parts += [f"output {as_int(output.get('mean')):,} tokens ({output.get('shape')})"]
+    context = as_int(work.get("max_model_len"))
+    parts += [f"{clipped} of 1,000 requests clipped to {context:,} tokens"] * bool(clipped)
+    return f"{work.get('name')}: {', '.join(parts)}" if prompt and output else ""
+
+
+def _pairs(values: Any) -> str:
+    return ", ".join(f"{key} {value}" for key, value in as_mapping(values).items())

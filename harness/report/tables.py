@@ -1,0 +1,353 @@
+"""The tables and cards of a report: rows of words, and how they look as text and as Markdown.
+
+A row is a dict from a column's head to its cell; all rows of a table have the columns of the first.
+The page renders the same rows with one macro.
+"""
+
+from __future__ import annotations
+
+import math
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from harness.measure.metrics import HEADLINES, LATENCIES
+from harness.measure.states import Status
+from harness.report.numbers import (
+    UNKNOWN,
+    Quantity,
+    as_float,
+    as_interval,
+    count_of,
+    decimal_places,
+    escape_markdown,
+    format_number,
+    format_rounded,
+)
+from harness.report.report_data import as_mapping, knee_figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.measure.result import Level
+    from harness.report.report_data import ReportData
+
+    Row = dict[str, str]
+
+STATISTICS: Final = ("p50", "p95", "p99")
+PARTS: Final = {
+    "queue": "Queue", "prefill": "Prefill", "rest": "Rest", "ttft": "Server",
+    "residual": "Residual", "client": "Client",
+}  # fmt: skip
+OBSERVED: Final = {"ttft": "TTFT", "queue": "Queue", "prefill": "Prefill"}
+TOOL_DIGITS: Final = 4  # one more than elsewhere: two tools are compared
+WIDTH: Final = 100  # characters of remarks in a terminal
+
+
+def markdown(rows: Sequence[Row], *texts: str) -> list[str]:
+    """Lines of a table, as Markdown: figures to the right, columns called `texts` to the left."""
+    if not rows:
+        return []
+    rule = (" --- |" if name in texts else " ---: |" for name in rows[0])
+    lines = [f"| {' | '.join(rows[0])} |", f"|{''.join(rule)}"]
+    return lines + [f"| {' | '.join(map(escape_markdown, row.values()))} |" for row in rows]
+
+
+def aligned(rows: Sequence[Row], escape: Callable[[str], str] = escape_markdown) -> list[str]:
+    """Lines of a table that reads well as it is and is Markdown too."""
+    lines = [list(rows[0]), *([escape(cell) for cell in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    padded = ([x.ljust(n) for x, n in zip(line, widths, strict=True)] for line in lines)
+    return [f"| {' | '.join(line)} |" for line in padded]
+
+
+def tiles(facts: ReportData) -> list[dict[str, str]]:
+    """The tiles below the headline."""
+    out = []
+    knee = facts.knee
+    if knee.holds:
+        fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
+        out.append({"name": "Holds", "value": count_of(knee.holds, "user"), "note": fails})
+    if knee.estimate is not None:
+        lo, hi = knee.ci95
+        note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
+        out.append(
+            {"name": "Best estimate", "value": count_of(knee.estimate, "user"), "note": note}
+        )
+    for name, figure in knee_figures(facts).items():
+        if figure.known:
+            value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
+            note = (
+                f"95% CI: {figure.interval}"
+                if figure.interval
+                else f"at {count_of(facts.measured_at, 'user')}"
+            )
+            out.append({"name": name, "value": value, "note": note})
+    if facts.status == Status.not_reached:
+        return out  # neither a peak nor a plateau was shown
+    result = facts.result
+    for name, found in (("Power knee", result.power), ("Throughput plateau", result.plateau)):
+        if found:
+            low, high = found.ci95
+            note = f"between {low:,} and {high:,}"
+            out.append({"name": name, "value": count_of(found.users, "user"), "note": note})
+    return out
+
+
+def level_rows(facts: ReportData) -> list[Row]:
+    """Every level held, in the order of the run."""
+    return [_level(facts, level) for level in facts.levels]
+
+
+def _level(facts: ReportData, level: Level) -> Row:
+    return _first_columns(level) | {
+        "Result": level.result,
+        **{
+            f"p95 {name}, ms": Quantity.of(level.latency(key), "p95", facts.limit_ms(key)).cell
+            for key, name in HEADLINES.items()
+        },
+        "Tokens/s": format_number(level.output_tokens_per_s),
+        "Goodput, req/s": format_number(level.goodput_per_s),
+        "n": f"{level.ttft_ms.n:,}",
+        "Failed": f"{level.n_failed:,}",
+        "Running": format_number(level.server.running_mean),
+        "Waiting": format_number(level.server.waiting_mean),
+        **_speculation(facts, level),
+        "Seconds": f"{level.seconds:.0f}",
+        "Purpose": level.purpose,
+        "Why": level.reason,
+    }
+
+
+def _speculation(facts: ReportData, level: Level) -> Row:
+    """With speculative decoding: the share of draft tokens accepted, and tokens per draft."""
+    if all(math.isnan(one.server.spec_acceptance) for one in facts.levels):
+        return {}
+    return {
+        "Drafts accepted": _share(level.server.spec_acceptance),
+        "Tokens per draft": format_number(level.server.spec_accepted_length),
+    }
+
+
+def _first_columns(level: Level) -> Row:
+    return {"#": str(level.index + 1), "Users": f"{level.users:,}"}
+
+
+def quantile_rows(facts: ReportData) -> list[dict[str, str]]:
+    """Each quantile at the knee with its sampling and instrument intervals, in ms."""
+    level = facts.result.at_knee
+    if level is None:
+        return []
+    rows = []
+    for key, metric in LATENCIES.items():
+        latency = level.latency(key)
+        for name in STATISTICS:
+            figure = Quantity.of(latency, name)
+            if figure.known:
+                rows.append(
+                    {
+                        "Quantile": f"{metric.name} {name}",
+                        "ms": figure.digits,
+                        "Sampling interval (95%)": figure.interval or UNKNOWN,
+                        "Instrument interval": _sharp(getattr(latency, f"{name}_instrument")),
+                    }
+                )
+    return rows
+
+
+def _sharp(pair: tuple[float, float]) -> str:
+    """With microseconds, because the bounds of the instrument are close together."""
+    lo, hi = pair
+    return UNKNOWN if lo != lo else f"{lo:,.3f} to {hi:,.3f}"  # noqa: PLR0124 - NaN
+
+
+def client_rows(facts: ReportData) -> list[dict[str, str]]:
+    """The quality of the load generator at each level."""
+    return [
+        _client(level)
+        for level in facts.levels
+        if level.client.cpu or level.client.instrument_share
+    ]
+
+
+def _client(level: Level) -> dict[str, str]:
+    client = level.client
+    return _first_columns(level) | {
+        "Instrument share": _share(max(client.instrument_share.values(), default=0)),
+        "Exact timestamps": _share(level.exact_share),
+        "Tokens per event": format_number(level.tokens_per_event),
+        "Stamped reads": _share(client.stamp_coverage),
+        "Turnaround, ms": format_number(client.turnaround_ms.mean),
+        "p99": format_number(client.turnaround_ms.p99),
+        "Max loop lag, ms": format_number(client.loop_lag_max_ms),
+        "Clock steps": str(client.clock_steps),
+        **{f"CPU {name}": _share(cores) for name, cores in client.cpu.items()},
+    }
+
+
+def _share(value: Any) -> str:
+    number = as_float(value)
+    return UNKNOWN if number != number else f"{number:.1%}"  # noqa: PLR0124 - NaN
+
+
+def mean_part(level: Level, key: str) -> tuple[float, float, float]:
+    """(mean, lower bound, upper bound) of one part, in ms."""
+    split = level.ttft_split
+    return (getattr(split, f"{key}_ms"), *as_interval(getattr(split, f"{key}_ms_bound")))
+
+
+def ttft_split(facts: ReportData) -> list[dict[str, str]]:
+    """The breakdown in ms, with bounds in parentheses where a value is not exact."""
+    rows = []
+    for level in facts.split:
+        split = level.ttft_split
+        decimals = max(decimal_places(mean_part(level, "client")[0]), 0)  # one for all: they add up
+        row = _first_columns(level) | {"n": f"{split.n:,}"}
+        for key, name in PARTS.items():
+            mean, lo, hi = (format_rounded(x, decimals) for x in mean_part(level, key))
+            row[name] = mean if lo == hi else f"{mean} ({lo} to {hi})"
+        rows.append(row | {"Exact": "yes" if split.exact else "no"})
+    return rows
+
+
+def ttft_buckets(facts: ReportData) -> list[dict[str, str]]:
+    """Quantiles of the parts, each as the histogram bucket in ms that contains it."""
+    rows = []
+    for level in facts.split:
+        split = level.ttft_split
+        held = {
+            f"{name} {q}": _bucket(getattr(split, f"{key}_{q}_ms_bucket"))
+            for q in ("p50", "p95")
+            for key, name in OBSERVED.items()
+        }
+        if any(value != UNKNOWN for value in held.values()):
+            rows.append(_first_columns(level) | held)
+    return rows
+
+
+def _bucket(pair: Any) -> str:
+    lo, hi = as_interval(pair)
+    if math.isnan(lo):
+        return UNKNOWN
+    return f"over {lo:,.10g}" if math.isinf(hi) else f"{lo:,.10g} to {hi:,.10g}"
+
+
+def ttft_traced(facts: ReportData) -> list[dict[str, str]]:
+    """Median and p95 in ms of the requests that have a trace; [] without traces."""
+    rows = []
+    for level in facts.used:
+        traced = level.ttft_traced
+        if traced is None:
+            continue
+        row = _first_columns(level) | {"Traced": f"{traced.n:,} of {traced.sent:,}"}
+        for key, name in PARTS.items():
+            middle, high = (format_number(getattr(traced, f"{key}_{q}_ms")) for q in ("p50", "p95"))
+            row[name] = f"{middle} / {high}"
+        rows.append(row)
+    return rows
+
+
+def ttft_split_note(facts: ReportData) -> str:
+    """How to read the breakdown of the mean TTFT."""
+    exact = [level for level in facts.split if level.ttft_split.exact]
+    text = (
+        "Server and client are the mean TTFT as each of them measures it, over the requests sent "
+        "between two scrapes of the server. The parts add up. Queue and prefill come from the "
+        "server. Rest is the remainder of its TTFT: tokenizing, and the way to the engine and "
+        "back. Residual is what the client measures beyond it: network, HTTP, and reading the "
+        "request."
+    )
+    if len(exact) < len(facts.split):
+        text += (
+            " If requests were in flight at a scrape, server and client count different requests, "
+            "and the true mean lies within the bounds (whiskers). A level that began and ended "
+            "with an empty server has no bounds."
+        )
+    return text
+
+
+class ToolTable(NamedTuple):
+    """Our figures and those of another tool at one level."""
+
+    title: str
+    remarks: list[str]
+    rows: list[Row]
+
+
+def tool_comparisons(facts: ReportData) -> list[ToolTable]:
+    """One table per level; for a search, only that of the level that represents the knee."""
+    found = []
+    for tool in (facts.result.compat or {}).values():
+        level_rows = [as_mapping(level) for level in as_mapping(tool).get("levels") or []]
+        here = [level for level in level_rows if level.get("users") == facts.measured_at]
+        if facts.searched and here:
+            level_rows = here
+        found += [_beside(tool, level) for level in level_rows]
+    return found
+
+
+def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
+    users, n, left = (int(level.get(key) or 0) for key in ("users", "requests", "left_out"))
+    remarks = [str(tool.get("note") or "")]
+    if left:
+        remarks.insert(
+            0,
+            f"{count_of(left, 'request')} sent before the level had settled are in neither column; "
+            "the tool counts them.",
+        )
+    if level.get("approximate"):
+        remarks.append(f"Approximate: {level['approximate']}.")
+    return ToolTable(
+        f"Beside {tool.get('title')} {tool.get('version')}: {count_of(users, 'user')}, "
+        f"{count_of(n, 'request')}",
+        [text for text in remarks if text],
+        [_row(row) for row in level.get("rows") or []],
+    )
+
+
+def _row(row: dict[str, Any]) -> Row:
+    what = " ".join(filter(None, [str(row.get("name")), str(row.get("statistic") or "")]))
+    our_value, their_value = (tool_number(as_float(row.get(key))) for key in ("ours", "theirs"))
+    return {
+        "In its words": f"{what}, {row.get('unit')}",
+        "Ours": our_value,
+        "Theirs": their_value,
+        "Why they differ": str(row.get("why") or "no difference"),
+    }
+
+
+def tool_number(value: float) -> str:
+    """`383.8`, `48.36`, `1,041`, `inf`."""
+    if math.isnan(value):
+        return UNKNOWN
+    if math.isinf(value):
+        return "inf"
+    size = math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:,.{max(TOOL_DIGITS - 1 - size, 0)}f}"
+
+
+def tools_as_text(tables: list[ToolTable]) -> list[str]:
+    """Lines for a terminal."""
+    lines = []
+    for table in tables:
+        rows = [("", "ours", "theirs", "why they differ"), *(row.values() for row in table.rows)]
+        cells = [list(row) for row in rows]
+        wide = [max(len(row[i]) for row in cells) for i in range(3)]
+        lines += ["", f"{table.title}."]
+        lines += [
+            f"  {what:<{wide[0]}}  {ours:>{wide[1]}}  {theirs:>{wide[2]}}  {why}".rstrip()
+            for what, ours, theirs, why in cells
+        ]
+        for text in table.remarks:
+            lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return lines
+
+
+def tools_as_markdown(tables: list[ToolTable]) -> list[str]:
+    """Lines of a section for each."""
+    lines = []
+    for table in tables:
+        lines += ["", f"**{escape_markdown(table.title)}**", ""]
+        lines += markdown(table.rows, "In its words", "Why they differ")
+        lines += ["", *map(escape_markdown, table.remarks)]
+    return lines

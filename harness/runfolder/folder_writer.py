@@ -1,0 +1,160 @@
+"""Writes a run folder so that a crash, a kill or a full disk loses as little as possible.
+
+Appended data goes to the kernel at once, in a single write: nothing is buffered in the process. A
+write that does not fit on the disk is rolled back, so a file contains complete frames or lines
+only. Final files are written under a temporary name and renamed: they are complete or absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from harness.errors import RunFolderError
+from harness.runfolder.json_files import plain, to_json
+from harness.runfolder.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+class RunFolder:
+    """A directory with the files of `names`. `secrets` are values that no file may contain."""
+
+    def __init__(
+        self, path: Path, secrets: Iterable[str] = (), say: Callable[[str], None] = _say
+    ) -> None:
+        """Use an existing folder; `create` makes a new one. `say` prints a line for the user."""
+        self.path = path
+        self.secrets = tuple(secrets)
+        self.say = say
+
+    @classmethod
+    def create(
+        cls, path: Path | str, secrets: Iterable[str] = (), say: Callable[[str], None] = _say
+    ) -> RunFolder:
+        """Create the folder. Raises RunFolderError if it is not empty or cannot be created."""
+        path = Path(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise RunFolderError(
+                    f"the output folder {path} exists and is not empty: expected a new one, so "
+                    "that no earlier run is overwritten; try another --out."
+                )
+        except OSError as error:
+            raise RunFolderError(
+                f"the output folder {path} cannot be made ({error.strerror}): expected a place "
+                "where this user may write; try another --out."
+            ) from error
+        return cls(path, secrets, say)
+
+    def append_to(self, name: str) -> AppendFile:
+        """Open a file for appending; create it if it is missing."""
+        return AppendFile(self.path / name, self.say)
+
+    def lines(self, name: str) -> JsonLines:
+        """Open a JSON-lines file for appending."""
+        return JsonLines(self.append_to(name), self.secrets)
+
+    def write(self, name: str, data: bytes | str) -> None:
+        """Write a final file: under a temporary name, synced to disk, then renamed."""
+        with self.replacing(name) as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+
+    @contextlib.contextmanager
+    def replacing(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file that becomes `name` if the block succeeds and is deleted otherwise.
+
+        Raises RunFolderError if it cannot be written.
+        """
+        temporary = None
+        try:
+            handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.path)
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            Path(temporary).replace(self.path / name)
+            temporary = None
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path / name} cannot be written ({error.strerror}): expected room on the "
+                "disk and the right to write; make room and run `vllm-harness report` on it."
+            ) from error
+        finally:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a final JSON file without secrets; infinities as "inf", NaN as null."""
+        self.write(name, to_json(redact(plain(value), self.secrets), indent=True) + b"\n")
+
+
+class AppendFile:
+    """Appends pieces completely or not at all. A full disk is reported once; the run continues."""
+
+    def __init__(self, path: Path, say: Callable[[str], None] = _say) -> None:
+        """Open or create `path`. Raises RunFolderError."""
+        self.path = path
+        self.unwritten = 0  # pieces that did not fit
+        self._say = say
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise RunFolderError(
+                f"{path} cannot be opened ({error.strerror}): expected a folder where this user "
+                "may write; try another --out."
+            ) from error
+
+    def append(self, data: bytes, pieces: int = 1) -> bool:
+        """Write all of `data`, which contains `pieces` pieces, or roll back and count them."""
+        size = os.fstat(self._fd).st_size
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            # Roll back a partial write: a reader would take the rest of it for damage, and the next
+            # piece would be appended to it.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, size)
+            if not self.unwritten:
+                self._say(
+                    f"{self.path} cannot be written ({error.strerror}): the run goes on, what "
+                    "does not fit is counted; make room on the disk."
+                )
+            self.unwritten += pieces
+            return False
+        return True
+
+    def close(self) -> None:
+        """Sync to disk and close; safe to repeat."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+
+class JsonLines:
+    """One JSON object per line: dicts or dataclasses."""
+
+    def __init__(self, file: AppendFile, secrets: Iterable[str] = ()) -> None:
+        self.file = file
+        self._secrets = tuple(secrets)
+
+    def append(self, value: Any) -> None:
+        self.file.append(to_json(redact(plain(value), self._secrets)) + b"\n")
+
+    def close(self) -> None:
+        self.file.close()

@@ -1,0 +1,247 @@
+"""A run folder as Arrow tables and pandas frames; docs/run-folder.md describes the columns.
+
+Missing values are null, never a special number, and a failed request's latencies are infinite.
+Importing pandas takes half a second, so it is imported when the first frame is requested.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import inf, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.measure.metrics import GAPS, LATENCIES, Observations, event_gaps, itl
+from harness.measure.records.record_table import OUTCOMES, concat_tables
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.samples import GpuSample
+from harness.measure.typed_json import to_json
+from harness.runfolder import names
+from harness.runfolder.folder_reader import (
+    check_folder,
+    read_gpu,
+    read_pieces,
+    read_result,
+    read_server,
+)
+from harness.runfolder.json_files import flat
+from harness.runfolder.parquet import WINDOW_FIELDS, Levels, level_rows
+from harness.runfolder.record_tables import Damage, TableBuilder
+from harness.runfolder.server_lines import NUMBER_FIELDS
+from harness.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from harness.measure.records.record_table import RecordTable
+    from harness.measure.result import Result
+    from harness.runfolder.record_tables import TablePart
+
+    Floats = NDArray[np.float64]
+
+COUNTS: Final = ("planned_tokens", "prompt_tokens", "output_tokens", "cached_tokens")
+LEVELS: Final = {  # the first columns of `levels`, and what levels.jsonl calls them
+    "level": "index", "users": "users", "purpose": "purpose",
+    "started_at": "chosen_ns", "settled_at": "settled_ns", "ended_at": "end_ns",
+}  # fmt: skip
+READINGS: Final = tuple(f.name for f in fields(GpuSample) if f.name != "at_ns")
+
+
+@dataclass(frozen=True)
+class RunFrames:
+    """One run folder; each frame is read on first access."""
+
+    path: Path
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row per request; from the records if a killed run left no parquet file."""
+        file = self.path / names.PARQUET
+        if file.exists():
+            return _frame(pq.read_table(file))
+        return self._joined(lambda piece, levels: requests_of([piece], levels))
+
+    @cached_property
+    def tokens(self) -> pd.DataFrame:
+        """One row per token-bearing event, and per token that a failed request did not deliver."""
+        return self._joined(lambda piece, levels: tokens_of(piece.table, levels))
+
+    @cached_property
+    def levels(self) -> pd.DataFrame:
+        """One row per level, with its figures from the result."""
+        known = self._figures()
+        rows = [
+            {name: step.get(key) for name, key in LEVELS.items()}
+            | {
+                key: {None: nan, "inf": inf}.get(value, value)
+                for key, value in flat(known.get(step["index"], {})).items()
+                if key not in (*LEVELS.values(), *WINDOW_FIELDS, "start_ns")
+            }
+            for step in level_rows(self.path)
+        ]
+        return _timed(rows, LEVELS, ("started_at", "settled_at", "ended_at"))
+
+    @cached_property
+    def server(self) -> pd.DataFrame:
+        """One row per scrape of the server's metrics."""
+        return _timed([
+            {"at": s.at_ns}
+            | {n: getattr(s, n) for n in NUMBER_FIELDS}
+            | flat({"finished": s.finished})
+            for s in read_server(self.path, Damage())
+        ], ("at", *NUMBER_FIELDS))  # fmt: skip
+
+    @cached_property
+    def gpu(self) -> pd.DataFrame:
+        samples = read_gpu(self.path, Damage())
+        rows = [{"at": s.at_ns} | flat({n: getattr(s, n) for n in READINGS}) for s in samples]
+        return _timed(rows, ("at", *READINGS))
+
+    @cached_property
+    def result(self) -> Result | None:
+        """The result; None if the run was killed before it was written. Raises RunFolderError."""
+        return read_result(self.path)
+
+    def _figures(self) -> dict[int, dict[str, Any]]:
+        return {level.index: to_json(level) for level in self.result.levels} if self.result else {}
+
+    def _joined(self, of: Callable[[TablePart, Levels], pa.Table]) -> pd.DataFrame:
+        levels, pieces = Levels(self.path), read_pieces(self.path, Damage())
+        tables = [of(piece, levels) for piece in (TableBuilder().piece(), *pieces)]
+        return _frame(pa.concat_tables(tables))
+
+
+def open_run(path: Path | str) -> RunFrames:
+    """Open a run folder. Raises RunFolderError if it is none."""
+    check_folder(Path(path))
+    return RunFrames(Path(path))
+
+
+def requests_of(pieces: Sequence[TablePart], levels: Levels) -> pa.Table:
+    """Build the table of requests.parquet, one row per request."""
+    table = concat_tables([piece.table for piece in pieces])
+    is_open, some, at = table.is_open, table.counts > 0, np.append(table.at_ns, -1)
+    errors = [error for piece in pieces for error in piece.errors]
+    sent = np.repeat(table.sent_ns, table.counts)
+    offsets = _all(pa.int32(), table.offsets.astype(np.int32))
+
+    def lists(values: NDArray[np.int64]) -> pa.Array:
+        return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
+
+    return _table({
+        **{name: getattr(table, name) for name in ("worker", "number", "user")},
+        **levels.place(table.sent_ns),
+        "scheduled_at": table.scheduled_ns,
+        "sent_at": table.sent_ns,
+        "first_token_at": np.where(some, at[table.offsets[:-1]], -1),
+        "last_token_at": np.where(some, at[table.offsets[1:] - 1], -1),
+        "done_at": np.where(is_open, -1, table.done_ns),
+        **{
+            row.field: _latency(row.observe(table), table, age=row.at_age)
+            for key, row in LATENCIES.items() if key not in GAPS
+        },
+        "connect_ms": np.where(table.connect_ns > 0, table.connect_ns, nan),
+        "outcome": np.where(is_open, Outcome.open, np.array(OUTCOMES)[table.outcome]),
+        "error": ["" if cut else error for cut, error in zip(is_open, errors, strict=True)],
+        "finish_reason": [reason for piece in pieces for reason in piece.reasons],
+        "status": np.where(table.status > 0, table.status, -1),
+        **{name: getattr(table, name) for name in COUNTS},
+        "token_at_ns": lists(table.at_ns - sent),
+        "token_not_before_ns": lists(table.not_before_ns - sent),
+        "tokens": lists(table.tokens),
+    })  # fmt: skip
+
+
+def tokens_of(table: RecordTable, levels: Levels) -> pa.Table:
+    """Build one row per event, then one, infinitely late, per token not delivered."""
+    # `gaps` has the gaps between events first (gap i ends at event `ends[i]`), then an infinite one
+    # for each token that a failed request did not deliver. A request's first event ends no gap,
+    # so the gaps are scattered into an array of NaN with a row for each event.
+    gaps, ends = itl(table), event_gaps(table).end
+    lost = gaps.row[len(ends) :]
+    at, row = np.append(table.at_ns, gaps.at_ns[len(ends) :]), table.request_of_event
+    gap_ns = np.append(np.full(len(table.at_ns), nan), gaps.ns[len(ends) :])
+    gap_ns[ends] = gaps.ns[: len(ends)]
+    exact = np.append(table.at_ns == table.not_before_ns, lost < 0)
+    known = np.arange(len(exact)) < len(table.at_ns)
+    return _table({
+        **{name: getattr(table, name)[np.append(row, lost)] for name in ("worker", "number")},
+        **levels.place(at),
+        "at": at,
+        "gap_ms": gap_ns,
+        "tokens": np.append(table.tokens, 0 * lost),
+        "exact": _array(pa.bool_(), np.packbits(exact, bitorder="little"), known),
+    })  # fmt: skip
+
+
+def _latency(seen: Observations, table: RecordTable, *, age: bool = False) -> Floats:
+    """Return whole ns by row; NaN: undefined, or only the age of an unfinished request is known."""
+    ns = np.full(len(table), nan)
+    ns[seen.row] = np.where(seen.only_age & (not age), nan, seen.ns)
+    return np.asarray(np.rint(ns))
+
+
+def _table(columns: dict[str, Any]) -> pa.Table:
+    """Build a table; negative numbers, NaN and "" become null. `..._ms` columns are given in ns."""
+    arrays = {}
+    for name, values in columns.items():
+        if isinstance(values, pa.Array):
+            arrays[name] = values
+        elif name.endswith("_ms"):
+            arrays[name] = _array(pa.float64(), values / MS, ~np.isnan(values))
+        elif isinstance(values, list) or values.dtype.kind == "U":
+            texts = [str(text).encode() for text in values]
+            ends = np.cumsum([0, *map(len, texts)])
+            some = np.array([bool(text) for text in texts], bool)
+            arrays[name] = _array(pa.string(), ends.astype(np.int32), some, b"".join(texts))
+        else:
+            kind = pa.timestamp("ns", "UTC") if name.endswith("at") else pa.int64()
+            arrays[name] = _array(kind, values.astype(np.int64), values >= 0)
+    return pa.table(arrays)
+
+
+def _all(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
+    return _array(kind, values, np.ones(len(values), bool))
+
+
+def _array(
+    kind: pa.DataType, values: NDArray[Any], some: NDArray[np.bool_], *rest: bytes
+) -> pa.Array:
+    """Build an array that is null where not `some`.
+
+    `values` must have the memory layout of `kind`; for text they are its offsets, and `rest` is the
+    text's bytes.
+    """
+    # Not `pa.array`: it imports pandas (half a second) to check for types of pandas.
+    there = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
+    buffers = [pa.py_buffer(each) for each in (np.ascontiguousarray(values), *rest)]
+    return pa.Array.from_buffers(kind, len(some), [there, *buffers])
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    # pandas' nullable types: with the default ones, integers with a null become floats
+    import pandas as pd  # noqa: PLC0415 - as above
+
+    kinds = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    return table.to_pandas(types_mapper=kinds.get)
+
+
+def _timed(
+    rows: list[dict[str, Any]], first: Iterable[str], times: Sequence[str] = ("at",)
+) -> pd.DataFrame:
+    """Build a frame that has the columns `first` even without rows."""
+    import pandas as pd  # noqa: PLC0415 - as above
+
+    frame = pd.DataFrame(rows)
+    frame = frame.reindex(columns=[*dict.fromkeys([*first, *frame.columns])])
+    for name in times:
+        frame[name] = pd.to_datetime(frame[name], utc=True).astype("datetime64[ns, UTC]")
+    return frame

@@ -1,0 +1,80 @@
+"""What a load-sending process must know: plain data that travels as JSON and holds no secret."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.load.lengths import Lengths
+from harness.load.tokens import Calibration
+from harness.load.workloads import Workload
+from harness.server.access import TargetAccess
+from harness.server.address import Address
+from harness.units import SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class DriveOptions:
+    """One target and what is sent to it. Durations in ns.
+
+    The API key is named, not held: each process reads the environment variable `key_source`.
+    """
+
+    url: str  # the server's root, without /v1
+    model: str
+    workload: Workload
+    seed: int = 1
+    calibration: Calibration = field(default_factory=Calibration)
+    fixed_length: bool = True  # send ignore_eos and min_tokens: outputs of exactly the length
+    continuous_usage: bool = True  # ask for token counts in every event
+    final_usage: bool = True  # ask for token counts at the end
+    key_source: str = ""  # environment variable; "": no key
+    ca_file: str = ""
+    insecure: bool = False
+    connect_ns: int = 10 * SECOND
+    first_token_ns: int = 120 * SECOND  # from sent
+    idle_ns: int = 60 * SECOND  # between two reads of a stream
+    total_ns: int = 600 * SECOND  # from sent to done
+    requests: int = -1  # send so many in all, over all processes; -1: no limit
+    processes: int = 1
+    run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
+    request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
+    run_id: str = ""  # makes this run's prompts its own; "": those of the seed
+
+    @property
+    def api_key(self) -> str:
+        """The key's value, from the environment."""
+        return os.environ.get(self.key_source, "") if self.key_source else ""
+
+    def access(self) -> TargetAccess:
+        """The same target, for single questions to it. Raises ConfigError for a bad URL."""
+        return TargetAccess(
+            Address.parse(self.url),
+            self.api_key,
+            self.key_source,
+            Path(self.ca_file) if self.ca_file else None,
+            self.insecure,
+            self.connect_ns,
+            self.first_token_ns,
+        )
+
+    def quota(self, worker: int) -> int:
+        """How many of `requests` are this worker's; -1: no limit."""
+        if self.requests < 0:
+            return -1
+        share, rest = divmod(self.requests, self.processes)
+        return share + (worker < rest)
+
+    def to_json(self) -> dict[str, Any]:
+        """Nested plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> DriveOptions:
+        """The inverse of `to_json`."""
+        work = dict(data["workload"])
+        work |= {part: Lengths(**work[part]) for part in ("prompt", "output")}
+        nested = {"workload": Workload(**work), "calibration": Calibration(**data["calibration"])}
+        return cls(**{**data, **nested})

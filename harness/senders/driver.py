@@ -1,0 +1,185 @@
+"""One process's sender: its reader, its request numbers, its pace, and where its records go.
+
+Records do not pass through it: the reader's decoder appends them to the run folder, where this
+machine sees it, and sends them to the master. Without a master they come back to `put`.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+
+from harness.errors import MeasurementInvalid
+from harness.load.plan import plan, seeded_random
+from harness.measure.records.request_record import Outcome, request_id
+from harness.reader.client_connection import Place
+from harness.reader.clock import CLOCK
+from harness.reader.raw_batch import Output
+from harness.reader.reader import Exchange, Limits, Reader
+from harness.runfolder import names
+from harness.senders.request_body import request_bytes
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.load.plan import RequestSpec
+    from harness.measure.records.request_record import RequestRecord
+    from harness.senders.drive_options import DriveOptions
+
+LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
+MOST_STAGGER_S: Final = 10.0
+START_S: Final = 0.001  # from one user's start to the next's: a start costs half of it
+SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
+
+
+class Driver:
+    """Sends requests for any number of users. Numbers count from 0 without gaps."""
+
+    def __init__(
+        self,
+        options: DriveOptions,
+        worker: int,
+        put: Callable[[list[RequestRecord]], None] | None = None,
+        master: tuple[str, int, str] | None = None,
+    ) -> None:
+        """`worker`: Locust's index of this process, 0 of the only one.
+
+        `put` takes records and parts on this loop; or they go to the `master` (host, port, and this
+        worker's id there).
+        """
+        self.options = options
+        self.worker = worker
+        self.issued = 0  # requests begun
+        self.users = 0
+        self.mean_s = 0.0  # service time, smoothed
+        self.on_trouble: Callable[[str], None] = lambda _: None
+        self._put, self._master = put, master
+        self._ended_before = 0  # by readers before this one
+        self._next_start_s = 0.0
+        self._access = options.access()
+        self._reader: Reader | None = None
+        self._ready = False  # the first reader runs, or ran
+        self._figures: dict[str, Any] = {}
+        self._trouble = ""
+
+    @property
+    def ended(self) -> int:
+        """Whole records that are where records go."""
+        return self._ended_before + (self._reader.link.ended if self._reader is not None else 0)
+
+    @property
+    def trouble(self) -> str:
+        """Why what was recorded must not be believed; "" as long as it may."""
+        return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
+
+    def new_user(self) -> int:
+        """A number for a user, unique in this process."""
+        self.users += 1
+        return self.users - 1
+
+    def stagger_s(self, user: int) -> float:
+        """How long a new user waits before its first request.
+
+        Locust starts a second's users at once; without this they would stay in lockstep and each
+        level would begin with a wave. Spread over about one service time they come as they will,
+        and never so many at once that starting them keeps this process from its reads.
+        """
+        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S)
+        drawn = window * seeded_random(self.options.seed, "stagger", self.worker, user).random()
+        now = time.monotonic()
+        self._next_start_s = max(self._next_start_s, now) + START_S
+        return max(drawn, self._next_start_s - now)
+
+    def next_spec(self) -> RequestSpec | None:
+        """What the next request asks for; None when the run's requests are all begun."""
+        quota = self.options.quota(self.worker)
+        if 0 <= quota <= self.issued:
+            return None
+        o = self.options
+        return plan(o.workload, o.seed, self.worker, self.issued, o.calibration, run_id=o.run_id)
+
+    def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
+        """Send one request and block this greenlet until it has ended; its record follows."""
+        reader = self.start()
+        number, self.issued = self.issued, self.issued + 1
+        name = request_id(self.options.run_id, self.worker, number)
+        told = name if self.options.request_ids else ""
+        data = request_bytes(self.options, self._access, api, spec, told)
+        sent = reader.request(data, number, user, spec.output_tokens)
+        if sent.outcome is Outcome.ok:
+            weight = SMOOTHING if self.mean_s else 1.0
+            self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)
+        return sent
+
+    def start(self) -> Reader:
+        """The process's one reader, created when it is first asked for: never before a fork.
+
+        Everybody waits until all of it runs. Raises MeasurementInvalid when its decoder does not.
+        """
+        reader = self._reader
+        if reader is None:
+            o, address = self.options, self._access.address
+            tls = self._access.tls_context() if address.tls else None
+            place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
+            limits = Limits(o.first_token_ns, o.idle_ns, o.total_ns)
+            reader = Reader(self.worker, self._put, place, limits, output=self._output())
+            reader.link.on_trouble = self._on_trouble
+            self._reader = reader
+        if not reader.link.ready():
+            raise MeasurementInvalid(reader.link.trouble)
+        self._ready = True
+        return reader
+
+    def _on_trouble(self, sentence: str) -> None:
+        self.on_trouble(sentence)  # as it is then: it may be set after the start
+
+    def _output(self) -> Output:
+        """For the decoder. Only where the master's run folder is seen does it write a file."""
+        o, folder = self.options, Path(self.options.run_folder)
+        shared = o.run_folder and (folder / names.RUN).is_file()
+        file = str(folder / names.records(self.worker)) if shared else ""
+        secrets = (o.api_key,) if o.api_key else ()
+        return Output(file, secrets, self.worker, o.run_id, self._master)
+
+    def missing(self) -> dict[int, int]:
+        """Requests of this process without a record."""
+        lost = self.issued - self.ended
+        return {self.worker: lost} if lost else {}
+
+    @property
+    def known_ns(self) -> int:
+        """All that happened in this process before this instant is where records go.
+
+        0: it is not ready yet.
+        """
+        if self._reader is not None:
+            return self._reader.known_ns
+        return CLOCK.now_ns() if self._ready else 0
+
+    def figures(self) -> dict[str, Any]:
+        """What this process says about its own measuring: the reader's figures."""
+        if self._reader is not None:
+            self._figures = self._reader.figures()
+        return self._figures
+
+    def close(self) -> None:
+        """Stop the reader; what is open becomes `cancelled`. Harmless when repeated."""
+        if self._reader is not None:
+            self.figures()
+            self._reader.close()
+            self._trouble = self.trouble
+            self._ended_before, self._reader = self.ended, None
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every request begun is recorded; call it when no user runs any more."""
+        until = time.monotonic() + timeout_s
+        while self._reader is not None and not self.trouble:
+            flushed = self._reader.flush(until - time.monotonic())
+            if (flushed and self.ended >= self.issued) or time.monotonic() >= until:
+                break
+            gevent.sleep(0.02)
+        return self.ended >= self.issued

@@ -1,0 +1,79 @@
+"""Before the load: what the target accepts, and how many words make a token there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from harness.load.tokens import Calibration, calibrate
+from harness.server.http_exchange import fetch
+from harness.server.probe import Capabilities, probe
+
+if TYPE_CHECKING:
+    from harness.senders.drive_options import DriveOptions
+    from harness.server.access import TargetAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Options as they will be used, and what is known of the target."""
+
+    options: DriveOptions
+    capabilities: Capabilities
+
+
+def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> Prepared:
+    """Fill in the model, its context, what the server accepts, and the calibration of prompts.
+
+    Sends at most a few requests of one or two tokens. Raises ServerUnreachable or ConfigError.
+    """
+    access = options.access()
+    api = options.workload.api
+    known = capabilities or probe(access, api, options.model or None)
+    ready = replace(
+        options,
+        url=known.url,
+        model=known.model,
+        workload=replace(options.workload, max_model_len=known.max_model_len or 0),
+        fixed_length=known.fixed_length,
+        continuous_usage=known.continuous_usage,
+        final_usage=known.final_usage,
+    )
+    if not ready.workload.token_ids:
+        ready = replace(ready, calibration=_calibrated(access, known))
+    return Prepared(ready, known)
+
+
+def _calibrated(access: TargetAccess, known: Capabilities) -> Calibration:
+    """By /tokenize, else by the usage of two tiny requests; one word a token if neither says."""
+    try:
+        return calibrate(lambda text: _count(access, known, text))
+    except LookupError:
+        return Calibration()
+
+
+def _count(access: TargetAccess, known: Capabilities, text: str) -> int:
+    """Tokens of a prompt of `text`, chat template included. Raises LookupError if unknown."""
+    if known.tokenize:
+        answer = fetch(access, "/tokenize", {"model": known.model, **_prompt(known.api, text)})
+        count = _field(answer.json(), "count")
+        if answer.status == 200 and count is not None:  # noqa: PLR2004 - HTTP
+            return count
+    path = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}[known.api]
+    body = {"model": known.model, "max_tokens": 1, **_prompt(known.api, text)}
+    usage = _field(fetch(access, path, body).json(), "usage", "prompt_tokens")
+    if usage is None:
+        raise LookupError(path)
+    return usage
+
+
+def _prompt(api: str, text: str) -> dict[str, Any]:
+    if api == "chat":
+        return {"messages": [{"role": "user", "content": text}]}
+    return {"prompt": text}
+
+
+def _field(value: object, *keys: str) -> int | None:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, int) else None

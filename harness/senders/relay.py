@@ -1,0 +1,167 @@
+"""What a worker and the master tell each other, and the orderly end of a distributed run.
+
+Records do not pass here: each worker's decoder sends them to the master (`masterstream`). The
+worker says once a second what it has begun, how it fares, and whether its decoder is lost.
+
+Locust's own end of a run sends "quit" and waits half a second: records would be lost. So before it,
+the master says FINISH to each worker; the worker lets its users retire (or cuts them off after
+`drain_s`), waits until every record has arrived, and answers FINISHED.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+from gevent.event import Event
+from locust.runners import STATE_MISSING
+
+from harness.reader.transport import ACK, BEAT, RECORDS, Beat, Inbox, RecordBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from locust.env import Environment
+    from locust.rpc import Message
+    from locust.runners import MasterRunner, WorkerRunner
+
+    from harness.measure.records.request_record import RequestRecord
+    from harness.senders.driver import Driver
+
+logger = logging.getLogger(__name__)
+
+FINISH: Final = "harness_finish"  # master -> worker: {"drain_s": seconds}
+FINISHED: Final = "harness_finished"  # worker -> master: {"worker": index}
+TICK_S: Final = 0.2
+BEAT_S: Final = 1.0
+FLUSH_S: Final = 15.0  # how long records may take to arrive at the end of a run
+
+
+class WorkerRelay:
+    """The worker's end."""
+
+    def __init__(self, runner: WorkerRunner, driver: Driver) -> None:
+        """`driver` is this process's; `begin` replaces it."""
+        self.runner = runner
+        self._tell = Event()
+        self.begin(driver)
+        runner.register_message(FINISH, self._finish, concurrent=True)
+        self._greenlet = gevent.spawn(self._loop)
+
+    def begin(self, driver: Driver) -> None:
+        """From now on the beats are of this driver, whose numbers count from 0."""
+        self.driver = driver
+        driver.on_trouble = self.tell
+        self._run = driver.options.run_id
+
+    def tell(self, _: str = "") -> None:
+        """Let the master know at once how it stands."""
+        self._tell.set()
+
+    def close(self) -> None:
+        """Stop sending."""
+        self._greenlet.kill(block=False)
+
+    def flush(self, timeout_s: float = FLUSH_S) -> None:
+        """Wait until the master has everything, or for so long."""
+        self.driver.flush(timeout_s)
+        self._beat()
+
+    def _loop(self) -> None:
+        while True:
+            self._beat()
+            self._tell.wait(BEAT_S)
+            self._tell.clear()
+
+    def _beat(self) -> None:
+        driver = self.driver
+        beat = Beat(
+            run=self._run,
+            worker=driver.worker,
+            issued=driver.issued,
+            figures=driver.figures(),
+            trouble=driver.trouble,
+        )
+        try:
+            self.runner.send_message(BEAT, dict(beat))
+        except Exception:  # Locust's RPCError among others: the next one comes
+            logger.debug("A beat could not be sent.", exc_info=True)
+
+    def _finish(self, environment: Environment, msg: Message) -> None:
+        retire_users(environment, msg.data["drain_s"])
+        self.flush()
+        counted: dict[str, Any] = {}  # Locust's own last report may be on its way when it ends
+        environment.events.report_to_master.fire(client_id=self.runner.client_id, data=counted)
+        self.runner.send_message("stats", counted)
+        environment.stop_timeout = 0.0  # nobody is left: Locust need not wait once more
+        self.runner.send_message(FINISHED, {"worker": self.driver.worker})
+
+
+class MasterRelay:
+    """The master's end: hands every record of every worker to `deliver`, once."""
+
+    def __init__(
+        self,
+        runner: MasterRunner,
+        deliver: Callable[[list[RequestRecord]], None],
+        store: Callable[[int, list[RequestRecord]], None],
+    ) -> None:
+        """`store` gets what no decoder writes."""
+        self.runner = runner
+        self._deliver, self._store = deliver, store
+        self.begin("")
+        self._finished: set[str] = set()
+        self._change = Event()
+        runner.register_message(RECORDS, self._take)
+        runner.register_message(BEAT, self._beat)
+        runner.register_message(FINISHED, self._worker_finished)
+
+    def begin(self, run: str) -> None:
+        """From now on the records of this run, and of no other."""
+        self.inbox = Inbox(self._deliver, self._store, run)
+
+    def finish(self, drain_s: float, n_dead: Callable[[], int]) -> None:
+        """Let every worker end its requests and deliver its records.
+
+        Blocks the calling greenlet until all have but the `n_dead` that cannot, at most `drain_s`
+        and twice FLUSH_S: a worker that gives up on some of its records after FLUSH_S still says
+        so.
+        """
+        self._finished.clear()
+        asked = [c.id for c in self.runner.clients.all if c.state != STATE_MISSING]
+        for client_id in asked:
+            self.runner.send_message(FINISH, {"drain_s": drain_s}, client_id)
+        until = time.monotonic() + drain_s + 2 * FLUSH_S
+        while self._awaited(asked, n_dead()) and time.monotonic() < until:
+            self._change.clear()
+            self._change.wait(TICK_S)
+
+    def _awaited(self, asked: list[str], n_dead: int) -> bool:
+        clients, waiting = self.runner.clients, set(asked) - self._finished
+        alive = any(c in clients and clients[c].state != STATE_MISSING for c in waiting)
+        return alive and len(waiting) > n_dead
+
+    def _take(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
+        data: dict[str, Any] = msg.data
+        taken = self.inbox.take(RecordBatch(**data))  # type: ignore[typeddict-item]
+        self.runner.send_message(ACK, {"taken": taken}, data["stream"])
+
+    def _beat(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
+        self.inbox.beat(msg.data)
+
+    def _worker_finished(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
+        self._finished.add(msg.node_id)
+        self._change.set()
+
+
+def retire_users(environment: Environment, drain_s: float) -> None:
+    """Let this process's users end their request and leave; cut off what is left after `drain_s`.
+
+    A request that is cut off becomes a `cancelled` record.
+    """
+    runner = environment.runner
+    if runner is not None and runner.user_count:
+        environment.stop_timeout = drain_s
+        runner.stop_users(runner.user_classes_count)

@@ -1,0 +1,132 @@
+"""The API servers' CPU in simulated time: each is a single-server queue, first come, first served.
+
+A request costs CPU before the engine sees it, an event before the client does. A process that falls
+behind finds the tokens of several steps waiting and sends one event per stream for all of them, as
+vLLM does: waiting events are merged, so a queue holds at most one batch of events.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.engine.config import EngineConfig
+    from harness.engine.scheduler import Sequence, StepPlan
+
+
+@dataclass(slots=True, eq=False)
+class EventBatch:
+    """The tokens of one or several engine steps, to be sent as `events` events."""
+
+    came_ns: int
+    events: int
+    steps: int = 1
+    first: list[Sequence] = field(default_factory=list)
+    finished: list[Sequence] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class ApiServer:
+    """One API server."""
+
+    free_ns: int = 0
+    streams: set[int] = field(default_factory=set)  # requests that decode
+    queue: deque[tuple[int, int] | EventBatch] = field(
+        default_factory=deque
+    )  # (sent, number) or events
+    waiting: EventBatch | None = None  # the batch in the queue
+    ends: array[int] = field(default_factory=lambda: array("q"))  # send time of each step's tokens
+
+
+class FrontEnd:
+    """`request` and `step` queue work, `work` does it; requests go to the processes in turn."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.processes = [ApiServer() for _ in range(config.api_server_count)]
+        self.cpu_ns = 0
+        # a heap of (ready, sent, number): requests that the engine may take
+        self.ready: list[tuple[int, int, int]] = []
+        self.taken: dict[int, int] = {}  # number -> when its process began with it: vLLM's arrival
+
+    @property
+    def costs(self) -> bool:
+        """Whether anything costs CPU here at all."""
+        return bool(self.config.front_request_ns or self.config.front_event_ns)
+
+    def process_of(self, number: int) -> ApiServer:
+        return self.processes[number % len(self.processes)]
+
+    def request(self, sent_ns: int, number: int) -> None:
+        self.process_of(number).queue.append((sent_ns, number))
+
+    def step(self, plan: StepPlan, end_ns: int) -> None:
+        """Queue the tokens of a step: each process gets those of its own requests."""
+        for sequence in plan.preempted:
+            self.process_of(sequence.request_id).streams.discard(sequence.request_id)
+        count = len(self.processes)
+        batches = [EventBatch(end_ns, len(process.streams)) for process in self.processes]
+        for sequence in plan.first:
+            batch = batches[sequence.request_id % count]
+            batch.events += 1
+            batch.first.append(sequence)
+            self.process_of(sequence.request_id).streams.add(sequence.request_id)
+        for sequence in plan.finished:
+            batches[sequence.request_id % count].finished.append(sequence)
+            self.process_of(sequence.request_id).streams.discard(sequence.request_id)
+        for process, batch in zip(self.processes, batches, strict=True):
+            _put(process, batch)
+
+    def work(self, now_ns: int) -> list[tuple[int, EventBatch]]:
+        """Do the work that begins by now; return (time sent, batch) of the events."""
+        done: list[tuple[int, EventBatch]] = []
+        for process in self.processes:
+            queue = process.queue
+            while queue:
+                item = queue[0]
+                came = item[0] if isinstance(item, tuple) else item.came_ns
+                start = max(process.free_ns, came)
+                if start > now_ns:
+                    break
+                queue.popleft()
+                if isinstance(item, tuple):
+                    process.free_ns = start + self.config.front_request_ns
+                    self.cpu_ns += self.config.front_request_ns
+                    self.taken[item[1]] = start
+                    ready = process.free_ns + self.config.front_end_ns
+                    heapq.heappush(self.ready, (ready, *item))
+                    continue
+                process.waiting = None
+                spent = item.events * self.config.front_event_ns
+                process.free_ns = start + spent
+                self.cpu_ns += spent
+                process.ends.extend([process.free_ns] * item.steps)
+                done.append((process.free_ns, item))
+        return done
+
+    def next_ns(self) -> int:
+        """Return when the next item of work begins; -1: there is none."""
+        starts = []
+        for process in self.processes:
+            if process.queue:
+                item = process.queue[0]
+                came = item[0] if isinstance(item, tuple) else item.came_ns
+                starts.append(max(process.free_ns, came))
+        return min(starts, default=-1)
+
+
+def _put(process: ApiServer, batch: EventBatch) -> None:
+    """Queue a batch, or merge it into the waiting one: one event for each stream."""
+    waiting = process.waiting
+    if waiting is None:
+        process.queue.append(batch)
+        process.waiting = batch
+        return
+    waiting.steps += 1
+    waiting.events = max(waiting.events, batch.events)
+    waiting.first += batch.first
+    waiting.finished += batch.finished

@@ -1,0 +1,190 @@
+"""Comparison of two run folders from their records; both are judged by the SLOs of A."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from harness.errors import ConfigError
+from harness.measure.latency_figures import BlockedWindow
+from harness.measure.metrics import e2e, failed_requests, tpot, ttft
+from harness.measure.records.record_source import RecordsAsOf
+from harness.measure.records.record_table import OK, OPEN
+from harness.measure.records.scan import scan
+from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
+from harness.measure.search import comparison as compare
+from harness.measure.search.comparison import ERROR_SHARE, KNEE, Comparison, Pair, latency_side
+from harness.measure.search.evidence import (
+    MIN_BLOCKS,
+    EvidenceCounter,
+    gather_evidence,
+    lifetime_ns,
+)
+from harness.measure.search.fit import fit_crossing, fit_levels
+from harness.measure.search.statistics import MAX_BLOCKS
+from harness.runfolder.folder_reader import read_run
+from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
+from harness.study.knee_estimate import ends_decided
+from harness.study.results import logged_levels, search_plan
+from harness.study.token_stats import RunTokenStats, requests_in_window
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.measure.records.record_source import RecordSource
+    from harness.measure.records.record_table import RecordTable
+    from harness.measure.records.scan import EventChunk
+    from harness.measure.search.comparison import Numbers, Side
+    from harness.measure.search.evidence import Window
+    from harness.measure.search.next_level import SearchPlan
+    from harness.runfolder.folder_reader import Run
+
+    Sides = dict[int, dict[str, Side]]  # users (0: of the whole run) -> metric -> figure
+
+QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
+OF_REQUESTS: Final = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
+
+
+class BlockTotals:
+    """All holds of one level: gaps and tokens, in blocks of at least one request lifetime."""
+
+    def __init__(self, recorded: RecordSource, windows: Sequence[Window]) -> None:
+        holds = [(requests_in_window(recorded.table, w), w.settled_ns, w.end_ns) for w in windows]
+        self.spans = [
+            BlockedWindow(start, end, _block_ns(t, end - start)) for t, start, end in holds
+        ]
+        self.start_ns = min(span.start_ns for span in self.spans)
+        self.end_ns = max(span.end_ns for span in self.spans)
+        self.gaps = [WindowGapCounter(recorded.table, span) for span in self.spans]
+        edges = [np.append(np.arange(s, e + 1, block), e + 1) for s, e, block in self.spans]
+        self.seconds = np.concatenate([np.diff(one) / SECOND for one in edges])
+        self.tokens = np.zeros(len(self.seconds))
+
+    def place(self, at_ns: Numbers) -> Numbers:
+        """The block of each instant; -1 outside all holds."""
+        out = np.full(len(at_ns), -1)
+        first = 0
+        for span in self.spans:
+            here = (at_ns >= span.start_ns) & (at_ns <= span.end_ns)
+            out[here] = first + (at_ns[here] - span.start_ns) // span.block_ns
+            first += span.blocks
+        return out
+
+    def count(self, at_ns: Numbers, each: Numbers | int = 1) -> Numbers:
+        """The total of `each` per block."""
+        place = self.place(at_ns) + 1
+        return np.bincount(place, np.broadcast_to(each, len(place)), len(self.seconds) + 1)[1:]
+
+    def add(self, piece: EventChunk) -> None:
+        for gaps in self.gaps:
+            gaps.add(piece)
+        self.tokens += self.count(piece.chunk.at_ns, piece.chunk.tokens)
+
+    def sides(self, table: RecordTable, users: int) -> dict[str, Side]:
+        out = {}
+        gaps = pool_gaps(self.gaps)
+        blocks, bins, counts = gaps.histograms["ns"].cells
+        lost = np.arange(len(gaps.lost))  # infinite gaps, one value for each block
+        # One value per histogram bin and block, plus one infinite value per block for lost gaps.
+        values = np.append(gaps.histograms["ns"].totals[2][bins], np.full(len(lost), np.inf))
+        by_block = np.append(blocks, lost), np.append(counts, gaps.lost).astype(np.float64)
+        for name, q in QUANTILES.items():
+            for key, observe in OF_REQUESTS.items():
+                seen = observe(table)
+                place = self.place(table.sent_ns[seen.row])
+                if (here := place >= 0).any():
+                    out[f"{key}_{name}"] = latency_side(q, seen.ns[here], place[here])
+            if gaps.n:
+                out[f"itl_{name}"] = latency_side(q, values, *by_block)
+        done = self.count(table.done_ns[table.outcome == OK])
+        for name, amounts in (("output_tokens_per_s", self.tokens), ("requests_per_s", done)):
+            out[name] = compare.rate_side(amounts, self.seconds, users, len(self.spans))
+        if ended := self.count(table.done_ns[table.outcome != OPEN]).sum():
+            bad = self.count(table.done_ns[failed_requests(table)]).sum()
+            out[ERROR_SHARE] = compare.share_side(float(bad), float(ended))
+        return out
+
+
+def _block_ns(table: RecordTable, length_ns: int) -> int:
+    """At least one lifetime; longer ones would be too few for Holm's small p-values."""
+    lifetimes = max(length_ns, 1) / max(lifetime_ns(table), 1)
+    return -(-max(length_ns, 1) // int(np.clip(lifetimes, MIN_BLOCKS, MAX_BLOCKS))) + 1
+
+
+def level_figures(
+    recorded: RecordSource, windows: Sequence[Window], plan: SearchPlan, *, searched: bool
+) -> Sides:
+    """The figures of each level, pooled over its holds, and the knee if one was searched."""
+    # groupby needs the windows of a level next to each other.
+    ordered = sorted(windows, key=lambda w: (w.users, w.settled_ns))
+    seen = {n: BlockTotals(recorded, list(of)) for n, of in groupby(ordered, lambda w: w.users)}
+    known = {w: RecordsAsOf(recorded, w.settled_ns, w.end_ns) for w in windows if searched}
+    judged = {w: EvidenceCounter(one.table, w, plan.slos) for w, one in known.items()}
+    scan(recorded, [*seen.values(), *judged.values()])
+    evidences = [gather_evidence(known[w], w, plan.slos, one) for w, one in judged.items()]
+    sides: Sides = {users: one.sides(recorded.table, users) for users, one in seen.items()}
+    if plan.slos and (levels := fit_levels(evidences, plan.slos, plan.max_errors)):
+        decided = ends_decided(plan, levels)
+        cross = fit_crossing(levels, plan.slos, plan.max_errors, plan.seed, decided=decided)
+        sides[0] = {KNEE: compare.knee_side(cross)}
+    return sides
+
+
+def common_pairs(a: Sides, b: Sides) -> list[Pair]:
+    """The figures that both runs have: the knee first, then level by level."""
+    common = sorted(a.keys() & b.keys())
+    return [Pair(m, n, side, b[n][m]) for n in common for m, side in a[n].items() if m in b[n]]
+
+
+def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
+    """Compare B with A, the baseline. Raises RunFolderError; ConfigError if no level is common."""
+    runs = read_run(a), read_run(b)
+    plans = [search_plan(run) for run in runs]
+    sides_a, sides_b = (_read(run, plans[0]) for run in runs)
+    pairs = common_pairs(sides_a, sides_b)
+    if not pairs:
+        levels_held = [sorted(n for n in found if n) for found in (sides_a, sides_b)]
+        raise ConfigError(
+            f"{a} and {b} have no level in common: found valid levels of "
+            f"{levels_held[0]} and {levels_held[1]} users, expected one that both held, or two "
+            "knees; try `vllm-harness run` with one of them."
+        )
+    settings_a, settings_b = (_settings(run) for run in runs)
+    differing = [
+        name for name in settings_a | settings_b if settings_a.get(name) != settings_b.get(name)
+    ]
+    unlike = {name: (settings_a.get(name, "?"), settings_b.get(name, "?")) for name in differing}
+    found = compare.compare(pairs, tolerance, plans[0].max_errors)
+    return Comparison(str(a), str(b), tolerance, unlike, found)
+
+
+def _read(run: Run, plan: SearchPlan) -> Sides:
+    """The figures of a run folder, without its invalid levels."""
+    config, logged = run.info["config"], logged_levels(run)
+    why = {entry.window: entry.invalid for entry in logged}
+    if left := [entry.window for entry in logged if not entry.audited]:
+        shared = shared_prompt_tokens(config.get("drive") or {})
+        for w, level in RunTokenStats(run, left, plan.slos, run.server).levels.items():
+            known = level.known
+            why[w] = invalid_reason(w, known, run.server, plan.slos, shared=shared, counted=level)
+    windows = [window for window, reason in why.items() if not reason]
+    return level_figures(run, windows, plan, searched=config.get("kind") == "knee")
+
+
+def _settings(run: Run) -> dict[str, str]:
+    """The settings that must be equal for a difference to be due to the server alone."""
+    config, server = run.info["config"], run.info.get("server") or {}
+    client, gpus = run.info.get("hardware") or {}, (run.info.get("gpu") or {}).get("gpus") or []
+    names = ("model", "version", "embedded", "api", "flags")
+    settings: dict[str, Any] = {name: server.get(name) for name in names} | {
+        "GPUs": [gpu.get("name") for gpu in gpus],
+        "workload": (config.get("drive") or {}).get("workload"),
+        "SLOs": config.get("slos"),
+        "client": {name: client.get(name) for name in ("cpu", "usable_cores")},
+    }
+    flat = ((n, v if isinstance(v, dict) else {"": v}) for n, v in settings.items())
+    return {f"{name} {part}".strip(): str(v) for name, parts in flat for part, v in parts.items()}

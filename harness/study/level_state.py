@@ -1,0 +1,138 @@
+"""The state of a level while it is held, the choice of the next one, and the drain before it.
+
+The choice is a pure function of the levels held so far, so a run can be replayed from its folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS, scrape_interval
+from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
+from harness.measure.search.power import next_power_action
+from harness.measure.states import Decision, Purpose, Status
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from harness.measure.records.record_source import RecordSource
+    from harness.measure.records.samples import ServerSample
+    from harness.measure.search.evidence import Evidence, Window
+    from harness.measure.search.judge import Judgement
+
+# A drain costs about four request lifetimes: draining before and after, and settling from an empty
+# server. It pays if a lifetime is at most 1/DRAIN_SHARE of the time that the level may be held.
+DRAIN_SHARE: Final = 24
+DRAIN_SLACK_NS: Final = 5 * SECOND  # two ticks and a scrape, in addition to the lifetimes
+INVALID_IN_A_ROW: Final = 2  # after two invalid holds of a level the next would be invalid too
+
+
+class RecordView(Protocol):
+    """The records that the controller reads: those of a live run or of the simulator."""
+
+    def table(self, from_ns: int, horizon_ns: int) -> RecordSource:
+        """Requests with any event after `from_ns`, as known at `horizon_ns`."""
+
+    def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
+        """(requests that ended in this time, those of them that failed), without reading tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTarget:
+    """The load to apply now."""
+
+    users: int
+    spawn_per_s: float
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLevel:
+    """A level that ended: its window, its evidence and the decision at its end."""
+
+    window: Window
+    evidence: Evidence
+    judgement: Judgement
+    invalid: str = ""  # why the search ignores it; "": it is used
+    audited: bool = True  # False: the audit runs later, on the records
+
+
+# Returns what to hold next: a pure function of the plan, the levels so far and the time spent (ns).
+ChooseNext = Callable[[SearchPlan, Sequence[HeldLevel], int], Hold | Done]
+
+
+def next_level(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> Hold | Done:
+    """The next action of the search, by the SLOs or, without any, by power.
+
+    The search ends as `invalid` if its answer depends on a level that cannot be used: it asks for a
+    level that was invalid twice in a row, or ends without an answer right after an invalid one.
+    """
+    used = [level.evidence for level in levels if not level.invalid]
+    action = (next_action if plan.slos else next_power_action)(plan, used, spent_ns)
+    last = levels[-INVALID_IN_A_ROW:]
+    if isinstance(action, Done):
+        # The search ended without an answer right after a level that could not be used.
+        lacking = action.status == Status.inconclusive and bool(last) and bool(last[-1].invalid)
+        return Done(Status.invalid, None) if lacking else action
+    hopeless = len(last) == INVALID_IN_A_ROW and all(
+        level.invalid and level.window.users == action.users for level in last
+    )
+    return Done(Status.invalid, None) if hopeless else action
+
+
+def decided_evidence(levels: Sequence[HeldLevel]) -> list[Evidence]:
+    """The evidence of the valid levels, without those that are judged after the run."""
+    used = [level for level in levels if not level.invalid]
+    return [level.evidence for level in used if level.judgement.decision != Decision.held]
+
+
+def should_drain(hold: Hold, life_ns: float, server: ServerSample | None) -> bool:
+    """Whether to drain around a level: only a repeated one, if the server reports what runs."""
+    if hold.purpose != Purpose.repeat or server is None or not server.running >= 0:
+        return False
+    return 0 < life_ns <= hold.max_ns / DRAIN_SHARE
+
+
+@dataclass(slots=True)
+class Drain:
+    """A drain in progress."""
+
+    began_ns: int
+    limit_ns: float
+    gone_ns: int = -1  # when the last user had stopped
+
+    def over(self, now_ns: int, running_users: int, server: ServerSample | None) -> bool:
+        """Whether no user is left and a later scrape of the server shows no request either."""
+        if running_users:
+            self.gone_ns = -1
+            return False
+        if self.gone_ns < 0:
+            self.gone_ns = now_ns
+        if server is None or server.running > 0 or server.waiting > 0:
+            return False
+        # The scrape must have begun after the last user stopped, or it may describe an earlier
+        # state.
+        return scrape_interval(server)[0] >= self.gone_ns + MAX_SERVER_LAG_NS
+
+    def late(self, now_ns: int) -> bool:
+        return now_ns - self.began_ns > self.limit_ns + DRAIN_SLACK_NS
+
+
+@dataclass(slots=True)
+class CurrentLevel:
+    """The level in progress."""
+
+    hold: Hold
+    began_ns: int
+    loaded_ns: int  # when its users were requested
+    drain: Drain | None = None  # set until then
+    ramped_ns: int = -1
+    settled_ns: int = -1
+    next_look_ns: int = 0  # horizon of the next evaluation
+
+    @property
+    def phase(self) -> str:
+        """Of `export.live.PHASES`."""
+        level = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
+        return "draining" if self.drain is not None else level or "measuring"

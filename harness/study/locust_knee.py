@@ -1,0 +1,96 @@
+"""The search for the knee under the `locust` command: what locustfiles/knee.py imports.
+
+    locust -f locustfiles/knee.py --host URL                   web UI, one process
+    locust -f locustfiles/knee.py --host URL --processes 4     or --master and --worker
+
+Each start, from our page, Locust's own or --headless, is a search like `vllm-harness knee`.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.drive.plugin import register_study
+from harness.errors import ConfigError
+from harness.measure.search.next_level import SearchPlan
+from harness.server.max_num_seqs import parse_server_flag
+from harness.study import form as forms
+from harness.study.experiment import Wanted
+from harness.study.locust_study import LocustStudy
+from harness.study.results import KNEE
+from harness.study.run_page import RunPage
+from harness.study.study_options import LoadOptions, OutputOptions
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Mapping
+
+    from harness.drive.plugin import LocustHost
+
+FORM: Final = "Fill in the form and press Start."
+
+
+class LocustKneeStudy(LocustStudy):
+    """One search after another."""
+
+    decides = True
+
+    def __init__(self, host: LocustHost) -> None:
+        given = host.options  # now: a form could name any of these later
+        self.runs = Path(getattr(given, "runs", "") or "reports").absolute()
+        self.gpu_metrics = given.gpu_metrics
+        self.server_flags = dict(map(parse_server_flag, given.server_flag))
+        self.host = host
+        fields = {
+            name: {"label": f.label, "hint": f.hint, "choices": f.choices}
+            for name, f in forms.FIELDS.items()
+        }
+        view = RunPage(KNEE, fields=fields, form=self.given())
+        view.page.start, view.page.stop = host.start, host.stop
+        super().__init__(host, view, FORM)
+
+    @staticmethod
+    def add_arguments(parser: ArgumentParser) -> None:
+        """The search's options."""
+        forms.add_arguments(parser)
+
+    def given(self) -> dict[str, str]:
+        """The form filled in."""
+        return forms.form_values(self.host.options, self.host.environment.host or "")
+
+    def check(self, form: Mapping[str, str]) -> dict[str, str]:
+        """By field what is wrong."""
+        return forms.read_form(form)[1]
+
+    def _begin(self, form: Mapping[str, str]) -> None:
+        filled = {name: field.default for name, field in forms.FIELDS.items()} | dict(form)
+        self.view.starting(filled["host"], form=filled)
+
+    def _wanted(self, form: Mapping[str, str]) -> Wanted:
+        values: dict[str, Any]
+        values, wrong = forms.read_form(form)
+        if wrong:
+            raise ConfigError(" ".join(wrong.values()))
+        self.host.require_workers()
+        work = values["workload"].sized(
+            values["prompt_tokens"] or None, values["output_tokens"] or None
+        )
+        seed = int(self.host.options.seed)
+        plan = SearchPlan(
+            slos=values["slo"],
+            min_users=values["min_users"],
+            max_users=values["max_users"],
+            budget_ns=values["budget"],
+            max_errors=values["max_errors"],
+            seed=seed,
+        )
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        output = OutputOptions(self.runs / f"knee-{stamp}", live=False)
+        load = LoadOptions(work, seed, max(self.host.load.n_workers, 1))
+        target = self._target(values["host"], values["model"])
+        return Wanted(KNEE, target, load, output, plan, plan.max_users)
+
+
+register_study(LocustKneeStudy)

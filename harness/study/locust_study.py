@@ -1,0 +1,150 @@
+"""Whole experiments under the `locust` command, one after another on the same processes.
+
+Each is like one of `vllm-harness`: the same checks before any load, run folder and results. The
+results are computed by `vllm-harness report` in a process of its own, so that the web UI answers
+meanwhile. What is asked for is a subclass's: a search (hosted.py), or a test by Locust (plain.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from harness.drive import arguments
+from harness.errors import EXIT_INTERRUPTED, HarnessError, RunFolderError
+from harness.export.run_states import state_facts
+from harness.reader.gc_control import sweep
+from harness.runfolder.folder_reader import read_result
+from harness.study import form as forms
+from harness.study.experiment import Experiment, Wanted
+from harness.study.preflight import checked_target
+from harness.study.study_options import TargetOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.drive.plugin import LocustHost
+    from harness.measure.result import Result
+    from harness.study.run_page import RunPage
+
+logger = logging.getLogger("locust.harness")
+BUG: Final = 1
+
+
+class LocustStudy:
+    """One run after another. Subclasses say `decides`, `given`, `check` and `_wanted`."""
+
+    server_flags: Mapping[str, int | float | str] = {}  # that the server was started with
+    gpu_metrics: str | None = None
+
+    def __init__(self, host: LocustHost, view: RunPage, idle: str) -> None:
+        """Serve the page, which says `idle`; nothing is sent."""
+        self.host, self.view = host, view
+        self._experiment: Experiment | None = None
+        self._stopped = False
+        view.state.begin(**state_facts("idle", idle))
+        view.install(host.load)
+
+    def _wanted(self, form: Mapping[str, str]) -> Wanted:
+        """Raises HarnessError."""
+        raise NotImplementedError
+
+    def _code(self, result: Result) -> int | None:
+        """The exit code, None for Locust's own."""
+        return result.exit_code
+
+    def stop(self) -> None:
+        """End the run; what was measured is kept."""
+        self._stopped = True
+        session = self._experiment.session if self._experiment is not None else None
+        if session is None or session.over:  # not begun, or at its own end: not interrupted
+            return
+        self.view.state.update_facts(**state_facts("stopping"))
+        session.interrupt()
+
+    def run(self, form: Mapping[str, str]) -> int | None:
+        """One run; its exit code. Whatever happens, the page says so."""
+        self._stopped, self._experiment = False, None
+        self._begin(form)
+        try:
+            return self._conduct(self._wanted(form))
+        except HarnessError as error:
+            if self.view.folder is None:
+                return self._refused(str(error), error.exit_code)
+            return self._failed(str(error), error.exit_code)
+        except Exception as error:
+            logger.exception("The run failed.")
+            return self._failed(f"A bug of the harness ended the run: {error!r}.", BUG)
+        finally:
+            self._experiment = None
+
+    def _begin(self, form: Mapping[str, str]) -> None:
+        self.view.starting(form["host"])
+
+    def _target(self, url: str, model: str) -> TargetOptions:
+        """The server, with what only the command line may say of it."""
+        fixed = self.host.fixed
+        source = arguments.key_source(self.host.environment, url)
+        key = os.environ.get(source, "") if source else ""
+        return TargetOptions(
+            url=url,
+            model=model or None,
+            api_key=key,
+            key_source=source if key else "",
+            ca_file=Path(fixed["ca_file"]) if fixed["ca_file"] else None,
+            insecure=bool(fixed["insecure"]),
+            server_flags=self.server_flags,
+            gpu_metrics=self.gpu_metrics,
+        )
+
+    def _conduct(self, wanted: Wanted) -> int | None:
+        if not self._load(wanted):
+            return self._refused("it was stopped before it began.", EXIT_INTERRUPTED)
+        self._experiment = None
+        sweep()  # the records: the results, computed beside us, need their room
+        return self._code(self._results(wanted.output.out_dir))
+
+    def _load(self, wanted: Wanted) -> bool:
+        """From the checks to the end of the load; whether it began."""
+        checks = checked_target(
+            wanted.target, wanted.load, wanted.output, wanted.most_users, tell=logger.info
+        )
+        with checks as (url, known):
+            if self._stopped:
+                return False
+            load = self.host.load
+            self._experiment = Experiment.begin(wanted, url, known, load=load, view=self.view)
+            self._experiment.conduct()
+        return True
+
+    def _results(self, folder: Path) -> Result:
+        """Computed by a process of its own, so that this one answers; then said on the page."""
+        command = [sys.executable, "-m", "harness", "report", str(folder)]
+        done = subprocess.run(  # noqa: S603 - our own
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        result = read_result(folder)
+        if result is None or not done.stdout:
+            told = done.stderr.strip().splitlines()
+            raise RunFolderError(
+                f"the results of {folder.name} cannot be computed "
+                f"({told[-1] if told else 'no word why'}): expected the records to be readable; "
+                f"try `vllm-harness report {folder}`."
+            )
+        logger.info("%s", done.stdout.strip())
+        self.view.answer(result, done.stdout)
+        return result
+
+    def _refused(self, sentence: str, code: int) -> int:
+        logger.error("%s", sentence)
+        self.view.state.update_facts(**state_facts("refused", forms.in_labels(sentence)))
+        return code
+
+    def _failed(self, sentence: str, code: int) -> int:
+        logger.error("%s", sentence)
+        self.view.state.update_facts(**state_facts("failed", sentence))
+        return code

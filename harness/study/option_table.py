@@ -1,0 +1,295 @@
+"""The options of the command line, and those that the form of the web pages has too.
+
+An option parses its text or raises ConfigError; `TARGET`, `LOAD` and so on are groups of `--help`.
+Output files and the API key are never fields of the form, because a browser must not choose them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from harness.errors import ConfigError
+from harness.load.workloads import API_PATHS, WORKLOADS, workload
+from harness.measure.compat import TOOLS, parse_tools
+from harness.server.address import parse_exporter_url
+from harness.server.max_num_seqs import parse_server_flag
+from harness.study.study_options import budget_ns
+from harness.units import duration_ns, percent
+
+if TYPE_CHECKING:
+    from argparse import _ActionsContainer
+    from collections.abc import Callable, Iterable, Sequence
+
+    from harness.measure.slo import Slo
+
+MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
+KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
+KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
+
+
+class Field(NamedTuple):
+    """A field of the form. Its default and parser are those of the option unless it has its own."""
+
+    label: str
+    hint: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    read: Callable[[str], Any] = str  # str: as the option
+
+
+class Option(NamedTuple):
+    """`read` None: a switch. `default` is text as a user would write it; the help shows it."""
+
+    flag: str
+    help: str = ""
+    read: Callable[[str], Any] | None = str
+    metavar: str | None = None
+    default: str | None = None
+    action: str = "store"  # append, extend: may be repeated
+    choices: Sequence[str] | None = None
+    field: Field | None = None  # of the form
+
+    @property
+    def dest(self) -> str:
+        """The name in parsed arguments and in the form."""
+        return self.flag.strip("-").replace("-", "_")
+
+    def declare(self, group: _ActionsContainer) -> None:
+        """Add it to a parser or one of its groups."""
+        if self.read is None:
+            group.add_argument(self.flag, action="store_true", help=self.help)
+            return
+        help_text = [self.help] * bool(self.help)
+        help_text += [f"default: {self.default}".replace("%", "%%")] * (self.default is not None)
+        default: Any = self.default if self.action == "store" else []
+        group.add_argument(
+            self.flag,
+            help="; ".join(help_text),
+            type=self.read,
+            metavar=self.metavar,
+            default=default,
+            action=self.action,
+            choices=self.choices,
+        )
+
+
+def declare(group: _ActionsContainer, options: Iterable[Option]) -> None:
+    """Add options to a parser or one of its groups."""
+    for option in options:
+        option.declare(group)
+
+
+def duration(option: str, example: str = "30s") -> Callable[[str], int]:
+    """A parser of `500ms` into ns, above zero; `option` is named in errors."""
+    return lambda text: duration_ns(text, option, example)
+
+
+def share(option: str) -> Callable[[str], float]:
+    """A parser of `1%` into 0.01; `option` is named in errors."""
+    return lambda text: percent(text, option)
+
+
+def whole_number(
+    option: str, min_value: int = 1, example: int = 1, max_value: int | None = None
+) -> Callable[[str], int]:
+    """A parser of a whole number from `min_value` up to `max_value`."""
+
+    def read(text: str) -> int:
+        word = text.strip()
+        is_number = word.isascii() and word.isdecimal()
+        if (
+            not is_number
+            or int(word) < min_value
+            or (max_value is not None and int(word) > max_value)
+        ):
+            up = "up" if max_value is None else f"to {max_value:,}"
+            raise ConfigError(
+                f"{option} is {text!r}: expected a whole number from {min_value} {up}; "
+                f"try {option} {example}."
+            )
+        return int(word)
+
+    return read
+
+
+def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
+    """A parser of `1,2,4` into (1, 2, 4)."""
+    one = whole_number(option)
+
+    def read(text: str) -> tuple[int, ...]:
+        try:
+            return tuple(map(one, text.split(",")))
+        except ConfigError:
+            raise ConfigError(
+                f"{option} is {text!r}: expected whole numbers from 1 up, separated by commas; "
+                f"try {option} 1,2,4,8."
+            ) from None
+
+    return read
+
+
+def _folder(text: str) -> Path:
+    """Raises ConfigError for "", which would mean the current folder."""
+    if not text.strip():
+        raise ConfigError("--out is empty: expected the name of a new folder; try --out result.")
+    return Path(text)
+
+
+def _writable(option: str, path: str) -> str:
+    """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
+    where = Path(path)
+    try:
+        new = path != "-" and not where.exists()
+        if new or where.is_file() or where.is_dir():  # not a pipe: opening it would end its reader
+            where.open("xb" if new else "ab").close()
+        if new:
+            where.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{option} is {path!r} ({error.strerror}): expected a file that can be written, in a "
+            f"folder that exists; try {option} result.json."
+        ) from None
+    return path
+
+
+def _gpu_source(where: str) -> str:
+    return where if where in ("local", "none") else str(parse_exporter_url(where))
+
+
+def _slo(text: str) -> Slo:
+    from harness.measure.slo import Slo  # noqa: PLC0415 - imports numpy; --help does without
+
+    return Slo.parse(text)
+
+
+def _slos(text: str) -> tuple[Slo, ...]:
+    return tuple(_slo(one) for one in re.split(r"[\s,]+", text.strip()) if one)
+
+
+def number_option(
+    flag: str,
+    text: str = "",
+    default: int | None = None,
+    *,
+    min_value: int = 1,
+    example: int = 1,
+    metavar: str = "N",
+    field: Field | None = None,
+) -> Option:
+    """An option that takes a whole number."""
+    shown = None if default is None else str(default)
+    return Option(flag, text, whole_number(flag, min_value, example), metavar, shown, field=field)
+
+
+CERTIFICATE: Final = (
+    Option("--ca-file", "certificates to trust (PEM)", Path, "FILE"),
+    Option("--insecure", "do not verify the server's certificate", None),
+)
+SERVER: Final = (  # what the server may not report
+    Option("--server-flag", "a flag that the server was started with, for example "
+           "max-num-seqs=256; may be repeated", parse_server_flag, "NAME=VALUE", action="append"),
+    Option("--gpu-metrics", "local, none, or http://HOST:9400 of `vllm-harness exporter` or a "
+           "dcgm-exporter next to the server; default: local for a server on this machine",
+           _gpu_source, "WHERE"),
+)  # fmt: skip
+TIMEOUTS: Final = (  # fields of study.options.Timeouts; their defaults are there
+    Option("--connect-timeout", "TCP and TLS; default: 10s", duration("--connect-timeout", "10s"),
+           "TIME"),
+    Option("--first-token-timeout", "from sending to the first token; default: 120s",
+           duration("--first-token-timeout", "120s"), "TIME"),
+    Option("--idle-timeout", "between two reads of a stream; default: 60s",
+           duration("--idle-timeout", "60s"), "TIME"),
+    Option("--request-timeout", "from sending to the end; default: 600s",
+           duration("--request-timeout", "600s"), "TIME"),
+)  # fmt: skip
+TARGET: Final = (
+    Option("--embedded", "no URL: start the embedded server, which simulates vLLM on a GPU, and "
+           "measure it", None),
+    Option("--model", "default: the only one that it serves", str, "NAME",
+           field=Field("Model", "as the server names it; empty: the only one that it serves",
+                       read=str.strip)),
+    *CERTIFICATE,
+    *TIMEOUTS,
+    *SERVER,
+)  # fmt: skip
+LENGTH_HELP: Final = "mean length; default: the workload's own"
+LENGTHS: Final = (
+    Option("--workload", "", workload, "NAME", "chat",
+           field=Field("Workload", "what is sent", choices=tuple(WORKLOADS))),
+    number_option("--prompt-tokens", LENGTH_HELP, example=128,
+           field=Field("Prompt tokens", "mean; 0: the workload's own", "0",
+                       read=whole_number("prompt tokens", 0, max_value=MAX_FORM_NUMBER))),
+    number_option("--output-tokens", LENGTH_HELP, example=128,
+           field=Field("Output tokens", "mean; 0: the workload's own", "0",
+                       read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER))),
+)  # fmt: skip
+LOAD: Final = (
+    *LENGTHS,
+    Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
+    number_option("--seed", "", 1, min_value=0),
+    number_option("--processes", "worker processes that send the load", 1),
+)
+SLO: Final = Option(
+    "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; may be "
+    "repeated", _slo, "METRIC_pQQ=TIME", action="append",
+    field=Field("SLO", "several are separated by spaces; empty: find the power knee",
+                "ttft_p95=500ms itl_p95=50ms", read=_slos),
+)  # fmt: skip
+OBJECTIVES: Final = (
+    SLO,
+    Option("--max-errors", "allowed share of failed requests at a level", share("--max-errors"),
+           "SHARE", "1%",
+           field=Field("Failures allowed", "a level with a larger share of failed requests fails")),
+)  # fmt: skip
+USER_RANGE: Final = (
+    number_option("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
+    number_option("--max-users", "", 512, field=Field(
+        "Highest level", "the most users to try",
+        read=whole_number("the highest level", max_value=MAX_FORM_NUMBER),
+    )),
+)  # fmt: skip
+TOLERANCE: Final = Option(
+    "--tolerance", "how much worse than the baseline it may be; default: 5%%",
+    share("--tolerance"), "SHARE",
+)  # fmt: skip
+SEARCH: Final = (
+    *USER_RANGE,
+    Option("--budget", "the load ends within this time", partial(budget_ns, what="--budget"),
+           "TIME", "10m", field=Field("Budget", "the load ends within this time")),
+    number_option("--plan-users", "also report how many replicas N concurrent requests need",
+           example=2000),
+    number_option("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
+           "inconclusive", example=64),
+    Option("--baseline", "a run folder: 99 if this run is shown to be worse, as `compare` has it",
+           Path, "DIR"),
+    TOLERANCE,
+)  # fmt: skip
+JSON: Final = Option(
+    "--json", "write the result there too; -: to stdout (words then go to stderr)",
+    partial(_writable, "--json"), "FILE",
+)  # fmt: skip
+OTHER_TOOLS: Final = Option(
+    "--compat", f"also show what these tools would print: {', '.join(TOOLS)}", parse_tools,
+    "TOOL,...",
+    action="extend",
+)  # fmt: skip
+OUTPUT: Final = (
+    Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
+    Option("--junit", "write a JUnit report there: a test case for each SLO",
+           partial(_writable, "--junit"), "FILE"),
+    JSON,
+    Option("--ui", "serve Locust's web UI during the run", None),
+    number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),
+    number_option("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free "
+           "port", min_value=0, example=9401, metavar="PORT"),
+    Option("--metrics-host", "default: 127.0.0.1", str, "ADDRESS"),
+    number_option("--otlp-port", "receive the server's traces (OTLP over HTTP) there: TTFT split "
+           "request by request", example=4318, metavar="PORT"),
+    OTHER_TOOLS,
+    Option("--quiet", "no live view", None),
+    Option("--dry-run", "print the plan; no server is needed or contacted", None),
+)  # fmt: skip
+ASKED_IN_FORM: Final = (TARGET[1], SLO, *LENGTHS, *USER_RANGE, SEARCH[2], OBJECTIVES[1])

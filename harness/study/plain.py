@@ -1,0 +1,97 @@
+"""A test by Locust's own form or command line, as a run: what locustfiles/chat.py imports.
+
+Import it in a locustfile whose users are of harness/drive/users.py, and nothing else is needed:
+each test has a run folder with a report. `vllm-harness run` judges it: at one level, with one look
+when all is over.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from harness.drive import arguments
+from harness.drive.plugin import register_study
+from harness.measure.slo import check_slos
+from harness.study import form as forms
+from harness.study.experiment import Wanted
+from harness.study.held_levels import LOCUST
+from harness.study.locust_study import LocustStudy
+from harness.study.preflight import check_folder
+from harness.study.run_page import RunPage
+from harness.study.study_options import LoadOptions, OutputOptions
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Mapping
+
+    from harness.drive.plugin import LocustHost
+    from harness.measure.result import Result
+
+START: Final = "Start the test on Locust's own page."
+
+
+class LocustTestStudy(LocustStudy):
+    """One test after another, each in a folder of its own."""
+
+    decides = False
+
+    def __init__(self, host: LocustHost) -> None:
+        given: str = host.fixed["run_folder"]
+        self._folder = Path(given).absolute() if given else None
+        self._n_tests = 0
+        plan = arguments.plan(host.environment)
+        check_slos(plan.slos, arguments.chosen_workload(host.environment).output.mean)
+        if self._folder is not None:
+            check_folder(self._folder)
+        super().__init__(host, RunPage(LOCUST, plan.slos), START)
+
+    @staticmethod
+    def add_arguments(parser: ArgumentParser) -> None:
+        """None besides those of every locustfile."""
+
+    def given(self) -> dict[str, str]:
+        """What Locust's own form, or its command line, says that a sentence needs."""
+        return {"host": self.host.environment.host or ""}
+
+    def check(self, form: Mapping[str, str]) -> dict[str, str]:  # noqa: ARG002 - Study's signature
+        """Nothing: Locust has begun."""
+        return {}
+
+    def _wanted(self, form: Mapping[str, str]) -> Wanted:
+        host = self.host
+        options, environment, runner = host.options, host.environment, host.load.runner
+        self.view.page.stop = runner.stop
+        url = forms.FIELDS["host"].read(form["host"])
+        load = LoadOptions(
+            arguments.chosen_workload(environment), int(options.seed), max(host.load.n_workers, 1)
+        )
+        plan = arguments.plan(environment)
+        users = int(runner.target_user_count)
+        target = self._target(url, options.model)
+        output = OutputOptions(self._new_folder(), live=False)
+        return Wanted(LOCUST, target, load, output, plan, users)
+
+    def _new_folder(self) -> Path:
+        """As --run-folder says, with a number for each test after the first."""
+        self._n_tests += 1
+        folder = self._folder or Path(f"reports/locust-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+        if self._folder is None or self._n_tests == 1:
+            return folder
+        return folder.with_name(f"{folder.name}-{self._n_tests}")
+
+    def _code(self, result: Result) -> int | None:
+        """That of the result; where nothing was to be judged, Locust's own rule holds."""
+        said = result.slos or result.interrupted or result.invalid_reason
+        return result.exit_code if said else None
+
+    def run(self, form: Mapping[str, str]) -> int | None:
+        """As any study's."""
+        try:
+            return super().run(form)
+        finally:
+            self.view.page.stop = None
+
+
+register_study(LocustTestStudy)

@@ -1,0 +1,228 @@
+"""What people and Prometheus see of a run while it lasts, and the answer after it.
+
+One `RunPage` for either door: our page and Locust's tables in Locust's web server, the metrics
+beside them or on a port of their own. Under the `locust` command it shows one run after another.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from math import nan
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from harness.export.live_state import LiveState, slo_facts
+from harness.export.run_series import RunSeries
+from harness.export.run_states import state_facts
+from harness.measure.metrics import HEADLINES
+from harness.measure.recent_latencies import RecentLatencies
+from harness.measure.slo import Slo
+from harness.measure.states import Status
+from harness.measure.typed_json import to_json
+from harness.server.address import Address
+from harness.study.knee_estimate import bracket_users
+from harness.study.page_viewer import LivePageViewer
+from harness.units import MS
+from harness.webpage import locust_tab as webui
+from harness.webpage import login
+from harness.webpage.live_page import LivePage
+from harness.webpage.live_tables import LatencyTable, SloTable
+from harness.webpage.metrics_port import MetricsPort
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.drive.load_runner import LoadRunner
+    from harness.measure.records.request_record import RecordSink
+    from harness.measure.records.samples import ClientSample
+    from harness.measure.result import Result
+    from harness.study.controller import KneeController
+    from harness.study.experiment import Experiment, Wanted
+    from harness.study.study_options import OutputOptions
+
+LINGER_S: Final = 30.0  # twice Prometheus' usual interval
+
+
+class RunPage:
+    """Sees each second of a run (a Viewer), and is told of its beginning, end and answer."""
+
+    def __init__(self, kind: str, slos: tuple[Slo, ...] = (), **facts: Any) -> None:
+        """`slos`: for a tab in Locust's page; `facts`: what our page is told besides, always."""
+        self.folder: Path | None = None
+        self.recent = RecentLatencies()
+        self.state = LiveState({"kind": kind} | facts)
+        self.page = LivePage(self.state, lambda: self.folder)
+        self.live = RunSeries(kind, "", slos)
+        self.table = LatencyTable()
+        self.slos = SloTable(slos)
+        self._port: MetricsPort | None = None
+        self._view: LivePageViewer | None = None
+        self._n_steps = -1
+        self._served = self._looked_at = False
+
+    def install(self, load: LoadRunner) -> None:
+        """Serve everything beside the environment's web UI, if it has one. Raises ConfigError."""
+        environment = load.environment
+        login.protect(environment)
+        webui.install(environment, self.table, self.slos, self._metrics)
+        self.page.install(environment)
+        self._served = environment.web_ui is not None
+
+    def _metrics(self) -> bytes:
+        return self.live.page()
+
+    def serve(self, load: LoadRunner, port: int) -> None:
+        """Serve it on a port of this machine, until the block of this view ends."""
+        web_ui = webui.create(load.environment, port)
+        self.install(load)
+        self.page.stop, self.page.close = load.interrupt, web_ui.stop
+        web_ui.start()  # type: ignore[no-untyped-call]
+
+    def open_port(self, output: OutputOptions) -> None:
+        """Serve the metrics on a port of their own, where one is asked for. Raises ConfigError."""
+        if output.metrics_port is not None:
+            self._port = MetricsPort(output.metrics_host, output.metrics_port)
+            self._port.start()
+            told = f"Metrics at http://{self._port.host}:{self._port.port}/metrics\n"
+            sys.stderr.write(told)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let an open page see the answer, then end: nobody is served any more."""
+        with suppress(KeyboardInterrupt):
+            if self._looked_at:
+                self.page.linger()
+        self.page.close()
+        if self._port is not None:
+            self._port.close()
+
+    def starting(self, url: str, **facts: Any) -> None:
+        """A run may begin: nothing of the one before stays."""
+        self.folder = None
+        self.state.begin(**state_facts("starting", url), **facts)
+
+    def begin(self, wanted: Wanted, url: str, model: str) -> list[RecordSink]:
+        """This run begins; where its records go, to be shown."""
+        self.folder = wanted.output.out_dir
+        self.recent.clear()
+        slos, workload = wanted.plan.slos, wanted.load.workload.name
+        self.live = live = RunSeries(
+            wanted.kind, workload, slos, self.recent if self._served else None
+        )
+        live.set_run_info(self.folder.name, model, Address.parse(url).authority)
+        self.state.update_facts(**about(wanted, url, model))
+        self._view, self._n_steps = LivePageViewer(self.state, live.counts, self.recent), -1
+        self.table.clear()
+        self.slos.clear()
+        self._show_metrics()
+        return [live.counts, self.table, self.slos] if self._served else [live.counts]
+
+    def clients(self, samples: list[ClientSample]) -> None:
+        """What the load processes say of themselves."""
+        self.live.set_client_samples(samples)
+
+    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
+        """A second has passed."""
+        controller = experiment.controller
+        now = controller.now
+        self.live.set_users(experiment.target_users, running_users)
+        phase, purpose = (now.phase, now.hold.purpose) if now is not None else ("", "")
+        self.live.set_level(len(controller.levels) + (now is not None), phase, purpose)
+        if len(controller.levels) != self._n_steps:
+            self._past(controller)
+        self._show_metrics()
+        if self._view is not None:
+            self._view.show(experiment, now_ns, running_users)
+
+    def over(self, experiment: Experiment) -> None:
+        """The load has ended and every record is here."""
+        self.live.set_users(0, 0)
+        self.live.set_level(len(experiment.controller.levels), "", "")
+        self._past(experiment.controller)
+        self._show_metrics()
+        if self._view is not None:
+            self._view.over(experiment)
+        self._looked_at = self.page.open
+        self.state.update_facts(**state_facts("computing"))
+
+    def _past(self, controller: KneeController) -> None:
+        steps = controller.levels
+        self._n_steps = len(steps)
+        low, high = (nan if x is None else x for x in bracket_users(controller.plan, steps))
+        told = ("invalid" if step.invalid else step.judgement.decision for step in steps)
+        self.live.set_progress(told, low, high)
+
+    def answer(self, result: Result, words: str) -> None:
+        """The results, and the report's words about them."""
+        rows = zip(self.state.facts.get("steps", ()), result.levels, strict=False)
+        steps = [row | {"decision": level.result} for row, level in rows]
+        self.state.update_facts(**ending(result, words), steps=steps)
+        if result.knee is not None and result.status == Status.found:
+            self.live.set_knee(result.knee)
+        self._show_metrics()
+
+    def linger(self) -> None:
+        """Wait for the scrape that sees the answer."""
+        if self._port is not None:
+            with suppress(KeyboardInterrupt):  # everything is written: only the wait ends
+                self._port.linger(LINGER_S)
+
+    def _show_metrics(self) -> None:
+        """From now on a scrape of the port sees what is known now."""
+        if self._port is not None:
+            self._port.body = self.live.page()
+
+
+def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
+    """The page's facts of what is asked for."""
+    return {
+        "target": url,
+        "model": model,
+        "folder": wanted.output.out_dir.name,
+        "slos": slo_facts(wanted.plan.slos),
+        "processes": wanted.load.processes,
+    }
+
+
+def ending(result: Result, answer: str) -> dict[str, Any]:
+    """The page's facts of a run that has its results; `answer`: the report's, in words."""
+    lines = [line for line in answer.strip().splitlines() if not line.startswith("The run folder")]
+    knee, facts = result.knee, state_facts(result.status)
+    if result.target.simulated:  # the first line says so, and on the page a badge
+        lines = lines[1:]
+    return facts | {
+        "simulated": result.target.label,
+        "sentence": lines[0] if lines else "",
+        "answer": lines[1:],
+        "knee": [knee.estimate, *knee.ci95] if knee else [None, None, None],
+        "holds": knee.holds if knee else None,
+        "tiles": to_json(tiles(result)),
+    }
+
+
+def tiles(result: Result) -> list[dict[str, Any]]:
+    """The result in a few figures: [value, low, high] where there is an interval."""
+    knee, level = result.knee, result.at_knee
+    out: list[tuple[str, Any, str, str, float]] = []
+    if knee and knee.holds:
+        fails = f"fails by {knee.fails_by}" if knee.fails_by else "the highest level tried"
+        out.append(("Holds", str(knee.holds), "users", fails, nan))
+    if knee and knee.estimate is not None:
+        note = f"95% CI: {knee.ci95[0]} to {knee.ci95[1]}"
+        out.append(("Best estimate", str(knee.estimate), "users", note, nan))
+    if knee is None:
+        out += [(one.slo, one.verdict, "", f"at {one.users} users", nan) for one in result.slos]
+    if level is not None and (knee or len(result.used) == 1):
+        limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
+        for key, name in HEADLINES.items():
+            p95 = level.latency(key).at("p95")
+            if knee:
+                p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
+            out.append(
+                (f"p95 {name}", p95, "ms", f"at {level.users} users", limits.get(f"{key}_p95", nan))
+            )
+        rate = (knee or level).output_tokens_per_s
+        out.append(("Output tokens/s", [rate, nan, nan], "", f"at {level.users} users", nan))
+    return [dict(zip(("name", "value", "unit", "note", "limit"), one, strict=True)) for one in out]

@@ -1,0 +1,136 @@
+"""The options of a study: frozen plain data with parsed units.
+
+The command line or a test creates them; a study reads no other configuration.
+Durations are integer nanoseconds, shares lie in [0, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from harness.errors import ConfigError
+from harness.units import NS_PER, SECOND, duration_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.engine.config import EngineConfig
+    from harness.load.workloads import Workload
+    from harness.measure.slo import Slo
+
+DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
+PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late
+
+
+MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
+MIN_BUDGET_NS: Final = 10 * SECOND
+
+
+def budget_ns(text: str, what: str = "the budget") -> int:
+    """The time budget of a search. Raises ConfigError if it is too short or too long."""
+    value = duration_ns(text, what, "90s")
+    if not MIN_BUDGET_NS <= value <= MAX_BUDGET_NS:
+        raise ConfigError(f"{what} is {text!r}: expected a time from 10s to 24h; try '10m'.")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long each phase of a request may take before it counts as failed."""
+
+    connect_ns: int = 10 * SECOND
+    first_token_ns: int = DEFAULT_FIRST_TOKEN_NS  # from sent
+    idle_ns: int = 60 * SECOND  # between two reads of a stream
+    total_ns: int = 600 * SECOND  # from sent to done
+
+    @property
+    def answer_ns(self) -> int:
+        """For answers to the probe: a minute, unless --first-token-timeout was given."""
+        first_ns = self.first_token_ns
+        return min(PROBE_NS if first_ns == DEFAULT_FIRST_TOKEN_NS else first_ns, self.total_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """Which server, and how to talk to it. `url` None: start `engine` and measure that."""
+
+    url: str | None = None
+    model: str | None = None  # None: the only one that the server lists
+    api_key: str = field(default="", repr=False)
+    key_source: str = ""  # the environment variable that the key came from
+    ca_file: Path | None = None
+    insecure: bool = False  # do not verify the server's certificate
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    engine: EngineConfig | None = None  # set exactly when `url` is None
+    server_flags: Mapping[str, int | float | str] = field(
+        default_factory=dict
+    )  # as the server was started
+    gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What is sent, by how many processes."""
+
+    workload: Workload
+    seed: int = 1
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """Where results go. `json_to` is "-" for standard output; the live view then uses stderr."""
+
+    out_dir: Path
+    json_to: str | None = None
+    junit_to: str | None = None
+    ui_port: int | None = None  # Locust's web UI; None: off
+    otlp_port: int | None = None  # receives the server's traces; None: off
+    live: bool = True  # the terminal view
+    compat: tuple[str, ...] = ()  # other tools to compare figures with
+    metrics_port: int | None = None  # of live metrics for Prometheus; 0: any, None: off
+    metrics_host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class KneeOptions:
+    """Find the largest number of users that meets every SLO (none: the power knee)."""
+
+    target: TargetOptions
+    load: LoadOptions
+    output: OutputOptions
+    slos: tuple[Slo, ...] = ()
+    min_users: int = 1
+    max_users: int = 512
+    budget_ns: int = 600 * SECOND
+    max_errors: float = 0.01
+    plan_users: int | None = None  # total users, to compute the number of replicas
+    at_least: int | None = None  # users that the knee must hold
+    baseline: Path | None = None  # a run folder: this run must not be worse
+    tolerance: float = 0.0  # share by which it may be worse
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_users > self.max_users:
+            raise ConfigError(
+                f"--min-users is {self.min_users} and --max-users is {self.max_users}: expected "
+                f"the first to be at most the second; try --min-users 1."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Hold each of `users` in turn. Exactly one of `duration_ns` and `requests` is set."""
+
+    target: TargetOptions
+    load: LoadOptions
+    output: OutputOptions
+    users: tuple[int, ...]
+    command: str = "run"  # or sweep
+    duration_ns: int | None = None
+    requests: int | None = None
+    slos: tuple[Slo, ...] = ()
+    max_errors: float = 0.01
+    dry_run: bool = False

@@ -1,0 +1,171 @@
+"""Our own page in Locust's web server: what a load test of a language model is about, live.
+
+    /harness               the page; its scripts and styles beside it, nothing from elsewhere
+    /harness/live.json     what is new since a cursor, asked for once a second while a page is open
+    /harness/files/NAME    of the run's folder, the files of DOWNLOADS and no other
+    /harness/start, /stop  POST from the page itself; origin.py refuses another site's
+
+While nobody looks, nothing is done here. Locust's own page gets a link that leads here.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+import orjson
+from flask import Blueprint, Response, request, send_file
+
+from harness.runfolder import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from importlib.resources.abc import Traversable
+    from pathlib import Path
+
+    from locust.env import Environment
+
+    from harness.export.live_state import LiveState
+
+PARTS: Final = {
+    "live.css": "text/css",
+    "live.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "form.js": "text/javascript",
+    "link.js": "text/javascript",
+}
+# name -> what it is for; each only while it lies in the folder of the run that the page shows
+DOWNLOADS: Final = {
+    names.REPORT_HTML: "the report",
+    names.REPORT_MD: "the report, for a pull request",
+    names.RESULT: "the result and every level",
+    names.LEVELS_CSV: "the levels, for a spreadsheet",
+    names.PARQUET: "every request, for a notebook",
+    names.RUN: "configuration, versions, hardware",
+}
+OWN: Final = "default-src 'self'; base-uri 'none'; frame-ancestors 'self'; form-action 'self'"
+# a report holds words of the server under test: it may show, not act
+SHOWN: Final = "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'"
+LINGER_S: Final = 5.0
+POLL_S: Final = 0.1
+
+
+@dataclass(slots=True)
+class LivePage:
+    """One run's page, or one process's with run after run."""
+
+    state: LiveState
+    folder: Callable[[], Path | None]  # of the run that is shown
+    start: Callable[[Mapping[str, str]], dict[str, str]] | None = None  # None: not from here
+    stop: Callable[[], None] | None = None
+    close: Callable[[], None] = lambda: None  # ends the web server
+    asked_s: float = float("-inf")  # when a page last looked, time.monotonic()
+
+    def install(self, environment: Environment) -> None:
+        """Serve it beside the environment's web UI, if it has one."""
+        web_ui = environment.web_ui
+        if web_ui is None or web_ui.app is None:
+            return
+        prefix = web_ui.app.blueprints["locust"].url_prefix or ""
+        blueprint = Blueprint("harness_live", __name__, url_prefix=f"{prefix}/harness")
+        for rule, view, methods in (
+            ("", self._page, ["GET"]),
+            ("/<any({}):name>".format(",".join(f'"{name}"' for name in PARTS)), _part, ["GET"]),
+            ("/live.json", self._news, ["GET"]),
+            ("/files/<name>", self._file, ["GET"]),
+            ("/start", self._start, ["POST"]),
+            ("/stop", self._stop, ["POST"]),
+        ):
+            guarded = web_ui.auth_required_if_enabled(view)
+            blueprint.add_url_rule(rule, view.__name__, guarded, methods=methods)
+        web_ui.app.register_blueprint(blueprint)
+        web_ui.app.after_request(_with_link)
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody looks."""
+        return time.monotonic() - self.asked_s < LINGER_S
+
+    def linger(self) -> None:
+        """Wait until an open page has seen what is told now, LINGER_S at most."""
+        now_s = time.monotonic()
+        while self.asked_s <= now_s and time.monotonic() - now_s < LINGER_S:
+            gevent.sleep(POLL_S)
+        gevent.sleep(POLL_S)  # for the answer to leave
+
+    def _page(self) -> Response:
+        return _own((_parts() / "live.html").read_bytes(), "text/html; charset=utf-8")
+
+    def _news(self) -> Response:
+        self.asked_s = time.monotonic()
+        told = self.state.changes_since(request.args.get("since", ""))
+        if "facts" in told:
+            told["facts"] = told["facts"] | {
+                "files": self._files(),
+                "can_start": self.start is not None,
+                "can_stop": self.stop is not None,
+            }
+        return _own(orjson.dumps(told), "application/json")
+
+    def _files(self) -> list[dict[str, str]]:
+        folder = self.folder()
+        if folder is None:
+            return []
+        return [
+            {"name": name, "what": what}
+            for name, what in DOWNLOADS.items()
+            if (folder / name).is_file()
+        ]
+
+    def _file(self, name: str) -> Response:
+        folder = self.folder()
+        if name not in DOWNLOADS or folder is None or not (folder / name).is_file():
+            return Response(status=404)  # Locust's login makes a 200 of an abort()
+        answer: Response = send_file(
+            (folder / name).absolute(), as_attachment=name != names.REPORT_HTML, max_age=0
+        )
+        answer.headers["Content-Security-Policy"] = SHOWN
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        return answer
+
+    def _start(self) -> Response:
+        form: Any = request.get_json(silent=True)
+        fine = isinstance(form, dict) and all(isinstance(v, str) for v in form.values())
+        if self.start is None or not fine:
+            return Response(status=400)
+        wrong = self.start(form)
+        return _own(orjson.dumps({"wrong": wrong}), "application/json")
+
+    def _stop(self) -> Response:
+        if self.stop is None:
+            return Response(status=400)
+        self.stop()
+        return _own(b"{}", "application/json")
+
+
+def _parts() -> Traversable:
+    return files("harness.webpage") / "page"
+
+
+def _part(name: str) -> Response:
+    return _own((_parts() / name).read_bytes(), PARTS[name])
+
+
+def _own(body: bytes, kind: str) -> Response:
+    """An answer that no other site may frame or script, and that is asked for anew each time."""
+    answer = Response(body, content_type=kind)
+    answer.headers["Content-Security-Policy"] = OWN
+    answer.headers["X-Content-Type-Options"] = "nosniff"
+    answer.headers["Cache-Control"] = "no-store"
+    return answer
+
+
+def _with_link(response: Response) -> Response:
+    """Locust's page, with the script that links here."""
+    if request.endpoint == "locust.index" and response.mimetype == "text/html":
+        link = b'<script src="./harness/link.js" defer></script></body>'
+        response.set_data(response.get_data().replace(b"</body>", link, 1))
+    return response

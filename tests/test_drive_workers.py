@@ -1,0 +1,86 @@
+"""Workers that connect late, and that never answer: Locust's own runners and sockets."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import gevent
+import pytest
+from locust import User, task
+from locust.env import Environment
+from locust.event import Events
+
+from harness.drive.dispatch import Dispatcher
+from harness.senders import relay
+
+if TYPE_CHECKING:
+    from locust.runners import WorkerRunner
+
+pytestmark = pytest.mark.process
+USERS = 6
+
+
+class Idle(User):
+    """Sends nothing."""
+
+    @task
+    def wait(self) -> None:
+        """Until it is stopped."""
+        gevent.sleep(60)
+
+
+def environment() -> Environment:
+    """One of a process of its own."""
+    return Environment(user_classes=[Idle], events=Events(), dispatcher_class=Dispatcher)
+
+
+def spread(want: list[list[int]]) -> list[list[int]]:
+    """Users of each worker, once they are `want` or 5 s have passed; a worker joins each time."""
+    master = environment().create_master_runner("127.0.0.1", 0)
+    workers: list[WorkerRunner] = []
+    found = []
+    for expected in want:
+        workers.append(environment().create_worker_runner("127.0.0.1", master.server.port))
+        while master.worker_count < len(workers):
+            gevent.sleep(0.01)
+        if len(workers) == 1:
+            master.start(USERS, USERS)
+        until = time.monotonic() + 5
+        while [w.user_count for w in workers] != expected and time.monotonic() < until:
+            gevent.sleep(0.01)
+        found.append([w.user_count for w in workers])
+    for worker in workers:
+        worker.stop()
+        worker.greenlet.kill(block=True)
+    master.greenlet.kill(block=True)
+    return found
+
+
+def test_a_worker_that_connects_later_gets_its_share() -> None:
+    """Each of them, and not only the first: what Locust's own dispatcher does for one worker."""
+    want = [[6], [3, 3], [2, 2, 2]]
+    assert spread(want) == want
+
+
+def test_the_end_does_not_wait_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that does not answer is waited for, but not once it is known to be dead."""
+    monkeypatch.setattr(relay, "FLUSH_S", 600.0)
+    master = environment().create_master_runner("127.0.0.1", 0)
+    end = relay.MasterRelay(master, lambda _: None, lambda *_: None)
+    port = master.server.port
+    good, bad = (environment().create_worker_runner("127.0.0.1", port) for _ in range(2))
+    good.register_message(
+        relay.FINISH, lambda **_: good.send_message(relay.FINISHED, {"worker": good.worker_index})
+    )
+    while master.worker_count < 2:
+        gevent.sleep(0.01)
+    dead: list[WorkerRunner] = []
+    finishing = gevent.spawn(end.finish, 0.0, lambda: len(dead))
+    finishing.join(5 * relay.TICK_S)
+    assert not finishing.ready()
+    dead.append(bad)
+    finishing.join(5)
+    assert finishing.ready()
+    for runner in (good, bad, master):
+        runner.greenlet.kill(block=True)
