@@ -139,7 +139,7 @@ def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
     )
     folder, port = tmp_path / "run", free_port()
     early = locust("chat", "--worker", "--master-port", port)
-    end = ("--headless", "-u", 4, "-r", 4, "-t", "12s", "--host", url, "--run-folder", folder)
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "20s", "--host", url, "--run-folder", folder)
     bind = ("--master-bind-port", port, "--expect-workers", 1)
     master = locust("chat", "--master", *end, *bind)
     until = time.monotonic() + 30
