@@ -13,7 +13,7 @@ from reader_cases import LAST, Case, Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
 from harness.measure.records.request_record import Outcome
-from harness.reader.clock import CLOCK, Clock
+from harness.reader.clock import Clock
 from harness.reader.reader_choice import IN_C
 from harness.units import MS, SECOND
 
@@ -67,7 +67,7 @@ def script_of(rng: random.Random) -> tuple[list[Step], list[tuple[int, int]]]:
 def misses(it: Case, truth: dict[int, list[tuple[int, int]]]) -> list[Any]:
     """Tokens whose interval does not meet that of their send."""
     log = it.log()["sends"]
-    to_records = CLOCK.now_ns() - time.time_ns()
+    to_records = it.to_records_ns()
     found = []
     for number, ends in truth.items():
         record, sends = it.records[number], log[f"{it.name}-{number}"]
