@@ -24,14 +24,11 @@ from harness.measure.latency_figures import in_window
 from harness.measure.metrics import ttft
 from harness.measure.result import Latency, Level
 from harness.measure.search.evidence import Window, gather_evidence
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.states import Purpose, Status
+from harness.measure.states import Purpose
 from harness.server.max_num_seqs import max_num_seqs
 from harness.simulator.closed_loop import ClosedLoop
 from harness.study.explain_knee import bottleneck as bottleneck_of
 from harness.study.explain_knee import with_observations
-from harness.study.knee_estimate import KneeEstimate
-from harness.study.level_state import HeldLevel
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -89,27 +86,33 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
     """The verdict after three levels around a knee that is known."""
     case = bottleneck(seed)
     loop = ClosedLoop(case.engine, case.traffic, seed, observe=True)
-    plan = SearchPlan(case.slos, seed=seed)
     samples: list[ServerSample] = []
     gpus: list[GpuSample] = []
-    steps: list[HeldLevel] = []
     levels: list[Level] = []
     for share in SHARES:
         least = int(knee) + 1 if share > 1 else 1
         window = hold(loop, max(int(share * knee), least), samples, gpus)
         table = loop.table(window.settled_ns, window.end_ns)
         evidence = gather_evidence(table, window, case.slos)
-        steps.append(HeldLevel(window, evidence, plan.judge(evidence)))
         whole = (window.settled_ns, window.end_ns)
         first = in_window(ttft(table), table, "ttft", *whole).ns
         first = first[first < np.inf]
         mean_ms = float(first.mean()) / MS if len(first) else math.nan
+        counts = [evidence.over(i) for i in range(len(case.slos))]
+        over = {
+            slo.name: float(hits.sum() / max(sizes.sum(), 1))
+            for slo, (sizes, hits) in zip(case.slos, counts, strict=True)
+        }
         level = Level(
-            0, window.users, settled_ns=whole[0], end_ns=whole[1], ttft_ms=Latency(mean=mean_ms)
+            0,
+            window.users,
+            settled_ns=whole[0],
+            end_ns=whole[1],
+            ttft_ms=Latency(mean=mean_ms),
+            over_share=over,
         )
         levels.append(with_observations(level, window, table, case.slos, samples, gpus=gpus))
-    found = KneeEstimate(Status.found, int(knee), int(knee), int(knee))
-    return bottleneck_of(plan, steps, found, levels, max_num_seqs({}, samples))
+    return bottleneck_of(case.slos, int(knee), levels, max_num_seqs({}, samples))
 
 
 def hold(

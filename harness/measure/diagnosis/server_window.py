@@ -108,10 +108,17 @@ class ServerFigures:
     prefix_hit_share: float = nan  # share of the prompt tokens found in the prefix cache
     spec_acceptance: float = nan  # share of the draft tokens accepted (speculative decoding)
     spec_accepted_length: float = nan  # tokens for each draft: those accepted, and one more
+    prompt_cached_share: float = nan  # share of the prompt tokens that were not computed again
+    computed_tokens_mean: float = nan  # prompt tokens computed for a request that ended
+    preemptions_per_request: float = nan  # of the requests that ended
+    admission_rejections: float = nan  # requests that a queue limit turned away
+    flops_per_s: float = nan  # of one GPU, by vLLM's estimate (--enable-mfu-metrics)
+    memory_bytes_per_s: float = nan  # read and written by one GPU, by vLLM's estimate
     prompt_tokens_per_s: float = nan  # prompt tokens computed per second
     generation_tokens_per_s: float = nan  # output tokens per second
     requests_per_s: float = nan  # requests that ended per second
     api_server_cores: float = nan  # CPU of the API server's process, cores
+    api_server_threads: float = nan  # cores that it can use at once; null: one
     engine_cores: float = nan  # CPU of the engine's process, cores
     ttft_mean_s: float = nan  # mean time to first token, s
     queue_mean_s: float = nan  # mean time in the queue, s
@@ -144,10 +151,18 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
         spec_acceptance=_share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
         spec_accepted_length=1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total"),
+        prompt_cached_share=_share(samples, "cached_prompt_tokens_total", "prompt_tokens_total"),
+        computed_tokens_mean=histogram_mean_s(samples, "computed_tokens"),
+        preemptions_per_request=histogram_mean_s(samples, "preemptions"),
+        admission_rejections=counter_increase(samples, "admission_rejections_total"),
+        flops_per_s=counter_rate(samples, "flops_total"),
+        memory_bytes_per_s=counter_rate(samples, "read_bytes_total")
+        + counter_rate(samples, "written_bytes_total"),
         prompt_tokens_per_s=counter_rate(samples, "prompt_tokens_total"),
         generation_tokens_per_s=counter_rate(samples, "generation_tokens_total"),
         requests_per_s=counter_rate(samples, "requests_total"),
         api_server_cores=counter_rate(samples, "api_cpu_s"),
+        api_server_threads=_max(samples, "api_threads"),
         engine_cores=counter_rate(samples, "engine_cpu_s"),
         **means,
         # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
@@ -188,7 +203,7 @@ def quantile_bucket(histogram: Histogram | None, q: float) -> tuple[float, float
 
 
 def histogram_mean_s(samples: Sequence[ServerSample], key: str) -> float:
-    """Mean of a histogram's observations in seconds; NaN without any."""
+    """Mean of a histogram's observations in its unit (mostly seconds); NaN without any."""
     histogram = histogram_increase(samples, key)
     if histogram is not None:
         return histogram.mean

@@ -77,6 +77,8 @@ def kv_capacity(f: VerdictInputs) -> RuleResult:
         [
             "--gpu-memory-utilization higher (more blocks, less room for peaks of activations)",
             "--kv-cache-dtype fp8 (half the bytes a token, some accuracy)",
+            "quantized weights (an FP8 or 4-bit model leaves more memory for blocks)",
+            "--tensor-parallel-size higher (each GPU holds a part of weights and blocks)",
             "--max-model-len lower, shorter history or bounded output (fewer blocks a request)",
             "--enable-prefix-caching where prompts share a beginning (shared blocks count once)",
             "another replica",

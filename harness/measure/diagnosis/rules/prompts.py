@@ -76,6 +76,7 @@ def prefill(f: VerdictInputs) -> RuleResult:
             "--enable-prefix-caching where prompts share a beginning (less to compute)",
             "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)",
             "shorter history (fewer prompt tokens a request)",
+            "--tensor-parallel-size higher (each GPU computes a part; they talk in every layer)",
             "prefill/decode disaggregation (prompts on GPUs of their own)",
             "another replica",
         ],
@@ -168,7 +169,10 @@ def decode(f: VerdictInputs) -> RuleResult:
         ],
         [
             "--max-num-seqs lower (shorter gaps, earlier queueing)",
+            "quantized weights: --quantization fp8, or a 4-bit model (fewer bytes to read a step)",
             "--kv-cache-dtype fp8 (half the bytes to read, some accuracy)",
+            "--tensor-parallel-size higher (each GPU reads a part; they talk in every layer)",
+            "a GPU with more memory bandwidth",
             "shorter history (less to read for each token)",
             "another replica",
         ],

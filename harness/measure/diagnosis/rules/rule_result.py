@@ -80,6 +80,15 @@ def prompt_share_evidence(f: VerdictInputs) -> list[str]:
     return [f"{longest} of the longest gaps had a prompt in their step, {every} of all"]
 
 
+def late_evidence(f: VerdictInputs) -> list[str]:
+    """Where requests over their limit wait for a first token."""
+    if not f.first or isnan(f.queue_share):
+        return []
+    inside = max(1 - f.queue_share - f.outside_share, 0.0)
+    rest = f"{inside:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
+    return [f"late requests wait {f.queue_share:.0%} of their time in the queue, {rest}"]
+
+
 def ttft_evidence(f: VerdictInputs) -> list[str]:
     """The parts of the server's mean TTFT, and how long a request decodes after it."""
     if not f.first or isnan(f.ttft_ms):
