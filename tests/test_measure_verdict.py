@@ -52,18 +52,18 @@ TABLE = {
     "blocks are lost, but how full it is is not said": (
         FULL, {"preemptions": 2, "kv_max": NAN}, "KV cache capacity", 0.7),
     "every step is full of prompts": (
-        FULL, {"running_flat": 0.5, "beside_share": 1, "low_gap_ms": 8}, "prefill compute", 0.85),
+        FULL, {"running_flat": 0.5, "beside_share": 1, "low_gap_ms": 8}, "prefill compute", 0.9),
     "every step is full of prompts, what runs stands still for it": (
-        FULL, {"beside_share": 1, "low_gap_ms": 8}, "prefill compute", 0.79),
+        FULL, {"beside_share": 1, "low_gap_ms": 8}, "prefill compute", 0.86),
     "every step is full, all the 16 slots that the server has are taken": (
         FULL, {"beside_share": 1, "low_gap_ms": 8, "slots": 16, "slots_source": "read"},
         "batch slots", 0.6),
     "prompts wait while others decode for long": (
         FULL, {"running_flat": 0.5, "beside_share": 1, "low_gap_ms": 8, "decode_ms": 900},
-        "prefill-decode interference", 0.85),
+        "prefill-decode interference", 0.9),
     "prefill is the larger part": (
         FULL, {"capacity": 0, "waiting": 0, "queue_ms": 0, "prefill_ms": 600, "base_ms": 8},
-        "prefill compute", 0.85),
+        "prefill compute", 0.9),
     "prefill, but the GPU has time": (
         FULL, {"capacity": 0, "waiting": 0, "queue_ms": 0, "prefill_ms": 600, "base_ms": 8,
                "gpu_util": 0.4, "engine_cores": 0.5}, "engine process", 0.9),
@@ -73,7 +73,13 @@ TABLE = {
     "neither queue nor prefill, CPU not known": (
         FULL, {"capacity": 0, "queue_share": 0.01, "outside_share": 0.9, "api_cores": NAN},
         "front end", 0.5),
-    "the step is long": (LONG, {}, "decode bandwidth", 0.85),
+    "every thread of a Rust front end is busy": (
+        FULL, {"capacity": 0, "queue_share": 0.01, "outside_share": 0.9, "api_cores": 0.9,
+               "api_threads": 16}, "front end", 0.89),
+    "a Rust front end with as much CPU in all, over 16 threads": (
+        FULL, {"capacity": 0, "queue_share": 0.01, "outside_share": 0.9, "api_cores": 0.06,
+               "api_threads": 16}, "undecided", 0),
+    "the step is long": (LONG, {}, "decode bandwidth", 0.9),
     "the GPU is not seen": (LONG, {"gpu_util": NAN, "engine_cores": NAN}, "decode bandwidth", 0.6),
     "the GPU waits, the engine has no CPU left": (
         LONG, {"gpu_util": 0.4}, "engine process", 0.9),
@@ -86,36 +92,36 @@ TABLE = {
         LONG, {"gpu_util": 0.5, "engine_cores": 0.2}, "undecided", 0),
     "long where a prompt is computed, half of it would do": (
         LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
-               "beside_p50_ms": 41}, "prefill compute", 0.85),
+               "beside_p50_ms": 41}, "prefill compute", 0.9),
     "a prompt's step is three times too long": (
         LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
-               "beside_p50_ms": 90}, "prefill-decode interference", 0.85),
+               "beside_p50_ms": 90}, "prefill-decode interference", 0.9),
     "prompts' long steps are as rare as the longest gaps": (
         LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "gap_p95_ms": 22, "beside_share": 0.045,
                "longest_beside_share": 0.95, "beside_p50_ms": 90},
-        "prefill-decode interference", 0.85),
-    "events wait for the API server": (LONG, {"api_cores": 0.97}, "front end", 0.57),
+        "prefill-decode interference", 0.9),
+    "events wait for the API server": (LONG, {"api_cores": 0.97}, "front end", 0.47),
     "events are sent late": (
-        LONG, {"api_cores": 0.6, "late_share": 0.08, "alone_p95_ms": 21}, "front end", 0.78),
+        LONG, {"api_cores": 0.6, "late_share": 0.08, "alone_p95_ms": 21}, "front end", 0.84),
     "events that seem late although the API servers have time": (
         LONG, {"api_cores": 0.4, "late_share": 0.2, "alone_p95_ms": 21}, "decode bandwidth", 0.6),
     "heat": (LONG, {"throttle": 0.6, "throttled": "heat (hardware) 60%", "clock_share": 0.5},
-             "GPU throttled", 0.88),
+             "GPU throttled", 0.83),
     "a power cap that explains a quarter of the slow-down": (
         LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.8},
-        "decode bandwidth", 0.73),
+        "decode bandwidth", 0.81),
     "a power cap that slows the clocks a little, steps are twice as long": (
         LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.9},
-        "decode bandwidth", 0.85),
+        "decode bandwidth", 0.9),
     "a GPU at its power cap, as it was at no lower level": (  # as an H200 at 86 to 96% busy
         LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": NAN},
-        "decode bandwidth", 0.85),
+        "decode bandwidth", 0.9),
     "a power cap that lowers the clocks as much as steps are slower": (
         LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.6},
-        "GPU throttled", 0.78),
+        "GPU throttled", 0.7),
     "a power cap that costs no speed": (
         LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.97},
-        "decode bandwidth", 0.85),
+        "decode bandwidth", 0.9),
     "bursts of a schedule": (
         FULL, {"dispersion": 9, "scheduled": 1, "waiting": 3, "capacity": 3, "waiting_max": 40,
                "running": 8, "running_flat": 0.2, "queue_ms": 600}, "arrival bursts", 0.85),
@@ -216,6 +222,7 @@ def test_the_facts_of_a_step() -> None:
         server=ServerFigures(
             samples=30, running_mean=12.5, kv_usage_max=0.6, kv_usage_fullest_max=0.98,
             kv_usage_mean=0.5, preemptions=3, ttft_mean_s=0.3, engine_cores=0.4,
+            api_server_cores=12, api_server_threads=16,
         ),
         gpu=GpuFigures(util_pct_mean=88, sm_clock_mhz_mean=1400, throttled="power cap 40%"),
         client=ClientFigures({"ttft_p95": 0.01}, cpu={"main": 0.2, "worker 0": 0.7}),
@@ -233,6 +240,7 @@ def test_the_facts_of_a_step() -> None:
     assert (found.ttft_ms, found.gpu_util, found.clock_share) == (300, 0.88, 0.7)
     assert (found.client_cores, found.instrument_share, found.engine_cores) == (0.7, 0.01, 0.4)
     assert (found.slots, found.slots_source, found.low_gap_ms) == (16, "given", 9)
+    assert (found.api_cores, found.api_threads) == (0.75, 16)  # of each thread
     assert found.prompt_part == 0.25  # 15 of 20 ms without prompts
     assert np.isnan([found.queue_ms, found.waiting, found.dispersion]).all()  # nobody says
 
@@ -246,3 +254,12 @@ def test_confidence_is_a_share() -> None:
         assert sum(one.probability for one in found.causes) == pytest.approx(1)
         assert sorted(found.causes, key=lambda one: -one.probability) == list(found.causes)
         assert {one.name for one in found.causes} <= {*RULES, UNKNOWN}
+
+
+def test_a_front_end_in_rust_gets_other_advice() -> None:
+    """It is one process: vLLM refuses --api-server-count beside it."""
+    start, change, *_ = TABLE["every thread of a Rust front end is busy"]
+    found = diagnose(replace(start, **change))
+    assert "API server CPU: 0.90 cores of each of the Rust front end's 16" in found.evidence
+    assert found.try_next[0].startswith("more CPUs for the Rust front end")
+    assert not any("--api-server-count" in line for line in found.try_next)

@@ -29,6 +29,7 @@ MIN_PROBABILITY: Final = 1 / 3
 RIVAL: Final = 0.5  # of the first one's probability: then the second one is said, too
 UNDECIDED: Final = "undecided"
 UNKNOWN: Final = "unknown"
+ELSEWHERE: Final = ("client", "network", "GPU throttled")  # another replica does not help
 
 # The possible verdicts. Of two with the same confidence the first one wins: nearer to the client.
 RULES: Final[dict[str, Callable[[VerdictInputs], RuleResult]]] = {
@@ -45,39 +46,25 @@ RULES: Final[dict[str, Callable[[VerdictInputs], RuleResult]]] = {
     "decode bandwidth": decode,
 }
 
-# Where a request waits for its first token if this is the cause: its share of what breaks the SLO.
-WHERE: Final = {
-    "network": "outside",
-    "front end": "outside",
-    "engine process": "inside",
-    "KV cache capacity": "queue",
-    "batch slots": "queue",
-    "prefill compute": "inside",
-    "prefill-decode interference": "inside",
-}
-
 
 def diagnose(f: VerdictInputs) -> Bottleneck:
     """The most probable cause, or undecided with what is missing."""
     found = {name: rule(f) for name, rule in RULES.items()}
     odds = {
-        name: one.confidence
-        / (1 - one.confidence)
-        * f.share_of_wait(WHERE.get(name, ""))
-        * f.breaks
+        name: f.breaks * f.part_in_wait(name) * one.confidence / (1 - one.confidence)
         for name, one in found.items()
     }
     whole = 1 + sum(odds.values())
     # Rounded down, so that they never add up to more than 1; the rest is unknown.
     share = {name: floor(100 * one / whole + 1e-9) / 100 for name, one in odds.items() if one}
     unknown = round(1 - sum(share.values()), 2)
-    ranked = sorted(share, key=lambda name: -share[name])  # stable: RULES' order among equals
-    causes = tuple(Cause(name, share[name]) for name in ranked)
-    causes = tuple(sorted((*causes, Cause(UNKNOWN, unknown)), key=lambda one: -one.probability))
+    named = sorted(share, key=lambda name: -share[name])  # stable: RULES' order among equals
+    listed = sorted([*share.items(), (UNKNOWN, unknown)], key=lambda one: -one[1])
+    causes = tuple(Cause(*one) for one in listed)
     held = f"{f.users:,} users held for {f.seconds:,.0f} s"
     window = f"{held}, {f.samples:.0f} readings of the server"
-    decided = bool(ranked) and share[ranked[0]] >= MIN_PROBABILITY and unknown <= MAX_UNKNOWN
-    named = [name for name in ranked if share[name] >= RIVAL * share[ranked[0]]] if decided else []
+    decided = bool(named) and share[named[0]] >= MIN_PROBABILITY and unknown <= MAX_UNKNOWN
+    named = [name for name in named if decided and share[name] >= RIVAL * share[named[0]]]
     perhaps = "less likely" if decided else "possible, not sure enough"
     why = tuple(
         f"{name}: {f'{perhaps} ({share[name]:.2f})' if name in share else one.against}"
@@ -100,5 +87,8 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
         causes,
         tuple(dict.fromkeys(line for one in told for line in one.evidence)),
         why,
-        tuple(dict.fromkeys(line for one in told for line in one.try_next)),
+        (
+            *dict.fromkeys(line for one in told for line in one.try_next),
+            *["another replica"] * (named[0] not in ELSEWHERE),
+        ),
     )

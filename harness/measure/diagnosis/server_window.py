@@ -74,6 +74,10 @@ def reset_sentence(window: Window, samples: Sequence[ServerSample]) -> str:
 DECIMALS: Final = 6
 MIN_BEYOND_QUANTILE: Final = 10  # observations needed beyond a quantile
 MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
+GAUGES: Final = (
+    *("running", "waiting", "waiting_capacity", "waiting_deferred"),
+    *("kv_usage", "kv_usage_fullest"),
+)
 # What a verdict needs, in words, by the figure that shows whether the server reports it.
 REQUIRED_FIGURES: Final = {
     "running": "running requests",
@@ -137,15 +141,10 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     """Of the samples of a window."""
     step = histogram_increase(samples, "step_tokens")
     means: dict[str, Any] = {f"{key}_mean_s": histogram_mean_s(samples, key) for key in MEANS}
+    means |= {f"{key}_mean": _mean(samples, key) for key in GAUGES}
+    means |= {f"{key}_max": _max(samples, key) for key in GAUGES if not key.startswith("waiting_")}
     figures = ServerFigures(
-        samples=len(samples), running_mean=_mean(samples, "running"),
-        running_max=_max(samples, "running"), running_flat_share=flat_share(samples),
-        waiting_mean=_mean(samples, "waiting"), waiting_max=_max(samples, "waiting"),
-        waiting_capacity_mean=_mean(samples, "waiting_capacity"),
-        waiting_deferred_mean=_mean(samples, "waiting_deferred"),
-        kv_usage_mean=_mean(samples, "kv_usage"), kv_usage_max=_max(samples, "kv_usage"),
-        kv_usage_fullest_mean=_mean(samples, "kv_usage_fullest"),
-        kv_usage_fullest_max=_max(samples, "kv_usage_fullest"),
+        samples=len(samples), running_flat_share=flat_share(samples),
         awake_min=-_max(samples, "awake", -1),
         preemptions=counter_increase(samples, "preemptions_total"),
         prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),

@@ -47,9 +47,7 @@ def slots(f: VerdictInputs) -> RuleResult:
         [
             "--max-num-seqs higher (more requests at once, longer gaps for each)",
             "bounded output (max_tokens): a slot is free again sooner",
-            "another replica",
         ],
-        "the wait is for something else",
     )
 
 
@@ -81,7 +79,5 @@ def kv_capacity(f: VerdictInputs) -> RuleResult:
             "--tensor-parallel-size higher (each GPU holds a part of weights and blocks)",
             "--max-model-len lower, shorter history or bounded output (fewer blocks a request)",
             "--enable-prefix-caching where prompts share a beginning (shared blocks count once)",
-            "another replica",
         ],
-        "blocks are short, but that is not what breaks the SLO",
     )

@@ -21,6 +21,11 @@ AS_BUSY: Final = 0.9  # of the GPU's utilization: a lower level is as busy
 SENT_LATE: Final = (0.5, 0.02)
 PERHAPS_LATE: Final = (0.25, 0.01)
 API_BUSY: Final = 0.5  # cores of an API server; with less, nothing waits for it
+# Where requests wait for a first token; no place: anywhere.
+WAIT_OF: Final = {"network": "api", "front end": "api", "KV cache capacity": "queue"} | {
+    "batch slots": "queue", "engine process": "engine", "prefill compute": "engine",
+    "prefill-decode interference": "engine",
+}  # fmt: skip
 # Prompts fill every step to the token budget if nearly all steps have one, and either (1) the p95
 # gap is hardly above the median and gaps are longer than at the lowest level, or (2) gaps are far
 # longer, however they vary, and `running` is not flat because of a slot.
@@ -157,19 +162,17 @@ class VerdictInputs:
         near = (self.client_ttft_ms if self.first else self.gap_p95_ms) / self.limit_ms
         return 1.0 if isnan(self.missed) else min(max(self.missed, near), 1.0)
 
-    def share_of_wait(self, where: str) -> float:
-        """Share of the time that late requests wait for a first token at a place; 1: not known.
+    def part_in_wait(self, cause: str) -> float:
+        """Share of the time that late requests wait for a first token where a cause makes them.
 
-        A request that arrives during a step is outside of the engine until the step ends. So only
-        an API server that is busy counts as another place.
+        1: not known. A request that arrives during a step is outside of the engine until the step
+        ends, so only an API server that is busy counts as another place.
         """
-        shares = {
-            "queue": self.queue_share,
-            "outside": self.outside_share,
-            "inside": 1 - self.outside_share,
-        }
-        share = shares.get(where, nan)
-        known = self.first and self.api_cores >= API_BUSY and not isnan(share)
+        place = WAIT_OF.get(cause)
+        share = {"queue": self.queue_share, "api": self.outside_share}.get(
+            place or "", 1 - self.outside_share
+        )
+        known = place and self.first and self.api_cores >= API_BUSY and not isnan(share)
         return share if known else 1.0
 
     @property

@@ -60,7 +60,6 @@ def throttled(f: VerdictInputs) -> RuleResult:
             "cooling, or the rack's power (heat and slowdowns)",
             "a higher power limit (nvidia-smi -pl; more heat)",
         ],
-        "the clocks are not slowed",
     )
 
 
@@ -88,7 +87,6 @@ def bursts(f: VerdictInputs) -> RuleResult:
         [
             "smooth the arrivals (a queue or a rate limit in front of the server)",
             "--max-num-seqs higher (a burst runs at once, with longer gaps)",
-            "another replica",
         ],
     )
 

@@ -64,9 +64,7 @@ def front_end(f: VerdictInputs) -> RuleResult:
             else "more CPUs for the Rust front end, apart from the engine's and the client's",
             "token ids instead of text (no tokenizing)",
             "--stream-interval higher (fewer events, coarser gaps)",
-            "another replica",
         ],
-        "the API server has CPU left",
     )
 
 
@@ -105,9 +103,7 @@ def engine_process(f: VerdictInputs) -> RuleResult:
             "--async-scheduling, where it is off (the next step is planned during this one)",
             "--stream-interval higher, speculative decoding (fewer outputs to handle)",
             "a faster core, or cores of its own, for the engine's process",
-            "another replica",
         ],
-        "the engine's process has CPU left",
     )
 
 

@@ -20,7 +20,7 @@ class RuleResult:
     sentence: str = ""
     evidence: list[str] = field(default_factory=list)
     try_next: list[str] = field(default_factory=list)  # what to change, with its trade-off
-    against: str = ""  # why it is ruled out, or not chosen
+    against: str = ""  # why it is ruled out
 
     @classmethod
     def no(cls, against: str) -> RuleResult:
