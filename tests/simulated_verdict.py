@@ -11,7 +11,7 @@ import math
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +151,32 @@ def tally(truths: dict[int, dict[str, Any]], told: dict[int, list[Any]]) -> dict
         "wrong_and_sure": sorted(sure - right),
         "table": {name: dict(sorted(named.items())) for name, named in table.items()},
     }
+
+
+BANDS = (0.0, 0.5, 0.7, 0.8, 0.9, 1.01)  # of the probability of what is named
+Z95 = 1.96
+
+
+def calibration(
+    truths: dict[int, dict[str, Any]], told: dict[int, list[Any]]
+) -> list[tuple[float, int, int, float, float]]:
+    """By BANDS: (mean probability stated, cases, of these right, 95% interval of that share)."""
+    rows = []
+    for low, high in pairwise(BANDS):
+        here = [s for s in truths if told[s][0] != UNDECIDED and low <= told[s][1] < high]
+        if here:
+            right = sum(told[seed][0] in answers(truths[seed]) for seed in here)
+            stated = math.fsum(told[seed][1] for seed in here) / len(here)
+            rows.append((stated, len(here), right, *wilson(right, len(here))))
+    return rows
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share."""
+    share, z2 = right / n, Z95**2 / n
+    middle = share + z2 / 2
+    half = Z95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n))
+    return (middle - half) / (1 + z2), (middle + half) / (1 + z2)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ from harness.report.report_data import as_mapping, knee_figures
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from harness.engine.shapes import GpuSpec
     from harness.measure.result import Level
     from harness.report.report_data import ReportData
 
@@ -139,24 +138,18 @@ EXTRAS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 
 
 def _extras(facts: ReportData, level: Level) -> Row:
-    """The EXTRAS that any level has; MFU and MBU where the GPU's peaks are known."""
+    """The EXTRAS that any level has; MFU and MBU over the data sheet's peaks of a known GPU."""
     row = {
         head: show(getattr(level.server, name))
         for head, (name, show) in EXTRAS.items()
         if any(getattr(one.server, name) > 0 for one in facts.levels)
     }
-    peaks = gpu_peaks(facts)
-    if peaks is not None and "TFLOP/s" in row:
+    gpus = as_mapping(facts.run.info.get("gpu")).get("gpus") or [{}]
+    words = str(as_mapping(gpus[0]).get("name", "")).lower().replace("-", " ").split()
+    if "TFLOP/s" in row and (peaks := next((GPUS[word] for word in words if word in GPUS), None)):
         row["MFU"] = _share(level.server.flops_per_s / peaks.flops_s)
         row["MBU"] = _share(level.server.memory_bytes_per_s / peaks.bandwidth_bytes_s)
     return row
-
-
-def gpu_peaks(facts: ReportData) -> GpuSpec | None:
-    """The data sheet's peaks of the server's GPU; None if it has none or an unknown one."""
-    gpus = as_mapping(facts.run.info.get("gpu")).get("gpus") or [{}]
-    words = str(as_mapping(gpus[0]).get("name", "")).lower().replace("-", " ").split()
-    return next((GPUS[word] for word in words if word in GPUS), None)
 
 
 def _first_columns(level: Level) -> Row:

@@ -59,8 +59,8 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
     share = {name: floor(100 * one / whole + 1e-9) / 100 for name, one in odds.items() if one}
     unknown = round(1 - sum(share.values()), 2)
     named = sorted(share, key=lambda name: -share[name])  # stable: RULES' order among equals
-    listed = sorted([*share.items(), (UNKNOWN, unknown)], key=lambda one: -one[1])
-    causes = tuple(Cause(*one) for one in listed)
+    causes = [Cause(*one) for one in [*share.items(), (UNKNOWN, unknown)]]
+    causes.sort(key=lambda one: -one.probability)
     held = f"{f.users:,} users held for {f.seconds:,.0f} s"
     window = f"{held}, {f.samples:.0f} readings of the server"
     decided = bool(named) and share[named[0]] >= MIN_PROBABILITY and unknown <= MAX_UNKNOWN
@@ -77,14 +77,16 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
             silent = "the server does not show its running requests"
         elif f.breaks <= MAX_UNKNOWN:
             silent = "requests are in time at this level"
-        return Bottleneck(UNDECIDED, f"not decided: {silent}", 0.0, window, causes, ruled_out=why)
+        return Bottleneck(
+            UNDECIDED, f"not decided: {silent}", 0.0, window, tuple(causes), ruled_out=why
+        )
     told = [found[name] for name in named]
     return Bottleneck(
         named[0],
         "; or ".join(one.sentence for one in told),
         share[named[0]],
         window,
-        causes,
+        tuple(causes),
         tuple(dict.fromkeys(line for one in told for line in one.evidence)),
         why,
         (

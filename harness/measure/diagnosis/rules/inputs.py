@@ -111,11 +111,8 @@ class VerdictInputs:
         server, gpu, client, gaps = level.server, level.gpu, level.client, level.gaps
         threads = server.api_server_threads
         lowest = min(levels, key=lambda one: one.users, default=level)
-        clocks = [
-            one.gpu.sm_clock_mhz_mean
-            for one in levels
-            if one.users < level.users and one.gpu.util_pct_mean >= AS_BUSY * gpu.util_pct_mean
-        ]
+        busy = [x for x in levels if x.gpu.util_pct_mean >= AS_BUSY * gpu.util_pct_mean]
+        clocks = [x.gpu.sm_clock_mhz_mean for x in busy if x.users < level.users]
         fastest = max((clock for clock in clocks if not isnan(clock)), default=nan)
         # Without the requests themselves: users are running, waiting, or outside the engine.
         idle = max(level.users - server.running_mean, 0.0)
@@ -132,8 +129,7 @@ class VerdictInputs:
             prefill_ms=1e3 * server.prefill_mean_s, decode_ms=1e3 * server.decode_mean_s,
             # of one thread: a Rust front end has no CPU left when all of its threads are busy
             api_cores=server.api_server_cores / (1 if isnan(threads) else threads),
-            api_threads=threads, engine_cores=server.engine_cores,
-            gpu_util=gpu.util_pct_mean / 100,
+            api_threads=threads, engine_cores=server.engine_cores, gpu_util=gpu.util_pct_mean / 100,
             memory_kept=_over(_memory_share(gpu), _memory_share(lowest.gpu)),
             throttle=gpu.throttled_share, throttled=gpu.throttled,
             clock_share=_over(gpu.sm_clock_mhz_mean, fastest), client_ttft_ms=level.ttft_ms.mean,
@@ -146,9 +142,8 @@ class VerdictInputs:
             low_late_share=lowest.gaps.late_share, base_ms=gaps.base_ms, slope_ms=gaps.slope_ms,
             prompt_tokens=gaps.prompt_tokens_mean, queue_share=queue,
             outside_share=1 - queue if isnan(outside) else outside,
-            dispersion=level.arrivals.dispersion,
-            scheduled=level.arrivals.scheduled, low_users=lowest.users,
-            low_gap_ms=lowest.gaps.p50_ms,
+            dispersion=level.arrivals.dispersion, scheduled=level.arrivals.scheduled,
+            low_users=lowest.users, low_gap_ms=lowest.gaps.p50_ms,
         )  # fmt: skip
 
     @property
@@ -168,11 +163,10 @@ class VerdictInputs:
         1: not known. A request that arrives during a step is outside of the engine until the step
         ends, so only an API server that is busy counts as another place.
         """
-        place = WAIT_OF.get(cause)
-        share = {"queue": self.queue_share, "api": self.outside_share}.get(
-            place or "", 1 - self.outside_share
-        )
-        known = place and self.first and self.api_cores >= API_BUSY and not isnan(share)
+        queue, api = self.queue_share, self.outside_share
+        shares = {"queue": queue, "api": api, "engine": 1 - api}
+        share = shares.get(WAIT_OF.get(cause, ""), nan)
+        known = self.first and self.api_cores >= API_BUSY and not isnan(share)
         return share if known else 1.0
 
     @property
