@@ -145,6 +145,13 @@ def vllm_series() -> str:
         "acceptance rate and the mean accepted length are computed from them. A test reads them",
         "from a real vLLM that speculates by n-grams.",
         "",
+        "It has FLOPs and bytes, which are its own estimates, only with `--enable-mfu-metrics`. Reports",
+        "divide them by the data sheet's peaks of a GPU that is known: MFU and MBU.",
+        "",
+        "The front end in Rust (`VLLM_USE_RUST_FRONTEND=1`, read from `vllm-rs` 0.32) writes the same",
+        "names, but neither the process's CPU and start, nor `vllm:engine_sleep_state`,",
+        "`vllm:cache_config_info` and `vllm:admission_rejections`.",
+        "",
         "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
         "|---|---|---|---|---|",
     ]
@@ -387,13 +394,18 @@ none goes above 0.9 for a cause in the server.
 VERDICT_REAL = """\
 ## Real servers
 
-What earlier rules said on real servers was wrong where it was sure. On one H200 with 48,000 tokens
-of KV cache they said *front end*, 0.9, because 190 ms of the mean TTFT were neither in the queue
-nor in prefill; on another day *KV cache capacity*, 0.9. Doubling the cache moved the knee from
-56-82 to 96-140 users, and there they said *front end*, 0.9, again. On another server one of two
-runs said *GPU throttled*, 0.9: the GPU was 86 to 96% busy and at its power cap, and no run showed
-that to be the cause. These cases are kept as result.json had them, and every test run judges them
-again (`python tests/kept_observations.py`):
+What earlier rules said on real servers was wrong where they were sure. On one H200 with 48,000
+tokens of KV cache they said *front end*, 0.9, because 190 ms of the mean TTFT were neither in the
+queue nor in prefill; on another day *KV cache capacity*, 0.9. Doubling the cache moved the knee
+from 56-82 to 96-140 users, and there they said *front end*, 0.9, again. On another server one of
+two runs said *GPU throttled*, 0.9: the GPU was 86 to 96% busy and at its power cap, and nothing
+showed that to be the cause. Two runs on a third server, whose prompts were the limit, said the
+same.
+
+What `result.json` had of these runs (but for the second server) is kept in
+`tests/data/observations`, and every test run judges it again by today's rules. `python
+tests/kept_observations.py` prints what they say and why; with `--keep` it prints a case to keep.
+Where nobody turned a knob, nothing is known to be right.
 """
 VERDICT_LIMITS = """\
 The truths are rough (levels of a few hundred requests, interpolated between two at most 20%

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from harness.measure.result import Bottleneck
 
 KEPT = Path(__file__).parent / "data" / "observations"
-# What no rule reads: it would be most of the file.
-LEFT_OUT = ("all", "ttft_traced", "outcomes", "tps", "tpot_ms", "itl_per_token_ms", "ttfot_ms")
+# What rules read of a level; the rest would be most of the file.
+READ = ("index", "users", "decision", "settled_ns", "end_ns", "output_tokens_per_s", "over_share",
+        "ttft_ms", "server", "gpu", "client", "gaps", "arrivals", "late")  # fmt: skip
+LATENCY = ("n", "mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,21 @@ def kept_form(result: dict[str, Any]) -> dict[str, Any]:
     """What the rules need of a result.json."""
     knee = result["knee"] or {}
     at = knee.get("estimate")
-    levels = [{k: v for k, v in one.items() if k not in LEFT_OUT} for one in result["levels"]]
+    levels = [{key: one[key] for key in READ if key in one} for one in result["levels"]]
+    for level in levels:
+        level["ttft_ms"] = {key: level["ttft_ms"].get(key) for key in LATENCY}
     return {
         "slos": [one["slo"] for one in result["slos"]],
         "knee": at if at is not None else (knee.get("ci95") or [0])[0] or 0,
-        "max_num_seqs": result["target"]["max_num_seqs"],
-        "levels": levels,
+        "max_num_seqs": known(result["target"]["max_num_seqs"]),
+        "levels": [known(level) for level in levels],
     }
+
+
+def known(block: dict[str, Any]) -> dict[str, Any]:
+    """Without what is null: that is the default of every field."""
+    inner = {k: known(v) if isinstance(v, dict) else v for k, v in block.items()}
+    return {k: v for k, v in inner.items() if v is not None and v != {}}
 
 
 def cases() -> list[Kept]:

@@ -59,7 +59,7 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
     share = {name: floor(100 * one / whole + 1e-9) / 100 for name, one in odds.items() if one}
     unknown = round(1 - sum(share.values()), 2)
     named = sorted(share, key=lambda name: -share[name])  # stable: RULES' order among equals
-    causes = [Cause(*one) for one in [*share.items(), (UNKNOWN, unknown)]]
+    causes = [Cause(*one) for one in (*share.items(), (UNKNOWN, unknown)) if one[1]]
     causes.sort(key=lambda one: -one.probability)
     held = f"{f.users:,} users held for {f.seconds:,.0f} s"
     window = f"{held}, {f.samples:.0f} readings of the server"
