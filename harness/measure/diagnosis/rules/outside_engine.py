@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MIN_THROTTLED_SHARE: Final = 0.3  # of the readings had slowed clocks
 # Of the clock at a lower level with the GPU as busy; above it, hardly any speed is lost. An H200
-# that was 86 to 96% busy and at its power cap was called throttled at 0.9, and was not.
+# that was 86 to 96% busy and at its power cap was called throttled, 0.9, by its power cap alone.
 SLOW_CLOCK_SHARE: Final = 0.92
 MIN_CLOCK_PART: Final = 0.25  # of the slow-down of steps, on a log scale, that clocks explain
 MAJOR_CLOCK_PART: Final = 0.5

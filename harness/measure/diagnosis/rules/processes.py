@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from harness.measure.diagnosis.rules.inputs import VerdictInputs
 
 # Share of the time that late requests wait outside the engine at which it points to the API server;
-# less is enough if its process has no CPU left. On one H200 that was short of KV blocks it was 0.17
-# at a process CPU of 0.90 cores; on one whose knee doubled with four API servers it was 0.70.
+# less is enough if its process has no CPU left. H200 with 3,000 blocks: 0.17, at 0.90 cores; one of
+# docs/h200.md, whose knee doubled with four API servers: 0.70.
 MIN_OUTSIDE_ENGINE: Final = 0.5
 MIN_OUTSIDE_ENGINE_NO_CPU: Final = 0.3
 # Cores used by a process that does its work in one thread.
