@@ -16,8 +16,8 @@ from harness.measure.diagnosis.rules.rule_result import (
     RuleResult,
     fmt,
     kv_evidence,
+    late_evidence,
     or_missing,
-    queue_evidence,
     waiting_evidence,
 )
 
@@ -41,7 +41,7 @@ def slots(f: VerdictInputs) -> RuleResult:
             f"{fmt(f.running)} requests run on average, {fmt(f.running_max, '.0f')} at most",
             f"max_num_seqs {fmt(taken, '.0f')}, {how}",
             waiting_evidence(waiting_for_capacity(f)),
-            *queue_evidence(f),
+            *late_evidence(f),
             *kv_evidence(f),
         ],
         [
@@ -71,7 +71,7 @@ def kv_capacity(f: VerdictInputs) -> RuleResult:
     return RuleResult(
         confidence,
         f"the KV cache is full{share} and requests wait for or lose their blocks",
-        [*kv_evidence(f), waiting_evidence(waiting_for_capacity(f)), *queue_evidence(f)],
+        [*kv_evidence(f), waiting_evidence(waiting_for_capacity(f)), *late_evidence(f)],
         [
             "--gpu-memory-utilization higher (more blocks, less room for peaks of activations)",
             "--kv-cache-dtype fp8 (half the bytes a token, some accuracy)",

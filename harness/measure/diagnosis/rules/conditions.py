@@ -65,8 +65,8 @@ def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
         free = "what runs changes while requests wait, so slots are free"
         return 0.0, f"{fmt(f.running)} of {fmt(f.slots, '.0f')} slots are taken" if known else free
     confidence = 0.9 if f.memory_bound else SLOT_PROBABLE
-    if f.queue_ms / f.ttft_ms < MAJOR_SHARE:
-        confidence = SLOT_CONFIDENCE  # the queue is the smaller part of the TTFT
+    if f.queue_share < MAJOR_SHARE:
+        confidence = SLOT_CONFIDENCE  # late requests wait for something else, too
     if f.prompts_fill_steps:  # prompts fill the steps: `running` is flat for that reason
         confidence = SLOT_CONFIDENCE if known and f.slots_source != "inferred" else 0.3
     return confidence, ""
@@ -74,7 +74,6 @@ def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
 
 def not_waiting_for_prompts(f: VerdictInputs) -> str:
     """Why first tokens do not wait for prompts; "" if they do."""
-    inside, whole = f.queue_ms + f.prefill_ms, max(f.ttft_ms, f.client_ttft_ms)
     # If slots and blocks are free and requests still wait, only the token budget is left.
     unseen = isnan(f.beside_share) and f.waiting >= MIN_WAITING
     fills = unseen or f.prompts_fill_steps or f.compute_bound or f.prompt_part >= MIN_PROMPT_SHARE
@@ -83,9 +82,6 @@ def not_waiting_for_prompts(f: VerdictInputs) -> str:
         "requests wait for KV blocks": f.kv_max >= KV_FULL_SHARE or f.preemptions > 0,
         f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time only": f.gpu_util < GPU_IDLE_UTIL,
         "requests wait for a slot": slot_confidence(f)[0] >= SLOT_CONFIDENCE,
-        f"queue and prefill are {fmt_ms(inside)} of {fmt_ms(whole)} to first token": not (
-            inside >= MAJOR_SHARE * whole
-        ),
         f"prompts take {fmt(f.prompt_part, '.0%')} of the engine's time": not fills,
     }
     return next((why for why, holds in reasons.items() if holds), "")

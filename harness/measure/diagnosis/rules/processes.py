@@ -39,7 +39,7 @@ def front_end(f: VerdictInputs) -> RuleResult:
     """The API server's process has no CPU left: first tokens, or events, wait for it."""
     share, at_limit = f.outside_share, f.api_cores >= CORE_FULL
     if f.first and not share >= (MIN_OUTSIDE_ENGINE_NO_CPU if at_limit else MIN_OUTSIDE_ENGINE):
-        waits = f"late requests wait {fmt(share, '.0%')} of their time outside the engine"
+        waits = f"{fmt(share, '.0%')} of the wait of late requests is outside the engine"
         return RuleResult.no(or_missing(share, waits, "waiting requests are"))
     if not f.first and not (at_limit or f.sent_late):
         return RuleResult.no(f"API server CPU: {_cores(f.api_cores)}")
@@ -86,7 +86,7 @@ def engine_process(f: VerdictInputs) -> RuleResult:
             f.gpu_util <= GPU_MOSTLY_IDLE
             and not f.engine_wait_ms / 2 < OWN_OVER_PROMPTS * f.prompt_cost_ms
         )
-        sure = 0.9 if mostly else 0.65
+        sure = 0.9 if mostly else 0.6
     return RuleResult(
         sure,
         "the engine's own process holds up the GPU: it has no CPU left, the GPU has time",

@@ -82,11 +82,11 @@ def prompt_share_evidence(f: VerdictInputs) -> list[str]:
 
 def late_evidence(f: VerdictInputs) -> list[str]:
     """Where requests over their limit wait for a first token."""
-    if not f.first or isnan(f.queue_share):
+    if not f.first or isnan(f.queue_share + f.outside_share):
         return []
     inside = max(1 - f.queue_share - f.outside_share, 0.0)
     rest = f"{inside:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
-    return [f"late requests wait {f.queue_share:.0%} of their time in the queue, {rest}"]
+    return [f"of the wait of late requests {f.queue_share:.0%} is in the queue, {rest}"]
 
 
 def ttft_evidence(f: VerdictInputs) -> list[str]:
@@ -112,10 +112,3 @@ def gap_growth_evidence(f: VerdictInputs) -> list[str]:
     if isnan(f.low_gap_ms) or isnan(f.gap_p50_ms) or f.low_users >= f.users:
         return []
     return [f"the median gap was {fmt_ms(f.low_gap_ms)} at {fmt(f.low_users, '.0f')} users"]
-
-
-def queue_evidence(f: VerdictInputs) -> list[str]:
-    """How much of the server's mean TTFT is the queue."""
-    if isnan(f.queue_ms) or not f.ttft_ms > 0:
-        return []
-    return [f"the queue is {fmt_ms(f.queue_ms)} of the server's mean TTFT of {fmt_ms(f.ttft_ms)}"]
