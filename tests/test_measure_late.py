@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from measure_tables import MS, SECOND, record, table
 
-from harness.measure.diagnosis.late_split import LateSplit, late_split
+from harness.measure.diagnosis.ttft_split import LateSplit, late_split
 from harness.measure.records.request_record import Outcome
 from harness.measure.records.samples import ServerSample
 from harness.measure.slo import Slo

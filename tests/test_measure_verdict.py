@@ -200,7 +200,10 @@ def test_a_slot_bound_server_without_kv_usage() -> None:
         "16.0 requests run on average, 16 at most",
         "max_num_seqs 16, inferred: running stays the same while requests wait",
         "48.0 requests wait on average",
-        "of the wait of late requests 90% is in the queue, 8% for their prompt, 2% outside the engine",
+        (
+            "of the wait of late requests 90% is in the queue, 8% for their prompt, "
+            "2% outside the engine"
+        ),
         "KV cache usage is not among the server's figures",
         "preemptions are not among the server's figures",
     ]

@@ -14,11 +14,10 @@ from harness.measure.diagnosis.audit import Audit, Little
 from harness.measure.diagnosis.gpu_window import GpuFigures
 from harness.measure.diagnosis.instrument import ClientFigures
 from harness.measure.diagnosis.interference import ArrivalFigures, GapFigures
-from harness.measure.diagnosis.late_split import LateSplit
 from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
 from harness.measure.diagnosis.trace_split import TracedSplit
-from harness.measure.diagnosis.ttft_split import TtftSplit
+from harness.measure.diagnosis.ttft_split import LateSplit, TtftSplit
 from harness.measure.metrics import LATENCIES, SLO_METRICS
 from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo

@@ -11,9 +11,9 @@ from harness.measure.diagnosis.bottleneck import diagnose
 from harness.measure.diagnosis.gpu_window import gpu_figures
 from harness.measure.diagnosis.instrument import client_figures, instrument_sentence
 from harness.measure.diagnosis.interference import arrival_figures, gap_figures
-from harness.measure.diagnosis.late_split import late_split
 from harness.measure.diagnosis.rules.inputs import VerdictInputs
 from harness.measure.diagnosis.server_window import reset_sentence, server_figures
+from harness.measure.diagnosis.ttft_split import late_split
 from harness.measure.records.samples import samples_within
 from harness.units import MS
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.late_split import FIRST_TOKEN_SLOS
+from harness.measure.diagnosis.ttft_split import FIRST_TOKEN_SLOS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,7 @@ AS_BUSY: Final = 0.9  # of the GPU's utilization: a lower level is as busy
 SENT_LATE: Final = (0.5, 0.02)
 PERHAPS_LATE: Final = (0.25, 0.01)
 API_BUSY: Final = 0.5  # cores of an API server; with less, nothing waits for it
+API_FULL: Final = 0.85  # no CPU left: it accepts requests late, whatever the network
 # Where requests wait for a first token; no place: anywhere.
 WAIT_OF: Final = {"network": "api", "front end": "api", "KV cache capacity": "queue"} | {
     "batch slots": "queue", "engine process": "engine", "prefill compute": "engine",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isnan, log
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.diagnosis.rules.inputs import API_FULL
 from harness.measure.diagnosis.rules.rule_result import RuleResult, fmt, fmt_ms, waiting_evidence
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ CLIENT_CORE_FULL: Final = 0.9  # of a core: the client's process has no CPU left
 MAX_INSTRUMENT_SHARE: Final = 0.05  # of the limit: allowed uncertainty of the measurement
 MIN_OUTSIDE_SHARE: Final = 0.5  # of the client's mean TTFT is outside the server
 MIN_OUTSIDE_LIMITS: Final = 0.25  # and this share of the limit, so that it matters
-API_CORE_BUSY: Final = (
-    0.85  # cores: an API server this busy accepts requests late, whatever the network
-)
 
 
 def throttled(f: VerdictInputs) -> RuleResult:
@@ -128,7 +126,7 @@ def network(f: VerdictInputs) -> RuleResult:
         )
     if f.instrument_share > MAX_INSTRUMENT_SHARE:
         return RuleResult.no("the client itself is late: the time outside the server is its own")
-    if f.api_cores >= API_CORE_BUSY:
+    if f.api_cores >= API_FULL:
         return RuleResult.no("the API server is busy: it accepts requests late itself")
     return RuleResult(
         0.85,

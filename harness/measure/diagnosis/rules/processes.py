@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.rules.inputs import API_BUSY
+from harness.measure.diagnosis.rules.inputs import API_BUSY, API_FULL
 from harness.measure.diagnosis.rules.rule_result import (
     MISSING_WORDS,
     RuleResult,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 MIN_OUTSIDE_ENGINE: Final = 0.5
 MIN_OUTSIDE_ENGINE_NO_CPU: Final = 0.3
 # Cores used by a process that does its work in one thread.
-CORE_FULL: Final = 0.85  # no CPU left
 CORE_BUSY: Final = 0.7  # requests and events wait for it in bursts, if this share is sent late:
 MIN_LATE_SHARE: Final = 0.3
 # The process's share and the GPU's together: one waits for the other.
@@ -37,7 +36,7 @@ OWN_OVER_PROMPTS: Final = 1.5  # half of the process's part of a gap, over what 
 
 def front_end(f: VerdictInputs) -> RuleResult:
     """The API server's process has no CPU left: first tokens, or events, wait for it."""
-    share, at_limit = f.outside_share, f.api_cores >= CORE_FULL
+    share, at_limit = f.outside_share, f.api_cores >= API_FULL
     if f.first and not share >= (MIN_OUTSIDE_ENGINE_NO_CPU if at_limit else MIN_OUTSIDE_ENGINE):
         waits = f"{fmt(share, '.0%')} of the wait of late requests is outside the engine"
         return RuleResult.no(or_missing(share, waits, "waiting requests are"))
@@ -78,7 +77,7 @@ def engine_process(f: VerdictInputs) -> RuleResult:
         return RuleResult.no(
             or_missing(f.running, "the engine is idle in between", "running requests are")
         )
-    at_limit = f.engine_cores >= CORE_FULL or f.engine_cores + f.gpu_util >= ALTERNATING_SHARE
+    at_limit = f.engine_cores >= API_FULL or f.engine_cores + f.gpu_util >= ALTERNATING_SHARE
     if not at_limit:
         sure = 0.5 if isnan(f.engine_cores) else 0.4
     else:
