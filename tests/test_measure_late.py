@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from measure_tables import MS, SECOND, record, table
+from split_cases import known
 
 from harness.measure.diagnosis.ttft_split import LateSplit, late_split
+from harness.measure.metrics import ttft
 from harness.measure.records.request_record import Outcome
 from harness.measure.records.samples import ServerSample
 from harness.measure.slo import Slo
@@ -58,3 +61,27 @@ def test_requests_in_time_do_not_count() -> None:
 def test_an_slo_on_gaps_has_no_late_requests() -> None:
     """The split is of first tokens."""
     assert late_split(ROWS, [scrape(0.5 * SECOND / MS, 4, 6)], (Slo("itl", 0.95, MS),)).waits == 0
+
+
+# those of 24 whose slowest fifth takes over half a second
+WAITING = (3, 5, 6, 7, 8, 9, 11, 12, 14, 15, 16, 18, 19, 20, 22, 23)
+
+
+@pytest.mark.parametrize("seed", WAITING)
+def test_it_finds_where_simulated_requests_waited(seed: int) -> None:
+    """Against what each request really spent where, if one place has most of it.
+
+    Only where late requests wait for many steps: one that arrives during a step is outside of the
+    engine until the step ends.
+    """
+    run = known(seed)
+    ns = ttft(run.table).ns
+    limit_ns = float(np.quantile(ns[np.isfinite(ns)], 0.8))
+    late, parts = ns > limit_ns, run.parts_ms
+    whole = parts["client"][late].sum()
+    queue = parts["queue"][late].sum() / whole
+    outside = (parts["rest"] + parts["residual"])[late].sum() / whole
+    got = late_split(run.table, run.samples, (Slo("ttft", 0.95, limit_ns),))
+    assert limit_ns >= 500 * MS
+    assert (got.queue >= 0.6) == (queue >= 0.75)
+    assert (got.outside >= 0.6) == (outside >= 0.75)

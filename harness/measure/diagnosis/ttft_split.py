@@ -186,11 +186,11 @@ def _whole(value: float) -> int | None:
     return None if isnan(value) else round(value)
 
 
-# vLLM observes queue and prefill when a request ends: under overload these were sent long before, so
-# their means say nothing of those that are late now. Its gauges are of now. At each scrape the
-# records show which requests are in flight, and which have no token: `running` and `waiting` are in
-# the engine, the others are with the API server, the network or the client. A scrape counts as often
-# as late requests wait at it.
+# vLLM observes queue and prefill when a request ends: under overload it was sent long before, so
+# these means say nothing of those that are late now. Its gauges are of now. At each scrape the
+# records show which requests are in flight and which have no token: `running` and `waiting` are in
+# the engine, the others with the API server, the network or the client. A scrape counts as often as
+# late requests wait at it.
 @dataclass(frozen=True, slots=True)
 class LateSplit:
     """Shares of the time in which requests over their limit wait for a first token; null: none."""
