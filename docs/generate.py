@@ -379,7 +379,8 @@ doubling moves the simulated knee most. If a second one moves it more than half 
 scale), that name or *undecided* is right, too. Only configurations with a knee of 4 to 300 users
 that moves by at least 22% count. The rules' constants were chosen on seeds below 4000, the
 confidences on the 212 of the seeds 0 to 239 that count, and on the real servers marked below; the
-200 are the first that count from 4000 on.
+200 are the first that count from 4000 on. They were looked at while the rules of decision 17 were
+made, so they are a check, not a proof.
 
 The simulated engine process takes CPU time for each step and each sequence, during which the GPU
 waits; it may poll the GPU in a loop, so that it uses a whole core all the time. A simulated API
@@ -389,7 +390,7 @@ waiting events are merged, as in vLLM.
 VERDICT_STATED = """\
 What is stated against how often it is right (what is undecided is left out). The probabilities are
 meant to be too low here: a rule that never failed in the simulator did fail on real servers, so
-none goes above 0.9 for a cause in the server.
+none of the simulated causes goes above 0.9.
 """
 VERDICT_REAL = """\
 ## Real servers
@@ -411,7 +412,7 @@ VERDICT_LIMITS = """\
 The truths are rough (levels of a few hundred requests, interpolated between two at most 20%
 apart), computed by `tests/simulated_verdict.py`. Client, network, throttling and bursts are
 not simulated; table tests cover them. A simulated GPU either reads memory or computes, whichever
-takes longer; a real one is less clear-cut. Without GPU metrics the same rules were right in 89% of
+takes longer; a real one is less clear-cut. Without GPU metrics the same rules were right in 88% of
 these configurations and never wrong with a confidence of 0.8 or more; what they miss is the engine
 process.
 """
