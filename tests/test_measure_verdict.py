@@ -119,6 +119,12 @@ TABLE = {
     "a power cap that lowers the clocks as much as steps are slower": (
         LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.6},
         "GPU throttled", 0.7),
+    "a power cap that slows the clocks, first tokens take twenty times as long": (
+        FULL, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.8,
+               "low_ttft_ms": 50}, "batch slots", 0.9),
+    "heat under which first tokens take twice as long": (
+        FULL, {"throttle": 1, "throttled": "heat (hardware) 100%", "clock_share": 0.5,
+               "low_ttft_ms": 500, "queue_share": 0.1, "capacity": 0}, "GPU throttled", 0.98),
     "a power cap that costs no speed": (
         LONG, {"throttle": 1, "throttled": "power cap 100%", "clock_share": 0.97},
         "decode bandwidth", 0.9),

@@ -97,6 +97,7 @@ class VerdictInputs:
     scheduled: float = nan  # and the share of them that a schedule sent, not an answer's end
     low_users: float = nan  # the lowest level held, and its median gap
     low_gap_ms: float = nan
+    low_ttft_ms: float = nan  # and the client's mean TTFT there
     missed: float = nan  # share over the SLO's limit, over the share allowed; at most 1: it is met
 
     @classmethod
@@ -145,6 +146,7 @@ class VerdictInputs:
             outside_share=1 - queue if isnan(outside) else outside,
             dispersion=level.arrivals.dispersion, scheduled=level.arrivals.scheduled,
             low_users=lowest.users, low_gap_ms=lowest.gaps.p50_ms,
+            low_ttft_ms=lowest.ttft_ms.mean,
         )  # fmt: skip
 
     @property
@@ -197,7 +199,7 @@ class VerdictInputs:
         if not self.beside_share >= NEARLY_ALL_STEPS:
             return False
         alike = self.gap_p95_ms <= P95_LIKE_MEDIAN * self.gap_p50_ms
-        longer = self.slower_steps
+        longer = _over(self.gap_p50_ms, self.low_gap_ms)
         fuller = longer >= LONGER_STEPS or self.compute_bound
         stands_still = (
             self.running_flat >= MIN_FLAT_SHARE and self.waiting >= MIN_QUEUE_SHARE * self.running
@@ -212,9 +214,11 @@ class VerdictInputs:
         return not self.gap_p50_ms > LONGER_STEPS * self.low_gap_ms
 
     @property
-    def slower_steps(self) -> float:
-        """How many times as long the median gap is as at the lowest level."""
-        return _over(self.gap_p50_ms, self.low_gap_ms)
+    def times_longer(self) -> float:
+        """First tokens, or the p95 gap, over what they were at the lowest level."""
+        if self.first:
+            return _over(self.client_ttft_ms, self.low_ttft_ms)
+        return _over(self.gap_p95_ms, self.low_gap_ms)
 
     @property
     def engine_wait_ms(self) -> float:

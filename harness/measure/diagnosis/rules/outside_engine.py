@@ -15,7 +15,7 @@ MIN_THROTTLED_SHARE: Final = 0.3  # of the readings had slowed clocks
 # Of the clock at a lower level with the GPU as busy; above it, hardly any speed is lost. An H200
 # that was 86 to 96% busy and at its power cap was called throttled, 0.9, by its power cap alone.
 SLOW_CLOCK_SHARE: Final = 0.92
-MIN_CLOCK_PART: Final = 0.25  # of the slow-down of steps, on a log scale, that clocks explain
+MIN_CLOCK_PART: Final = 0.25  # of the slow-down, on a log scale, that clocks explain
 MAJOR_CLOCK_PART: Final = 0.5
 # Variance over mean of arrivals in a bin; a Poisson process has 1.
 MIN_BURST_DISPERSION: Final = 4.0
@@ -29,7 +29,7 @@ MIN_OUTSIDE_LIMITS: Final = 0.25  # and this share of the limit, so that it matt
 
 
 def throttled(f: VerdictInputs) -> RuleResult:
-    """Heat or a power cap slows the GPU's clocks, and that is why engine steps are slower."""
+    """Heat or a power cap slows the GPU's clocks, and that explains why tokens are late."""
     if isnan(f.throttle):
         return RuleResult.no("the GPU does not report why its clocks are slowed")
     if not f.throttle >= MIN_THROTTLED_SHARE:
@@ -38,13 +38,11 @@ def throttled(f: VerdictInputs) -> RuleResult:
     if not f.clock_share <= SLOW_CLOCK_SHARE:
         clocks = f"the clocks ran at {fmt(f.clock_share, '.0%')} of those at lower, as busy levels"
         return RuleResult.no("no lower level is as busy" if isnan(f.clock_share) else clocks)
-    # Steps take 1 / clock times as long, of all that they are slower by.
-    slower = log(f.slower_steps) if f.slower_steps > 1 else 0.0
-    part = min(-log(f.clock_share) / slower, 1.0) if slower else 1.0
+    # Slower clocks make everything 1 / clock times as long: how much of what it is?
+    part = min(-log(f.clock_share) / log(f.times_longer), 1.0) if f.times_longer > 1 else 0.0
+    what = "first tokens" if f.first else "gaps"
     if part < MIN_CLOCK_PART:
-        return RuleResult.no(
-            f"slower clocks explain {part:.0%} of why steps are {f.slower_steps:.1f} times as long"
-        )
+        return RuleResult.no(f"slower clocks do not explain why {what} take longer")
     heat = "heat" in f.throttled or "hardware" in f.throttled
     return RuleResult(
         (0.98 if heat else 0.96) if part >= MAJOR_CLOCK_PART else 0.5,
@@ -52,7 +50,7 @@ def throttled(f: VerdictInputs) -> RuleResult:
         [
             f"what slowed the clocks, share of the readings: {f.throttled}",
             f"the SM clock is {f.clock_share:.0%} of that at a lower level with the GPU as busy",
-            f"that explains {part:.0%} of how much longer the engine's steps are",
+            f"that explains {part:.0%} of why {what} take longer",
         ],
         [
             "cooling, or the rack's power (heat and slowdowns)",
