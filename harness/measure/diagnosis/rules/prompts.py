@@ -61,13 +61,16 @@ def prefill(f: VerdictInputs) -> RuleResult:
         )
     if why:
         return RuleResult.no(why)
+    knobs = (
+        "--enable-prefix-caching where prompts share a beginning (less to compute)",
+        "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)",
+    )
     return RuleResult(
         0.9 if surely else 0.65,
         what,
         _evidence(f),
         [
-            "--enable-prefix-caching where prompts share a beginning (less to compute)",
-            "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)",
+            *(knobs if f.first else knobs[::-1]),
             "shorter history (fewer prompt tokens a request)",
             "--tensor-parallel-size higher (each GPU computes a part; they talk in every layer)",
             "prefill/decode disaggregation (prompts on GPUs of their own)",
