@@ -315,10 +315,14 @@ class Lanes:
         self.reads.over(believe=True)
 
     def wait_for_the_thread(self) -> None:
-        """Until the kernel has nothing left to read."""
+        """Until it has read all that there was."""
         left = array("i", [1])
         while left[0]:
             fcntl.ioctl(self.sock, termios.FIONREAD, left)
+        # The kernel may have nothing left while its recvmsg still goes on, and would take along
+        # what is sent meanwhile. Who reads holds the lock.
+        with self.reads._drain:  # noqa: SLF001
+            pass
 
     def got(self) -> list[tuple[int, int, int]]:
         """(stream, kind without exactness, value) of each row."""
