@@ -17,7 +17,7 @@ from harness.measure.diagnosis.interference import ArrivalFigures, GapFigures
 from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
 from harness.measure.diagnosis.trace_split import TracedSplit
-from harness.measure.diagnosis.ttft_split import TtftSplit
+from harness.measure.diagnosis.ttft_split import LateSplit, TtftSplit
 from harness.measure.metrics import LATENCIES, SLO_METRICS
 from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo
@@ -171,6 +171,7 @@ class Level:
     client: ClientFigures = field(default_factory=ClientFigures)  # the load generator's figures
     gaps: GapFigures = field(default_factory=GapFigures)  # how token gaps follow arriving prompts
     arrivals: ArrivalFigures = field(default_factory=ArrivalFigures)  # how requests arrived
+    late: LateSplit = field(default_factory=LateSplit)  # where requests over a limit wait
 
     @property
     def usable(self) -> bool:
@@ -248,13 +249,22 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """A possible cause. Probabilities of all causes and of "unknown" add up to 1."""
+
+    name: str  # a name of RULES, or unknown
+    probability: float  # that doubling it moves the knee most
+
+
+@dataclass(frozen=True, slots=True)
 class Bottleneck:
     """What limits the knee, by the rules of docs/verdict.md."""
 
     bound_by: str = ""  # a name of RULES, or undecided
     sentence: str = ""  # for a person
-    confidence: float = 0  # from 0 to 1
+    confidence: float = 0  # its probability
     window: str = ""  # the level that the figures are of
+    causes: tuple[Cause, ...] = ()  # every possible one and "unknown", likeliest first
     evidence: tuple[str, ...] = ()  # figures that support it
     ruled_out: tuple[str, ...] = ()  # every other name, with the reason
     try_next: tuple[str, ...] = ()  # what to change, best first
