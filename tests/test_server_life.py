@@ -81,7 +81,10 @@ def test_a_start_command_is_the_users_own(model: Path) -> None:
         (StartOptions("/nowhere/vllm"), "'/nowhere/vllm' is no program.*in Compose or on another"),
         (StartOptions(start_command="'a b"), "is no program that can be run"),
         (StartOptions("/bin/true"), "no --model-dir was given"),
-        (StartOptions("/bin/true", model_dir=Path("/nowhere")), "has no config.json"),
+        (
+            StartOptions("/bin/true", model_dir=Path("/nowhere")),
+            "--model-dir is /nowhere: expected.*config.json",
+        ),
         (StartOptions(start_command="true --api-key sesame"), "holds a secret.*VLLM_API_KEY"),
         (StartOptions(start_command="true", start_args=("--hf-token=abc",)), "holds a secret"),
     ],

@@ -12,13 +12,14 @@ import ssl
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ServerUnreachable, one_line
 from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from harness.server.access import TargetAccess
 
@@ -51,6 +52,29 @@ def fetch(access: TargetAccess, path: str, body: object = None) -> HttpAnswer:
     """GET `path`, or POST `body` as JSON. Raises ServerUnreachable with a sentence."""
     with closing(HttpConnection(access)) as line:
         return line.fetch(path, body, last=True)
+
+
+def stream(access: TargetAccess, path: str, body: object) -> Iterator[tuple[int, bytes]]:
+    """POST `body` and yield (ns, piece of the answer) on arrival; first (sent, b"").
+
+    Raises ServerUnreachable, also for another status than 200.
+    """
+    with closing(_connect(access)) as connection:
+        try:
+            sent_ns, data = time.monotonic_ns(), json.dumps(body).encode()
+            connection.request("POST", path, data, _headers(access, data, last=True))
+            yield sent_ns, b""
+            with connection.getresponse() as response:
+                while piece := response.read1(1 << 16):
+                    if response.status != HTTPStatus.OK:
+                        text = one_line(piece.decode(errors="replace"), MAX_QUOTED_CHARS)
+                        raise ServerUnreachable(
+                            f"{access.address}{path} answers {response.status} ({text}): expected "
+                            "200; try the same request with curl."
+                        )
+                    yield time.monotonic_ns(), piece
+        except (OSError, http.client.HTTPException) as error:
+            raise _no_answer(access, error) from error
 
 
 class HttpConnection:
