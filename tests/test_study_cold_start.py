@@ -90,8 +90,8 @@ def test_the_page() -> None:
         "| the parts add up within 10% | yes |",
         "| page cache pre-warmed by the start before | 192.0 | 2,000.0 |",
         (
-            "- The longest part is *warm-up*, 100.0 s: keep the caches of kernels that are compiled "
-            "then (~/.triton, ~/.cache/flashinfer)."
+            "- The longest part is *warm-up*, 100.0 s: keep the caches of kernels that are "
+            "compiled then (~/.triton, ~/.cache/flashinfer)."
         ),
     ):
         assert f"\n{line}\n" in page
@@ -130,8 +130,8 @@ def test_slopes() -> None:
         ),
         "512,27000.0,,,,540000.0,,16,,28672",
         (
-            "1024,27002.0,2.0,4096.0,the slope is not the cost of a token: vLLM fills its memory share,"
-            "540000.0,,16,,28672"
+            "1024,27002.0,2.0,4096.0,the slope is not the cost of a token: vLLM fills its memory "
+            "share,540000.0,,16,,28672"
         ),  # 2 MiB over 512 tokens
     ]
     assert with_slopes([row(512, None), row(1024, None)]) == [

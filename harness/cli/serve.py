@@ -16,8 +16,9 @@ from harness.study.option_table import OUTPUT, START, Option, declare, level_lis
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-    from harness.cli.parsing import Subparsers
+    from harness.cli.parsing import Parser, Subparsers
 
 # name -> flag, value, why
 PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
@@ -41,29 +42,54 @@ PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
 
 
 def add_serve(commands: Subparsers) -> None:
-    """Declare the options."""
-    rows = "\n".join(
-        f"  {name:<12}{f'{flag} {value}':<32} {why}"
-        for name, preset in PRESETS.items()
-        for flag, value, why in preset
-    )
+    """Declare `serve`."""
+    _declare(
+        commands, "serve", "start a vLLM with a preset, and end it with Ctrl-C",
+        "Starts `vllm serve` on the loopback and, once it is ready, prints its URL, its version "
+        "and where the time went. --start-args override a preset. Ctrl-C ends it and all of its "
+        "processes.",
+        ("--preset interactive", "--preset throughput --port 0", "--start-args=--enforce-eager"),
+        Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS)),
+        number_option("--port", "0: any free port", 8000, min_value=0, example=8000),
+        Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log"),
+    ).set_defaults(execute=_serve)  # fmt: skip
+
+
+def add_coldstart(commands: Subparsers) -> None:
+    """Declare `coldstart`."""
+    _declare(
+        commands, "coldstart", "measure the first request after a start, and the start",
+        "Starts vLLM, sends a first request, a second and five more, one at a time, and writes "
+        "first_token_latency.md and coldstart.json: TTFT cold and warm, the phases of the start, "
+        "and whether warm requests are stable.",
+        ("", "--drop-caches", "--prompt-tokens 2048 --out cold"),
+        Option("--drop-caches", "first empty the page cache; then start again with it warm", None),
+        number_option("--prompt-tokens", "", 512), number_option("--output-tokens", "", 32),
+        OUTPUT[0],
+    ).set_defaults(execute=_coldstart)  # fmt: skip
+
+
+def add_kv_scaling(commands: Subparsers) -> None:
+    """Declare `kv-scaling`."""
+    _declare(
+        commands, "kv-scaling", "start vLLM with several context lengths; compare KV caches",
+        "Starts vLLM once for each --max-model-len and writes kv_cache_scaling.csv and "
+        "kv_cache_scaling_notes.md: memory in use, KV tokens, and how many requests fit.",
+        ("", "--lengths 4096,32768", "--lengths 512,1024 --out kv"),
+        Option("--lengths", "tokens", level_list("--lengths"), "N,N,...", "512,1024,2048,4096"),
+        OUTPUT[0],
+    ).set_defaults(execute=_kv_scaling)  # fmt: skip
+
+
+def _declare(
+    commands: Subparsers, name: str, title: str, text: str, shown: Sequence[str], *options: Option
+) -> Parser:
     parser = commands.add_parser(
-        "serve",
-        usage="%(prog)s --model-dir DIR [OPTION ...]",
-        help="start a vLLM with a preset, and end it with Ctrl-C",
-        description="Starts `vllm serve` on the loopback and, once ready, prints its URL, its "
-        "version and where the time of the start went. Ctrl-C ends it and all of its processes.",
-        epilog=examples(
-            "vllm-harness serve --preset interactive --model-dir models/qwen2.5-1.5b",
-            "vllm-harness serve --model-dir DIR --vllm PATH --start-args '--max-num-seqs 8'",
-        ),
-    )
-    group = parser.add_argument_group("server", f"Presets, which --start-args override:\n{rows}")
-    preset = Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS))
-    log = Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log")
-    port = number_option("--port", "0: any free port", 8000, min_value=0, example=8000)
-    declare(group, (preset, *START, port, log))
-    parser.set_defaults(execute=_serve)
+        name, usage="%(prog)s --model-dir DIR [OPTION ...]", help=title, description=text,
+        epilog=examples(*(f"vllm-harness {name} --model-dir DIR {more}".strip() for more in shown)),
+    )  # fmt: skip
+    declare(parser, (*START, *options))
+    return parser
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -91,25 +117,6 @@ def _serve(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def add_coldstart(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
-        "coldstart",
-        usage="%(prog)s --model-dir DIR [OPTION ...]",
-        help="measure the first request after a start, and where its time goes",
-        description="Starts vLLM, sends a first request, a second and five more, one at a time, "
-        "and writes first_token_latency.md and coldstart.json: TTFT cold and warm, the phases of "
-        "the start, and whether warm requests are stable.",
-        epilog=examples("vllm-harness coldstart --model-dir DIR --drop-caches"),
-    )
-    drop = Option(
-        "--drop-caches", "first empty the page cache; then start again with it warm", None
-    )
-    lengths = (number_option("--prompt-tokens", "", 512), number_option("--output-tokens", "", 32))
-    declare(parser, (*START, drop, *lengths, OUTPUT[0]))
-    parser.set_defaults(execute=_coldstart)
-
-
 def _coldstart(args: argparse.Namespace) -> int:
     from harness.report.server_pages import server_page  # noqa: PLC0415 - heavy: see app.py
     from harness.runfolder import json_files  # noqa: PLC0415 - as above
@@ -132,23 +139,6 @@ def _coldstart(args: argparse.Namespace) -> int:
     (folder / "first_token_latency.md").write_text(page)
     _tell(f"{page}\n{folder}/first_token_latency.md")
     return EXIT_OK
-
-
-def add_kv_scaling(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
-        "kv-scaling",
-        usage="%(prog)s --model-dir DIR --lengths N,N,... [OPTION ...]",
-        help="start vLLM with several context lengths and compare their KV caches",
-        description="Starts vLLM once for each --max-model-len, and writes kv_cache_scaling.csv "
-        "and kv_cache_scaling_notes.md: memory in use, KV tokens, and how many requests fit.",
-        epilog=examples("vllm-harness kv-scaling --model-dir DIR --lengths 512,1024,2048,4096"),
-    )
-    lengths = Option(
-        "--lengths", "tokens", level_list("--lengths"), "N,N,...", "512,1024,2048,4096"
-    )
-    declare(parser, (*START, lengths, OUTPUT[0]))
-    parser.set_defaults(execute=_kv_scaling)
 
 
 def _kv_scaling(args: argparse.Namespace) -> int:
