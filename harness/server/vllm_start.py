@@ -90,6 +90,9 @@ def started(
     def used_mib() -> float:
         return sum(gpu.memory_used_mib for gpu in gpus.read(0)) if gpus else 0.0
 
+    def held_mib() -> float:
+        return used_mib() - before
+
     before = used_mib()
     if ours := in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -108,9 +111,9 @@ def started(
             if process is not None:
                 _end(process, port)
             # What is free on a GPU is what the next server gets.
-            _until(lambda: used_mib() - before < GPU_SLACK_MIB)
-            if (more := used_mib() - before) >= GPU_SLACK_MIB:
-                sys.stderr.write(f"GPUs have {more:,.0f} MiB less than before: see nvidia-smi\n")
+            _until(lambda: not held_mib() >= GPU_SLACK_MIB)  # it may be unknown, NaN
+            if (held := held_mib()) >= GPU_SLACK_MIB:
+                sys.stderr.write(f"GPUs have {held:,.0f} MiB less than before: see nvidia-smi\n")
             if gpus:
                 gpus.close()
         if ours:
@@ -225,11 +228,13 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
                 os.kill(pid, number)
 
     def left() -> str:
+        if running := session_pids(process.pid):
+            return f"processes {running}: expected none; try `kill -9`"
         try:
-            check_port("its port", LOOPBACK, port)
+            check_port("--port", LOOPBACK, port)
         except ConfigError as error:
             return str(error)
-        return f"processes {running} run" if (running := session_pids(process.pid)) else ""
+        return ""
 
     send(signal.SIGTERM)
     _until(lambda: process.pid not in session_pids(process.pid))  # vLLM ends its own ones first

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
+from harness.errors import ServerUnreachable, one_line
 from harness.load.tokens import TOKEN_IDS
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.gpu import local_gpus
-from harness.server.http_exchange import fetch, stream
+from harness.server.http_exchange import MAX_QUOTED_CHARS, HttpConnection
 from harness.server.vllm_start import session_pids, started
 from harness.units import SECOND
 from harness.wire.openai import read_event
@@ -49,12 +50,14 @@ def measure_cold_start(
     """Start, send requests of `tokens` in prompt and answer, end. Raises HarnessError."""
     random, cached = Random(1), psutil.virtual_memory().cached  # noqa: S311 - text of prompts
     gpus = local_gpus()
-    with started(options, log=log) as server:
+    with (
+        started(options, log=log) as server,
+        closing(HttpConnection(TargetAccess(Address.parse(server.url), key))) as line,
+    ):
         began_s, first_token_s = time.monotonic() - server.wall_s, 0.0
         by_start = counters(server.pid)
         by_start["growth of the page cache, MB"] = (psutil.virtual_memory().cached - cached) / 1e6
-        access = TargetAccess(Address.parse(server.url), key)
-        model: Any = fetch(access, "/v1/models").json()
+        model: Any = line.fetch("/v1/models").json()
         body = {
             "model": model["data"][0]["id"], "max_tokens": tokens[1], "temperature": 0,
             "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
@@ -64,7 +67,7 @@ def measure_cold_start(
             # Each prompt is another one, so that none is in the prefix cache.
             body["prompt"] = random.choices(TOKEN_IDS, k=tokens[0])
             before, sent_s = counters(server.pid), time.monotonic()
-            request = {"name": name, **timed_stream(access, body)}
+            request = {"name": name, **timed_stream(line, body)}
             first_token_s = first_token_s or sent_s + request["ttft_s"] - began_s
             meanwhile = {k: max(n - before[k], 0.0) for k, n in counters(server.pid).items()}
             if gpus.source:
@@ -120,21 +123,26 @@ def figures(
     }
 
 
-def timed_stream(access: TargetAccess, body: Figures) -> Figures:
-    """One streamed request; the text's beginning as preview."""
-    decoder, text, tokens, first_ns = SseDecoder(), "", 0, 0
-    pieces = stream(access, "/v1/completions", body)
-    sent_ns = now_ns = next(pieces)[0]
-    for now_ns, piece in pieces:
+def timed_stream(line: HttpConnection, body: Figures) -> Figures:
+    """One streamed request on an open connection. Raises ServerUnreachable."""
+    answer, decoder = line.fetch("/v1/completions", body), SseDecoder()
+    text, tokens, first_ns = "", 0, 0
+    for at_ns, piece in answer.pieces:
         for event in decoder.feed(piece):
             chunk = read_event(event)
-            first_ns = first_ns or now_ns * chunk.carries_token
             tokens = max(tokens, chunk.prompt_tokens + chunk.completion_tokens)
             if chunk.carries_token:
+                first_ns = first_ns or at_ns
                 text += json.loads(event)["choices"][0]["text"]
+    if not first_ns:
+        said = one_line(answer.body.decode(errors="replace"), MAX_QUOTED_CHARS)
+        raise ServerUnreachable(
+            f"a request brought no token, but status {answer.status} ({said}): expected some; try "
+            "other --prompt-tokens."
+        )
     return {
-        "ttft_s": ((first_ns or now_ns) - sent_ns) / SECOND,
-        "wall_s": (now_ns - sent_ns) / SECOND,  # until its last byte
+        "ttft_s": (first_ns - answer.sent_ns) / SECOND,
+        "wall_s": (answer.pieces[-1][0] - answer.sent_ns) / SECOND,  # until its last byte
         "total_tokens": tokens,  # prompt and output
         "output_preview": text[:PREVIEW_CHARS],
     }

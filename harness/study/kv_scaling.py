@@ -55,8 +55,9 @@ def measure_lengths(
         with started(options, ("--max-model-len", str(length)), log=log) as server:
             page = fetch(TargetAccess(Address.parse(server.url)), "/metrics").body
         cache, found = cache_summary(cache_config(page)), server.start_log
+        used = list(found.gpu_mib.values())[-1]
         rows[-1] |= {
-            "gpu_mem_used_mb": list(found.gpu_mib.values())[-1] or None,
+            "gpu_mem_used_mb": used if used > 0 else None,  # NaN: hidden
             "kv_tokens": found.kv_tokens or cache.get("kv_tokens"),
             "kv_blocks": cache.get("kv_blocks"),
             "block_size": cache.get("block_size"),
