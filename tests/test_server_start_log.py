@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.server.start_log import SeenLine, StartLog, read_start_log
+from harness.server.start_log import SeenLine, StartLog, read_start_log, why_it_failed
 
 DATA = Path(__file__).with_name("data")
 FIRST_S = 8.0  # from the start of the process to its first line, here
@@ -89,3 +89,17 @@ def test_flags_without_secrets() -> None:
     """A log of an older vLLM has the API key."""
     line = "INFO [x.py:1] non-default args: {'api_key': 'sesame', 'port': 1}"
     assert read_start_log([SeenLine(1.0, line)]).flags == {"api_key": "[redacted]", "port": 1}
+
+
+DIED = """\
+(APIServer pid=716) WARNING 11-22 21:11:53 [system_utils.py:299] Errors like `OSError: [Errno 24]`
+(EngineCore pid=1196) ERROR 11-22 21:13:14 [core.py:1330]     raise ValueError(
+(EngineCore pid=1196) ERROR 11-22 21:13:14 [core.py:1330] ValueError: To serve at least one request
+(APIServer pid=716) RuntimeError: Engine core initialization failed. See root cause above.
+"""
+
+
+def test_why_it_failed() -> None:
+    """The root cause comes long before the last line (as vLLM 0.26 wrote it on an H200)."""
+    assert why_it_failed(DIED) == "ValueError: To serve at least one request"
+    assert why_it_failed("OSError is a word\n") == ""

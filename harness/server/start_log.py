@@ -37,6 +37,8 @@ REPORTED_S: Final = {  # by vLLM itself
     "graphs captured": r"Graph capturing finished in ([\d.]+) s",
     "engine initialized": r"init engine .*took ([\d.]+) s",
 }
+# the root cause comes first, "Engine core initialization failed" last
+CAUSE: Final = r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [^\]]*\] )?(\w+(?:Error|Exception): .*)$"
 NUMBERS: Final = {
     "kv_tokens": r"KV cache size: ([\d,]+) tokens",
     "max_concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x",
@@ -100,6 +102,12 @@ def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartL
         {name: seconds for name, seconds in reported.items() if seconds is not None},
         **{name: _number(pattern, text) for name, pattern in NUMBERS.items()},
     )
+
+
+def why_it_failed(text: str) -> str:
+    """Return the first error of a log; "" for none."""
+    found = re.search(CAUSE, text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _last(pattern: str, text: str) -> str:

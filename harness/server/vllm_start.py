@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from harness.errors import ConfigError, HarnessError, ServerUnreachable
+from harness.errors import ConfigError, HarnessError, ServerUnreachable, one_line
 from harness.runfolder.json_files import read_json
 from harness.runfolder.redact import redact, redact_text
 from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port, free_port
 from harness.server.gpu import local_gpus
 from harness.server.http_exchange import fetch
-from harness.server.start_log import SeenLine, StartLog, read_start_log
+from harness.server.start_log import SeenLine, StartLog, read_start_log, why_it_failed
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -210,12 +210,12 @@ def _until_ready(
                 return [*seen, SeenLine(now_s, "ready", used)]
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
-    code = process.poll()
+    code, said = process.poll(), redact_text(log.read_text(errors="replace"))
     what = f"is not ready after {READY_S} s" if code is None else f"ended with exit code {code}"
-    end = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+    end = "\n".join(said.splitlines()[-LOG_LINES:])
     raise ServerUnreachable(
-        f"vLLM {what}: expected it to serve; try its command by itself. The end of {log}:\n"
-        + redact_text(end)
+        f"vLLM {what} ({one_line(why_it_failed(said)) or 'see its log'}): expected it to serve; "
+        f"try its command by itself. The end of {log}:\n{end}"
     )
 
 
