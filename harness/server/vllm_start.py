@@ -68,7 +68,8 @@ class StartedServer:
     command: tuple[str, ...]
     notes: tuple[str, ...]  # what was added to the command, and why
     log: Path
-    wall_s: float  # from the start of the process until /health answered
+    began_s: float  # the start of the process, by time.monotonic
+    wall_s: float  # from there until /health answered
     start_log: StartLog
 
 
@@ -98,13 +99,14 @@ def started(
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with log.open("wb") as out, _uninterrupted():
+            began_s = time.monotonic()
             process = subprocess.Popen(  # noqa: S603 - the user's own command
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
-        lines = _until_ready(process, port, log, used_mib)
+        lines = _until_ready(process, began_s, port, log, used_mib)
         yield StartedServer(
             f"http://{LOOPBACK}:{port}", process.pid, port, tuple(command), notes, log,
-            lines[-1].at_s, read_start_log(lines, before),
+            began_s, lines[-1].at_s, read_start_log(lines, before),
         )  # fmt: skip
     finally:
         with _uninterrupted():
@@ -194,11 +196,12 @@ def model_context(model: Path | None) -> int | None:
 
 
 def _until_ready(
-    process: subprocess.Popen[bytes], port: int, log: Path, used_mib: Callable[[], float]
-) -> list[SeenLine]:
+    process: subprocess.Popen[bytes], began_s: float, port: int, log: Path,
+    used_mib: Callable[[], float],
+) -> list[SeenLine]:  # fmt: skip
     """Return the log's lines, each with when it was seen. Raises ServerUnreachable."""
     access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=5 * SECOND)
-    began_s, now_s, seen = time.monotonic(), 0.0, []
+    now_s, seen = 0.0, []
     with log.open(errors="replace") as lines:
         while process.poll() is None and now_s < READY_S:
             ready = False
