@@ -116,4 +116,4 @@ def _last(pattern: str, text: str) -> str:
 
 def _number(pattern: str, text: str) -> float | None:
     found = _last(pattern, text).replace(",", "")
-    return float(found) if found else None
+    return (int if found.isdigit() else float)(found) if found else None

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -79,8 +78,9 @@ def started(
 ) -> Iterator[StartedServer]:
     """Run a server as long as the context, in which SIGTERM interrupts as Ctrl-C does.
 
-    Raises ConfigError before anything is started, ServerUnreachable with the end of the log when it
-    does not become ready, HarnessError when something of it is left afterwards.
+    For the main thread, which alone gets signals. Raises ConfigError before anything is started,
+    ServerUnreachable with the end of the log when it does not become ready, HarnessError when
+    something of it is left afterwards.
     """
     if port:
         check_port("--port", LOOPBACK, port)
@@ -95,7 +95,7 @@ def started(
         return used_mib() - before
 
     before = used_mib()
-    if ours := in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if ours := signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with log.open("wb") as out, _uninterrupted():
@@ -252,7 +252,7 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
 def _uninterrupted() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM wait until the block is left: nothing is forgotten half-way."""
     came: list[int] = []
-    kinds = (signal.SIGINT, signal.SIGTERM) if in_main_thread() else ()
+    kinds = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in kinds}
     try:
         yield
@@ -261,11 +261,6 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
         if came:
             signal.raise_signal(came[0])
-
-
-def in_main_thread() -> bool:
-    """Return whether signals reach this thread."""
-    return threading.current_thread() is threading.main_thread()
 
 
 def _until(done: Callable[[], bool]) -> None:
