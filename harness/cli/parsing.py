@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Options = argparse._ActionsContainer  # noqa: SLF001 - a parser or a group
 
 HELP_WIDTH: Final = 79  # of a help text
+VERBATIM: Final = "--start-args"
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,7 +28,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Reject unknown options early, so that the message names the subcommand's help."""
-        words = sys.argv[1:] if args is None else args
+        words = list(sys.argv[1:] if args is None else args)
+        if VERBATIM in words:  # its value may begin with dashes
+            at = words.index(VERBATIM)
+            words[at : at + 2] = ["=".join(words[at : at + 2])]
         top = self._subparsers is not None
         for word in takewhile(lambda word: word.startswith("-") if top else word != "--", words):
             name = word.partition("=")[0]
@@ -35,7 +39,7 @@ class Parser(argparse.ArgumentParser):
                 meant = closest(name, self._option_string_actions)
                 asked = f": did you mean {meant}? Try" if meant else "; try"
                 raise ConfigError(f"{self.prog} has no option {name}{asked} `{self.prog} --help`.")
-        found, extra = super().parse_known_args(args, namespace)
+        found, extra = super().parse_known_args(words, namespace)
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
         return found, extra
