@@ -19,9 +19,10 @@ from harness.measure.diagnosis.slots import MaxNumSeqs
 from harness.measure.diagnosis.trace_split import TracedSplit
 from harness.measure.diagnosis.ttft_split import TtftSplit
 from harness.measure.metrics import LATENCIES, SLO_METRICS
+from harness.measure.search.comparison import Difference
 from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo
-from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
+from harness.measure.states import WORST_FIRST, Decision, ProofVerdict, Purpose, Status, Verdict
 from harness.measure.typed_json import from_json
 from harness.units import SECOND
 
@@ -248,16 +249,34 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """A possible cause. Probabilities of all causes and of "unknown" add up to 1."""
+
+    name: str  # a name of RULES, or unknown
+    probability: float  # that doubling it moves the knee most
+
+
+@dataclass(frozen=True, slots=True)
 class Bottleneck:
     """What limits the knee, by the rules of docs/verdict.md."""
 
     bound_by: str = ""  # a name of RULES, or undecided
     sentence: str = ""  # for a person
-    confidence: float = 0  # from 0 to 1
+    confidence: float = 0  # its probability
     window: str = ""  # the level that the figures are of
+    causes: tuple[Cause, ...] = ()  # every possible one and "unknown", likeliest first
     evidence: tuple[str, ...] = ()  # figures that support it
     ruled_out: tuple[str, ...] = ()  # every other name, with the reason
     try_next: tuple[str, ...] = ()  # what to change, best first
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether turning the knob of the named cause moves the knee most."""
+
+    verdict: ProofVerdict  # of the diagnosis
+    sentence: str  # for a person
+    knees: dict[str, Difference] = field(default_factory=dict)  # of each flag turned: A is without
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +294,7 @@ class Result:
     gates: tuple[Gate, ...] = ()  # requirements on the knee: they decide the exit code
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # in a search that met a limit
+    proof: Proof | None = None  # of the bottleneck, with --prove
     power: PowerKnee | None = None  # in a search: most throughput for the latency
     plateau: PlateauKnee | None = None  # in a search: lowest level near the highest throughput
     client: Json = field(default_factory=dict)  # the load generator's figures, whole run

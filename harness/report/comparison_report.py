@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
-from harness.measure.search.comparison import ERROR_SHARE, KNEE, Change
-from harness.report.numbers import UNKNOWN, count_of, escape_markdown, format_number, metric_name
+from harness.measure.search.comparison import (
+    ERROR_SHARE,
+    KNEE,
+    MORE_IS_BETTER,
+    Change,
+    best_setting,
+)
+from harness.report.numbers import (
+    UNKNOWN,
+    Quantity,
+    count_of,
+    escape_markdown,
+    format_number,
+    metric_name,
+)
 from harness.report.tables import aligned
 
 if TYPE_CHECKING:
-    from harness.measure.search.comparison import Comparison, Difference
+    from collections.abc import Mapping, Sequence
+
+    from harness.measure.search.comparison import Comparison, Difference, Setting
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
@@ -20,6 +36,10 @@ DEFAULT_METRICS: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")
 METRIC_NAMES: Final = {
     KNEE: "knee (users)", ERROR_SHARE: "failed requests",
     "requests_per_s": "requests/s", "output_tokens_per_s": "output tokens/s",
+}  # fmt: skip
+SETTING_COLUMNS: Final = {
+    KNEE: "Knee, users", "output_tokens_per_s": "Output tokens/s", "requests_per_s": "Requests/s",
+    "ttft_p95": "p95 TTFT, ms", "itl_p95": "p95 ITL, ms", "e2e_p95": "p95 e2e, ms",
 }  # fmt: skip
 BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
 
@@ -121,8 +141,75 @@ def markdown(c: Comparison) -> str:
     )
 
 
+def setting_rows(settings: Sequence[Setting]) -> list[dict[str, str]]:
+    """Each one's knee, and its figures at its own level; dashes where nothing was measured."""
+    rows = []
+    for one in settings:
+        row = {"Setting": one.name}
+        for metric, name in SETTING_COLUMNS.items():
+            value, lo, hi = one.figures.get(metric, (math.nan,) * 3)
+            if metric == KNEE:
+                value, lo, hi = (x if math.isinf(x) else x // 1 for x in (value, lo, hi))
+            figure = Quantity(value, lo, math.nan if math.isinf(hi) else hi)
+            row[name] = "above all levels" if metric == KNEE and value > lo else figure.cell
+        row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in one.starts_s)
+        rows.append(row | {"Exit codes": ", ".join(map(str, one.runs.values()))})
+    return rows
+
+
+def gain(c: Comparison) -> str:
+    """`B against A: output tokens/s +20% (+15% to +26%) for 2.0 times the p95 ITL (ms) (...)`."""
+    said = {}
+    for d in c.differences:
+        if d.users == 0 and d.metric in SETTING_COLUMNS:
+            name, _, _, change, interval, verdict = difference_row(d).values()
+            shown = d.verdict in {Change.worse, Change.better}
+            figure = change if d.metric in MORE_IS_BETTER else f"{1 + d.change:.2f} times"
+            said[d.metric] = f"{name} {figure} ({interval}{'' if shown else ', not shown'})"
+    more = ", ".join(said[metric] for metric in said if metric in MORE_IS_BETTER)
+    cost = ", ".join(said[metric] for metric in said if metric not in MORE_IS_BETTER)
+    return f"{c.b} against {c.a}: {more}, for {cost}" if said else ""
+
+
+def settings_report(
+    settings: Sequence[Setting], pairs: Sequence[Comparison], slos: Sequence[str], code: int
+) -> tuple[str, str, str]:
+    """The headline; the text, which is Markdown too; the page."""
+    best, ties = best_setting(settings, pairs)
+    goal, measured = " and ".join(slos) or "throughput", [one.name for one in settings if one.figures]
+    first = f"Best for {goal}: {best}."
+    if len(measured) < 2:
+        first = "Too little was measured: expected two settings with figures."
+    elif len(ties) == len(measured) - 1:
+        first = f"No difference shown for {goal}: highest is {best}."
+    elif ties:
+        first = f"Best for {goal}: {best}; no difference to {', '.join(ties)} is shown."
+    rows, steps = setting_rows(settings), [c for c in pairs if (c.a, c.b) in {*pairwise(measured)}]
+    lines = [f"{one.name} is left out: {one_line(one.failure)}" for one in settings if one.failure]
+    lines += filter(None, map(gain, steps))
+    tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
+    tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
+    return (
+        first,
+        "\n".join([first, "", *aligned(rows, one_line), "", *lines, ""]),
+        page(tone, ("", first, " ".join(lines)), {name: of for name, of in tables.items() if of}),
+    )
+
+
 def html(c: Comparison) -> str:
     """A page in the style of the report."""
+    every = [difference_row(d) for d in c.differences]
+    return page(
+        (BADGE_TONES[c.exit_code], f"exit code {c.exit_code}"),
+        (warning(c), headline(c), summary(c)),
+        {"Summary": summary_rows(c), "All figures": every},
+    )
+
+
+def page(
+    badge: tuple[str, str], lines: Sequence[str], tables: Mapping[str, Sequence[Mapping[str, str]]]
+) -> str:
+    """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
 
     loader = PackageLoader("harness.report")
@@ -131,12 +218,9 @@ def html(c: Comparison) -> str:
     report, _, _ = loader.get_source(environment, "report.html.j2")
     return environment.get_template("compare.html.j2").render(
         style=report.partition("<style>")[2].partition("</style>")[0],
-        badge=(BADGE_TONES[c.exit_code], f"exit code {c.exit_code}"),
-        lines=(warning(c), headline(c), summary(c)),
-        tables={
-            "Summary": summary_rows(c),
-            "All figures": [difference_row(d) for d in c.differences],
-        },
+        badge=badge,
+        lines=lines,
+        tables=tables,
     )
 
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import chain, combinations, groupby, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.errors import ConfigError
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.measure.latency_figures import BlockedWindow
 from harness.measure.metrics import e2e, failed_requests, tpot, ttft
 from harness.measure.records.record_source import RecordsAsOf
 from harness.measure.records.record_table import OK, OPEN
 from harness.measure.records.scan import scan
 from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
+from harness.measure.result import Result
 from harness.measure.search import comparison as compare
-from harness.measure.search.comparison import ERROR_SHARE, KNEE, Comparison, Pair, latency_side
+from harness.measure.search.comparison import (
+    ERROR_SHARE,
+    KNEE,
+    Z95,
+    Comparison,
+    Pair,
+    in_unit,
+    latency_side,
+)
 from harness.measure.search.evidence import (
     MIN_BLOCKS,
     EvidenceCounter,
@@ -24,7 +34,8 @@ from harness.measure.search.evidence import (
 )
 from harness.measure.search.fit import fit_crossing, fit_levels
 from harness.measure.search.statistics import MAX_BLOCKS
-from harness.runfolder.folder_reader import read_run
+from harness.measure.states import Verdict
+from harness.runfolder.folder_reader import read_result, read_run
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.knee_estimate import ends_decided
 from harness.study.results import logged_levels, search_plan
@@ -33,12 +44,11 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.scan import EventChunk
-    from harness.measure.search.comparison import Numbers, Side
+    from harness.measure.search.comparison import Numbers, Setting, Side
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import SearchPlan
     from harness.runfolder.folder_reader import Run
@@ -46,6 +56,7 @@ if TYPE_CHECKING:
     Sides = dict[int, dict[str, Side]]  # users (0: of the whole run) -> metric -> figure
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
+MEASURED: Final = (EXIT_OK, EXIT_SLO_MISSED, EXIT_INCONCLUSIVE)  # runs that can be compared
 OF_REQUESTS: Final = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
 
 
@@ -160,6 +171,49 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     unlike = {name: (settings_a.get(name, "?"), settings_b.get(name, "?")) for name in differing}
     found = compare.compare(pairs, tolerance, plans[0].max_errors)
     return Comparison(str(a), str(b), tolerance, unlike, found)
+
+
+def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comparison]:
+    """Every two settings, each by all of its runs; fills in each one's own figures.
+
+    Those of a setting at its own level (its knee; of given levels the best) stand beside the knee,
+    under 0 users. All differences are one family: many settings do not find one by chance.
+    """
+    folders = {one.name: [Path(run) for run, code in one.runs.items() if code in MEASURED]
+               for one in settings}  # fmt: skip
+    folders = {name: of for name, of in folders.items() if of}
+    if not folders:
+        return []
+    plan = search_plan(read_run(next(iter(folders.values()))[0]))
+    sides = {name: _pooled([_with_own(one, plan) for one in of]) for name, of in folders.items()}
+    for one in settings:
+        for metric, side in sides.get(one.name, {}).get(0, {}).items():
+            ends = (in_unit(metric, end) for end in side.bounds(Z95))
+            one.figures[metric] = (side.value, *ends)
+    pairs = {(a, b): common_pairs(sides[a], sides[b]) for a, b in combinations(sides, 2)}
+    every = list(chain.from_iterable(pairs.values()))
+    found = iter(compare.compare(every, tolerance, plan.max_errors))
+    return [
+        Comparison(*names, tolerance, {}, tuple(islice(found, len(of))))
+        for names, of in pairs.items()
+    ]
+
+
+def _with_own(folder: Path, plan: SearchPlan) -> Sides:
+    sides, result = _read(read_run(folder), plan), read_result(folder) or Result()
+    at = result.knee.measured_at_users if result.knee else None
+    if at is None:
+        good = [one for one in result.used if one.result != Verdict.missed] or result.used
+        at = max(good, key=lambda one: one.output_tokens_per_s).users if good else 0
+    return sides | {0: sides.get(0, {}) | sides.get(at, {})}
+
+
+def _pooled(runs: Sequence[Sides]) -> Sides:
+    out: Sides = {}
+    for users, metric in dict.fromkeys((n, m) for run in runs for n in run for m in run[n]):
+        seen = [run[users][metric] for run in runs if metric in run.get(users, {})]
+        out.setdefault(users, {})[metric] = compare.mean_side(metric, seen)
+    return out
 
 
 def _read(run: Run, plan: SearchPlan) -> Sides:

@@ -13,7 +13,7 @@ from harness.measure.diagnosis.rules.admission import kv_capacity, slots
 from harness.measure.diagnosis.rules.outside_engine import bursts, client, network, throttled
 from harness.measure.diagnosis.rules.processes import engine_process, front_end
 from harness.measure.diagnosis.rules.prompts import decode, interference, prefill
-from harness.measure.result import Bottleneck
+from harness.measure.result import Bottleneck, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,8 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
     silent = "no cause is sure enough by the figures"
     if isnan(f.running):
         silent = "the server does not show its running requests"
+    ranked = sorted(found, key=lambda name: -found[name].confidence)
+    causes = tuple(Cause(name, found[name].confidence) for name in ranked if found[name].confidence)
     decided = found[best].confidence >= MIN_CONFIDENCE
     perhaps = "less likely" if decided else "possible, not sure enough"
     why = [
@@ -57,13 +59,14 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
         if not decided or name != best
     ]
     if not decided:
-        return Bottleneck(UNDECIDED, f"not decided: {silent}", 0.0, window, ruled_out=tuple(why))
+        return Bottleneck(UNDECIDED, f"not decided: {silent}", 0.0, window, causes, ruled_out=tuple(why))
     one = found[best]
     return Bottleneck(
         best,
         one.sentence,
         round(one.confidence, 2),
         window,
+        causes,
         tuple(one.evidence),
         tuple(why),
         tuple(one.try_next),

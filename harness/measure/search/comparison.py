@@ -12,7 +12,7 @@ upper end. With few blocks z is replaced by Student's t.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from harness.measure.search.fit import Crossing
 
     Numbers = NDArray[np.float64] | NDArray[np.int64]
-    Bounds = tuple[float, float]
-
+Bounds = tuple[float, float]
 ALPHA: Final = 0.05  # probability of a false "worse" anywhere, and the same for "better"
 MIN_BLOCKS: Final = 4  # blocks with data; fewer give no usable spread
 INF: Final = math.inf
@@ -110,6 +109,19 @@ class Comparison:
         return EXIT_OK if any(known) else EXIT_INCONCLUSIVE
 
 
+@dataclass(slots=True)
+class Setting:
+    """What `vary` sets, and what was measured with it."""
+
+    name: str
+    server: tuple[str, ...] = ()  # arguments of the server
+    client: tuple[str, ...] = ()  # arguments of the inner command
+    runs: dict[str, int] = field(default_factory=dict)  # run folder: exit code
+    starts_s: list[float] = field(default_factory=list)  # of its servers, until they were ready
+    failure: str = ""  # why its server did not start
+    figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
+
+
 def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | None = None) -> Side:
     """The q-quantile of values (ns, shape n) with their blocks and their counts (None: 1 each)."""
     counts = np.ones(len(values)) if counts is None else counts
@@ -171,6 +183,52 @@ def knee_side(cross: Crossing) -> Side:
     apart = KNEE_POSITION_SD * (above - below)
     down, up = (math.hypot(max(x, 0) / Z95, apart) for x in (point - lo, hi - point))
     return Side(cross.users, point, lambda z: (point - z * down, point + z * up))
+
+
+def mean_side(metric: str, sides: Sequence[Side]) -> Side:
+    """Repeated measurements of one figure as one: the mean of their points.
+
+    Its standard error is what the runs show of themselves, or what they differ by if that is more.
+    Two runs are too few for Student's t of their spread: nothing could ever be shown.
+    """
+    points = [side.point for side in sides]
+    if len(points) == 1 or not np.isfinite(points).all():  # a knee above all levels of one run
+        ends = [side.bounds(Z95) for side in sides]
+        low, high = min(lo for lo, _ in ends), max(hi for _, hi in ends)
+        return sides[0] if len(sides) == 1 else replace(sides[0], bounds=lambda _: (low, high))
+    point, spread = float(np.mean(points)), float(np.std(points)) / math.sqrt(len(points) - 1)
+
+    def bounds(z: float) -> Bounds:
+        off = np.abs(np.array([side.bounds(z) for side in sides]) - np.array(points)[:, None])
+        down, up = np.maximum(np.hypot.reduce(off) / len(points), z * spread).tolist()
+        return point - down, point + up
+
+    return Side(in_unit(metric, point), point, bounds)
+
+
+def in_unit(metric: str, point: float) -> float:
+    """The figure, as in result.json, that has this point."""
+    if metric == ERROR_SHARE:
+        return point
+    return math.exp(point) / (1 if metric in MORE_IS_BETTER else 1e6)
+
+
+def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tuple[str, list[str]]:
+    """The best setting, and those that it is not shown to be better than.
+
+    By its knee; of given levels by tokens per second, among those with which no SLO is shown to be
+    missed, if there are any.
+    """
+    known = [one for one in settings if one.figures]
+    searched = all(KNEE in one.figures for one in known)
+    metric = KNEE if searched else MORE_IS_BETTER[1]
+    met = [one for one in known if EXIT_SLO_MISSED not in one.runs.values()]
+    able = known if searched or not met else met
+    best = max(able, key=lambda one: one.figures[metric][0]).name if able else ""
+    shown = {c.a if c.b == best else c.b for c in pairs for d in c.differences
+             if (d.users, d.metric) == (0, metric) and best in (c.a, c.b)
+             and d.verdict is (Change.better if best == c.b else Change.worse)}  # fmt: skip
+    return best, [one.name for one in able if one.name not in {best, *shown}]
 
 
 def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple[Difference, ...]:

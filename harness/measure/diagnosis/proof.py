@@ -1,0 +1,78 @@
+"""A diagnosis is right if turning the knob of its cause moves the knee most: knobs, and a verdict."""
+
+from __future__ import annotations
+
+from math import floor, isinf
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.measure.result import Proof
+from harness.measure.search.comparison import KNEE, Change
+from harness.measure.states import ProofVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from harness.measure.search.comparison import Comparison, Difference
+
+    Pairs = Iterable[Comparison]
+
+# A knob that moves the knee by less is not what limits it. No smaller: a found knee is within 20%.
+PROOF_TOLERANCE: Final = 0.2
+# Cause -> flags: a factor on the present value, or the new value. The first one with which the
+# server starts is turned. No flag turns what is missing: the GPU's speed, network, client, arrivals.
+KNOBS: Final[dict[str, dict[str, float | str]]] = {
+    "batch slots": {"max_num_seqs": 2},
+    "KV cache capacity": {"num_gpu_blocks_override": 2, "kv_cache_dtype": "fp8"},
+    "prefill-decode interference": {"max_num_batched_tokens": 0.5},
+    "front end": {"api_server_count": 2},
+    "engine process": {"async_scheduling": "true"},
+}
+DEFAULTS: Final = {"api_server_count": 1}  # of vLLM, which does not say
+
+
+def turns(cause: str, flags: Mapping[str, Any]) -> list[str]:
+    """`["server.max-num-seqs=16"]`: what to set, best first, where `flags` are the present ones."""
+    out = []
+    for flag, turn in KNOBS.get(cause, {}).items():
+        now = str({**DEFAULTS, **flags}.get(flag, "")).lower()
+        new = turn if isinstance(turn, str) else str(int(int(now) * turn)) if now.isdecimal() else ""
+        if new not in {"", now}:
+            out.append(f"server.{flag.replace('_', '-')}={new}")
+    return out
+
+
+def prove(tried: Mapping[str, Sequence[str]], why: Mapping[str, str], pairs: Pairs) -> Proof:
+    """`tried`: by cause, the settings that were measured, the named cause first.
+
+    `why`: by cause, why there is none. `pairs` are of "", the server as it was, and of all of them.
+    """
+    knees = {(c.a, c.b): d for c in pairs for d in c.differences if d.metric == KNEE}
+    done = {cause: of[-1] for cause, of in tried.items() if of and ("", of[-1]) in knees}
+    moved = {name: knees["", name] for name in done.values()}
+    named, rival = ([moved.get(done.get(cause, "")) for cause in tried] + [None, None])[:2]
+    verdict = judge(named, rival, knees.get(tuple(done.values())))
+    said = "; ".join(
+        f"{cause}: {_sentence(done[cause], moved[done[cause]]) if cause in done else why[cause]}"
+        for cause in tried
+    )
+    return Proof(verdict, f"Diagnosis {verdict}. {said}.", moved)
+
+
+def judge(
+    named: Difference | None, rival: Difference | None, between: Difference | None
+) -> ProofVerdict:
+    """By what each knob does to the knee, and by the runner-up's knee against the named one's."""
+    if named is None:
+        return ProofVerdict.not_shown
+    further = between is not None and between.verdict is Change.better
+    if further or named.verdict in {Change.worse, Change.no_difference_shown}:
+        return ProofVerdict.refuted
+    most = rival is None or rival.change <= named.change
+    confirmed = named.verdict is Change.better and most
+    return ProofVerdict.confirmed if confirmed else ProofVerdict.not_shown
+
+
+def _sentence(name: str, d: Difference) -> str:
+    a, b = ("above all levels" if isinf(x) else f"{floor(x):,}" for x in (d.a, d.b))
+    ends = "{:+.0%}, {:+.0%} to {:+.0%}".format(d.change, *d.ci95)
+    return f"{name.replace('server.', '--')} moves the knee from {a} to {b} ({ends})"

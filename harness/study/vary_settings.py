@@ -1,0 +1,137 @@
+"""`vary`: the same command with each of several settings, on servers that are started for it.
+
+Each run is a `vllm-harness` process of its own, as a user would start it: Locust, gevent and the
+collector begin anew, and run.json of its folder has a command that repeats it by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from itertools import chain, product
+from os import killpg
+from typing import TYPE_CHECKING, Final, TextIO
+
+from harness.errors import ConfigError, HarnessError
+from harness.measure.search.comparison import Setting
+from harness.server.vllm_start import started
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.server.vllm_start import StartOptions
+
+MAX_SETTINGS: Final = 16  # each takes a start of the server and a run
+UNSET: Final = "default"
+SWITCHES: Final = {"true": "--{}", "false": "--no-{}"}
+GRACE_S: Final = 60.0  # for an interrupted run to write its report
+
+
+def parse_variable(text: str) -> tuple[Setting, ...]:
+    """The settings of `server.max-num-seqs=8,16`. Raises ConfigError."""
+    name, _, values = text.partition("=")
+    server, flag = name.startswith("server."), name.removeprefix("server.").strip("-")
+    flag = flag.replace("_", "-")
+    each: list[str] = []
+    for piece in values.split(","):  # a comma within the braces or brackets of JSON separates none
+        if each and sum(map(each[-1].count, "{[")) > sum(map(each[-1].count, "}]")):
+            each[-1] += f",{piece}"
+        else:
+            each.append(piece)
+    if not re.fullmatch(r"[a-z][a-z0-9.-]*", flag) or len(each) != len({*each}) or "" in each:
+        raise ConfigError(
+            f"the setting is {text!r}: expected server.FLAG=VALUE,VALUE for a flag of the server, "
+            "or OPTION=VALUE,VALUE for one of the inner command, each value once; try "
+            "server.max-num-seqs=8,16."
+        )
+    words = [(SWITCHES.get(v, f"--{{}}={v}").format(flag),) * (v != UNSET) for v in each]
+    return tuple(
+        Setting(f"{name}={v}", word * server, word * (not server))
+        for v, word in zip(each, words, strict=True)
+    )
+
+
+def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
+    """All combinations, those with the same server next to each other. Raises ConfigError."""
+    ordered = sorted(variables, key=lambda each: not any(one.server for one in each))
+    found = [
+        Setting(
+            " ".join(one.name for one in each),
+            tuple(chain.from_iterable(one.server for one in each)),
+            tuple(chain.from_iterable(one.client for one in each)),
+        )
+        for each in product(*ordered)
+    ]
+    if not 1 < len(found) <= MAX_SETTINGS:
+        raise ConfigError(
+            f"the settings have {len(found)} combinations: expected 2 to {MAX_SETTINGS}, each of "
+            "which is measured by itself; try server.max-num-seqs=8,16."
+        )
+    return found
+
+
+def in_order(settings: Sequence[Setting]) -> list[Setting]:
+    """A B B A for two, so that a slow drift of the machine favors neither; else each once.
+
+    The two Bs are on the same server, which saves a start.
+    """
+    return [*settings, *(settings[::-1] if len(settings) == 2 else [])]  # noqa: PLR2004 - a pair
+
+
+def measure(
+    runs: Sequence[tuple[Setting, Path]],
+    inner: Sequence[str],
+    start: StartOptions | None,
+    stream: TextIO,
+) -> bool:
+    """Run the inner command for each, into its folder; False after Ctrl-C, with what there is.
+
+    `start` None: the inner command names its target. A server that does not start is left out.
+    """
+    flags, url = None, []
+    with ExitStack() as stack, suppress(KeyboardInterrupt):
+        for number, (setting, folder) in enumerate(runs, start=1):
+            if start is not None and flags != setting.server and not setting.failure:
+                stack.close()
+                log = folder.with_name(f"{folder.name}.server.log")
+                try:
+                    server = stack.enter_context(started(start, setting.server, log=log))
+                except HarnessError as error:
+                    flags, setting.failure = None, str(error)
+                    stream.write(f"{setting.name} is left out: {error}\n")
+                else:
+                    flags, url = setting.server, [server.url]
+                    setting.starts_s.append(server.wall_s)
+            if setting.failure:
+                continue
+            stream.write(f"\nRun {number} of {len(runs)}: {setting.name}\n")
+            stream.flush()
+            words = [inner[0], *url, *inner[1:], *setting.client, "--out", str(folder)]
+            setting.runs[str(folder)] = _run(words, stream)
+        return True
+    return False
+
+
+def _run(words: Sequence[str], stream: TextIO) -> int:
+    """The exit code of `vllm-harness WORDS`; what it says goes to `stream`.
+
+    In a session of its own: Ctrl-C reaches this process alone, which passes it on once and waits
+    for the report, while the server still answers. A second Ctrl-C ends the run without.
+    """
+    command = [sys.executable, "-m", "harness", *words]
+    with subprocess.Popen(command, stdout=stream, start_new_session=True) as child:  # noqa: S603
+        try:
+            return child.wait()
+        except BaseException:
+            child.send_signal(signal.SIGINT)
+            try:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(GRACE_S)
+            finally:
+                with suppress(ProcessLookupError):
+                    killpg(child.pid, signal.SIGKILL)
+            raise
