@@ -16,12 +16,12 @@ from harness.load.workloads import workload
 from harness.measure.slo import Slo, check_slos
 from harness.reader import reader_choice as reading
 from harness.runfolder import arrays
+from harness.server.address import check_port
 from harness.study.preflight import (
     FILES_WITHOUT_USERS,
     check_folder,
     check_lengths,
     check_machine,
-    check_port,
     clipping_note,
     raise_file_limit,
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import argparse
 
     from harness.load.workloads import Workload
+    from harness.server.vllm_start import StartOptions
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
@@ -186,6 +187,13 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
         max_errors=args.max_errors,
         dry_run=args.dry_run,
     )
+
+
+def start_options(args: argparse.Namespace) -> StartOptions:
+    """How the server is started."""
+    from harness.server.vllm_start import StartOptions  # noqa: PLC0415 - heavy: see app.py
+
+    return StartOptions(**{option.dest: getattr(args, option.dest) for option in table.START})
 
 
 def api_key() -> tuple[str, str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Options = argparse._ActionsContainer  # noqa: SLF001 - a parser or a group
 
 HELP_WIDTH: Final = 79  # of a help text
+VERBATIM: Final = "--start-args"
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,6 +31,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Reject unknown options early, so that the message names the subcommand's help."""
         given = list(sys.argv[1:] if args is None else args)
+        if VERBATIM in given:  # its value may begin with dashes
+            at = given.index(VERBATIM)
+            given[at : at + 2] = ["=".join(given[at : at + 2])]
         end = given.index("--") if self.takes_command and "--" in given else len(given)
         words = given[:end]
         top = self._subparsers is not None

@@ -109,3 +109,30 @@ def count_addresses(address: Address) -> int:
     except OSError:  # the name resolved a moment ago; a hiccup of DNS is no reason to stop
         return 1
     return len(group_by_family(found)[0])
+
+
+def check_port(flag: str, host: str, port: int) -> None:
+    """A server can listen there. Raises ConfigError now rather than during the load."""
+    import socket  # noqa: PLC0415 - as above
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        # The servers set the same option, so a port in TIME_WAIT counts as free here too.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+        try:
+            sock.bind((host, port))
+            sock.listen()
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or "no such port"
+            raise ConfigError(
+                f"{flag} is {port} ({why}): expected a free port of {host}; "
+                f"try {flag} {free_port()}."
+            ) from None
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody uses now."""
+    import socket  # noqa: PLC0415 - as above
+
+    with socket.create_server((LOOPBACK, 0)) as free:
+        return int(free.getsockname()[1])

@@ -7,6 +7,7 @@ Output files and the API key are never fields of the form, because a browser mus
 from __future__ import annotations
 
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -63,7 +64,7 @@ class Option(NamedTuple):
             group.add_argument(self.flag, action="store_true", help=self.help)
             return
         help_text = [self.help] * bool(self.help)
-        help_text += [f"default: {self.default}".replace("%", "%%")] * (self.default is not None)
+        help_text += [f"default: {self.default}".replace("%", "%%")] * bool(self.default)
         default: Any = self.default if self.action == "store" else []
         group.add_argument(
             self.flag,
@@ -138,6 +139,16 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(
+            f"--start-args is {text!r} ({error}): expected flags as in a shell; try "
+            "--start-args '--max-num-seqs 64'."
+        ) from None
+
+
 def _writable(option: str, path: str) -> str:
     """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
     where = Path(path)
@@ -194,6 +205,16 @@ SERVER: Final = (  # what the server may not report
     Option("--gpu-metrics", "local, none, or http://HOST:9400 of `vllm-harness exporter` or a "
            "dcgm-exporter next to the server; default: local for a server on this machine",
            _gpu_source, "WHERE"),
+)  # fmt: skip
+START: Final = (  # fields of server.vllm_start.StartOptions
+    Option("--vllm", "the `vllm` command; default: HARNESS_VLLM_COMMAND, or the one on PATH", str,
+           "PATH", ""),
+    Option("--start-command", "in place of `vllm serve`: a command line that flags are added to",
+           str, "COMMAND", ""),
+    Option("--model-dir", "the model's folder; without weight files it gets random weights", Path,
+           "DIR"),
+    Option("--start-args", "further flags of `vllm serve`, in quotation marks", _words, "FLAGS",
+           ""),
 )  # fmt: skip
 TIMEOUTS: Final = (  # fields of study.options.Timeouts; their defaults are there
     Option("--connect-timeout", "TCP and TLS; default: 10s", duration("--connect-timeout", "10s"),

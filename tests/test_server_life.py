@@ -1,0 +1,181 @@
+"""vLLM's life: what it is started with, when it is ready, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from study_process import alive, descendants, wait_for
+
+from harness.errors import ConfigError, ServerUnreachable
+from harness.server.address import check_port, free_port
+from harness.server.vllm_start import StartOptions, command_line, model_context, started
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LITTLE = f"{sys.executable} {Path(__file__).with_name('little_vllm.py')}"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model folder without weights."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"max_position_embeddings": 4096}')
+    return folder
+
+
+@pytest.fixture
+def cpu_vllm(tmp_path: Path) -> str:
+    """A `vllm` whose own Python says that its version is a CPU build's."""
+    python, command = tmp_path / "python", tmp_path / "vllm"
+    python.write_text("#!/bin/sh\necho 0.32.0+cpu\n")
+    command.write_text(f"#!{python}\n")
+    for path in (python, command):
+        path.chmod(0o755)
+    return str(command)
+
+
+@pytest.mark.parametrize(
+    ("given", "weights", "flags", "notes"),
+    [
+        ((), False, "--load-format dummy --enforce-eager --dtype bfloat16 --max-model-len 2048", 4),
+        ((), True, "--enforce-eager --dtype bfloat16 --max-model-len 2048", 3),
+        (("--no-enforce-eager", "--dtype=float16", "--max_model_len", "512", "--load-format", "x"),
+         False, "--no-enforce-eager --dtype=float16 --max_model_len 512 --load-format x", 0),
+    ],
+)  # fmt: skip
+def test_what_is_added(
+    model: Path, cpu_vllm: str, given: tuple[str, ...], weights: bool, flags: str, notes: int
+) -> None:
+    """A CPU build and a folder without weights get their flags, unless they were given."""
+    if weights:
+        (model / "model-00001-of-00001.safetensors").touch()
+    command, said = command_line(StartOptions(cpu_vllm, model_dir=model, start_args=given), (), 8)
+    host = "--host 127.0.0.1 --served-model-name tiny"
+    assert " ".join(command) == f"{cpu_vllm} serve {model} {host} {flags} --port 8"
+    assert len(said) == notes
+
+
+def test_a_start_command_is_the_users_own(model: Path) -> None:
+    """Of what no Python can be asked nothing is assumed; what is varied comes last."""
+    options = StartOptions(start_command="env A=1 serve", model_dir=model, start_args=("--x", "1"))
+    command, said = command_line(options, ("--x", "2"), 8)
+    assert command == [
+        "env", "A=1", "serve", str(model), "--host", "127.0.0.1", "--served-model-name", "tiny",
+        "--load-format", "dummy", "--x", "1", "--x", "2", "--port", "8",
+    ]  # fmt: skip
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (StartOptions("/nowhere/vllm"), "'/nowhere/vllm' is no program.*in Compose or on another"),
+        (StartOptions(start_command="'a b"), "is no program that can be run"),
+        (StartOptions("/bin/true"), "no --model-dir was given"),
+        (StartOptions("/bin/true", model_dir=Path("/nowhere")), "has no config.json"),
+        (StartOptions(start_command="true --api-key sesame"), "holds a secret.*VLLM_API_KEY"),
+        (StartOptions(start_command="true", start_args=("--hf-token=abc",)), "holds a secret"),
+    ],
+)
+def test_what_cannot_be_started(
+    options: StartOptions, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence, before anything is started."""
+    monkeypatch.delenv("HARNESS_VLLM_COMMAND", raising=False)
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    with pytest.raises(ConfigError, match=message):
+        command_line(options, (), 8)
+
+
+def test_the_models_own_limit(model: Path) -> None:
+    """config.json names it, also inside of a multimodal model's text part."""
+    assert model_context(model) == 4096
+    (model / "config.json").write_text('{"text_config": {"max_position_embeddings": 8}}')
+    assert model_context(model) == 8
+    (model / "config.json").write_text("{}")
+    assert model_context(model) is None
+
+
+@pytest.mark.process
+def test_a_life(tmp_path: Path) -> None:
+    """Ready by /health; afterwards neither a process nor the port is in use."""
+    with started(StartOptions(start_command=LITTLE), log=tmp_path / "log") as server:
+        family = descendants(os.getpid())
+        assert server.start_log.device == "cpu"
+        assert sum(server.start_log.phases_s.values()) == pytest.approx(server.wall_s)
+        assert server.pid in family
+        with pytest.raises(ConfigError, match="--port is"):
+            check_port("--port", "127.0.0.1", server.port)
+    assert alive(family) == []
+    check_port("--port", "127.0.0.1", server.port)
+
+
+@pytest.mark.process
+def test_a_server_that_dies(tmp_path: Path) -> None:
+    """The sentence has the end of its log; its child is gone."""
+    before = descendants(os.getpid())
+    options = StartOptions(start_command=LITTLE, start_args=("--dies",))
+    with (
+        pytest.raises(ServerUnreachable, match=r"(?s)exit code 1.*Engine core initialization fail"),
+        started(options, log=tmp_path / "log"),
+    ):
+        pytest.fail("it was ready")
+    assert descendants(os.getpid()).keys() - before.keys() == set()
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    """Refused before the start."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ConfigError, match="expected a free port"),
+        started(
+            StartOptions(start_command=LITTLE), log=tmp_path / "x", port=taken.getsockname()[1]
+        ),
+    ):
+        pytest.fail("it started")
+    assert not (tmp_path / "x").exists()
+
+
+RUN = """
+import sys
+from pathlib import Path
+from harness.server import vllm_start
+
+with vllm_start.started(vllm_start.StartOptions(start_command=sys.argv[1]),
+                        sys.argv[3:], log=Path(sys.argv[2])):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("flags", [("--hangs",), ()], ids=["while starting", "while serving"])
+def test_interrupted(tmp_path: Path, number: signal.Signals, flags: Sequence[str]) -> None:
+    """Ctrl-C or SIGTERM at any moment: nothing is left, although its child ignores SIGTERM."""
+    log, port = tmp_path / "log", free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, LITTLE, str(log), *flags], stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    if flags:
+        wait_for(lambda: log.exists() and "Initializing" in log.read_text())
+    else:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    family = descendants(process.pid)
+    assert len(family) == 2
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert "KeyboardInterrupt" in said
+    assert alive(family) == []
+    check_port("--port", "127.0.0.1", port)
