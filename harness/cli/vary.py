@@ -1,4 +1,4 @@
-"""`vllm-harness vary NAME=V,V -- knee ...`: measure with each setting, on servers started for it."""
+"""`vllm-harness vary NAME=V,V -- knee ...`: measure with each of several settings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from harness.errors import (
     ConfigError,
     ServerUnreachable,
 )
-from harness.study.option_table import JSON, OUT, START, Option, declare, share
-from harness.study.preflight import check_folder
+from harness.study.option_table import JSON, RESULTS, START, Option, declare, share
 
 if TYPE_CHECKING:
     import argparse
@@ -58,26 +57,75 @@ def add(commands: Subparsers) -> None:
     )  # fmt: skip
     declare(parser.add_argument_group("server"), START)
     tolerance = Option("--tolerance", "as of compare", share("--tolerance"), "SHARE", "5%")
-    declare(parser.add_argument_group("output"), [OUT, JSON, tolerance])
+    declare(parser.add_argument_group("output"), [RESULTS[0], JSON, tolerance])
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Check everything, measure, write the files. Raises ConfigError, RunFolderError."""
-    from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
-    from harness.report.comparison_report import settings_report  # noqa: PLC0415 - as above
+    from harness.report.comparison_report import settings_report  # noqa: PLC0415 - heavy: see app.py
     from harness.runfolder.folder_writer import RunFolder  # noqa: PLC0415 - as above
+    from harness.server.vllm_start import StartOptions, command_line  # noqa: PLC0415 - as above
     from harness.study import vary_settings as study  # noqa: PLC0415 - as above
     from harness.study.compare_folders import compare_settings  # noqa: PLC0415 - as above
+    from harness.study.conduct import write_json  # noqa: PLC0415 - as above
 
     settings = study.all_settings([study.parse_variable(text) for text in args.variables])
-    start = start_options(args)
-    out = args.out or Path("reports") / f"vary-{time.strftime('%Y%m%d-%H%M%S')}"
-    check_folder(out)
+    given = start_options(args)
+    start = given if given != StartOptions() or any(one.server for one in settings) else None
     slos = check_inner(args.inner, settings, started=start is not None)
-    stream = sys.stderr if args.json == "-" else sys.stdout
+    for one in settings:
+        if start is not None:
+            command_line(start, one.server, 0)
+    out = args.out or Path("reports") / f"vary-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = RunFolder.create(out)
-    done = study.measure(study.in_order(settings, out), args.inner, start, stream)
+    stream = sys.stderr if args.json == "-" else sys.stdout
+    whole = study.measure(study.in_order(settings, out), args.inner, start, stream)
     pairs = compare_settings(settings, args.tolerance)
-    code = exit_code(settings) if done else EXIT_INTERRUPTED
-    ...
+    code = exit_code(settings) if whole else EXIT_INTERRUPTED
+    headline, text, page = settings_report(settings, pairs, slos, code)
+    result = {"exit_code": code, "headline": headline, "command": args.inner, "slos": slos,
+              "settings": settings, "comparisons": pairs}  # fmt: skip
+    folder.write_json("vary.json", result)
+    folder.write("vary.md", text)
+    folder.write("vary.html", page)
+    stream.write(f"\n{text}All of it: {out}\n")
+    if args.json:
+        write_json(args.json, result)
+    return code
+
+
+def check_inner(words: Sequence[str], settings: Sequence[Setting], *, started: bool) -> list[str]:
+    """Refuse what a run would refuse; returns the SLOs. Raises ConfigError, RunFolderError."""
+    from harness.cli.app import parser  # noqa: PLC0415 - it imports this file
+
+    if not words or words[0] not in INNER:
+        raise ConfigError(
+            f"the command to measure is {' '.join(words[:1])!r}: expected one of "
+            f"{', '.join(INNER)} after --; try -- knee --slo ttft_p95=500ms."
+        )
+    for one in settings:
+        line = [words[0], *[NOWHERE] * started, *words[1:], *one.client]
+        args = parser().parse_args(line)
+        if taken := next((name for name in OURS if getattr(args, name, None)), ""):
+            raise ConfigError(
+                f"--{taken.replace('_', '-')} is given to each run of {words[0]}: expected it "
+                "before the --, or not at all; try --out DIR there."
+            )
+        if one.server and args.embedded:
+            name = one.name.partition("=")[0].removeprefix("server.")
+            raise ConfigError(
+                f"server.{name} is a flag of a server that is started, and --embedded was given: "
+                f"expected one of the two; try {name}=... without `server.`."
+            )
+        args.dry_run = True
+        with redirect_stdout(io.StringIO()):
+            args.execute(args)
+    return [str(slo) for slo in args.slo]
+
+
+def exit_code(settings: Sequence[Setting]) -> int:
+    """0 if each has a result, also a missed SLO; else what kept one from it, else 6."""
+    each = [list(one.runs.values()) or [ServerUnreachable.exit_code] for one in settings]
+    codes = [EXIT_OK if {EXIT_OK, EXIT_SLO_MISSED} & {*of} else of[0] for of in each]
+    return next((c for c in codes if c not in {EXIT_OK, EXIT_INCONCLUSIVE}), max(codes))

@@ -162,7 +162,7 @@ def gain(c: Comparison) -> str:
     said = {}
     for d in c.differences:
         if d.users == 0 and d.metric in SETTING_COLUMNS:
-            name, _, _, change, interval, verdict = difference_row(d).values()
+            name, _, _, change, interval, _ = difference_row(d).values()
             shown = d.verdict in {Change.worse, Change.better}
             figure = change if d.metric in MORE_IS_BETTER else f"{1 + d.change:.2f} times"
             said[d.metric] = f"{name} {figure} ({interval}{'' if shown else ', not shown'})"
@@ -176,16 +176,21 @@ def settings_report(
 ) -> tuple[str, str, str]:
     """The headline; the text, which is Markdown too; the page."""
     best, ties = best_setting(settings, pairs)
-    goal, measured = " and ".join(slos) or "throughput", [one.name for one in settings if one.figures]
+    goal, measured = (
+        " and ".join(slos) or "throughput",
+        [one.name for one in settings if one.figures],
+    )
     first = f"Best for {goal}: {best}."
-    if len(measured) < 2:
-        first = "Too little was measured: expected two settings with figures."
+    if not measured[1:]:
+        first = "Too little was measured: expected figures of two settings."
     elif len(ties) == len(measured) - 1:
         first = f"No difference shown for {goal}: highest is {best}."
     elif ties:
         first = f"Best for {goal}: {best}; no difference to {', '.join(ties)} is shown."
     rows, steps = setting_rows(settings), [c for c in pairs if (c.a, c.b) in {*pairwise(measured)}]
-    lines = [f"{one.name} is left out: {one_line(one.failure)}" for one in settings if one.failure]
+    lines = [
+        f"{one.name} is left out: {one.failure.splitlines()[0]}" for one in settings if one.failure
+    ]
     lines += filter(None, map(gain, steps))
     tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"

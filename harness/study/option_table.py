@@ -216,6 +216,11 @@ START: Final = (  # fields of server.vllm_start.StartOptions
     Option("--start-args", "further flags of `vllm serve`, in quotation marks", _words, "FLAGS",
            ""),
 )  # fmt: skip
+PROVE: Final = (
+    Option("--prove", "start vLLM, find the knee, turn the flag that the diagnosis names and the "
+           "runner-up's, and find it again", None),
+    *START,
+)  # fmt: skip
 TIMEOUTS: Final = (  # fields of study.options.Timeouts; their defaults are there
     Option("--connect-timeout", "TCP and TLS; default: 10s", duration("--connect-timeout", "10s"),
            "TIME"),
@@ -297,11 +302,14 @@ OTHER_TOOLS: Final = Option(
     "TOOL,...",
     action="extend",
 )  # fmt: skip
-OUTPUT: Final = (
+RESULTS: Final = (
     Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
     Option("--junit", "write a JUnit report there: a test case for each SLO",
            partial(_writable, "--junit"), "FILE"),
     JSON,
+)  # fmt: skip
+OUTPUT: Final = (
+    *RESULTS,
     Option("--ui", "serve Locust's web UI during the run", None),
     number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),
     number_option("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free "

@@ -15,9 +15,18 @@ from itertools import chain, product
 from os import killpg
 from typing import TYPE_CHECKING, Final, TextIO
 
-from harness.errors import ConfigError, HarnessError
+from harness.errors import ConfigError, HarnessError, ServerUnreachable
+from harness.measure.diagnosis.bottleneck import RULES
+from harness.measure.diagnosis.proof import PROOF_TOLERANCE, prove, turns
 from harness.measure.search.comparison import Setting
+from harness.measure.typed_json import to_json
+from harness.runfolder import names
+from harness.runfolder.folder_reader import read_result
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.json_files import read_json
+from harness.server.max_num_seqs import MAX_NUM_SEQS
 from harness.server.vllm_start import started
+from harness.study.compare_folders import compare_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,12 +83,16 @@ def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
     return found
 
 
-def in_order(settings: Sequence[Setting]) -> list[Setting]:
-    """A B B A for two, so that a slow drift of the machine favors neither; else each once.
+def in_order(settings: Sequence[Setting], out: Path) -> list[tuple[Setting, Path]]:
+    """The runs, with their folders: A B B A for two, so that slow drift favors neither; else each.
 
     The two Bs are on the same server, which saves a start.
     """
-    return [*settings, *(settings[::-1] if len(settings) == 2 else [])]  # noqa: PLR2004 - a pair
+    runs = [*settings, *(settings[::-1] if len(settings) == 2 else [])]  # noqa: PLR2004 - a pair
+    return [
+        (one, out / re.sub(r"[^A-Za-z0-9.=_-]+", "_", f"{number}-{one.name}")[:80])
+        for number, one in enumerate(runs, start=1)
+    ]
 
 
 def measure(
@@ -106,6 +119,7 @@ def measure(
                 else:
                     flags, url = setting.server, [server.url]
                     setting.starts_s.append(server.wall_s)
+                    setting.flags = dict(server.start_log.flags)
             if setting.failure:
                 continue
             stream.write(f"\nRun {number} of {len(runs)}: {setting.name}\n")
@@ -135,3 +149,31 @@ def _run(words: Sequence[str], stream: TextIO) -> int:
                 with suppress(ProcessLookupError):
                     killpg(child.pid, signal.SIGKILL)
             raise
+
+
+def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: TextIO) -> bool:
+    """Find the knee, turn the knob of the named cause and the runner-up's, and write the proof.
+
+    The knee is in `out`, the others in folders below. False after Ctrl-C.
+    """
+    base, inner, tried = Setting(""), ["knee", *words], {}
+    whole = measure([(base, out)], inner, start, stream)
+    if base.failure:
+        raise ServerUnreachable(base.failure)
+    result = read_result(out)
+    if not whole or not result or not result.bottleneck:
+        return whole
+    server = (read_json(out / names.RUN) or {}).get("server") or {}
+    blocks = (server.get("cache_config") or {}).get("num_gpu_blocks")
+    flags = {**base.flags, **result.target.flags, "num_gpu_blocks_override": blocks}
+    flags |= {MAX_NUM_SEQS: result.target.max_num_seqs.value}
+    decided = result.bottleneck.bound_by in RULES
+    for cause in [one.name for one in result.bottleneck.causes if one.name in RULES][: 2 * decided]:
+        tried[cause] = [one for text in turns(cause, flags) for one in parse_variable(text)]
+        for one in tried[cause]:
+            if whole and not any(other.runs for other in tried[cause]):
+                whole = measure([(one, out / one.name)], inner, start, stream)
+    measured = [base, *chain.from_iterable(tried.values())]
+    proof = prove(tried, compare_settings(measured, PROOF_TOLERANCE))
+    RunFolder(out).write_json(names.PROOF, to_json(proof))
+    return whole

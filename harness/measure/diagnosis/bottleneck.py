@@ -59,7 +59,8 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
         if not decided or name != best
     ]
     if not decided:
-        return Bottleneck(UNDECIDED, f"not decided: {silent}", 0.0, window, causes, ruled_out=tuple(why))
+        undecided = f"not decided: {silent}"
+        return Bottleneck(UNDECIDED, undecided, 0.0, window, causes, ruled_out=tuple(why))
     one = found[best]
     return Bottleneck(
         best,

@@ -1,4 +1,4 @@
-"""A diagnosis is right if turning the knob of its cause moves the knee most: knobs, and a verdict."""
+"""A diagnosis is right if turning the knob of its cause moves the knee most: knobs, verdict."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from harness.measure.states import ProofVerdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from harness.measure.search.comparison import Comparison, Difference
-
-    Pairs = Iterable[Comparison]
+    from harness.measure.search.comparison import Comparison, Difference, Setting
 
 # A knob that moves the knee by less is not what limits it. No smaller: a found knee is within 20%.
 PROOF_TOLERANCE: Final = 0.2
 # Cause -> flags: a factor on the present value, or the new value. The first one with which the
-# server starts is turned. No flag turns what is missing: the GPU's speed, network, client, arrivals.
+# server starts is turned. Nothing turns the others: the GPU's speed, network, client, arrivals.
 KNOBS: Final[dict[str, dict[str, float | str]]] = {
     "batch slots": {"max_num_seqs": 2},
     "KV cache capacity": {"num_gpu_blocks_override": 2, "kv_cache_dtype": "fp8"},
@@ -35,33 +33,35 @@ def turns(cause: str, flags: Mapping[str, Any]) -> list[str]:
     out = []
     for flag, turn in KNOBS.get(cause, {}).items():
         now = str({**DEFAULTS, **flags}.get(flag, "")).lower()
-        new = turn if isinstance(turn, str) else str(int(int(now) * turn)) if now.isdecimal() else ""
-        if new not in {"", now}:
-            out.append(f"server.{flag.replace('_', '-')}={new}")
+        if isinstance(turn, str) or now.isdecimal():
+            new = turn if isinstance(turn, str) else str(int(int(now) * turn))
+            out += [f"server.{flag.replace('_', '-')}={new}"] * (new != now)
     return out
 
 
-def prove(tried: Mapping[str, Sequence[str]], why: Mapping[str, str], pairs: Pairs) -> Proof:
-    """`tried`: by cause, the settings that were measured, the named cause first.
+def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -> Proof:
+    """`tried`: by cause, the settings of its knobs; the named cause is the first one.
 
-    `why`: by cause, why there is none. `pairs` are of "", the server as it was, and of all of them.
+    `pairs` are of "", the server as it was, and of what was measured.
     """
     knees = {(c.a, c.b): d for c in pairs for d in c.differences if d.metric == KNEE}
-    done = {cause: of[-1] for cause, of in tried.items() if of and ("", of[-1]) in knees}
-    moved = {name: knees["", name] for name in done.values()}
-    named, rival = ([moved.get(done.get(cause, "")) for cause in tried] + [None, None])[:2]
-    verdict = judge(named, rival, knees.get(tuple(done.values())))
-    said = "; ".join(
-        f"{cause}: {_sentence(done[cause], moved[done[cause]]) if cause in done else why[cause]}"
-        for cause in tried
-    )
-    return Proof(verdict, f"Diagnosis {verdict}. {said}.", moved)
+    turned = [next((s.name for s in of if ("", s.name) in knees), "") for of in tried.values()]
+    moved = [knees.get(("", name)) for name in turned]
+    named, rival = [*moved, None, None][:2]
+    verdict = judge(named, rival, knees.get((turned[0], turned[-1])) if turned else None)
+    said = []
+    for (cause, settings), name, d in zip(tried.items(), turned, moved, strict=True):
+        none = "its flag's present value is not known" if cause in KNOBS else "no flag turns it"
+        why = "; ".join(one.failure.split("\n")[0] or "interrupted" for one in settings) or none
+        said.append(f"{cause}: {_sentence(name, d) if d else why}")
+    sentence = f"Diagnosis {verdict}: {'; '.join(said) or 'no cause is named'}."
+    return Proof(verdict, sentence, {name: d for name, d in zip(turned, moved, strict=True) if d})
 
 
 def judge(
     named: Difference | None, rival: Difference | None, between: Difference | None
 ) -> ProofVerdict:
-    """By what each knob does to the knee, and by the runner-up's knee against the named one's."""
+    """From what each knob does to the knee; `between`: the runner-up against the named one."""
     if named is None:
         return ProofVerdict.not_shown
     further = between is not None and between.verdict is Change.better

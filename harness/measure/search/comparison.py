@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -118,6 +118,7 @@ class Setting:
     client: tuple[str, ...] = ()  # arguments of the inner command
     runs: dict[str, int] = field(default_factory=dict)  # run folder: exit code
     starts_s: list[float] = field(default_factory=list)  # of its servers, until they were ready
+    flags: dict[str, Any] = field(default_factory=dict)  # of its server, other than the defaults
     failure: str = ""  # why its server did not start
     figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
 
