@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_INTERRUPTED, ConfigError
-from harness.study.option_table import PROVE, RESULTS, SEARCH, START, declare
+from harness.study.option_table import OUTPUT, PROVE, SEARCH, START, declare
 from harness.study.preflight import check_folder, message_stream
 from harness.study.study_options import KneeOptions
 
@@ -68,26 +68,20 @@ def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
     from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
 
-    starts = next((one.flag for one in START if getattr(args, one.dest)), "")
-    if args.prove:
-        return _prove(args, starts)
-    if starts:
+    starts = any(getattr(args, one.dest) for one in START)
+    if not (args.prove or starts):
+        return start_study(options(args))
+    if not (args.prove and starts) or args.url or args.embedded:
         raise ConfigError(
-            f"{starts} is given without --prove: expected both, or the URL of a server that runs; "
-            "try --prove, or `vllm-harness vary` to measure with several settings."
+            "--prove restarts the server with other flags: expected --prove with --model-dir DIR "
+            "or --start-command, and neither a URL nor --embedded. Where it runs elsewhere, "
+            "restart it there with the flag under Try next, then try `knee URL --baseline DIR`."
         )
-    return start_study(options(args))
+    return _prove(args)
 
 
-def _prove(args: argparse.Namespace, starts: str) -> int:
+def _prove(args: argparse.Namespace) -> int:
     """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
-    if args.url or args.embedded or not starts:
-        raise ConfigError(
-            "--prove restarts the server with other flags, which needs one that is started here: "
-            "expected --model-dir DIR or --start-command, without URL or --embedded. Where it runs "
-            "elsewhere, restart it there with the flag under Try next, then try `knee URL "
-            "--baseline DIR`."
-        )
     from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
     from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
     from harness.measure.search.comparison import Setting  # noqa: PLC0415 - as above
@@ -96,7 +90,7 @@ def _prove(args: argparse.Namespace, starts: str) -> int:
     from harness.study.vary_settings import prove_knee  # noqa: PLC0415 - as above
 
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    declare(ours, (*PROVE, *RESULTS))
+    declare(ours, (*PROVE, *OUTPUT[:3]))
     words, start = ours.parse_known_args(args.words)[1], plain.start_options(args)
     check_inner(["knee", *words], [Setting("")], started=True)
     command_line(start, (), 0)

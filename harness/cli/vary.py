@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from harness.cli.options_from_args import start_options
 from harness.cli.parsing import examples
-from harness.errors import (
-    EXIT_INCONCLUSIVE,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_SLO_MISSED,
-    ConfigError,
-    ServerUnreachable,
-)
-from harness.study.option_table import JSON, RESULTS, START, Option, declare, share
+from harness.errors import EXIT_INTERRUPTED, ConfigError
+from harness.study.option_table import JSON, OUTPUT, START, Option, declare, share
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
     from harness.measure.search.comparison import Setting
 
 INNER: Final = ("knee", "run", "sweep")
-NOWHERE: Final = "http://127.0.0.1:1"  # in place of a server that is not started yet
+NOT_YET: Final = "http://started-here"  # in place of a server that is not started yet
 OURS: Final = ("out", "json", "junit", "dry_run", "prove")  # not of a run of `vary`
 
 
@@ -57,13 +50,14 @@ def add(commands: Subparsers) -> None:
     )  # fmt: skip
     declare(parser.add_argument_group("server"), START)
     tolerance = Option("--tolerance", "as of compare", share("--tolerance"), "SHARE", "5%")
-    declare(parser.add_argument_group("output"), [RESULTS[0], JSON, tolerance])
+    declare(parser.add_argument_group("output"), [OUTPUT[0], JSON, tolerance])
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Check everything, measure, write the files. Raises ConfigError, RunFolderError."""
-    from harness.report.comparison_report import settings_report  # noqa: PLC0415 - heavy: see app.py
+    from harness.measure.search.comparison import exit_code  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.comparison_report import settings_report  # noqa: PLC0415 - as above
     from harness.runfolder.folder_writer import RunFolder  # noqa: PLC0415 - as above
     from harness.server.vllm_start import StartOptions, command_line  # noqa: PLC0415 - as above
     from harness.study import vary_settings as study  # noqa: PLC0415 - as above
@@ -105,27 +99,14 @@ def check_inner(words: Sequence[str], settings: Sequence[Setting], *, started: b
             f"{', '.join(INNER)} after --; try -- knee --slo ttft_p95=500ms."
         )
     for one in settings:
-        line = [words[0], *[NOWHERE] * started, *words[1:], *one.client]
+        line = [words[0], *[NOT_YET] * started, *words[1:], *one.client]
         args = parser().parse_args(line)
         if taken := next((name for name in OURS if getattr(args, name, None)), ""):
             raise ConfigError(
                 f"--{taken.replace('_', '-')} is given to each run of {words[0]}: expected it "
                 "before the --, or not at all; try --out DIR there."
             )
-        if one.server and args.embedded:
-            name = one.name.partition("=")[0].removeprefix("server.")
-            raise ConfigError(
-                f"server.{name} is a flag of a server that is started, and --embedded was given: "
-                f"expected one of the two; try {name}=... without `server.`."
-            )
         args.dry_run = True
         with redirect_stdout(io.StringIO()):
             args.execute(args)
     return [str(slo) for slo in args.slo]
-
-
-def exit_code(settings: Sequence[Setting]) -> int:
-    """0 if each has a result, also a missed SLO; else what kept one from it, else 6."""
-    each = [list(one.runs.values()) or [ServerUnreachable.exit_code] for one in settings]
-    codes = [EXIT_OK if {EXIT_OK, EXIT_SLO_MISSED} & {*of} else of[0] for of in each]
-    return next((c for c in codes if c not in {EXIT_OK, EXIT_INCONCLUSIVE}), max(codes))

@@ -22,7 +22,7 @@ from harness.measure.metrics import LATENCIES, SLO_METRICS
 from harness.measure.search.comparison import Difference
 from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo
-from harness.measure.states import WORST_FIRST, Decision, ProofVerdict, Purpose, Status, Verdict
+from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.measure.typed_json import from_json
 from harness.units import SECOND
 
@@ -274,7 +274,7 @@ class Bottleneck:
 class Proof:
     """Whether turning the knob of the named cause moves the knee most."""
 
-    verdict: ProofVerdict  # of the diagnosis
+    verdict: str  # confirmed, refuted or not shown
     sentence: str  # for a person
     knees: dict[str, Difference] = field(default_factory=dict)  # of each flag turned: A is without
 

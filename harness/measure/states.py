@@ -57,12 +57,4 @@ class Verdict(StrEnum):
     inconclusive = "inconclusive"  # neither is shown
 
 
-class ProofVerdict(StrEnum):
-    """What turning knobs shows of a diagnosis."""
-
-    confirmed = "confirmed"  # the named cause's knob moves the knee, the runner-up's not further
-    refuted = "refuted"  # the runner-up's moves it further, or the named one's not by 20%
-    not_shown = "not shown"  # neither is shown, or there is no knob
-
-
 WORST_FIRST: Final = (Verdict.missed, Verdict.inconclusive, Verdict.met)

@@ -151,7 +151,7 @@ def setting_rows(settings: Sequence[Setting]) -> list[dict[str, str]]:
             if metric == KNEE:
                 value, lo, hi = (x if math.isinf(x) else x // 1 for x in (value, lo, hi))
             figure = Quantity(value, lo, math.nan if math.isinf(hi) else hi)
-            row[name] = "above all levels" if metric == KNEE and value > lo else figure.cell
+            row[name] = "above all levels" if math.isinf(value) and metric == KNEE else figure.cell
         row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in one.starts_s)
         rows.append(row | {"Exit codes": ", ".join(map(str, one.runs.values()))})
     return rows
@@ -176,10 +176,8 @@ def settings_report(
 ) -> tuple[str, str, str]:
     """The headline; the text, which is Markdown too; the page."""
     best, ties = best_setting(settings, pairs)
-    goal, measured = (
-        " and ".join(slos) or "throughput",
-        [one.name for one in settings if one.figures],
-    )
+    goal = " and ".join(slos) or "throughput"
+    measured = [one.name for one in settings if one.figures]
     first = f"Best for {goal}: {best}."
     if not measured[1:]:
         first = "Too little was measured: expected figures of two settings."
@@ -188,9 +186,8 @@ def settings_report(
     elif ties:
         first = f"Best for {goal}: {best}; no difference to {', '.join(ties)} is shown."
     rows, steps = setting_rows(settings), [c for c in pairs if (c.a, c.b) in {*pairwise(measured)}]
-    lines = [
-        f"{one.name} is left out: {one.failure.splitlines()[0]}" for one in settings if one.failure
-    ]
+    left = [one for one in settings if one.failure]
+    lines = [f"{one.name} is left out: {one.failure.splitlines()[0]}" for one in left]
     lines += filter(None, map(gain, steps))
     tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"

@@ -302,14 +302,11 @@ OTHER_TOOLS: Final = Option(
     "TOOL,...",
     action="extend",
 )  # fmt: skip
-RESULTS: Final = (
+OUTPUT: Final = (
     Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
     Option("--junit", "write a JUnit report there: a test case for each SLO",
            partial(_writable, "--junit"), "FILE"),
     JSON,
-)  # fmt: skip
-OUTPUT: Final = (
-    *RESULTS,
     Option("--ui", "serve Locust's web UI during the run", None),
     number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),
     number_option("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free "

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.result import Proof
 from harness.measure.search.comparison import KNEE, Change
-from harness.measure.states import ProofVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,18 +57,13 @@ def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -
     return Proof(verdict, sentence, {name: d for name, d in zip(turned, moved, strict=True) if d})
 
 
-def judge(
-    named: Difference | None, rival: Difference | None, between: Difference | None
-) -> ProofVerdict:
+def judge(named: Difference | None, rival: Difference | None, between: Difference | None) -> str:
     """From what each knob does to the knee; `between`: the runner-up against the named one."""
-    if named is None:
-        return ProofVerdict.not_shown
     further = between is not None and between.verdict is Change.better
-    if further or named.verdict in {Change.worse, Change.no_difference_shown}:
-        return ProofVerdict.refuted
-    most = rival is None or rival.change <= named.change
-    confirmed = named.verdict is Change.better and most
-    return ProofVerdict.confirmed if confirmed else ProofVerdict.not_shown
+    if named and (further or named.verdict in {Change.worse, Change.no_difference_shown}):
+        return "refuted"
+    most = named and named.verdict is Change.better and not (rival and rival.change > named.change)
+    return "confirmed" if most else "not shown"
 
 
 def _sentence(name: str, d: Difference) -> str:

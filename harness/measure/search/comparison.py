@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ServerUnreachable
 from harness.measure.search.statistics import t_quantile
 
 if TYPE_CHECKING:
@@ -230,6 +230,13 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
              if (d.users, d.metric) == (0, metric) and best in (c.a, c.b)
              and d.verdict is (Change.better if best == c.b else Change.worse)}  # fmt: skip
     return best, [one.name for one in able if one.name not in {best, *shown}]
+
+
+def exit_code(settings: Sequence[Setting]) -> int:
+    """0 if each has a result, also a missed SLO; else what kept one from it, else 6."""
+    each = [list(one.runs.values()) or [ServerUnreachable.exit_code] for one in settings]
+    codes = [EXIT_OK if {EXIT_OK, EXIT_SLO_MISSED} & {*of} else of[0] for of in each]
+    return next((c for c in codes if c not in {EXIT_OK, EXIT_INCONCLUSIVE}), max(codes))
 
 
 def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple[Difference, ...]:
