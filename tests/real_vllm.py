@@ -1,7 +1,7 @@
 """The real vLLM on the CPU, for tests marked `vllm`: no weights, a tiny model, real scheduling.
 
-    real_vllm.py start    starts all SERVERS, writes AHEAD and leaves them running
-    real_vllm.py end      ends them
+    real_vllm.py start    leaves a process behind that starts all SERVERS and writes AHEAD
+    real_vllm.py end      ends it, and they end with it
 
 A start takes half a minute of one core, so each server is there for several tests. `.ci/run` starts
 them ahead, while other tests run; elsewhere the fixture `vllm` starts what is asked for.
@@ -13,21 +13,18 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
-from study_process import alive
+from study_process import alive, wait_for
 
-from harness.errors import ServerUnreachable
-from harness.server.access import TargetAccess
-from harness.server.address import Address
-from harness.server.http_exchange import fetch
+from harness.errors import HarnessError
+from harness.server.address import free_port
+from harness.server.vllm_start import StartOptions, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,10 +34,8 @@ if TYPE_CHECKING:
 HOME = Path(os.environ.get("HARNESS_VLLM", Path(__file__).parents[1] / ".vllm"))
 INSTALLING = os.environ.get("HARNESS_VLLM_INSTALLING") == "1"
 AHEAD = HOME / "servers.json"  # those started ahead
-STARTED: Final[dict[int, subprocess.Popen[bytes]]] = {}  # by this process
+HOLDER = HOME / "holder.pid"  # the process that holds them
 INSTALL_S = 900
-READY_S = 300
-GONE_S = 20
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
     "HF_HUB_OFFLINE": "1",
@@ -54,7 +49,7 @@ SERVERS: Final[dict[str, tuple[str, ...]]] = {
                 f"http://127.0.0.1:{SPARE}/v1/traces"),
     # 32 blocks of 32 tokens: about eight requests of 32 + 96 tokens, where 32 slots are free
     "few KV blocks": ("--max-num-seqs", "32", "--block-size", "32", "--num-gpu-blocks-override",
-                      "33", "--max-model-len", "1024", "--api-key", "k"),
+                      "33", "--max-model-len", "1024"),
     "16 seats": ("--max-num-seqs", "16"),
     # at temperature 0 a model of random weights soon repeats itself, which n-grams predict
     "speculating": ("--max-num-seqs", "4", "--override-generation-config", '{"temperature": 0}',
@@ -63,8 +58,10 @@ SERVERS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-# `vllm bench serve`, without the command around it, which looks for a package called vllm; its
-# arguments are several such commands, for it imports for ten seconds
+KEYS: Final = {"few KV blocks": {"VLLM_API_KEY": "k"}}
+
+# `vllm bench serve` without the command around it; its arguments are several such commands, for it
+# imports for ten seconds
 BENCH = """
 import json, sys
 from vllm.benchmarks.serve import add_cli_args, main
@@ -81,7 +78,6 @@ class Served(NamedTuple):
 
     url: str
     spare: int  # the port that its flags name as SPARE
-    pid: int  # of its process group
 
 
 @contextlib.contextmanager
@@ -92,19 +88,15 @@ def servers() -> Iterator[Callable[[str], Served]]:
     """
     if missing := not_here():
         pytest.skip(missing)
-    ahead = _ahead() if INSTALLING else {}
-    ready = dict(ahead)
+    ready = _ahead() if INSTALLING else {}
+    with contextlib.ExitStack() as running:
 
-    def server(name: str) -> Served:
-        if name not in ready:
-            ready[name] = _started(name)
-        return ready[name]
+        def server(name: str) -> Served:
+            if name not in ready:
+                ready[name] = running.enter_context(_served(name))
+            return ready[name]
 
-    try:
         yield server
-    finally:
-        for name in ready.keys() - ahead.keys():
-            _end(ready[name].pid)
 
 
 def not_here() -> str:
@@ -143,57 +135,22 @@ def bench_serve(url: str, folder: Path, *runs: tuple[str, ...]) -> list[dict[str
     return [json.loads(result.read_text()) for result in results]
 
 
-def _started(name: str) -> Served:
-    """Started now. Fails with the log's end when it does not become ready."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as free,
-        socket.create_server(("127.0.0.1", 0)) as another,
-    ):
-        port, spare = free.getsockname()[1], another.getsockname()[1]
-    command = [
-        str(HOME / "venv/bin/python"), "-m", "vllm.entrypoints.openai.api_server",
-        "--model", str(HOME / "tiny"), "--served-model-name", "m", "--load-format", "dummy",
-        "--dtype", "bfloat16", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port),
-        *(flag.replace(SPARE, str(spare)) for flag in SERVERS[name]),
-    ]  # fmt: skip
-    log = HOME / f"{name}.log"
-    with log.open("wb") as out:
-        server = subprocess.Popen(
-            command, env=os.environ | ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=out,
-            stderr=out, start_new_session=True,
-        )  # fmt: skip
-    STARTED[server.pid] = server
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait(server, url, log)
-    except BaseException:
-        _end(server.pid)
-        raise
-    return Served(url, spare, server.pid)
+def start_options() -> StartOptions:
+    """How the harness starts it."""
+    return StartOptions(str(HOME / "venv/bin/vllm"), model_dir=HOME / "tiny")
 
 
-def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Until /health answers 200."""
-    for _ in range(READY_S * 2):
-        if server.poll() is not None:
-            break
-        with contextlib.suppress(ServerUnreachable):
-            if fetch(TargetAccess(Address.parse(url)), "/health").status == HTTPStatus.OK:
-                return
-        time.sleep(0.5)
-    pytest.fail(f"vLLM did not become ready: {log.read_text(errors='replace')[-2000:]}")
-
-
-def _end(group: int) -> None:
-    """Of the server and all that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGTERM)
-        until = time.monotonic() + GONE_S
-        while alive({group: "vLLM"}) and time.monotonic() < until:
-            time.sleep(0.1)
-        os.killpg(group, signal.SIGKILL)
-    if server := STARTED.pop(group, None):
-        server.wait()
+@contextlib.contextmanager
+def _served(name: str) -> Iterator[Served]:
+    """One of SERVERS, as the product starts it; fails with the log's end."""
+    spare, context = free_port(), ("--max-model-len", "32768", "--served-model-name", "m")
+    flags = [flag.replace(SPARE, str(spare)) for flag in (*context, *SERVERS[name])]
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        for variable, value in (ENVIRONMENT | KEYS.get(name, {})).items():
+            patch.setenv(variable, value)
+        server = stack.enter_context(started(start_options(), flags, log=HOME / f"{name}.log"))
+        patch.undo()
+        yield Served(server.url, spare)
 
 
 def _ahead() -> dict[str, Served]:
@@ -202,21 +159,37 @@ def _ahead() -> dict[str, Served]:
     return {name: Served(*one) for name, one in said.items()}
 
 
-def start_ahead() -> None:
-    """Each in turn; the test that asks for one that does not start tries again and says why."""
+def hold() -> None:
+    """Start each in turn and keep them until SIGTERM; a test starts one that did not start."""
+    HOLDER.write_text(str(os.getpid()))
     ready: dict[str, Served] = {}
-    for name in SERVERS:
-        with contextlib.suppress(pytest.fail.Exception):
-            ready[name] = _started(name)
-            AHEAD.write_text(json.dumps(ready))
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as running:
+        for name in SERVERS:
+            with contextlib.suppress(HarnessError):
+                ready[name] = running.enter_context(_served(name))
+        AHEAD.write_text(json.dumps(ready))
+        signal.pause()
+
+
+def start_ahead() -> None:
+    """Until they are ready."""
+    AHEAD.unlink(missing_ok=True)
+    command = [sys.executable, __file__, "hold"]
+    with (HOME / "hold.log").open("wb") as log:
+        holder = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    while holder.poll() is None and not AHEAD.exists():
+        time.sleep(0.5)
+    holder.returncode = 0  # it stays: no warning that it does
 
 
 def end_ahead() -> None:
     """All of them."""
-    for served in _ahead().values():
-        _end(served.pid)
-    AHEAD.unlink()
+    if HOLDER.exists():
+        pid = int(HOLDER.read_text())
+        os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: not alive({pid: "holder"}))
+        HOLDER.unlink()
 
 
 if __name__ == "__main__":
-    {"start": start_ahead, "end": end_ahead}[sys.argv[1]]()
+    {"start": start_ahead, "hold": hold, "end": end_ahead}[sys.argv[1]]()

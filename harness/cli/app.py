@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, vary
+from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "rules": rules.add,
     "exporter": exporter.add,
     "engine": engine.add,
+    "serve": serve.add,
     "doctor": doctor.add,
 }
 
