@@ -50,7 +50,8 @@ def add(commands: Subparsers) -> None:
     )  # fmt: skip
     declare(parser.add_argument_group("server"), START)
     tolerance = Option("--tolerance", "as of compare", share("--tolerance"), "SHARE", "5%")
-    declare(parser.add_argument_group("output"), [OUTPUT[0], JSON, tolerance])
+    once = Option("--once", "A B in place of A B B A: half the time, no repetition", None)
+    declare(parser.add_argument_group("output"), [once, OUTPUT[0], JSON, tolerance])
     parser.set_defaults(execute=execute)
 
 
@@ -74,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     out = args.out or Path("reports") / f"vary-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = RunFolder.create(out)
     stream = sys.stderr if args.json == "-" else sys.stdout
-    whole = study.measure(study.in_order(settings, out), args.inner, start, stream)
+    whole = study.measure(study.in_order(settings, out, once=args.once), args.inner, start, stream)
     pairs = compare_settings(settings, args.tolerance)
     code = exit_code(settings) if whole else EXIT_INTERRUPTED
     headline, text, page = settings_report(settings, pairs, slos, code)

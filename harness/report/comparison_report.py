@@ -13,6 +13,7 @@ from harness.measure.search.comparison import (
     MORE_IS_BETTER,
     Change,
     best_setting,
+    knee_text,
 )
 from harness.report.numbers import (
     UNKNOWN,
@@ -52,7 +53,7 @@ def difference_row(one: Difference) -> dict[str, str]:
 
     def value(x: float) -> str:
         if one.metric == KNEE:
-            return "above all levels" if math.isinf(x) else f"{math.floor(x):,}"
+            return knee_text(x)
         return f"{x:.2%}" if one.metric == ERROR_SHARE else format_number(x)
 
     def change(x: float) -> str:
@@ -141,34 +142,29 @@ def markdown(c: Comparison) -> str:
     )
 
 
-def setting_rows(settings: Sequence[Setting]) -> list[dict[str, str]]:
-    """Each one's knee, and its figures at its own level; dashes where nothing was measured."""
-    rows = []
-    for one in settings:
-        row = {"Setting": one.name}
-        for metric, name in SETTING_COLUMNS.items():
-            value, lo, hi = one.figures.get(metric, (math.nan,) * 3)
-            if metric == KNEE:
-                value, lo, hi = (x if math.isinf(x) else x // 1 for x in (value, lo, hi))
-            figure = Quantity(value, lo, math.nan if math.isinf(hi) else hi)
-            row[name] = "above all levels" if math.isinf(value) and metric == KNEE else figure.cell
-        row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in one.starts_s)
-        rows.append(row | {"Exit codes": ", ".join(map(str, one.runs.values()))})
-    return rows
+def setting_row(one: Setting) -> dict[str, str]:
+    """Its figures at its own level: the knee, or the best of given ones; dashes without any."""
+    row = {"Setting": one.name}
+    for metric, name in SETTING_COLUMNS.items():
+        value, lo, hi = one.figures.get(metric, (math.nan,) * 3)
+        row[name] = Quantity(value, lo, math.nan if math.isinf(hi) else hi).cell
+        if metric == KNEE and metric in one.figures:
+            row[name] = f"{knee_text(value)} ({knee_text(lo)} to {knee_text(hi)})"
+    row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in one.starts_s)
+    return row | {"Exit codes": ", ".join(map(str, one.runs.values()))}
 
 
 def gain(c: Comparison) -> str:
-    """`B against A: output tokens/s +20% (+15% to +26%) for 2.0 times the p95 ITL (ms) (...)`."""
-    said = {}
+    """`B against A: output tokens/s +20% (+15% to +26%), for 2.00 times the p95 ITL (ms) (...)`."""
+    parts: dict[bool, list[str]] = {True: [], False: []}
     for d in c.differences:
         if d.users == 0 and d.metric in SETTING_COLUMNS:
             name, _, _, change, interval, _ = difference_row(d).values()
-            shown = d.verdict in {Change.worse, Change.better}
-            figure = change if d.metric in MORE_IS_BETTER else f"{1 + d.change:.2f} times"
-            said[d.metric] = f"{name} {figure} ({interval}{'' if shown else ', not shown'})"
-    more = ", ".join(said[metric] for metric in said if metric in MORE_IS_BETTER)
-    cost = ", ".join(said[metric] for metric in said if metric not in MORE_IS_BETTER)
-    return f"{c.b} against {c.a}: {more}, for {cost}" if said else ""
+            more = d.metric in MORE_IS_BETTER
+            figure = f"{name} {change}" if more else f"{1 + d.change:.2f} times the {name}"
+            known = d.verdict in {Change.worse, Change.better}
+            parts[more].append(f"{figure} ({interval}{'' if known else ', not shown'})")
+    return f"{c.b} against {c.a}: {', '.join(parts[True])}, for {', '.join(parts[False])}"
 
 
 def settings_report(
@@ -176,26 +172,20 @@ def settings_report(
 ) -> tuple[str, str, str]:
     """The headline; the text, which is Markdown too; the page."""
     best, ties = best_setting(settings, pairs)
-    goal = " and ".join(slos) or "throughput"
     measured = [one.name for one in settings if one.figures]
-    first = f"Best for {goal}: {best}."
-    if not measured[1:]:
-        first = "Too little was measured: expected figures of two settings."
-    elif len(ties) == len(measured) - 1:
-        first = f"No difference shown for {goal}: highest is {best}."
+    first = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
+    if len(ties) >= len(measured) - 1:
+        first = f"No difference shown: {' and '.join(measured) or 'nothing'} was measured."
     elif ties:
-        first = f"Best for {goal}: {best}; no difference to {', '.join(ties)} is shown."
-    rows, steps = setting_rows(settings), [c for c in pairs if (c.a, c.b) in {*pairwise(measured)}]
-    left = [one for one in settings if one.failure]
-    lines = [f"{one.name} is left out: {one.failure.splitlines()[0]}" for one in left]
-    lines += filter(None, map(gain, steps))
+        first += f" No difference to {', '.join(ties)} is shown."
+    rows = [setting_row(one) for one in settings]
+    steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
+    lines = [f"{one.name}: {one.failure.splitlines()[0]}" for one in settings if one.failure]
+    lines += map(gain, steps)
     tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
-    return (
-        first,
-        "\n".join([first, "", *aligned(rows, one_line), "", *lines, ""]),
-        page(tone, ("", first, " ".join(lines)), {name: of for name, of in tables.items() if of}),
-    )
+    text = "\n".join([first, "", *aligned(rows, one_line), "", *lines, ""])
+    return first, text, page(tone, ("", first, " ".join(lines)), tables)
 
 
 def html(c: Comparison) -> str:

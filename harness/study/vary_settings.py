@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.errors import ConfigError, HarnessError, ServerUnreachable
 from harness.measure.diagnosis.bottleneck import RULES
-from harness.measure.diagnosis.proof import PROOF_TOLERANCE, prove, turns
+from harness.measure.diagnosis.proof import AS_STARTED, PROOF_TOLERANCE, prove, turns
 from harness.measure.search.comparison import Setting
 from harness.measure.typed_json import to_json
 from harness.runfolder import names
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 MAX_SETTINGS: Final = 16  # each takes a start of the server and a run
 UNSET: Final = "default"
-SWITCHES: Final = {"true": "--{}", "false": "--no-{}"}
 GRACE_S: Final = 60.0  # for an interrupted run to write its report
 
 
@@ -57,7 +56,8 @@ def parse_variable(text: str) -> tuple[Setting, ...]:
             "or OPTION=VALUE,VALUE for one of the inner command, each value once; try "
             "server.max-num-seqs=8,16."
         )
-    words = [(SWITCHES.get(v, f"--{{}}={v}").format(flag),) * (v != UNSET) for v in each]
+    switch = {"true": f"--{flag}", "false": f"--no-{flag}"}
+    words = [(switch.get(v, f"--{flag}={v}"),) * (v != UNSET) for v in each]
     return tuple(
         Setting(f"{name}={v}", word * server, word * (not server))
         for v, word in zip(each, words, strict=True)
@@ -83,12 +83,13 @@ def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
     return found
 
 
-def in_order(settings: Sequence[Setting], out: Path) -> list[tuple[Setting, Path]]:
-    """The runs, with their folders: A B B A for two, so that slow drift favors neither; else each.
+def in_order(settings: Sequence[Setting], out: Path, *, once: bool) -> list[tuple[Setting, Path]]:
+    """The runs with their folders. Two settings: A B B A, so that slow drift favors neither.
 
-    The two Bs are on the same server, which saves a start.
+    The two Bs are on the same server, which saves a start. More settings, or `once`: each once.
     """
-    runs = [*settings, *(settings[::-1] if len(settings) == 2 else [])]  # noqa: PLR2004 - a pair
+    pair = len(settings) == 2 and not once  # noqa: PLR2004 - a pair
+    runs = [*settings, *(settings[::-1] if pair else [])]
     return [
         (one, out / re.sub(r"[^A-Za-z0-9.=_-]+", "_", f"{number}-{one.name}")[:80])
         for number, one in enumerate(runs, start=1)
@@ -156,7 +157,7 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
 
     The knee is in `out`, the others in folders below. False after Ctrl-C.
     """
-    base, inner, tried = Setting(""), ["knee", *words], {}
+    base, inner, tried = Setting(AS_STARTED), ["knee", *words], {}
     whole = measure([(base, out)], inner, start, stream)
     if base.failure:
         raise ServerUnreachable(base.failure)

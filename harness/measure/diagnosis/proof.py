@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from math import floor, isinf
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.result import Proof
-from harness.measure.search.comparison import KNEE, Change
+from harness.measure.search.comparison import KNEE, Change, knee_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ KNOBS: Final[dict[str, dict[str, float | str]]] = {
     "front end": {"api_server_count": 2},
     "engine process": {"async_scheduling": "true"},
 }
+AS_STARTED: Final = "as started"  # the name of the setting before any knob is turned
 DEFAULTS: Final = {"api_server_count": 1}  # of vLLM, which does not say
 
 
@@ -41,11 +41,13 @@ def turns(cause: str, flags: Mapping[str, Any]) -> list[str]:
 def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -> Proof:
     """`tried`: by cause, the settings of its knobs; the named cause is the first one.
 
-    `pairs` are of "", the server as it was, and of what was measured.
+    `pairs` are of AS_STARTED and of what was measured.
     """
     knees = {(c.a, c.b): d for c in pairs for d in c.differences if d.metric == KNEE}
-    turned = [next((s.name for s in of if ("", s.name) in knees), "") for of in tried.values()]
-    moved = [knees.get(("", name)) for name in turned]
+    turned = [
+        next((s.name for s in of if (AS_STARTED, s.name) in knees), "") for of in tried.values()
+    ]
+    moved = [knees.get((AS_STARTED, name)) for name in turned]
     named, rival = [*moved, None, None][:2]
     verdict = judge(named, rival, knees.get((turned[0], turned[-1])) if turned else None)
     said = []
@@ -67,6 +69,6 @@ def judge(named: Difference | None, rival: Difference | None, between: Differenc
 
 
 def _sentence(name: str, d: Difference) -> str:
-    a, b = ("above all levels" if isinf(x) else f"{floor(x):,}" for x in (d.a, d.b))
+    a, b = knee_text(d.a), knee_text(d.b)
     ends = "{:+.0%}, {:+.0%} to {:+.0%}".format(d.change, *d.ci95)
     return f"{name.replace('server.', '--')} moves the knee from {a} to {b} ({ends})"

@@ -232,6 +232,11 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
     return best, [one.name for one in able if one.name not in {best, *shown}]
 
 
+def knee_text(users: float) -> str:
+    """A knee, or an end of its interval, in whole users."""
+    return "above all levels" if math.isinf(users) else f"{math.floor(users):,}"
+
+
 def exit_code(settings: Sequence[Setting]) -> int:
     """0 if each has a result, also a missed SLO; else what kept one from it, else 6."""
     each = [list(one.runs.values()) or [ServerUnreachable.exit_code] for one in settings]
