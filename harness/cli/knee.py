@@ -10,7 +10,6 @@ from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_INTERRUPTED, ConfigError
 from harness.study.option_table import OUTPUT, PROVE, SEARCH, START, declare
-from harness.study.preflight import check_folder, message_stream
 from harness.study.study_options import KneeOptions
 
 if TYPE_CHECKING:
@@ -84,15 +83,15 @@ def _prove(args: argparse.Namespace) -> int:
     """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
     from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
     from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
-    from harness.measure.search.comparison import Setting  # noqa: PLC0415 - as above
     from harness.server.vllm_start import command_line  # noqa: PLC0415 - as above
     from harness.study.conduct import conclude  # noqa: PLC0415 - as above
+    from harness.study.preflight import check_folder, message_stream  # noqa: PLC0415 - as above
     from harness.study.vary_settings import prove_knee  # noqa: PLC0415 - as above
 
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     declare(ours, (*PROVE, *OUTPUT[:3]))
     words, start = ours.parse_known_args(args.words)[1], plain.start_options(args)
-    check_inner(["knee", *words], [Setting("")], started=True)
+    check_inner(["knee", *words], [()], started=True)
     command_line(start, (), 0)
     output = plain.output_options(args, "knee")
     check_folder(output.out_dir)

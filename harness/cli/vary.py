@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.cli.parsing import Subparsers
-    from harness.measure.search.comparison import Setting
 
 INNER: Final = ("knee", "run", "sweep")
 NOT_YET: Final = "http://started-here"  # in place of a server that is not started yet
@@ -68,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     settings = study.all_settings([study.parse_variable(text) for text in args.variables])
     given = start_options(args)
     start = given if given != StartOptions() or any(one.server for one in settings) else None
-    slos = check_inner(args.inner, settings, started=start is not None)
+    slos = check_inner(args.inner, [one.client for one in settings], started=start is not None)
     for one in settings:
         if start is not None:
             command_line(start, one.server, 0)
@@ -90,7 +89,7 @@ def execute(args: argparse.Namespace) -> int:
     return code
 
 
-def check_inner(words: Sequence[str], settings: Sequence[Setting], *, started: bool) -> list[str]:
+def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started: bool) -> list[str]:
     """Refuse what a run would refuse; returns the SLOs. Raises ConfigError, RunFolderError."""
     from harness.cli.app import parser  # noqa: PLC0415 - it imports this file
 
@@ -99,8 +98,8 @@ def check_inner(words: Sequence[str], settings: Sequence[Setting], *, started: b
             f"the command to measure is {' '.join(words[:1])!r}: expected one of "
             f"{', '.join(INNER)} after --; try -- knee --slo ttft_p95=500ms."
         )
-    for one in settings:
-        line = [words[0], *[NOT_YET] * started, *words[1:], *one.client]
+    for last in more:
+        line = [words[0], *[NOT_YET] * started, *words[1:], *last]
         args = parser().parse_args(line)
         if taken := next((name for name in OURS if getattr(args, name, None)), ""):
             raise ConfigError(

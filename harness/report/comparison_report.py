@@ -158,7 +158,7 @@ def gain(c: Comparison) -> str:
     """`B against A: output tokens/s +20% (+15% to +26%), for 2.00 times the p95 ITL (ms) (...)`."""
     parts: dict[bool, list[str]] = {True: [], False: []}
     for d in c.differences:
-        if d.users == 0 and d.metric in SETTING_COLUMNS:
+        if d.metric in SETTING_COLUMNS:
             name, _, _, change, interval, _ = difference_row(d).values()
             more = d.metric in MORE_IS_BETTER
             figure = f"{name} {change}" if more else f"{1 + d.change:.2f} times the {name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain, combinations, groupby, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,15 +16,7 @@ from harness.measure.records.scan import scan
 from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
 from harness.measure.result import Result
 from harness.measure.search import comparison as compare
-from harness.measure.search.comparison import (
-    ERROR_SHARE,
-    KNEE,
-    Z95,
-    Comparison,
-    Pair,
-    in_unit,
-    latency_side,
-)
+from harness.measure.search.comparison import ERROR_SHARE, KNEE, Comparison, Pair, latency_side
 from harness.measure.search.evidence import (
     MIN_BLOCKS,
     EvidenceCounter,
@@ -34,7 +25,6 @@ from harness.measure.search.evidence import (
 )
 from harness.measure.search.fit import fit_crossing, fit_levels
 from harness.measure.search.statistics import MAX_BLOCKS
-from harness.measure.states import Verdict
 from harness.runfolder.folder_reader import read_result, read_run
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.knee_estimate import ends_decided
@@ -44,6 +34,7 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
@@ -176,44 +167,38 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
 def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comparison]:
     """Every two settings, each by all of its runs; fills in each one's own figures.
 
-    Those of a setting at its own level (its knee; of given levels the best) stand beside the knee,
-    under 0 users. All differences are one family: many settings do not find one by chance.
+    These are its knee and the figures at its own level: at the knee, or of given levels the
+    fastest. All differences are one family: of many settings, none is found better by chance.
     """
-    folders = {one.name: [Path(run) for run, code in one.runs.items() if code in MEASURED]
-               for one in settings}  # fmt: skip
-    folders = {name: of for name, of in folders.items() if of}
-    if not folders:
-        return []
-    plan = search_plan(read_run(next(iter(folders.values()))[0]))
-    sides = {name: _pooled([_with_own(one, plan) for one in of]) for name, of in folders.items()}
+    sides: dict[str, dict[str, Side]] = {}
+    plan = None
     for one in settings:
-        for metric, side in sides.get(one.name, {}).get(0, {}).items():
-            ends = (in_unit(metric, end) for end in side.bounds(Z95))
+        runs = [read_run(run) for run, code in one.runs.items() if code in MEASURED]
+        if not runs:
+            continue
+        plan = plan or search_plan(runs[0])
+        each = [_own_sides(run, plan) for run in runs]
+        sides[one.name] = {
+            metric: compare.mean_side(metric, [own[metric] for own in each if metric in own])
+            for metric in dict.fromkeys(chain.from_iterable(each))
+        }
+        for metric, side in sides[one.name].items():
+            ends = (compare.in_unit(metric, end) for end in side.bounds(compare.Z95))
             one.figures[metric] = (side.value, *ends)
-    pairs = {(a, b): common_pairs(sides[a], sides[b]) for a, b in combinations(sides, 2)}
+    pairs = {(a, b): common_pairs({0: sides[a]}, {0: sides[b]}) for a, b in combinations(sides, 2)}
     every = list(chain.from_iterable(pairs.values()))
-    found = iter(compare.compare(every, tolerance, plan.max_errors))
+    found = iter(compare.compare(every, tolerance, plan.max_errors if plan else 0))
     return [
         Comparison(*names, tolerance, {}, tuple(islice(found, len(of))))
         for names, of in pairs.items()
     ]
 
 
-def _with_own(folder: Path, plan: SearchPlan) -> Sides:
-    sides, result = _read(read_run(folder), plan), read_result(folder) or Result()
-    at = result.knee.measured_at_users if result.knee else None
-    if at is None:
-        good = [one for one in result.used if one.result != Verdict.missed] or result.used
-        at = max(good, key=lambda one: one.output_tokens_per_s).users if good else 0
-    return sides | {0: sides.get(0, {}) | sides.get(at, {})}
-
-
-def _pooled(runs: Sequence[Sides]) -> Sides:
-    out: Sides = {}
-    for users, metric in dict.fromkeys((n, m) for run in runs for n in run for m in run[n]):
-        seen = [run[users][metric] for run in runs if metric in run.get(users, {})]
-        out.setdefault(users, {})[metric] = compare.mean_side(metric, seen)
-    return out
+def _own_sides(run: Run, plan: SearchPlan) -> dict[str, Side]:
+    sides, result = _read(run, plan), read_result(run.path) or Result()
+    fastest = max(result.used, key=lambda one: one.output_tokens_per_s, default=None)
+    at = result.knee.measured_at_users if result.knee else fastest.users if fastest else None
+    return sides.get(0, {}) | sides.get(at or 0, {})
 
 
 def _read(run: Run, plan: SearchPlan) -> Sides:

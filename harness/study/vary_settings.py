@@ -6,13 +6,13 @@ collector begin anew, and run.json of its folder has a command that repeats it b
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from itertools import chain, product
-from os import killpg
 from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.errors import ConfigError, HarnessError, ServerUnreachable
@@ -107,6 +107,10 @@ def measure(
     `start` None: the inner command names its target. A server that does not start is left out.
     """
     flags, url = None, []
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is closed
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")  # its /server_info shows flags
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for number, (setting, folder) in enumerate(runs, start=1):
             if start is not None and flags != setting.server and not setting.failure:
@@ -132,11 +136,9 @@ def measure(
 
 
 def _run(words: Sequence[str], stream: TextIO) -> int:
-    """The exit code of `vllm-harness WORDS`; what it says goes to `stream`.
-
-    In a session of its own: Ctrl-C reaches this process alone, which passes it on once and waits
-    for the report, while the server still answers. A second Ctrl-C ends the run without.
-    """
+    """The exit code of `vllm-harness WORDS`; what it says goes to `stream`."""
+    # In a session of its own: Ctrl-C reaches this process alone, which passes it on once and waits
+    # for the report, while the server still answers. A second Ctrl-C ends the run without.
     command = [sys.executable, "-m", "harness", *words]
     with subprocess.Popen(command, stdout=stream, start_new_session=True) as child:  # noqa: S603
         try:
@@ -148,15 +150,12 @@ def _run(words: Sequence[str], stream: TextIO) -> int:
                     child.wait(GRACE_S)
             finally:
                 with suppress(ProcessLookupError):
-                    killpg(child.pid, signal.SIGKILL)
+                    os.killpg(child.pid, signal.SIGKILL)
             raise
 
 
 def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: TextIO) -> bool:
-    """Find the knee, turn the knob of the named cause and the runner-up's, and write the proof.
-
-    The knee is in `out`, the others in folders below. False after Ctrl-C.
-    """
+    """Find the knee in `out`, turn two knobs into folders below; False after Ctrl-C."""
     base, inner, tried = Setting(AS_STARTED), ["knee", *words], {}
     whole = measure([(base, out)], inner, start, stream)
     if base.failure:

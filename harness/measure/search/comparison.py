@@ -227,7 +227,7 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
     able = known if searched or not met else met
     best = max(able, key=lambda one: one.figures[metric][0]).name if able else ""
     shown = {c.a if c.b == best else c.b for c in pairs for d in c.differences
-             if (d.users, d.metric) == (0, metric) and best in (c.a, c.b)
+             if d.metric == metric and best in (c.a, c.b)
              and d.verdict is (Change.better if best == c.b else Change.worse)}  # fmt: skip
     return best, [one.name for one in able if one.name not in {best, *shown}]
 
