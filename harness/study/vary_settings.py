@@ -107,9 +107,9 @@ def measure(
     `start` None: the inner command names its target. A server that does not start is left out.
     """
     flags, url = None, []
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is closed
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
+    for kind in (signal.SIGTERM, signal.SIGHUP):  # the terminal is closed
+        if signal.getsignal(kind) is signal.SIG_DFL:
+            signal.signal(kind, signal.default_int_handler)
     os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")  # its /server_info shows flags
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for number, (setting, folder) in enumerate(runs, start=1):

@@ -50,10 +50,10 @@ Z95: Final = _NORMAL.inv_cdf(0.975)
 class Change(StrEnum):
     """The verdict on B, compared with A."""
 
-    worse = "worse"
-    better = "better"
-    no_difference_shown = "no_difference_shown"
-    inconclusive = "inconclusive"
+    worse = "worse"  # shown
+    better = "better"  # shown
+    no_difference_shown = "no_difference_shown"  # neither; shown not to be worse beyond a tolerance
+    inconclusive = "inconclusive"  # none of these is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The result for one pair."""
+    """The difference of a figure between two runs or settings, A and B."""
 
-    metric: str
-    users: int
-    a: float
-    b: float
+    metric: str  # ttft_p95, ..., or knee
+    users: int  # the level; 0: the whole run, or each one's own level
+    a: float  # the figure of A
+    b: float  # the figure of B
     change: float  # B / A - 1; for a share B - A
     ci95: Bounds  # of `change`
-    verdict: Change
+    verdict: Change  # worse, better, no_difference_shown or inconclusive
     beyond: bool  # shown to be worse by more than the tolerance
     needs_times: float | None  # inconclusive: factor of requests that would probably decide
 
