@@ -56,7 +56,7 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Check everything, measure, write the files. Raises ConfigError, RunFolderError."""
-    from harness.measure.search.comparison import exit_code  # noqa: PLC0415 - heavy: see app.py
+    from harness.measure.search.comparison import best_setting, exit_code  # noqa: PLC0415 - heavy: see app.py
     from harness.report.comparison_report import settings_report  # noqa: PLC0415 - as above
     from harness.runfolder.folder_writer import RunFolder  # noqa: PLC0415 - as above
     from harness.server.vllm_start import StartOptions, command_line  # noqa: PLC0415 - as above
@@ -77,8 +77,9 @@ def execute(args: argparse.Namespace) -> int:
     whole = study.measure(study.in_order(settings, out, once=args.once), args.inner, start, stream)
     pairs = compare_settings(settings, args.tolerance)
     code = exit_code(settings) if whole else EXIT_INTERRUPTED
-    headline, text, page = settings_report(settings, pairs, slos, code)
-    result = {"exit_code": code, "headline": headline, "command": args.inner, "slos": slos,
+    text, page = settings_report(settings, pairs, slos, code)
+    result = {"exit_code": code, "headline": text.partition("\n")[0],
+              "best": best_setting(settings, pairs)[0], "command": args.inner, "slos": slos,
               "settings": settings, "comparisons": pairs}  # fmt: skip
     folder.write_json("vary.json", result)
     folder.write("vary.md", text)
@@ -90,7 +91,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started: bool) -> list[str]:
-    """Refuse what a run would refuse; returns the SLOs. Raises ConfigError, RunFolderError."""
+    """Refuse what a run would; returns the SLOs of all. Raises ConfigError, RunFolderError."""
     from harness.cli.app import parser  # noqa: PLC0415 - it imports this file
 
     if not words or words[0] not in INNER:
@@ -98,6 +99,7 @@ def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started:
             f"the command to measure is {' '.join(words[:1])!r}: expected one of "
             f"{', '.join(INNER)} after --; try -- knee --slo ttft_p95=500ms."
         )
+    slos = None
     for last in more:
         line = [words[0], *[NOT_YET] * started, *words[1:], *last]
         args = parser().parse_args(line)
@@ -109,4 +111,5 @@ def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started:
         args.dry_run = True
         with redirect_stdout(io.StringIO()):
             args.execute(args)
-    return [str(slo) for slo in args.slo]
+        slos = [slo for slo in map(str, args.slo) if slos is None or slo in slos]
+    return slos or []

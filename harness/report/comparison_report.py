@@ -169,13 +169,15 @@ def gain(c: Comparison) -> str:
 
 def settings_report(
     settings: Sequence[Setting], pairs: Sequence[Comparison], slos: Sequence[str], code: int
-) -> tuple[str, str, str]:
-    """The headline; the text, which is Markdown too; the page."""
+) -> tuple[str, str]:
+    """The text, which is Markdown too and begins with the headline; the page."""
     best, ties = best_setting(settings, pairs)
     measured = [one.name for one in settings if one.figures]
     first = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
-    if len(ties) >= len(measured) - 1:
-        first = f"No difference shown: {' and '.join(measured) or 'nothing'} was measured."
+    if not measured[1:]:
+        first = f"Nothing to compare: {', '.join(measured) or 'none of the settings'} was measured."
+    elif len(ties) == len(measured) - 1:
+        first = f"No difference shown between {' and '.join(measured)}."
     elif ties:
         first += f" No difference to {', '.join(ties)} is shown."
     rows = [setting_row(one) for one in settings]
@@ -185,7 +187,7 @@ def settings_report(
     tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
     text = "\n".join([first, "", *aligned(rows, one_line), "", *lines, ""])
-    return first, text, page(tone, ("", first, " ".join(lines)), tables)
+    return text, page(tone, ("", first, " ".join(lines)), tables)
 
 
 def html(c: Comparison) -> str:
