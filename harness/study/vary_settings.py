@@ -114,9 +114,9 @@ def measure(
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for number, (setting, folder) in enumerate(runs, start=1):
             if start is not None and flags != setting.server and not setting.failure:
-                stack.close()
                 log = folder.with_name(f"{folder.name}.server.log")
                 try:
+                    stack.close()
                     server = stack.enter_context(started(start, setting.server, log=log))
                 except HarnessError as error:
                     flags, setting.failure = None, str(error)
@@ -165,8 +165,8 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
         return whole
     server = (read_json(out / names.RUN) or {}).get("server") or {}
     blocks = (server.get("cache_config") or {}).get("num_gpu_blocks")
-    flags = {**base.flags, **result.target.flags, "num_gpu_blocks_override": blocks}
-    flags |= {MAX_NUM_SEQS: result.target.max_num_seqs.value}
+    inferred = {MAX_NUM_SEQS: result.target.max_num_seqs.value, "num_gpu_blocks_override": blocks}
+    flags = {**inferred, **base.flags, **result.target.flags}
     decided = result.bottleneck.bound_by in RULES
     for cause in [one.name for one in result.bottleneck.causes if one.name in RULES][: 2 * decided]:
         tried[cause] = [one for text in turns(cause, flags) for one in parse_variable(text)]
