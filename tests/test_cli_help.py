@@ -95,7 +95,7 @@ def test_help_shows_the_workloads_lengths(capsys: pytest.CaptureFixture[str]) ->
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", [[], ["knee"], ["engine"], ["doctor"]])
+@pytest.mark.parametrize("command", [[], ["knee"], ["engine"], ["doctor"], ["coldstart"]])
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
     """`--help` answers at once because it loads no numerical, network or drawing library."""
     code = (

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from study_process import alive, descendants, wait_for
 
+from harness.cli.app import main
+from harness.cli.serve import PRESETS
 from harness.errors import ConfigError, ServerUnreachable
 from harness.server.address import check_port, free_port
 from harness.server.vllm_start import StartOptions, command_line, model_context, started
@@ -81,7 +83,10 @@ def test_a_start_command_is_the_users_own(model: Path) -> None:
         (StartOptions("/nowhere/vllm"), "'/nowhere/vllm' is no program.*in Compose or on another"),
         (StartOptions(start_command="'a b"), "is no program that can be run"),
         (StartOptions("/bin/true"), "no --model-dir was given"),
-        (StartOptions("/bin/true", model_dir=Path("/nowhere")), "has no config.json"),
+        (
+            StartOptions("/bin/true", model_dir=Path("/nowhere")),
+            "--model-dir is /nowhere: expected.*config.json",
+        ),
         (StartOptions(start_command="true --api-key sesame"), "holds a secret.*VLLM_API_KEY"),
         (StartOptions(start_command="true", start_args=("--hf-token=abc",)), "holds a secret"),
     ],
@@ -179,3 +184,54 @@ def test_interrupted(tmp_path: Path, number: signal.Signals, flags: Sequence[str
     assert "KeyboardInterrupt" in said
     assert alive(family) == []
     check_port("--port", "127.0.0.1", port)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("to_vllm", "number", "code", "said"),
+    [
+        (False, signal.SIGTERM, 0, ""),
+        (False, signal.SIGINT, 0, ""),
+        (True, signal.SIGKILL, 3, "vLLM ended by itself"),
+    ],
+)
+def test_serve(tmp_path: Path, to_vllm: bool, number: signal.Signals, code: int, said: str) -> None:
+    """Prints the URL and the phases; ends with Ctrl-C, or when vLLM ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness", "serve", "--start-command", LITTLE, "--port", "0",
+         "--log", str(tmp_path / "log")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    printed = next(line for line in process.stdout if " serves at " in line)
+    assert printed.startswith("vLLM 0.32.0 serves at http://127.0.0.1:")
+    family = descendants(process.pid)
+    vllm = next(pid for pid, command in family.items() if "little_vllm" in command)
+    os.kill(vllm if to_vllm else process.pid, number)
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, said in error) == (code, True)
+    assert alive(family) == []
+
+
+@pytest.mark.process
+def test_a_preset_within_the_models_context(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its context is at most the model's own; each value is printed with its reason."""
+    monkeypatch.chdir(model)
+    flags = ["--preset", "interactive", "--start-args=--dies", "--log", "log"]
+    assert main(["serve", "--start-command", LITTLE, "--model-dir", str(model), *flags]) == 3
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "--max-num-batched-tokens 2048: " + PRESETS["interactive"][0][2]
+    assert "--max-model-len 4096: the model has no more" in said
+
+
+def test_the_documented_presets() -> None:
+    """docs/starting-vllm.md has each of them with its reason."""
+    page = (Path(__file__).parents[1] / "docs/starting-vllm.md").read_text()
+    rows = [
+        f"| {name} | `{f'{flag} {value}'.strip()}` | {why} |"
+        for name, preset in PRESETS.items()
+        for flag, value, why in preset
+    ]
+    assert [row for row in rows if row not in page] == []

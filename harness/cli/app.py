@@ -29,7 +29,9 @@ COMMANDS: Final = {
     "rules": rules.add,
     "exporter": exporter.add,
     "engine": engine.add,
-    "serve": serve.add,
+    "serve": serve.add_serve,
+    "coldstart": serve.add_coldstart,
+    "kv-scaling": serve.add_kv_scaling,
     "doctor": doctor.add,
 }
 

@@ -146,8 +146,13 @@ def _workload(args: argparse.Namespace) -> Workload:
     return replace(chosen, api=args.api, token_ids=args.api == "completions", system_tokens=0)
 
 
+def default_folder(command: str) -> Path:
+    """`reports/COMMAND-YYYYMMDD-HHMMSS`."""
+    return Path("reports") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
 def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
-    """The run folder, by default `reports/COMMAND-YYYYMMDD-HHMMSS`. Raises ConfigError."""
+    """The run folder and the other outputs. Raises ConfigError."""
     for flag, value, needs, there in (
         ("--ui-port", args.ui_port, "--ui", args.ui),
         ("--metrics-host", args.metrics_host, "--metrics-port 9401", args.metrics_port is not None),
@@ -157,9 +162,8 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
                 f"{flag} is {value} without {needs.split()[0]}: expected both; "
                 f"try {needs} {flag} {value}."
             )
-    stamp = time.strftime("%Y%m%d-%H%M%S")
     return OutputOptions(
-        out_dir=args.out or Path("reports") / f"{command}-{stamp}",
+        out_dir=args.out or default_folder(command),
         json_to=args.json,
         junit_to=args.junit,
         ui_port=(args.ui_port or DEFAULT_UI_PORT) if args.ui else None,

@@ -1,4 +1,4 @@
-"""`vllm-harness serve`: run a vLLM from here, with a preset, until Ctrl-C."""
+"""Commands that start vLLM themselves: `serve`, `coldstart`, `kv-scaling`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, ServerUnreachable
-from harness.study.option_table import START, Option, declare, number_option
+from harness.runfolder.redact import redact
+from harness.study.option_table import OUTPUT, START, Option, declare, level_list, number_option
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-    from harness.cli.parsing import Subparsers
+    from harness.cli.parsing import Parser, Subparsers
 
 # name -> flag, value, why
 PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
@@ -39,60 +41,129 @@ PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
 }  # fmt: skip
 
 
-def add(commands: Subparsers) -> None:
-    """Declare the options."""
-    rows = "\n".join(
-        f"  {name:<12}{flag} {value}".ljust(50) + why
-        for name, preset in PRESETS.items()
-        for flag, value, why in preset
-    )
-    parser = commands.add_parser(
-        "serve",
-        usage="%(prog)s --model-dir DIR [OPTION ...]",
-        help="start a vLLM with a preset, and end it with Ctrl-C",
-        description="Starts `vllm serve` on the loopback, waits until it is ready, and says its "
-        "version, its KV cache and where the time of the start went. Ctrl-C ends it and all of its "
+def add_serve(commands: Subparsers) -> None:
+    """Declare `serve`."""
+    _declare(
+        commands, "serve", "start a vLLM with a preset, and end it with Ctrl-C",
+        "Starts `vllm serve` on the loopback and, once it is ready, prints its URL, its version "
+        "and where the time went. --start-args override a preset. Ctrl-C ends it and all of its "
         "processes.",
-        epilog=examples(
-            "vllm-harness serve --preset interactive --model-dir models/qwen2.5-1.5b",
-            "vllm-harness serve --model-dir DIR --vllm PATH --start-args '--max-num-seqs 8'",
-        ),
-    )
-    group = parser.add_argument_group("server", f"Presets; --start-args override them:\n{rows}")
-    preset = Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS))
-    log = Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log")
-    port = number_option("--port", "0: any free port", 8000, min_value=0, example=8000)
-    declare(group, (preset, *START, port, log))
-    parser.set_defaults(execute=execute)
+        ("--preset interactive", "--preset throughput --port 0", "--start-args=--enforce-eager"),
+        Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS)),
+        number_option("--port", "0: any free port", 8000, min_value=0, example=8000),
+        Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log"),
+    ).set_defaults(execute=_serve)  # fmt: skip
 
 
-def execute(args: argparse.Namespace) -> int:
+def add_coldstart(commands: Subparsers) -> None:
+    """Declare `coldstart`."""
+    _declare(
+        commands, "coldstart", "measure the first request after a start, and the start",
+        "Starts vLLM, sends a first request, a second and five more, one at a time, and writes "
+        "first_token_latency.md and coldstart.json: TTFT cold and warm, the phases of the start, "
+        "and whether warm requests are stable.",
+        ("", "--drop-caches", "--prompt-tokens 2048 --out cold"),
+        Option("--drop-caches", "first empty the page cache; then start again with it warm", None),
+        number_option("--prompt-tokens", "", 512), number_option("--output-tokens", "", 32),
+        OUTPUT[0],
+    ).set_defaults(execute=_coldstart)  # fmt: skip
+
+
+def add_kv_scaling(commands: Subparsers) -> None:
+    """Declare `kv-scaling`."""
+    _declare(
+        commands, "kv-scaling", "start vLLM with several context lengths; compare KV caches",
+        "Starts vLLM once for each --max-model-len and writes kv_cache_scaling.csv and "
+        "kv_cache_scaling_notes.md: memory in use, KV tokens, and how many requests fit.",
+        ("", "--lengths 4096,32768", "--lengths 512,1024 --out kv"),
+        Option("--lengths", "tokens", level_list("--lengths"), "N,N,...", "512,1024,2048,4096"),
+        OUTPUT[0],
+    ).set_defaults(execute=_kv_scaling)  # fmt: skip
+
+
+def _declare(
+    commands: Subparsers, name: str, title: str, text: str, shown: Sequence[str], *options: Option
+) -> Parser:
+    parser = commands.add_parser(
+        name, usage="%(prog)s --model-dir DIR [OPTION ...]", help=title, description=text,
+        epilog=examples(*(f"vllm-harness {name} --model-dir DIR {more}".strip() for more in shown)),
+    )  # fmt: skip
+    declare(parser, (*START, *options))
+    return parser
+
+
+def _serve(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises ConfigError, ServerUnreachable."""
     import psutil  # noqa: PLC0415 - heavy: see app.py
 
     from harness.server.vllm_start import model_context, started  # noqa: PLC0415 - as above
 
     options, flags = plain.start_options(args), []
-    own = model_context(options.model_dir) if options.model_dir else None
+    own = model_context(options.model_dir)
     for flag, value, why in PRESETS.get(args.preset, ()):
         over = flag == "--max-model-len" and own is not None and own < int(value)
-        flags += [flag, str(own) if over else value][: 1 + bool(value)]
-        sys.stdout.write(f"{flag} {flags[-1]:<8} {'the model has no more' if over else why}\n")
-    sys.stdout.write(f"starting vLLM; its log is {args.log}\n")
-    sys.stdout.flush()
-    # what the user gives comes last and counts
-    options = replace(options, start_args=(*flags, *options.start_args))
-    with suppress(KeyboardInterrupt), started(options, log=args.log, port=args.port) as at:
-        log = at.start_log
-        lines = [
-            *at.notes,
-            f"vLLM {log.version} at {at.url} after {at.wall_s:.1f} s; Ctrl-C ends it",
-        ]
-        lines += [f"{seconds:8.1f} s  {phase}" for phase, seconds in log.phases_s.items()]
-        if log.kv_tokens:
-            lines.append(f"KV cache: {log.kv_tokens:,.0f} tokens")
-        sys.stdout.write("\n".join(lines) + "\n")
-        sys.stdout.flush()
-        psutil.Process(at.pid).wait()
+        flags += [flag, str(own)] if over else [flag, value][: 1 + bool(value)]
+        _tell(f"{flag} {own if over else value}: {'the model has no more' if over else why}")
+    options = replace(options, start_args=(*flags, *options.start_args))  # the last one counts
+    _tell(f"starting vLLM; its log is {args.log}")
+    with suppress(KeyboardInterrupt), started(options, log=args.log, port=args.port) as server:
+        log = server.start_log
+        phases = [f"{seconds:8.1f} s  {phase}" for phase, seconds in log.phases_s.items()]
+        room = f"KV cache: {log.kv_tokens or 0:,.0f} tokens"
+        address = f"vLLM {log.version} serves at {server.url}; Ctrl-C ends it."
+        _tell("\n".join((*server.notes, *phases, room, address)))
+        psutil.Process(server.pid).wait()
         raise ServerUnreachable(f"vLLM ended by itself: expected Ctrl-C; see {args.log}.")
     return EXIT_OK
+
+
+def _coldstart(args: argparse.Namespace) -> int:
+    from harness.report.server_pages import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.runfolder import json_files  # noqa: PLC0415 - as above
+    from harness.study.cold_start import drop_caches, measure_cold_start  # noqa: PLC0415 - as above
+
+    options, starts = plain.start_options(args), []
+    folder, key = _new_folder(args, "coldstart"), plain.api_key()[0]
+    for number in range(1 + args.drop_caches):
+        caches = "as the start before left it" if number else "as it was"
+        if args.drop_caches and not number and options.model_dir:
+            caches = drop_caches(options.model_dir)
+        _tell(f"starting vLLM; its log is {folder}/vllm-{number + 1}.log")
+        log, tokens = folder / f"vllm-{number + 1}.log", (args.prompt_tokens, args.output_tokens)
+        starts.append(
+            json_files.plain({**measure_cold_start(options, log, key, tokens), "caches": caches})
+        )
+        found = {**starts[0], "pre_warmed": starts[1:]}
+        (folder / "coldstart.json").write_bytes(json_files.to_json(redact(found), indent=True))
+    page = server_page("first_token_latency.md", starts=starts)
+    (folder / "first_token_latency.md").write_text(page)
+    _tell(f"{page}\n{folder}/first_token_latency.md")
+    return EXIT_OK
+
+
+def _kv_scaling(args: argparse.Namespace) -> int:
+    from harness.report.server_pages import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.server.vllm_start import model_context  # noqa: PLC0415 - as above
+    from harness.study import kv_scaling  # noqa: PLC0415 - as above
+
+    options, folder = plain.start_options(args), _new_folder(args, "kv-scaling")
+    rows = kv_scaling.measure_lengths(options, args.lengths, folder, _tell)
+    page = server_page("kv_cache_scaling_notes.md", rows=rows, own=model_context(options.model_dir))
+    (folder / "kv_cache_scaling.csv").write_text(kv_scaling.to_csv(rows))
+    (folder / "kv_cache_scaling_notes.md").write_text(page)
+    _tell(f"{page}\n{folder}/kv_cache_scaling.csv")
+    return EXIT_OK
+
+
+def _new_folder(args: argparse.Namespace, command: str) -> Path:
+    from harness.study.preflight import check_folder  # noqa: PLC0415 - heavy: see app.py
+
+    folder: Path = args.out or plain.default_folder(command)
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""Layer 3: what a target is: probe, flags, scrapes of /metrics, its processes and GPUs."""
+"""Layer 3: what a target is: probe, flags, scrapes of /metrics, processes, GPUs; a vLLM's life."""

@@ -38,6 +38,8 @@ class HttpAnswer:
     content_type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+    sent_ns: int = 0
+    pieces: tuple[tuple[int, bytes], ...] = ()  # of the body, with their arrivals
 
     def json(self) -> object:
         """The body, parsed; None when it is not JSON."""
@@ -93,11 +95,14 @@ class HttpConnection:
         deadline_ns = time.monotonic_ns() + access.answer_ns
         where, headers = access.address.path + path, _headers(access, data, last=last)
         try:
+            sent_ns = time.monotonic_ns()
             connection.request("POST" if data else "GET", where, data, headers)
             with connection.getresponse() as response:
                 kind = response.headers.get_content_type()
                 headers = {name.lower(): value for name, value in response.getheaders()}
-                answer = HttpAnswer(response.status, kind, _read(response, deadline_ns), headers)
+                pieces = _read(response, deadline_ns)
+                body = b"".join(piece for _, piece in pieces)
+                answer = HttpAnswer(response.status, kind, body, headers, sent_ns, pieces)
                 whole = response.isclosed() or response.length == 0
                 if whole and not (last or response.will_close):
                     self._kept = connection
@@ -128,16 +133,19 @@ def _speaks_tls(access: TargetAccess) -> bool:
         return False
 
 
-def _read(response: http.client.HTTPResponse, deadline_ns: int) -> bytes:
+def _read(response: http.client.HTTPResponse, deadline_ns: int) -> tuple[tuple[int, bytes], ...]:
     """Read the body, bounded in size, and in time even if it arrives byte by byte."""
-    body = bytearray()
-    while len(body) < MAX_BODY and (piece := response.read1(1 << 16)):
-        body += piece
-        if time.monotonic_ns() > deadline_ns:
+    pieces: list[tuple[int, bytes]] = []
+    size = 0
+    while size < MAX_BODY and (piece := response.read1(1 << 16)):
+        pieces.append((time.monotonic_ns(), piece))
+        size += len(piece)
+        if pieces[-1][0] > deadline_ns:
             raise TimeoutError
-    if response.length and len(body) < MAX_BODY:  # shorter than its Content-Length
-        raise http.client.IncompleteRead(bytes(body), response.length)
-    return bytes(body)
+    if response.length and size < MAX_BODY:  # shorter than its Content-Length
+        body = b"".join(piece for _, piece in pieces)
+        raise http.client.IncompleteRead(body, response.length)
+    return tuple(pieces)
 
 
 def _connect(access: TargetAccess) -> http.client.HTTPConnection:

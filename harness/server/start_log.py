@@ -11,7 +11,7 @@ import ast
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.runfolder.redact import redact
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PHASES: Final = {
     "process start and imports": r"non-default args:",
     "configuration, engine process": r"Initializing a V\d LLM engine",
-    "device and workers": r"Starting to load model",
+    "device and workers": r"Starting to load model|Loading model from scratch",
     "weights": r"Initializing model took|Loading weights took|Model loading took",
     "compile": r"Dynamo bytecode|Compiling a graph|compiled graph|torch\.compile (?:and|took)",
     "memory profiling, KV cache": r"KV cache size:",
@@ -40,10 +40,18 @@ REPORTED_S: Final = {  # by vLLM itself
 NUMBERS: Final = {
     "kv_tokens": r"KV cache size: ([\d,]+) tokens",
     "max_concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x",
-    "kv_gib": r"(?:Available KV cache memory: |Explicitly set \()([\d.]+)[ /]",
+    "kv_gib": r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()([\d.]+)[ /]",
     "weights_gib": r"Model loading took ([\d.]+) GiB",
     "graphs_gib": r"Graph capturing finished .*took (-?[\d.]+) GiB",
 }
+
+
+class SeenLine(NamedTuple):
+    """A line of the log."""
+
+    at_s: float  # since the start of the process
+    text: str
+    gpu_mib: float = 0.0  # memory in use on all GPUs then
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,9 @@ class StartLog:
     flags: Mapping[str, Any] = field(default_factory=dict)  # other than vLLM's defaults
     device: str = ""  # cpu, cuda
     phases_s: Mapping[str, float] = field(default_factory=dict)  # they add up to the wall time
+    gpu_mib: Mapping[str, float] = field(
+        default_factory=dict
+    )  # more than before, when the phase ended
     reported_s: Mapping[str, float] = field(default_factory=dict)
     kv_tokens: float | None = None
     max_concurrency: float | None = None  # requests of the full context, as vLLM computes it
@@ -62,14 +73,20 @@ class StartLog:
     graphs_gib: float | None = None
 
 
-def read_start_log(lines: Sequence[tuple[float, str]]) -> StartLog:
-    """Read the lines of a start, each with its seconds since the process began; the last: ready."""
-    text = "\n".join(line for _, line in lines)
-    phases, before_s = {}, 0.0
+def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartLog:
+    """Read the lines of a start; the last one was seen when the server was ready."""
+    text = "\n".join(line.text for line in lines)
+    phases, memory, before_s = {}, {}, 0.0
     for name, pattern in PHASES.items():
-        end_s = max((at_s for at_s, line in lines if re.search(pattern, line)), default=0.0)
-        if end_s > before_s:
-            phases[name], before_s = end_s - before_s, end_s
+        end = max(
+            (line for line in lines if re.search(pattern, line.text)), default=SeenLine(0.0, "")
+        )
+        if end.at_s > before_s:
+            phases[name], memory[name], before_s = (
+                end.at_s - before_s,
+                end.gpu_mib - before_mib,
+                end.at_s,
+            )
     flags = {}
     with suppress(ValueError, SyntaxError):  # a value that is no literal
         flags = redact(ast.literal_eval(_last(r"non-default args: (\{.*\})$", text)))
@@ -79,6 +96,7 @@ def read_start_log(lines: Sequence[tuple[float, str]]) -> StartLog:
         flags,
         _last(r"device_config=(\w+)", text),
         phases,
+        memory,
         {name: seconds for name, seconds in reported.items() if seconds is not None},
         **{name: _number(pattern, text) for name, pattern in NUMBERS.items()},
     )

