@@ -33,9 +33,10 @@ def knee(seed: int) -> list[Any]:
 
 
 def verdict(seed: int) -> list[Any]:
-    """What is named around the true knee, and how surely."""
+    """What is named around the true knee, how surely, and the probability of every cause."""
     answer = conclusion(seed, known()[seed]["knee"])
-    return [answer.bound_by, answer.confidence]
+    causes = {one.name: one.probability for one in answer.causes}
+    return [answer.bound_by, answer.confidence, causes]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,11 @@ from harness.measure.latency_figures import in_window
 from harness.measure.metrics import ttft
 from harness.measure.result import Latency, Level
 from harness.measure.search.evidence import Window, gather_evidence
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.states import Purpose, Status
+from harness.measure.states import Purpose
 from harness.server.max_num_seqs import max_num_seqs
 from harness.simulator.closed_loop import ClosedLoop
 from harness.study.explain_knee import bottleneck as bottleneck_of
 from harness.study.explain_knee import with_observations
-from harness.study.knee_estimate import KneeEstimate
-from harness.study.level_state import HeldLevel
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -89,27 +86,33 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
     """The verdict after three levels around a knee that is known."""
     case = bottleneck(seed)
     loop = ClosedLoop(case.engine, case.traffic, seed, observe=True)
-    plan = SearchPlan(case.slos, seed=seed)
     samples: list[ServerSample] = []
     gpus: list[GpuSample] = []
-    steps: list[HeldLevel] = []
     levels: list[Level] = []
     for share in SHARES:
         least = int(knee) + 1 if share > 1 else 1
         window = hold(loop, max(int(share * knee), least), samples, gpus)
         table = loop.table(window.settled_ns, window.end_ns)
         evidence = gather_evidence(table, window, case.slos)
-        steps.append(HeldLevel(window, evidence, plan.judge(evidence)))
         whole = (window.settled_ns, window.end_ns)
         first = in_window(ttft(table), table, "ttft", *whole).ns
         first = first[first < np.inf]
         mean_ms = float(first.mean()) / MS if len(first) else math.nan
+        counts = [evidence.over(i) for i in range(len(case.slos))]
+        over = {
+            slo.name: float(hits.sum() / max(sizes.sum(), 1))
+            for slo, (sizes, hits) in zip(case.slos, counts, strict=True)
+        }
         level = Level(
-            0, window.users, settled_ns=whole[0], end_ns=whole[1], ttft_ms=Latency(mean=mean_ms)
+            0,
+            window.users,
+            settled_ns=whole[0],
+            end_ns=whole[1],
+            ttft_ms=Latency(mean=mean_ms),
+            over_share=over,
         )
         levels.append(with_observations(level, window, table, case.slos, samples, gpus=gpus))
-    found = KneeEstimate(Status.found, int(knee), int(knee), int(knee))
-    return bottleneck_of(plan, steps, found, levels, max_num_seqs({}, samples))
+    return bottleneck_of(case.slos, int(knee), levels, max_num_seqs({}, samples))
 
 
 def hold(
@@ -148,6 +151,32 @@ def tally(truths: dict[int, dict[str, Any]], told: dict[int, list[Any]]) -> dict
         "wrong_and_sure": sorted(sure - right),
         "table": {name: dict(sorted(named.items())) for name, named in table.items()},
     }
+
+
+BANDS = (0.0, 0.5, 0.7, 0.8, 0.9, 1.01)  # of the probability of what is named
+Z95 = 1.96
+
+
+def calibration(
+    truths: dict[int, dict[str, Any]], told: dict[int, list[Any]]
+) -> list[tuple[float, int, int, float, float]]:
+    """By BANDS: (mean probability stated, cases, of these right, 95% interval of that share)."""
+    rows = []
+    for low, high in pairwise(BANDS):
+        here = [s for s in truths if told[s][0] != UNDECIDED and low <= told[s][1] < high]
+        if here:
+            right = sum(told[seed][0] in answers(truths[seed]) for seed in here)
+            stated = math.fsum(told[seed][1] for seed in here) / len(here)
+            rows.append((stated, len(here), right, *wilson(right, len(here))))
+    return rows
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share."""
+    share, z2 = right / n, Z95**2 / n
+    middle = share + z2 / 2
+    half = Z95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n))
+    return (middle - half) / (1 + z2), (middle + half) / (1 + z2)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,42 @@ def test_speculative_decoding(first, last, acceptance, length):
     assert (got["spec_acceptance"], got["spec_accepted_length"]) == (acceptance, length)
 
 
+# as vLLM 0.32 writes them with --enable-mfu-metrics
+FURTHER = """\
+vllm:prompt_tokens_total{{engine="0",model_name="m"}} {prompt:.1f}
+vllm:prompt_tokens_cached_total{{engine="0",model_name="m"}} {cached:.1f}
+vllm:admission_rejections_total{{model_name="m",reason="max_num_queued_reqs"}} {rejected:.1f}
+vllm:admission_rejections_total{{model_name="m",reason="max_num_queued_tokens"}} 3.0
+vllm:estimated_flops_per_gpu_total{{engine="0",model_name="m"}} {flops}
+vllm:estimated_flops_per_gpu_total{{engine="1",model_name="m"}} {flops}
+vllm:estimated_read_bytes_per_gpu_total{{engine="0",model_name="m"}} {read}
+vllm:estimated_write_bytes_per_gpu_total{{engine="0",model_name="m"}} {written}
+vllm:request_num_preemptions_bucket{{engine="0",le="+Inf",model_name="m"}} {ended:.1f}
+vllm:request_num_preemptions_count{{engine="0",model_name="m"}} {ended:.1f}
+vllm:request_num_preemptions_sum{{engine="0",model_name="m"}} {preempted:.1f}
+vllm:request_prefill_kv_computed_tokens_bucket{{engine="0",le="+Inf",model_name="m"}} {ended:.1f}
+vllm:request_prefill_kv_computed_tokens_count{{engine="0",model_name="m"}} {ended:.1f}
+vllm:request_prefill_kv_computed_tokens_sum{{engine="0",model_name="m"}} {computed:.1f}
+"""
+
+
+def test_further_series() -> None:
+    """What only newer servers report, over two seconds of it."""
+    names = ("prompt", "cached", "rejected", "flops", "read", "written", "ended", "preempted",
+             "computed")  # fmt: skip
+    counts = (
+        (1000, 100, 1, 5e12, 1e9, 1e8, 10, 0, 900),
+        (2000, 350, 5, 9e12, 3e9, 3e8, 20, 5, 1650),
+    )
+    pages = [FURTHER.format(**dict(zip(names, row, strict=True))) for row in counts]
+    got = server_figures(
+        [server_sample(page, at * S) for at, page in zip((10, 12), pages, strict=True)]
+    )
+    assert (got.prompt_cached_share, got.computed_tokens_mean) == (0.25, 75)  # 250 of 1,000
+    assert (got.preemptions_per_request, got.admission_rejections) == (0.5, 4)
+    assert (got.flops_per_s, got.memory_bytes_per_s) == (2e12, 1.1e9)  # of one GPU
+
+
 @pytest.mark.parametrize("samples", [[], [FIRST]])
 def test_too_few_samples(samples: list[ServerSample]) -> None:
     """Nothing grew that we know of; a gauge is known from one reading."""

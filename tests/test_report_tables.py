@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from report_folder import LEVELS, begin, make, report
 from study_process import harness, load
 
 from harness.errors import one_line
-from harness.measure.result import Target
-from harness.report.numbers import as_sentence, escape_markdown
-from harness.report.tables import tool_number
+from harness.measure.diagnosis.server_window import ServerFigures
+from harness.measure.result import Level, Result, Target
+from harness.report.numbers import UNKNOWN, as_sentence, escape_markdown
+from harness.report.report_data import ReportData
+from harness.report.tables import level_rows, tool_number
 from harness.runfolder import names
 from harness.study.results import write_results
 
@@ -188,3 +191,35 @@ def test_text_in_markdown(text: str, want: str) -> None:
 def test_sentence(text: str, want: str) -> None:
     """A capital and a full stop, but `p95` is a name."""
     assert as_sentence(text) == want
+
+
+@pytest.mark.parametrize(
+    ("gpu", "want"),
+    [
+        ("NVIDIA H200", {"MFU": "10.0%", "MBU": "25.0%"}),  # 98.9 of 989 TFLOP/s, 1.2 of 4.8 TB/s
+        ("NVIDIA A100-SXM4-80GB", {"MFU": "31.7%", "MBU": "58.9%"}),
+        ("NVIDIA L40S", {"MFU": "27.3%", "MBU": "138.9%"}),
+        ("Some other GPU", {}),  # no peak is known
+        ("", {}),
+    ],
+)
+def test_measured_flops_and_bytes(gpu: str, want: dict[str, str]) -> None:
+    """What vLLM's --enable-mfu-metrics estimates, over the data sheet's peaks."""
+    levels = (
+        Level(0, 8, server=ServerFigures(flops_per_s=98.9e12, memory_bytes_per_s=1.2e12)),
+        Level(1, 16),  # the server was restarted without it
+    )
+    run: Any = SimpleNamespace(info={"gpu": {"gpus": [{"name": gpu}] if gpu else []}})
+    rows = level_rows(ReportData(run, Result(levels=levels)))
+    extra = ("TFLOP/s", "Memory GB/s", "MFU", "MBU")
+    got = [{head: row[head] for head in extra if head in row} for row in rows]
+    assert got[0] == {"TFLOP/s": "98.9", "Memory GB/s": "1,200"} | want
+    assert set(got[1].values()) == {UNKNOWN}
+
+
+def test_a_server_that_reports_nothing_further_has_no_further_columns() -> None:
+    """Zero preemptions and rejections are no news."""
+    figures = ServerFigures(preemptions_per_request=0, admission_rejections=0)
+    run: Any = SimpleNamespace(info={})
+    (row,) = level_rows(ReportData(run, Result(levels=(Level(0, 8, server=figures),))))
+    assert not {"Preemptions per request", "Rejected at admission", "TFLOP/s", "MFU"} & set(row)

@@ -101,14 +101,17 @@ def test_all_that_we_read_is_there() -> None:
         known = probe(access, "completions")
     assert sample is not None
     others = [
+        # it does not speculate
         *("spec_drafts_total", "spec_draft_tokens_total", "spec_accepted_tokens_total"),
-        *("engine_cpu_s", "took_ns"),  # it does not speculate; of the host, of the scrape itself
+        # nor does it estimate FLOPs, reject requests, or report cached tokens a second time
+        *("cached_prompt_tokens_total", "admission_rejections_total"),
+        *("flops_total", "read_bytes_total", "written_bytes_total"),
+        *("api_threads", "engine_cpu_s", "took_ns"),  # of the host, of the scrape itself
     ]
     assert [name for name in NUMBER_FIELDS if isnan(getattr(sample, name))] == others
     assert set(sample.finished) == {"stop", "length", "abort", "error", "repetition"}
-    assert set(sample.histograms) == {
-        row.key for row in vllm_series.SERIES if row.kind == "histogram"
-    }
+    rows = {row.key for row in vllm_series.SERIES if row.kind == "histogram"}
+    assert rows - set(sample.histograms) == {"preemptions", "computed_tokens"}
     assert known.flags["max_num_seqs"] == QUICK.max_num_seqs
     assert known.cache["kv_tokens"] == QUICK.blocks * QUICK.block_size
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import time
@@ -59,6 +60,8 @@ def serving(*named: str) -> Iterator[Address]:
         (["VLLM::EngineCore", "0.2", "VLLM::APIServer_0", "0.3", "VLLM::APIServer_1", "0.1"],
          (0.2, 0.2)),
         (["VLLM::Worker", "0.1"], (math.nan, 7.0)),
+        # the front end in Rust beside one in Python that only started it
+        (["VLLM::EngineCore", "0.2", "/opt/vllm/vllm-rs", "0.3"], (0.2, 0.3)),
     ],
 )  # fmt: skip
 def test_cpu_of_the_servers_processes(named: list[str], want: tuple[float, float]) -> None:
@@ -74,6 +77,15 @@ def test_cpu_of_the_servers_processes(named: list[str], want: tuple[float, float
         else:
             processes = ServerProcesses(address)
         assert seen == pytest.approx(want, abs=0.1, nan_ok=True)
+
+
+def test_a_front_end_in_rust_may_use_every_cpu() -> None:
+    """Its threads run in parallel, those of Python's API server do not."""
+    seen = []
+    for name in ("VLLM::APIServer_0", "vllm-rs"):
+        with serving("VLLM::EngineCore", "0", name, "0") as address:
+            seen.append(ServerProcesses(address).with_cpu_times(ServerSample(0)).api_threads)
+    assert seen == pytest.approx([math.nan, len(os.sched_getaffinity(0))], nan_ok=True)
 
 
 def test_a_server_that_starts_anew_is_found_again() -> None:

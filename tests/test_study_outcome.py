@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
+import pytest
 from measure_tables import SECOND, evidence, table, window
 
+from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
 from harness.measure.records.samples import ServerSample
+from harness.measure.result import Level
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
-from harness.measure.states import Status
 from harness.study.explain_knee import bottleneck
-from harness.study.knee_estimate import KneeEstimate
 from harness.study.level_state import HeldLevel
 from harness.study.result_levels import result_levels
 from harness.study.token_stats import RunTokenStats
@@ -35,5 +36,37 @@ def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
     levels = result_levels(
         steps, RunTokenStats(table(), windows, PLAN.slos, samples), samples, PLAN
     )
-    found = KneeEstimate(Status.found, 8, 8, 8, 8, 9)
-    assert bottleneck(PLAN, steps, found, levels, MaxNumSeqs()).bound_by == "batch slots"
+    assert bottleneck(PLAN.slos, 8, levels, MaxNumSeqs()).bound_by == "batch slots"
+
+
+SCRAPED = ServerFigures(samples=4, running_mean=8)
+
+
+@pytest.mark.parametrize(
+    ("levels", "want"),
+    [
+        # (users, over the limit, scrapes) -> the level that is judged
+        ([(8, 0.01, 4), (9, 0.2, 4), (12, 0.9, 4)], 9),
+        ([(8, 0.01, 4), (9, 0.02, 4), (12, 0.9, 4)], 12),  # 9 users break nothing
+        ([(8, 0.01, 4), (9, 0.02, 4), (12, 0.03, 4)], 9),  # nobody does
+        ([(8, 0.01, 4), (9, 0.2, 1), (12, 0.9, 4)], 12),  # a single scrape has no rates
+        ([(8, 0.01, 4), (9, 0.2, 1), (12, 0.9, 1)], 9),  # no other one has more
+        ([(6, 0.01, 4), (8, 0.01, 4)], 8),  # none above the knee
+    ],
+)
+def test_the_level_that_is_judged(levels: list[tuple[int, float, int]], want: int) -> None:
+    """The first above the knee that breaks an SLO, if the server was scraped twice in it."""
+    held = [
+        Level(
+            i, users, end_ns=10 * SECOND, over_share={"ttft_p95": over},
+            server=replace(SCRAPED, samples=samples),
+        )
+        for i, (users, over, samples) in enumerate(levels)
+    ]  # fmt: skip
+    found = bottleneck(PLAN.slos, 8, held, MaxNumSeqs())
+    assert found.window.startswith(f"{want} users held for 10 s")
+
+
+def test_without_levels_nothing_is_named() -> None:
+    """A run that was cut off before its first level has no bottleneck."""
+    assert bottleneck(PLAN.slos, 8, [], MaxNumSeqs()).bound_by == "undecided"

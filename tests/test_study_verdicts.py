@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from planted_bottlenecks import RESOURCES
 from seeds import EVERY, STUDIES, stored
-from simulated_verdict import CASES, CONFIDENT, HELD_OUT, known, tally, truth
+from simulated_verdict import (
+    CASES,
+    CONFIDENT,
+    HELD_OUT,
+    calibration,
+    known,
+    tally,
+    truth,
+    wilson,
+)
 
 from harness.measure.diagnosis.bottleneck import RULES
 
@@ -46,6 +55,19 @@ def test_the_verdict_over_200_configurations(figure: Callable[[str], None]) -> N
     told = stored("verdicts")
     assert set(told) == set(KNOWN)
     check(told, figure)
+    for stated, n, right, low, high in calibration(KNOWN, told):
+        figure(f"stated {stated:.2f}: right in {right} of {n} ({low:.0%} to {high:.0%})")
+        assert high >= stated  # never surer than the cases show
+    sums = {seed: round(sum(causes.values()), 6) for seed, (_, _, causes) in told.items()}
+    assert sums == dict.fromkeys(told, 1)
+
+
+@pytest.mark.parametrize(
+    ("right", "n", "want"), [(0, 10, (0, 0.278)), (10, 10, (0.722, 1)), (50, 100, (0.404, 0.596))]
+)
+def test_wilsons_interval(right: int, n: int, want: tuple[float, float]) -> None:
+    """As the tables have it."""
+    assert wilson(right, n) == pytest.approx(want, abs=1e-3)
 
 
 def test_the_verdict_over_40_configurations(figure: Callable[[str], None]) -> None:

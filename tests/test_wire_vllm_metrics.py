@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, isnan
+from pathlib import Path
 
 import pytest
 
@@ -222,3 +223,17 @@ def test_engines_that_are_not_numbers() -> None:
     text = "".join(f'vllm:cache_config_info{{engine="{name}"}} 1\n' for name in names)
     got = [labels["engine"] for labels in cache_config(text)]
     assert got == ["core-0", "0", "1", "2", "10"]
+
+
+def test_the_page_of_the_front_end_in_rust() -> None:
+    """As vLLM 0.32's `vllm-rs` wrote it after a run, histograms that nobody reads left out."""
+    page = (Path(__file__).parent / "data" / "rust_frontend_metrics.txt").read_text()
+    got = server_sample(page, 9)
+    assert got is not None
+    assert (got.running, got.waiting, got.kv_usage, got.preemptions_total) == (0, 0, 0, 0)
+    assert (got.requests_total, got.generation_tokens_total) == (586, 18501)
+    assert (got.flops_total, got.cached_prompt_tokens_total) == (100288991232, 0)
+    missing = {"api_cpu_s", "started_s", "awake", "admission_rejections_total"}
+    assert {name for name in missing if isnan(getattr(got, name))} == missing
+    assert set(got.histograms) == {row.key for row in SERIES if row.kind == "histogram"}
+    assert cache_config(page) == []

@@ -17,7 +17,7 @@ from harness.measure.diagnosis.interference import ArrivalFigures, GapFigures
 from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
 from harness.measure.diagnosis.trace_split import TracedSplit
-from harness.measure.diagnosis.ttft_split import TtftSplit
+from harness.measure.diagnosis.ttft_split import LateSplit, TtftSplit
 from harness.measure.metrics import LATENCIES, SLO_METRICS
 from harness.measure.search.comparison import Difference
 from harness.measure.search.power import PlateauKnee, PowerKnee
@@ -172,6 +172,7 @@ class Level:
     client: ClientFigures = field(default_factory=ClientFigures)  # the load generator's figures
     gaps: GapFigures = field(default_factory=GapFigures)  # how token gaps follow arriving prompts
     arrivals: ArrivalFigures = field(default_factory=ArrivalFigures)  # how requests arrived
+    late: LateSplit = field(default_factory=LateSplit)  # where requests over a limit wait
 
     @property
     def usable(self) -> bool:

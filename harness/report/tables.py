@@ -10,6 +10,7 @@ import math
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from harness.engine.shapes import GPUS
 from harness.measure.metrics import HEADLINES, LATENCIES
 from harness.measure.states import Status
 from harness.report.numbers import (
@@ -112,21 +113,43 @@ def _level(facts: ReportData, level: Level) -> Row:
         "Failed": f"{level.n_failed:,}",
         "Running": format_number(level.server.running_mean),
         "Waiting": format_number(level.server.waiting_mean),
-        **_speculation(facts, level),
+        **_extras(facts, level),
         "Seconds": f"{level.seconds:.0f}",
         "Purpose": level.purpose,
         "Why": level.reason,
     }
 
 
-def _speculation(facts: ReportData, level: Level) -> Row:
-    """With speculative decoding: the share of draft tokens accepted, and tokens per draft."""
-    if all(math.isnan(one.server.spec_acceptance) for one in facts.levels):
-        return {}
-    return {
-        "Drafts accepted": _share(level.server.spec_acceptance),
-        "Tokens per draft": format_number(level.server.spec_accepted_length),
+def _share(value: Any) -> str:
+    number = as_float(value)
+    return UNKNOWN if number != number else f"{number:.1%}"  # noqa: PLR0124 - NaN
+
+
+# Columns for what only some servers report: shown if a level has the figure.
+EXTRAS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
+    "Drafts accepted": ("spec_acceptance", _share),
+    "Tokens per draft": ("spec_accepted_length", format_number),
+    "Prompt tokens cached": ("prompt_cached_share", _share),
+    "Preemptions per request": ("preemptions_per_request", format_number),
+    "Rejected at admission": ("admission_rejections", format_number),
+    "TFLOP/s": ("flops_per_s", lambda x: format_number(x / 1e12)),
+    "Memory GB/s": ("memory_bytes_per_s", lambda x: format_number(x / 1e9)),
+}
+
+
+def _extras(facts: ReportData, level: Level) -> Row:
+    """The EXTRAS that any level has; MFU and MBU over the data sheet's peaks of a known GPU."""
+    row = {
+        head: show(getattr(level.server, name))
+        for head, (name, show) in EXTRAS.items()
+        if any(getattr(one.server, name) > 0 for one in facts.levels)
     }
+    gpus = as_mapping(facts.run.info.get("gpu")).get("gpus") or [{}]
+    words = str(as_mapping(gpus[0]).get("name", "")).lower().replace("-", " ").split()
+    if "TFLOP/s" in row and (peaks := next((GPUS[word] for word in words if word in GPUS), None)):
+        row["MFU"] = _share(level.server.flops_per_s / peaks.flops_s)
+        row["MBU"] = _share(level.server.memory_bytes_per_s / peaks.bandwidth_bytes_s)
+    return row
 
 
 def _first_columns(level: Level) -> Row:
@@ -183,11 +206,6 @@ def _client(level: Level) -> dict[str, str]:
         "Clock steps": str(client.clock_steps),
         **{f"CPU {name}": _share(cores) for name, cores in client.cpu.items()},
     }
-
-
-def _share(value: Any) -> str:
-    number = as_float(value)
-    return UNKNOWN if number != number else f"{number:.1%}"  # noqa: PLR0124 - NaN
 
 
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:

@@ -2,8 +2,10 @@
 
 vLLM names its processes: `VLLM::EngineCore`, one for each data-parallel rank, and with several API
 servers `VLLM::APIServer_0` and so on (a single API server is the process that was started). The
-processes of a target are the listener on its port, the listener's ancestors that run vLLM too, and
-all their descendants. On another host, or of another user, they are not visible.
+front end in Rust is one process, `vllm-rs frontend`, whose threads run in parallel; its /metrics do
+not have its CPU time. The processes of a target are the listener on its port, the listener's
+ancestors that run vLLM too, and all their descendants. On another host, or of another user, they
+are not visible.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 ENGINE: Final = "VLLM::EngineCore"
 API_SERVER: Final = "VLLM::APIServer"
+RUST_FRONT_END: Final = "vllm-rs"
 MAX_SEARCHES: Final = 3  # attempts to find the processes before giving up
 
 
@@ -34,6 +37,7 @@ class ServerProcesses:
         self._left = MAX_SEARCHES if address.is_local else 0
         self._engines: list[psutil.Process] = []
         self._api_servers: list[psutil.Process] = []
+        self._threads = math.nan
 
     def with_cpu_times(self, sample: ServerSample) -> ServerSample:
         """Add the CPU seconds of the server's processes to a sample, as far as they are known."""
@@ -49,12 +53,14 @@ class ServerProcesses:
             return sample
         # Of several API servers on one port, a scrape reaches any one and sees only its counter.
         api_s = api_s / len(self._api_servers) if self._api_servers else sample.api_cpu_s
-        return replace(sample, engine_cpu_s=engine_s, api_cpu_s=api_s)
+        return replace(sample, engine_cpu_s=engine_s, api_cpu_s=api_s, api_threads=self._threads)
 
     def _find(self) -> None:
         try:
             family = family_of(self.port)
             engines, servers = (processes_named(family, name) for name in (ENGINE, API_SERVER))
+            if rust := processes_named(family, RUST_FRONT_END):
+                servers, self._threads = rust, len(rust[0].cpu_affinity())
         except psutil.Error:  # one of them is exiting
             return
         self._engines, self._api_servers = engines, servers
@@ -89,7 +95,7 @@ def _is_vllm(command: Sequence[str]) -> bool:
 
 def processes_named(processes: Sequence[psutil.Process], name: str) -> list[psutil.Process]:
     """Return the processes whose name begins with one of vLLM's names. Raises psutil.Error."""
-    return [p for p in processes if (p.cmdline() or [""])[0].startswith(name)]
+    return [p for p in processes if Path((p.cmdline() or [""])[0]).name.startswith(name)]
 
 
 def total_cpu_s(processes: Sequence[psutil.Process]) -> float:

@@ -13,6 +13,7 @@ from harness.measure.diagnosis.instrument import client_figures, instrument_sent
 from harness.measure.diagnosis.interference import arrival_figures, gap_figures
 from harness.measure.diagnosis.rules.inputs import VerdictInputs
 from harness.measure.diagnosis.server_window import reset_sentence, server_figures
+from harness.measure.diagnosis.ttft_split import late_split
 from harness.measure.records.samples import samples_within
 from harness.units import MS
 
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
     from harness.measure.records.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.result import Bottleneck, Level
     from harness.measure.search.evidence import Window
-    from harness.measure.search.next_level import SearchPlan
     from harness.measure.slo import Slo
-    from harness.study.knee_estimate import KneeEstimate
-    from harness.study.level_state import HeldLevel
     from harness.study.token_stats import LevelTokenStats
 
 
@@ -49,7 +47,8 @@ def with_observations(
     """
     gaps, sample = (counted.tokens.gaps, counted.sample) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
-    server = server_figures(samples_within(samples, start, end))
+    inside = samples_within(samples, start, end)
+    server = server_figures(inside)
     return replace(
         level,
         server=server,
@@ -57,50 +56,40 @@ def with_observations(
         client=client_figures(table, window, slos, clients, gaps),
         gaps=gap_figures(table, start, end, server.prefill_mean_s, sample),
         arrivals=arrival_figures(table, start, end),
+        late=late_split(table, inside, slos),
     )
 
 
 def bottleneck(
-    plan: SearchPlan,
-    holds: Sequence[HeldLevel],
-    found: KneeEstimate,
-    levels: Sequence[Level],
-    max_num_seqs: MaxNumSeqs,
+    slos: Sequence[Slo], knee: int, levels: Sequence[Level], max_num_seqs: MaxNumSeqs
 ) -> Bottleneck:
     """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
 
     Without such a level, it is the first one above the knee, else the highest one. The longest hold
     is used because a quick check may have only three samples, one of them between two batches.
+    All that is read is in result.json, so that kept results can be judged again by other rules.
     """
-    users = found.users if found.users is not None else found.lo
-    both = list(zip(holds, levels, strict=True))
-    # Just above the knee the bottleneck is saturated and nothing else is yet.
-    above = [(s, e) for s, e in both if s.window.users > users and not s.invalid]
-    broken = {s.window.users for s, _ in above if _worst(plan, s)[0] > 1}
-    first = min(broken or {s.window.users for s, _ in above}, default=0)
-    pick = max(
-        ((s, e) for s, e in above if s.window.users == first),
-        key=lambda x: x[0].evidence.seconds,
-        default=None,
-    )
-    pick = pick or max(both, key=lambda x: (x[0].window.users, x[0].evidence.seconds), default=None)
+    used = [level for level in levels if level.usable] or levels
+    # Just above the knee the bottleneck is saturated and nothing else is yet. A single scrape shows
+    # no rates: on an H200 one second at 144 users hid a full KV cache that 160 users showed.
+    above = [level for level in used if level.usable and level.users > knee]
+    above = [level for level in above if level.server.samples > 1] or above
+    broken = [level for level in above if _worst(slos, level)[0] > 1]
+    first = min((level.users for level in broken or above), default=0)
+    pick = max((x for x in above if x.users == first), key=lambda x: x.seconds, default=None)
+    pick = pick or max(levels, key=lambda x: (x.users, x.seconds), default=None)
     if pick is None:
         return diagnose(VerdictInputs())
-    held_level, level = pick
-    _, i = _worst(plan, held_level)
-    slo = plan.slos[i] if plan.slos else None  # the SLO broken most, or closest to it
+    missed, slo = _worst(slos, pick)  # the SLO broken most, or closest to it
     limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
-    used = [e for s, e in both if not s.invalid] or levels
-    return diagnose(VerdictInputs.of(level, used, *limit, max_num_seqs))
+    return diagnose(replace(VerdictInputs.of(pick, used, *limit, max_num_seqs), missed=missed))
 
 
-def _worst(plan: SearchPlan, level: HeldLevel) -> tuple[float, int]:
-    """(share over the limit / allowed share, index) of the SLO that is broken most."""
-    shares = []
-    for i, slo in enumerate(plan.slos):
-        sizes, hits = level.evidence.over(i)
-        shares.append((float(hits.sum() / max(sizes.sum(), 1)) / slo.allowed, i))
-    return max(shares, default=(0.0, 0))
+def _worst(slos: Sequence[Slo], level: Level) -> tuple[float, Slo | None]:
+    """(share over the limit / allowed share, SLO) of the SLO that is broken most."""
+    shares = [(level.over_share.get(slo.name, math.nan) / slo.allowed, slo) for slo in slos]
+    known = [one for one in shares if not math.isnan(one[0])] or shares
+    return max(known, key=lambda one: one[0], default=(math.nan, None))
 
 
 def invalid_reason(

@@ -200,6 +200,7 @@ def _with_knee(
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
     found = estimate_knee(plan, replayed.levels, done)
     used = [s.evidence for s in replayed.levels if not s.invalid]
+    at = found.users if found.users is not None else found.lo
     none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
     return replace(
         base,
@@ -209,7 +210,7 @@ def _with_knee(
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan, replayed.levels, found, levels, base.target.max_num_seqs),
+        else bottleneck(plan.slos, at, levels, base.target.max_num_seqs),
         power=power_knee(used, plan.seed),
         plateau=plateau_knee(used),
     )

@@ -99,6 +99,12 @@ SERIES: Final = (
     Series("spec_drafts_total", "counter", _one("vllm:spec_decode_num_drafts")),
     Series("spec_draft_tokens_total", "counter", _one("vllm:spec_decode_num_draft_tokens")),
     Series("spec_accepted_tokens_total", "counter", _one("vllm:spec_decode_num_accepted_tokens")),
+    Series("cached_prompt_tokens_total", "counter", _one("vllm:prompt_tokens_cached")),
+    Series("admission_rejections_total", "counter", _one("vllm:admission_rejections", "0.32")),
+    # only with --enable-mfu-metrics; vLLM's estimates, of one GPU
+    Series("flops_total", "counter", _one("vllm:estimated_flops_per_gpu"), mean),
+    Series("read_bytes_total", "counter", _one("vllm:estimated_read_bytes_per_gpu"), mean),
+    Series("written_bytes_total", "counter", _one("vllm:estimated_write_bytes_per_gpu"), mean),
     Series("api_cpu_s", "counter", _one("process_cpu_seconds")),  # not with several API servers
     Series("started_s", "gauge", _one("process_start_time_seconds"), max),
     Series("ttft", "histogram", _one("vllm:time_to_first_token_seconds")),
@@ -110,6 +116,8 @@ SERIES: Final = (
     Series("decode", "histogram", _one("vllm:request_decode_time_seconds")),
     Series("inference", "histogram", _one("vllm:request_inference_time_seconds")),
     Series("step_tokens", "histogram", _one("vllm:iteration_tokens_total")),
+    Series("preemptions", "histogram", _one("vllm:request_num_preemptions", "0.32")),
+    Series("computed_tokens", "histogram", _one("vllm:request_prefill_kv_computed_tokens")),
 )  # fmt: skip
 CACHE_CONFIG: Final = (
     "vllm:cache_config_info",

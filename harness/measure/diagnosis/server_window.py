@@ -74,6 +74,10 @@ def reset_sentence(window: Window, samples: Sequence[ServerSample]) -> str:
 DECIMALS: Final = 6
 MIN_BEYOND_QUANTILE: Final = 10  # observations needed beyond a quantile
 MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
+GAUGES: Final = (
+    *("running", "waiting", "waiting_capacity", "waiting_deferred"),
+    *("kv_usage", "kv_usage_fullest"),
+)
 # What a verdict needs, in words, by the figure that shows whether the server reports it.
 REQUIRED_FIGURES: Final = {
     "running": "running requests",
@@ -108,10 +112,17 @@ class ServerFigures:
     prefix_hit_share: float = nan  # share of the prompt tokens found in the prefix cache
     spec_acceptance: float = nan  # share of the draft tokens accepted (speculative decoding)
     spec_accepted_length: float = nan  # tokens for each draft: those accepted, and one more
+    prompt_cached_share: float = nan  # share of the prompt tokens that were not computed again
+    computed_tokens_mean: float = nan  # prompt tokens computed for a request that ended
+    preemptions_per_request: float = nan  # of the requests that ended
+    admission_rejections: float = nan  # requests that a queue limit turned away
+    flops_per_s: float = nan  # of one GPU, by vLLM's estimate (--enable-mfu-metrics)
+    memory_bytes_per_s: float = nan  # read and written by one GPU, by vLLM's estimate
     prompt_tokens_per_s: float = nan  # prompt tokens computed per second
     generation_tokens_per_s: float = nan  # output tokens per second
     requests_per_s: float = nan  # requests that ended per second
     api_server_cores: float = nan  # CPU of the API server's process, cores
+    api_server_threads: float = nan  # cores that it can use at once; null: one
     engine_cores: float = nan  # CPU of the engine's process, cores
     ttft_mean_s: float = nan  # mean time to first token, s
     queue_mean_s: float = nan  # mean time in the queue, s
@@ -130,24 +141,27 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     """Of the samples of a window."""
     step = histogram_increase(samples, "step_tokens")
     means: dict[str, Any] = {f"{key}_mean_s": histogram_mean_s(samples, key) for key in MEANS}
+    means |= {f"{key}_mean": _mean(samples, key) for key in GAUGES}
+    means |= {f"{key}_max": _max(samples, key) for key in GAUGES if not key.startswith("waiting_")}
     figures = ServerFigures(
-        samples=len(samples), running_mean=_mean(samples, "running"),
-        running_max=_max(samples, "running"), running_flat_share=flat_share(samples),
-        waiting_mean=_mean(samples, "waiting"), waiting_max=_max(samples, "waiting"),
-        waiting_capacity_mean=_mean(samples, "waiting_capacity"),
-        waiting_deferred_mean=_mean(samples, "waiting_deferred"),
-        kv_usage_mean=_mean(samples, "kv_usage"), kv_usage_max=_max(samples, "kv_usage"),
-        kv_usage_fullest_mean=_mean(samples, "kv_usage_fullest"),
-        kv_usage_fullest_max=_max(samples, "kv_usage_fullest"),
+        samples=len(samples), running_flat_share=flat_share(samples),
         awake_min=-_max(samples, "awake", -1),
         preemptions=counter_increase(samples, "preemptions_total"),
         prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
         spec_acceptance=_share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
         spec_accepted_length=1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total"),
+        prompt_cached_share=_share(samples, "cached_prompt_tokens_total", "prompt_tokens_total"),
+        computed_tokens_mean=histogram_mean_s(samples, "computed_tokens"),
+        preemptions_per_request=histogram_mean_s(samples, "preemptions"),
+        admission_rejections=counter_increase(samples, "admission_rejections_total"),
+        flops_per_s=counter_rate(samples, "flops_total"),
+        memory_bytes_per_s=counter_rate(samples, "read_bytes_total")
+        + counter_rate(samples, "written_bytes_total"),
         prompt_tokens_per_s=counter_rate(samples, "prompt_tokens_total"),
         generation_tokens_per_s=counter_rate(samples, "generation_tokens_total"),
         requests_per_s=counter_rate(samples, "requests_total"),
         api_server_cores=counter_rate(samples, "api_cpu_s"),
+        api_server_threads=_max(samples, "api_threads"),
         engine_cores=counter_rate(samples, "engine_cpu_s"),
         **means,
         # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
@@ -188,7 +202,7 @@ def quantile_bucket(histogram: Histogram | None, q: float) -> tuple[float, float
 
 
 def histogram_mean_s(samples: Sequence[ServerSample], key: str) -> float:
-    """Mean of a histogram's observations in seconds; NaN without any."""
+    """Mean of a histogram's observations in its unit (mostly seconds); NaN without any."""
     histogram = histogram_increase(samples, key)
     if histogram is not None:
         return histogram.mean

@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.measure.diagnosis.cohort import Bounded, Cohort, reconcile
+from harness.measure.diagnosis.cohort import NEVER_NS, Bounded, Cohort, reconcile
 from harness.measure.diagnosis.scrape_pair import choose_scrapes, scrape_interval
 from harness.measure.diagnosis.server_window import (
     counter_increase,
     histogram_increase,
     quantile_bucket,
 )
+from harness.measure.metrics import SLO_METRICS
+from harness.measure.records.record_table import OPEN
+from harness.measure.typed_json import round_floats
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from harness.measure.histogram import Histogram
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ServerSample
+    from harness.measure.slo import Slo
 
 Bounds = tuple[float, float] | None
 
@@ -43,6 +47,7 @@ DECIMALS: Final = 6
 OBSERVED_KEYS: Final = ("ttft", "queue", "prefill")
 PARTS: Final = ("queue", "prefill", "rest", "residual")  # what adds up to the client's mean
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
+FIRST_TOKEN_SLOS: Final = ("ttft", "ttfot", "e2e")  # on latencies with queue and prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +184,45 @@ def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
 
 def _whole(value: float) -> int | None:
     return None if isnan(value) else round(value)
+
+
+# vLLM observes queue and prefill when a request ends: under overload it was sent long before, so
+# these means say nothing of those that are late now. Its gauges are of now. At each scrape the
+# records show which requests are in flight and which have no token: `running` and `waiting` are in
+# the engine, the others with the API server, the network or the client. A scrape counts as often as
+# late requests wait at it.
+@dataclass(frozen=True, slots=True)
+class LateSplit:
+    """Shares of the time in which requests over their limit wait for a first token; null: none."""
+
+    waits: int = 0  # late requests without a token, summed over the scrapes
+    queue: float = nan  # in the engine's queue
+    outside: float = nan  # not in the engine: API server, network, client
+
+
+def late_split(
+    table: RecordTable, samples: Sequence[ServerSample], slos: Sequence[Slo]
+) -> LateSplit:
+    """`table`: every request in flight at any of the scrapes. The rest of the time is prefill."""
+    late = np.zeros(len(table), bool)
+    for slo in slos:
+        if slo.metric in FIRST_TOKEN_SLOS:
+            late |= SLO_METRICS[slo.metric].observe(table).ns > slo.limit_ns
+    if not late.any() or not len(table.at_ns):
+        return LateSplit()
+    flat = np.minimum(table.offsets[:-1], len(table.at_ns) - 1)
+    first_ns = np.where(table.counts > 0, table.at_ns[flat], NEVER_NS)
+    done_ns = np.where(table.outcome == OPEN, NEVER_NS, table.done_ns)
+    waits, shares = 0, np.zeros(2)
+    for s in samples:
+        here = (table.sent_ns <= s.at_ns) & (done_ns > s.at_ns)
+        no_token = here & (first_ns > s.at_ns)
+        n = int((late & no_token).sum())
+        if n and not isnan(s.running + s.waiting):
+            outside = max(int(here.sum()) - s.running - s.waiting, 0)
+            # Preempted requests wait, too, although they have a token; a request that the engine
+            # has ended is outside, although it has all of them.
+            whole = max(int(no_token.sum()), s.waiting + outside)
+            shares += n * np.array([s.waiting, outside]) / whole
+            waits += n
+    return round_floats(LateSplit(waits, *(shares / waits).tolist()), 4) if waits else LateSplit()

@@ -38,7 +38,13 @@ class ServerSample:
     spec_drafts_total: float = NAN  # drafts that speculative decoding proposed
     spec_draft_tokens_total: float = NAN  # tokens in these drafts
     spec_accepted_tokens_total: float = NAN  # of them, those that the model accepted
+    cached_prompt_tokens_total: float = NAN  # prompt tokens that did not have to be computed
+    admission_rejections_total: float = NAN  # requests that a queue limit turned away
+    flops_total: float = NAN  # floating-point operations of one GPU, by vLLM's estimate
+    read_bytes_total: float = NAN  # bytes that one GPU read from its memory, by vLLM's estimate
+    written_bytes_total: float = NAN  # bytes that one GPU wrote to its memory, by vLLM's estimate
     api_cpu_s: float = NAN  # CPU time of the API server's process; the mean of several
+    api_threads: float = NAN  # CPUs that it can use at once, if its threads run in parallel (Rust)
     engine_cpu_s: float = NAN  # CPU time of the engine cores' processes, all together
     started_s: float = NAN  # when the API server's process started, seconds since 1970
     took_ns: float = NAN  # from the scrape's first byte sent to its answer's last received
@@ -50,7 +56,8 @@ class ServerSample:
     prefill_sum_s: float = NAN  # time in prefill, summed
     prefill_count: float = NAN  # requests in that sum
     finished: Mapping[str, float] = field(default_factory=dict)  # requests_total by reason
-    # ttft, itl, e2e, queue, prefill, decode, inference: seconds; step_tokens: tokens a step
+    # ttft, itl, e2e, queue, prefill, decode, inference: seconds; step_tokens: tokens a step;
+    # preemptions and computed_tokens (of the prompt): of each ended request
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
 
 

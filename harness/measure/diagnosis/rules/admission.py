@@ -16,8 +16,8 @@ from harness.measure.diagnosis.rules.rule_result import (
     RuleResult,
     fmt,
     kv_evidence,
+    late_evidence,
     or_missing,
-    queue_evidence,
     waiting_evidence,
 )
 
@@ -41,15 +41,13 @@ def slots(f: VerdictInputs) -> RuleResult:
             f"{fmt(f.running)} requests run on average, {fmt(f.running_max, '.0f')} at most",
             f"max_num_seqs {fmt(taken, '.0f')}, {how}",
             waiting_evidence(waiting_for_capacity(f)),
-            *queue_evidence(f),
+            *late_evidence(f),
             *kv_evidence(f),
         ],
         [
             "--max-num-seqs higher (more requests at once, longer gaps for each)",
             "bounded output (max_tokens): a slot is free again sooner",
-            "another replica",
         ],
-        "the wait is for something else",
     )
 
 
@@ -73,13 +71,13 @@ def kv_capacity(f: VerdictInputs) -> RuleResult:
     return RuleResult(
         confidence,
         f"the KV cache is full{share} and requests wait for or lose their blocks",
-        [*kv_evidence(f), waiting_evidence(waiting_for_capacity(f)), *queue_evidence(f)],
+        [*kv_evidence(f), waiting_evidence(waiting_for_capacity(f)), *late_evidence(f)],
         [
             "--gpu-memory-utilization higher (more blocks, less room for peaks of activations)",
             "--kv-cache-dtype fp8 (half the bytes a token, some accuracy)",
+            "quantized weights (an FP8 or 4-bit model leaves more memory for blocks)",
+            "--tensor-parallel-size higher (each GPU holds a part of weights and blocks)",
             "--max-model-len lower, shorter history or bounded output (fewer blocks a request)",
             "--enable-prefix-caching where prompts share a beginning (shared blocks count once)",
-            "another replica",
         ],
-        "blocks are short, but that is not what breaks the SLO",
     )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.diagnosis.ttft_split import FIRST_TOKEN_SLOS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,12 +15,18 @@ if TYPE_CHECKING:
     from harness.measure.diagnosis.slots import MaxNumSeqs
     from harness.measure.result import Level
 
-# Latencies that include the queue and the prompt.
-QUEUEING_LATENCIES: Final = ("ttft", "ttfot", "e2e")
+AS_BUSY: Final = 0.9  # of the GPU's utilization: a lower level is as busy
 # (cores, share of events sent late) at which the API server itself is late. Simulated ones are late
 # from a quarter of a core on; four of an H200 at 0.4 each were on time.
 SENT_LATE: Final = (0.5, 0.02)
 PERHAPS_LATE: Final = (0.25, 0.01)
+API_BUSY: Final = 0.5  # cores of an API server; with less, nothing waits for it
+API_FULL: Final = 0.85  # no CPU left: it accepts requests late, whatever the network
+# Where requests wait for a first token; no place: anywhere.
+WAIT_OF: Final = {"network": "api", "front end": "api", "KV cache capacity": "queue"} | {
+    "batch slots": "queue", "engine process": "engine", "prefill compute": "engine",
+    "prefill-decode interference": "engine",
+}  # fmt: skip
 # Prompts fill every step to the token budget if nearly all steps have one, and either (1) the p95
 # gap is hardly above the median and gaps are longer than at the lowest level, or (2) gaps are far
 # longer, however they vary, and `running` is not flat because of a slot.
@@ -59,13 +67,14 @@ class VerdictInputs:
     queue_ms: float = nan
     prefill_ms: float = nan
     decode_ms: float = nan  # from a request's first token to its last
-    api_cores: float = nan
+    api_cores: float = nan  # of an API server, or of one thread of a Rust one
+    api_threads: float = nan  # of a Rust one
     engine_cores: float = nan
     gpu_util: float = nan  # share of the time
     memory_kept: float = nan  # of the busy GPU's time at memory, over that at the lowest level
     throttle: float = nan  # share of the readings in which something held the clocks down
     throttled: str = ""  # what did, in words
-    clock_share: float = nan  # mean SM clock over the highest that any step showed
+    clock_share: float = nan  # mean SM clock over the highest at a lower level that is as busy
     client_ttft_ms: float = nan  # mean
     client_cores: float = nan  # of its busiest process
     instrument_share: float = nan  # the instrument's width over the limit
@@ -82,10 +91,13 @@ class VerdictInputs:
     base_ms: float = nan  # a gap with no prompt token, from the line through all
     slope_ms: float = nan  # cost of 1,000 prompt tokens
     prompt_tokens: float = nan  # a step, on average
+    queue_share: float = nan  # of the time that late requests wait for a first token: in the queue,
+    outside_share: float = nan  # and outside the engine (`LateSplit`)
     dispersion: float = nan  # of arrivals,
     scheduled: float = nan  # and the share of them that a schedule sent, not an answer's end
     low_users: float = nan  # the lowest level held, and its median gap
     low_gap_ms: float = nan
+    missed: float = nan  # share over the SLO's limit, over the share allowed; at most 1: it is met
 
     @classmethod
     def of(
@@ -98,9 +110,15 @@ class VerdictInputs:
     ) -> VerdictInputs:
         """Facts of `level`; `levels` has all of them, for comparison."""
         server, gpu, client, gaps = level.server, level.gpu, level.client, level.gaps
+        threads = server.api_server_threads
         lowest = min(levels, key=lambda one: one.users, default=level)
-        clocks = [one.gpu.sm_clock_mhz_max for one in levels]
+        busy = [x for x in levels if x.gpu.util_pct_mean >= AS_BUSY * gpu.util_pct_mean]
+        clocks = [x.gpu.sm_clock_mhz_mean for x in busy if x.users < level.users]
         fastest = max((clock for clock in clocks if not isnan(clock)), default=nan)
+        # Without the requests themselves: users are running, waiting, or outside the engine.
+        idle = max(level.users - server.running_mean, 0.0)
+        queue, outside = _over(server.waiting_mean, idle), level.late.outside
+        queue = min(queue, 1.0) if isnan(outside) else level.late.queue
         kv = server.kv_usage_fullest_max  # of the engine that has least left, where that is known
         return cls(
             level.users, level.seconds, broken, limit_ms, max_num_seqs.slots, max_num_seqs.source,
@@ -110,8 +128,9 @@ class VerdictInputs:
             kv_max=server.kv_usage_max if isnan(kv) else kv, preemptions=server.preemptions,
             ttft_ms=1e3 * server.ttft_mean_s, queue_ms=1e3 * server.queue_mean_s,
             prefill_ms=1e3 * server.prefill_mean_s, decode_ms=1e3 * server.decode_mean_s,
-            api_cores=server.api_server_cores, engine_cores=server.engine_cores,
-            gpu_util=gpu.util_pct_mean / 100,
+            # of one thread: a Rust front end has no CPU left when all of its threads are busy
+            api_cores=server.api_server_cores / (1 if isnan(threads) else threads),
+            api_threads=threads, engine_cores=server.engine_cores, gpu_util=gpu.util_pct_mean / 100,
             memory_kept=_over(_memory_share(gpu), _memory_share(lowest.gpu)),
             throttle=gpu.throttled_share, throttled=gpu.throttled,
             clock_share=_over(gpu.sm_clock_mhz_mean, fastest), client_ttft_ms=level.ttft_ms.mean,
@@ -122,15 +141,34 @@ class VerdictInputs:
             beside_p50_ms=gaps.beside_p50_ms, beside_share=gaps.prompt_share,
             longest_beside_share=gaps.longest_prompt_share, late_share=gaps.late_share,
             low_late_share=lowest.gaps.late_share, base_ms=gaps.base_ms, slope_ms=gaps.slope_ms,
-            prompt_tokens=gaps.prompt_tokens_mean, dispersion=level.arrivals.dispersion,
-            scheduled=level.arrivals.scheduled, low_users=lowest.users,
-            low_gap_ms=lowest.gaps.p50_ms,
+            prompt_tokens=gaps.prompt_tokens_mean, queue_share=queue,
+            outside_share=1 - queue if isnan(outside) else outside,
+            dispersion=level.arrivals.dispersion, scheduled=level.arrivals.scheduled,
+            low_users=lowest.users, low_gap_ms=lowest.gaps.p50_ms,
         )  # fmt: skip
 
     @property
     def first(self) -> bool:
         """Whether the broken SLO's latency includes the queue and the prompt."""
-        return self.broken in QUEUEING_LATENCIES
+        return self.broken in FIRST_TOKEN_SLOS
+
+    @property
+    def breaks(self) -> float:
+        """1 if the SLO is broken, or nobody knows; else how near its latency is to the limit."""
+        near = (self.client_ttft_ms if self.first else self.gap_p95_ms) / self.limit_ms
+        return 1.0 if isnan(self.missed) else min(max(self.missed, near), 1.0)
+
+    def part_in_wait(self, cause: str) -> float:
+        """Share of the time that late requests wait for a first token where a cause makes them.
+
+        1: not known. A request that arrives during a step is outside of the engine until the step
+        ends, so only an API server that is busy counts as another place.
+        """
+        queue, api = self.queue_share, self.outside_share
+        shares = {"queue": queue, "api": api, "engine": 1 - api}
+        share = shares.get(WAIT_OF.get(cause, ""), nan)
+        known = self.first and self.api_cores >= API_BUSY and not isnan(share)
+        return share if known else 1.0
 
     @property
     def no_prompt_ms(self) -> float:
@@ -159,7 +197,7 @@ class VerdictInputs:
         if not self.beside_share >= NEARLY_ALL_STEPS:
             return False
         alike = self.gap_p95_ms <= P95_LIKE_MEDIAN * self.gap_p50_ms
-        longer = self.gap_p50_ms / self.low_gap_ms if self.low_gap_ms > 0 else nan
+        longer = self.slower_steps
         fuller = longer >= LONGER_STEPS or self.compute_bound
         stands_still = (
             self.running_flat >= MIN_FLAT_SHARE and self.waiting >= MIN_QUEUE_SHARE * self.running
@@ -172,6 +210,11 @@ class VerdictInputs:
         if not isnan(self.memory_kept):
             return self.memory_kept >= MEMORY_BOUND_SHARE
         return not self.gap_p50_ms > LONGER_STEPS * self.low_gap_ms
+
+    @property
+    def slower_steps(self) -> float:
+        """How many times as long the median gap is as at the lowest level."""
+        return _over(self.gap_p50_ms, self.low_gap_ms)
 
     @property
     def engine_wait_ms(self) -> float:

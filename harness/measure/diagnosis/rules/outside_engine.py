@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import isnan, log
 from typing import TYPE_CHECKING, Final
 
+from harness.measure.diagnosis.rules.inputs import API_FULL
 from harness.measure.diagnosis.rules.rule_result import RuleResult, fmt, fmt_ms, waiting_evidence
 
 if TYPE_CHECKING:
     from harness.measure.diagnosis.rules.inputs import VerdictInputs
 
 MIN_THROTTLED_SHARE: Final = 0.3  # of the readings had slowed clocks
-SLOW_CLOCK_SHARE: Final = 0.92  # of the highest clock; below it, speed is lost
+# Of the clock at a lower level with the GPU as busy; above it, hardly any speed is lost. An H200
+# that was 86 to 96% busy and at its power cap was called throttled, 0.9, by its power cap alone.
+SLOW_CLOCK_SHARE: Final = 0.92
+MIN_CLOCK_PART: Final = 0.25  # of the slow-down of steps, on a log scale, that clocks explain
+MAJOR_CLOCK_PART: Final = 0.5
 # Variance over mean of arrivals in a bin; a Poisson process has 1.
 MIN_BURST_DISPERSION: Final = 4.0
 MIN_QUEUE_PEAK_RATIO: Final = 3.0  # the longest queue over the mean one
@@ -21,34 +26,38 @@ CLIENT_CORE_FULL: Final = 0.9  # of a core: the client's process has no CPU left
 MAX_INSTRUMENT_SHARE: Final = 0.05  # of the limit: allowed uncertainty of the measurement
 MIN_OUTSIDE_SHARE: Final = 0.5  # of the client's mean TTFT is outside the server
 MIN_OUTSIDE_LIMITS: Final = 0.25  # and this share of the limit, so that it matters
-API_CORE_BUSY: Final = (
-    0.85  # cores: an API server this busy accepts requests late, whatever the network
-)
 
 
 def throttled(f: VerdictInputs) -> RuleResult:
-    """Heat or a power cap slows the GPU's clocks."""
+    """Heat or a power cap slows the GPU's clocks, and that is why engine steps are slower."""
     if isnan(f.throttle):
         return RuleResult.no("the GPU does not report why its clocks are slowed")
     if not f.throttle >= MIN_THROTTLED_SHARE:
         return RuleResult.no(f"clocks were slowed in {fmt(f.throttle, '.0%')} of the readings")
-    if f.clock_share > SLOW_CLOCK_SHARE:
-        return RuleResult.no(f"the clocks ran at {fmt(f.clock_share, '.0%')} of their highest")
+    # A GPU under full load sits at its power cap: that costs speed only if the clocks fell.
+    if not f.clock_share <= SLOW_CLOCK_SHARE:
+        clocks = f"the clocks ran at {fmt(f.clock_share, '.0%')} of those at lower, as busy levels"
+        return RuleResult.no("no lower level is as busy" if isnan(f.clock_share) else clocks)
+    # Steps take 1 / clock times as long, of all that they are slower by.
+    slower = log(f.slower_steps) if f.slower_steps > 1 else 0.0
+    part = min(-log(f.clock_share) / slower, 1.0) if slower else 1.0
+    if part < MIN_CLOCK_PART:
+        return RuleResult.no(
+            f"slower clocks explain {part:.0%} of why steps are {f.slower_steps:.1f} times as long"
+        )
     heat = "heat" in f.throttled or "hardware" in f.throttled
     return RuleResult(
-        0.5 if isnan(f.clock_share) else 0.95 if heat else 0.9,
+        (0.98 if heat else 0.96) if part >= MAJOR_CLOCK_PART else 0.5,
         f"the GPU is throttled: {f.throttled}",
         [
             f"what slowed the clocks, share of the readings: {f.throttled}",
-            "SM clocks are not known"
-            if isnan(f.clock_share)
-            else f"the SM clock is {fmt(f.clock_share, '.0%')} of the highest seen in this run",
+            f"the SM clock is {f.clock_share:.0%} of that at a lower level with the GPU as busy",
+            f"that explains {part:.0%} of how much longer the engine's steps are",
         ],
         [
             "cooling, or the rack's power (heat and slowdowns)",
             "a higher power limit (nvidia-smi -pl; more heat)",
         ],
-        "the clocks are not slowed",
     )
 
 
@@ -76,7 +85,6 @@ def bursts(f: VerdictInputs) -> RuleResult:
         [
             "smooth the arrivals (a queue or a rate limit in front of the server)",
             "--max-num-seqs higher (a burst runs at once, with longer gaps)",
-            "another replica",
         ],
     )
 
@@ -93,7 +101,7 @@ def client(f: VerdictInputs) -> RuleResult:
             else f"the client's busiest process uses {fmt(f.client_cores, '.2f')} cores"
         )
     return RuleResult(
-        0.95,
+        0.99,
         "the load generator is the bottleneck: it reads or sends too late",
         [
             f"its busiest process uses {fmt(f.client_cores, '.2f')} cores",
@@ -118,7 +126,7 @@ def network(f: VerdictInputs) -> RuleResult:
         )
     if f.instrument_share > MAX_INSTRUMENT_SHARE:
         return RuleResult.no("the client itself is late: the time outside the server is its own")
-    if f.api_cores >= API_CORE_BUSY:
+    if f.api_cores >= API_FULL:
         return RuleResult.no("the API server is busy: it accepts requests late itself")
     return RuleResult(
         0.85,

@@ -62,24 +62,23 @@ def prefill(f: VerdictInputs) -> RuleResult:
     if why:
         return RuleResult.no(why)
     return RuleResult(
-        0.85 if surely else 0.65,
+        0.9 if surely else 0.65,
         what,
-        [
-            *prompt_share_evidence(f),
-            *gap_evidence(f),
-            *prompt_evidence(f),
-            waiting_evidence(f.waiting),
-            *ttft_evidence(f),
-            *gpu_evidence(f),
-        ],
+        _evidence(f),
         [
             "--enable-prefix-caching where prompts share a beginning (less to compute)",
             "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)",
             "shorter history (fewer prompt tokens a request)",
+            "--tensor-parallel-size higher (each GPU computes a part; they talk in every layer)",
             "prefill/decode disaggregation (prompts on GPUs of their own)",
-            "another replica",
         ],
     )
+
+
+def _evidence(f: VerdictInputs) -> list[str]:
+    shares, gaps = prompt_share_evidence(f), gap_evidence(f)
+    waits = [waiting_evidence(f.waiting), *ttft_evidence(f), *gpu_evidence(f)]
+    return [*shares, *gaps, *prompt_evidence(f), *waits]
 
 
 def _clear_of_halving(f: VerdictInputs) -> bool:
@@ -96,46 +95,30 @@ def _prompts_at_work(f: VerdictInputs) -> bool:
 
 def interference(f: VerdictInputs) -> RuleResult:
     """Prompts and decoding in the same steps hold each other up."""
+    why = not_waiting_for_prompts(f) if f.first else gaps_not_longer_for_prompts(f)
+    if why:
+        return RuleResult.no(why)
     if f.first:
-        why = not_waiting_for_prompts(f)
-        if why:
-            return RuleResult.no(why)
         if not f.decode_limits >= MIN_DECODE_LIMITS:
             return RuleResult.no("requests decode for less time than first tokens may take")
-        sure = (
-            0.85
-            if f.decode_limits >= MIN_DECODE_LIMITS + CLEAR_DISTANCE and _prompts_at_work(f)
-            else 0.6
-        )
+        clear = f.decode_limits >= MIN_DECODE_LIMITS + CLEAR_DISTANCE
+        sure = 0.9 if clear and _prompts_at_work(f) else 0.6
         what = "first tokens wait behind the steps that prompts and decoding share"
     else:
-        why = gaps_not_longer_for_prompts(f)
-        if why:
-            return RuleResult.no(why)
         if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms:
             return RuleResult.no("half the compute for a prompt would bring gaps in time")
-        sure = (
-            0.85
-            if f.prompt_cost_ms >= f.engine_wait_ms and not f.maybe_late and _clear_of_halving(f)
-            else 0.65
-        )
+        clear = f.prompt_cost_ms >= f.engine_wait_ms and _clear_of_halving(f)
+        sure = 0.9 if clear and not f.maybe_late else 0.65
         what = "prompts in the same engine step hold up the tokens of the requests that decode"
     return RuleResult(
         sure,
         what,
-        [
-            *prompt_share_evidence(f),
-            *gap_evidence(f),
-            *prompt_evidence(f),
-            *ttft_evidence(f),
-            *gpu_evidence(f),
-        ],
+        _evidence(f),
         [
             "--max-num-batched-tokens lower (shorter gaps, later first tokens)",
             "--enable-chunked-prefill, where it is off (a prompt is cut into steps)",
             "prefill/decode disaggregation (prompts on GPUs of their own)",
             "--enable-prefix-caching where prompts share a beginning (less to compute)",
-            "another replica",
         ],
     )
 
@@ -157,7 +140,7 @@ def decode(f: VerdictInputs) -> RuleResult:
     )  # neither by prompts nor by the API server
     steady = f.gpu_util >= GPU_BUSY and f.no_prompt_ms >= 0.9 * f.limit_ms and undisturbed
     return RuleResult(
-        0.4 if f.preemptions > 0 else 0.85 if steady else 0.6,
+        0.4 if f.preemptions > 0 or f.sent_late else 0.9 if steady else 0.6,
         f"each engine step takes too long with {fmt(f.running, '.0f')} requests in the batch",
         [
             f"{fmt(f.running)} requests run together",
@@ -168,8 +151,10 @@ def decode(f: VerdictInputs) -> RuleResult:
         ],
         [
             "--max-num-seqs lower (shorter gaps, earlier queueing)",
+            "quantized weights: --quantization fp8, or a 4-bit model (fewer bytes to read a step)",
             "--kv-cache-dtype fp8 (half the bytes to read, some accuracy)",
+            "--tensor-parallel-size higher (each GPU reads a part; they talk in every layer)",
+            "a GPU with more memory bandwidth",
             "shorter history (less to read for each token)",
-            "another replica",
         ],
     )

@@ -20,7 +20,7 @@ class RuleResult:
     sentence: str = ""
     evidence: list[str] = field(default_factory=list)
     try_next: list[str] = field(default_factory=list)  # what to change, with its trade-off
-    against: str = ""  # why it is ruled out, or not chosen
+    against: str = ""  # why it is ruled out
 
     @classmethod
     def no(cls, against: str) -> RuleResult:
@@ -80,6 +80,15 @@ def prompt_share_evidence(f: VerdictInputs) -> list[str]:
     return [f"{longest} of the longest gaps had a prompt in their step, {every} of all"]
 
 
+def late_evidence(f: VerdictInputs) -> list[str]:
+    """Where requests over their limit wait for a first token."""
+    if not f.first or isnan(f.queue_share + f.outside_share):
+        return []
+    inside = max(1 - f.queue_share - f.outside_share, 0.0)
+    rest = f"{inside:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
+    return [f"of the wait of late requests {f.queue_share:.0%} is in the queue, {rest}"]
+
+
 def ttft_evidence(f: VerdictInputs) -> list[str]:
     """The parts of the server's mean TTFT, and how long a request decodes after it."""
     if not f.first or isnan(f.ttft_ms):
@@ -103,10 +112,3 @@ def gap_growth_evidence(f: VerdictInputs) -> list[str]:
     if isnan(f.low_gap_ms) or isnan(f.gap_p50_ms) or f.low_users >= f.users:
         return []
     return [f"the median gap was {fmt_ms(f.low_gap_ms)} at {fmt(f.low_users, '.0f')} users"]
-
-
-def queue_evidence(f: VerdictInputs) -> list[str]:
-    """How much of the server's mean TTFT is the queue."""
-    if isnan(f.queue_ms) or not f.ttft_ms > 0:
-        return []
-    return [f"the queue is {fmt_ms(f.queue_ms)} of the server's mean TTFT of {fmt_ms(f.ttft_ms)}"]

@@ -1,0 +1,110 @@
+"""Kept observations of real servers, judged again by today's rules, without a server.
+
+`python tests/kept_observations.py FILE...` prints what the rules name for each. A file is a
+result.json, or a case of data/observations: the levels of such a result, its SLOs and its knee, and
+what doubling a resource did to it. `python tests/kept_observations.py --keep RESULT NAME CAUSE
+SOURCE` prints such a case: CAUSE is the knob that moved the knee most, or "" if nobody tried.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.measure.diagnosis.slots import MaxNumSeqs
+from harness.measure.result import Level
+from harness.measure.slo import Slo
+from harness.measure.typed_json import from_json
+from harness.study.explain_knee import bottleneck
+
+if TYPE_CHECKING:
+    from harness.measure.result import Bottleneck
+
+KEPT = Path(__file__).parent / "data" / "observations"
+# What rules read of a level; the rest would be most of the file.
+READ = ("index", "users", "decision", "settled_ns", "end_ns", "output_tokens_per_s", "over_share",
+        "ttft_ms", "server", "gpu", "client", "gaps", "arrivals", "late")  # fmt: skip
+LATENCY = ("n", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One case."""
+
+    name: str
+    slos: tuple[Slo, ...]
+    knee: int
+    max_num_seqs: MaxNumSeqs
+    levels: list[Level]
+    truth: str = ""  # the knob that moved the knee most; "": nobody tried
+    chosen_on: bool = False  # whether the rules were chosen with it in view
+    source: str = ""  # server, and what was done to it
+
+    @classmethod
+    def read(cls, path: Path) -> Kept:
+        """Of a case, or of a result.json."""
+        data = json.loads(path.read_text())
+        if "target" in data:
+            data = kept_form(data)
+        return cls(
+            str(data.get("name") or path.stem),
+            tuple(Slo.parse(text) for text in data["slos"]),
+            data["knee"],
+            from_json(MaxNumSeqs, data["max_num_seqs"]),
+            [from_json(Level, level) for level in data["levels"]],
+            data.get("truth", ""),
+            data.get("chosen_on", False),
+            data.get("source", ""),
+        )
+
+    def judge(self) -> Bottleneck:
+        """By the rules of today."""
+        return bottleneck(self.slos, self.knee, self.levels, self.max_num_seqs)
+
+
+def kept_form(result: dict[str, Any]) -> dict[str, Any]:
+    """What the rules need of a result.json."""
+    knee = result["knee"] or {}
+    at = knee.get("estimate")
+    levels = [{key: one[key] for key in READ if key in one} for one in result["levels"]]
+    for level in levels:
+        level["ttft_ms"] = {key: level["ttft_ms"].get(key) for key in LATENCY}
+    return {
+        "slos": [one["slo"] for one in result["slos"]],
+        "knee": at if at is not None else (knee.get("ci95") or [0])[0] or 0,
+        "max_num_seqs": known(result["target"]["max_num_seqs"]),
+        "levels": [known(level) for level in levels],
+    }
+
+
+def known(block: dict[str, Any]) -> dict[str, Any]:
+    """Without what is null: that is the default of every field."""
+    inner = {k: known(v) if isinstance(v, dict) else v for k, v in block.items()}
+    return {k: v for k, v in inner.items() if v is not None and v != {}}
+
+
+def cases() -> list[Kept]:
+    """Those of data/observations, by name."""
+    return [Kept.read(path) for path in sorted(KEPT.glob("*.json"))]
+
+
+def main() -> None:
+    """Judge the files, or print a case to keep."""
+    if sys.argv[1:2] == ["--keep"]:
+        path, name, truth, source = sys.argv[2:]
+        about = {"name": name, "truth": truth, "chosen_on": False, "source": source}
+        sys.stdout.write(json.dumps(about | kept_form(json.loads(Path(path).read_text()))) + "\n")
+        return
+    for path in map(Path, sys.argv[1:]) if sys.argv[1:] else sorted(KEPT.glob("*.json")):
+        case = Kept.read(path)
+        found = case.judge()
+        causes = ", ".join(f"{one.name} {one.probability:.2f}" for one in found.causes)
+        sys.stdout.write(f"{case.name}: {found.bound_by} ({causes})\n  truth: {case.truth}\n")
+        sys.stdout.writelines(f"  {line}\n" for line in (*found.evidence, *found.ruled_out))
+
+
+if __name__ == "__main__":
+    main()
