@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shlex
@@ -348,6 +349,7 @@ def test_with_real_processes(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = json_of(out / "vary.json")
+    assert json.loads(done.stdout)["best"] == told["best"]  # nothing else is on stdout
     a, b = told["settings"]
     assert [len(one["runs"]) for one in (a, b)] == [2, 2]
     assert [len(one["starts_s"]) for one in (a, b)] == [2, 1]

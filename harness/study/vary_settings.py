@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 MAX_SETTINGS: Final = 16  # each takes a start of the server and a run
 UNSET: Final = "default"
-GRACE_S: Final = 60.0  # for an interrupted run to write its report
 
 
 def parse_variable(text: str) -> tuple[Setting, ...]:
@@ -52,9 +51,8 @@ def parse_variable(text: str) -> tuple[Setting, ...]:
             each.append(piece)
     if not re.fullmatch(r"[a-z][a-z0-9.-]*", flag) or len(each) != len({*each}) or "" in each:
         raise ConfigError(
-            f"the setting is {text!r}: expected server.FLAG=VALUE,VALUE for a flag of the server, "
-            "or OPTION=VALUE,VALUE for one of the inner command, each value once; try "
-            "server.max-num-seqs=8,16."
+            f"the setting is {text!r}: expected server.FLAG=VALUE,VALUE, or OPTION=VALUE,VALUE for "
+            "an option of the inner command, each value once; try server.max-num-seqs=8,16."
         )
     switch = {"true": f"--{flag}", "false": f"--no-{flag}"}
     words = [(switch.get(v, f"--{flag}={v}"),) * (v != UNSET) for v in each]
@@ -146,8 +144,7 @@ def _run(words: Sequence[str], stream: TextIO) -> int:
         except BaseException:
             child.send_signal(signal.SIGINT)
             try:
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(GRACE_S)
+                child.wait()
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
