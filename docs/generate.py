@@ -21,6 +21,7 @@ from harness.measure.metrics import HISTOGRAMS, METRICS, SLO_METRICS
 from harness.measure.records.request_record import Outcome
 from harness.measure.records.samples import GpuSample, ServerSample
 from harness.measure.result import Result
+from harness.measure.search.comparison import Change
 from harness.measure.states import Decision, Purpose, Status, Verdict
 from harness.measure.typed_json import json_schema
 from harness.runfolder import names
@@ -572,7 +573,7 @@ def result() -> str:
     sample["levels"] = [max(held, key=lambda x: x["ttft_ms"]["n"])]
     example = _layout(_shown(sample, EXAMPLE)).splitlines()
     rows = ["# result.json", "", RESULT_HOW, *(f"    {line}" for line in example), "", RESULT_RULES]
-    for states in (Status, Decision, Verdict, Purpose, Source):
+    for states in (Status, Decision, Verdict, Purpose, Source, Change):
         rows += ["", f"### {states.__name__}", "", str(states.__doc__), ""]
         code = states is Status
         rows += ["| Value | Exit code | Meaning |", "|---|---|---|"] if code else []
@@ -731,6 +732,7 @@ FILES = {
     names.GPU: "readings of the GPUs, if there are any",
     names.TRACES: "the server's traces, with `--otlp-port`",
     names.ENDED: "how the run ended, and the client's figures about itself",
+    names.PROOF: "with `--prove`: what turning knobs did to the knee ([vary.md](vary.md))",
     names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
     names.LEVELS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",

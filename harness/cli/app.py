@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, serve
+from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "knee": knee.add,
     "run": run.add_run,
     "sweep": run.add_sweep,
+    "vary": vary.add,
     "report": report.add,
     "compare": compare.add,
     "rules": rules.add,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
-from harness.errors import ConfigError
-from harness.study.option_table import SEARCH, declare
+from harness.errors import EXIT_INTERRUPTED, ConfigError
+from harness.study.option_table import OUTPUT, PROVE, SEARCH, START, declare
 from harness.study.study_options import KneeOptions
 
 if TYPE_CHECKING:
-    import argparse
-
     from harness.cli.parsing import Subparsers
 
 
@@ -34,6 +34,7 @@ def add(commands: Subparsers) -> None:
     plain.target(parser)
     plain.load_and_objectives(parser)
     declare(parser.add_argument_group("search"), SEARCH)
+    declare(parser.add_argument_group("proof of the diagnosis"), PROVE)
     plain.output(parser)
     parser.set_defaults(execute=execute)
 
@@ -66,4 +67,36 @@ def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
     from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
 
-    return start_study(options(args))
+    starts = any(getattr(args, one.dest) for one in START)
+    if not (args.prove or starts):
+        return start_study(options(args))
+    if not (args.prove and starts) or args.url or args.embedded:
+        raise ConfigError(
+            "--prove restarts the server with other flags: expected --prove with --model-dir DIR "
+            "or --start-command, and neither a URL nor --embedded. Where it runs elsewhere, "
+            "restart it there with the flag under Try next, then try `knee URL --baseline DIR`."
+        )
+    return _prove(args)
+
+
+def _prove(args: argparse.Namespace) -> int:
+    """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
+    from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
+    from harness.server.vllm_start import command_line  # noqa: PLC0415 - as above
+    from harness.study.conduct import conclude  # noqa: PLC0415 - as above
+    from harness.study.preflight import check_folder, message_stream  # noqa: PLC0415 - as above
+    from harness.study.vary_settings import prove_knee  # noqa: PLC0415 - as above
+
+    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    declare(ours, (*PROVE, *OUTPUT[:3]))
+    words, start = ours.parse_known_args(args.words)[1], plain.start_options(args)
+    check_inner(["knee", *words], [()], started=True)
+    command_line(start, (), 0)
+    output = plain.output_options(args, "knee")
+    check_folder(output.out_dir)
+    whole = prove_knee(words, start, output.out_dir, message_stream(output))
+    result = conclude(output.out_dir, output.json_to, TerminalUi())
+    if output.junit_to:
+        Path(output.junit_to).write_text(TerminalUi().junit(result))
+    return result.exit_code if whole else EXIT_INTERRUPTED

@@ -21,6 +21,8 @@ VERBATIM: Final = "--start-args"
 class Parser(argparse.ArgumentParser):
     """Raises ConfigError instead of printing usage; accepts no abbreviated options."""
 
+    takes_command = False  # what follows `--` is another command line: `inner` of the result
+
     def __init__(self, **options: Any) -> None:
         options["description"] = fill(options.get("description", ""), HELP_WIDTH)
         raw = argparse.RawDescriptionHelpFormatter  # keeps the epilog's lines as they are
@@ -28,10 +30,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Reject unknown options early, so that the message names the subcommand's help."""
-        words = list(sys.argv[1:] if args is None else args)
-        if VERBATIM in words:  # its value may begin with dashes
-            at = words.index(VERBATIM)
-            words[at : at + 2] = ["=".join(words[at : at + 2])]
+        given = list(sys.argv[1:] if args is None else args)
+        if VERBATIM in given:  # its value may begin with dashes
+            at = given.index(VERBATIM)
+            given[at : at + 2] = ["=".join(given[at : at + 2])]
+        end = given.index("--") if self.takes_command and "--" in given else len(given)
+        words = given[:end]
         top = self._subparsers is not None
         for word in takewhile(lambda word: word.startswith("-") if top else word != "--", words):
             name = word.partition("=")[0]
@@ -40,6 +44,8 @@ class Parser(argparse.ArgumentParser):
                 asked = f": did you mean {meant}? Try" if meant else "; try"
                 raise ConfigError(f"{self.prog} has no option {name}{asked} `{self.prog} --help`.")
         found, extra = super().parse_known_args(words, namespace)
+        if not top:
+            found.words, found.inner = words, given[end + 1 :]
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
         return found, extra

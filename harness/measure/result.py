@@ -19,6 +19,7 @@ from harness.measure.diagnosis.slots import MaxNumSeqs
 from harness.measure.diagnosis.trace_split import TracedSplit
 from harness.measure.diagnosis.ttft_split import LateSplit, TtftSplit
 from harness.measure.metrics import LATENCIES, SLO_METRICS
+from harness.measure.search.comparison import Difference
 from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
@@ -271,6 +272,15 @@ class Bottleneck:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether turning the knob of the named cause moves the knee most."""
+
+    verdict: str  # confirmed, refuted or not shown
+    sentence: str  # for a person
+    knees: dict[str, Difference] = field(default_factory=dict)  # of each flag turned: A is without
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What a run found. Each figure is of one level: nothing is pooled over levels."""
 
@@ -285,6 +295,7 @@ class Result:
     gates: tuple[Gate, ...] = ()  # requirements on the knee: they decide the exit code
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # in a search that met a limit
+    proof: Proof | None = None  # of the bottleneck, with --prove
     power: PowerKnee | None = None  # in a search: most throughput for the latency
     plateau: PlateauKnee | None = None  # in a search: lowest level near the highest throughput
     client: Json = field(default_factory=dict)  # the load generator's figures, whole run

@@ -243,6 +243,7 @@ def explanation(facts: ReportData, *, capacity: bool = True) -> list[str]:
         lines.append(f"Bottleneck: {found.sentence.rstrip('.')}{sure}.")
         if found.try_next:
             lines.append(f"Try next: {found.try_next[0]}.")
+    lines += [facts.result.proof.sentence] if facts.result.proof else []
     lines += triage_sentences(facts)
     lines += knee_sentences(facts)
     if capacity:

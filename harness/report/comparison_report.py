@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
-from harness.measure.search.comparison import ERROR_SHARE, KNEE, Change
-from harness.report.numbers import UNKNOWN, count_of, escape_markdown, format_number, metric_name
+from harness.measure.search.comparison import (
+    ERROR_SHARE,
+    KNEE,
+    MORE_IS_BETTER,
+    Change,
+    best_setting,
+    knee_text,
+)
+from harness.report.numbers import (
+    UNKNOWN,
+    Quantity,
+    count_of,
+    escape_markdown,
+    format_number,
+    metric_name,
+)
 from harness.report.tables import aligned
 
 if TYPE_CHECKING:
-    from harness.measure.search.comparison import Comparison, Difference
+    from collections.abc import Mapping, Sequence
+
+    from harness.measure.search.comparison import Comparison, Difference, Setting
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
@@ -20,6 +37,10 @@ DEFAULT_METRICS: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")
 METRIC_NAMES: Final = {
     KNEE: "knee (users)", ERROR_SHARE: "failed requests",
     "requests_per_s": "requests/s", "output_tokens_per_s": "output tokens/s",
+}  # fmt: skip
+SETTING_COLUMNS: Final = {
+    KNEE: "Knee, users", "output_tokens_per_s": "Output tokens/s", "requests_per_s": "Requests/s",
+    "ttft_p95": "p95 TTFT, ms", "itl_p95": "p95 ITL, ms", "e2e_p95": "p95 e2e, ms",
 }  # fmt: skip
 BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
 
@@ -32,7 +53,7 @@ def difference_row(one: Difference) -> dict[str, str]:
 
     def value(x: float) -> str:
         if one.metric == KNEE:
-            return "above all levels" if math.isinf(x) else f"{math.floor(x):,}"
+            return knee_text(x)
         return f"{x:.2%}" if one.metric == ERROR_SHARE else format_number(x)
 
     def change(x: float) -> str:
@@ -121,8 +142,68 @@ def markdown(c: Comparison) -> str:
     )
 
 
+def setting_row(one: Setting) -> dict[str, str]:
+    """Its figures at its own level: the knee, or the best of given ones; dashes without any."""
+    row = {"Setting": one.name}
+    for metric, name in SETTING_COLUMNS.items():
+        value, lo, hi = one.figures.get(metric, (math.nan,) * 3)
+        row[name] = Quantity(value, lo, math.nan if math.isinf(hi) else hi).cell
+        if metric == KNEE and metric in one.figures:
+            row[name] = f"{knee_text(value)} ({knee_text(lo)} to {knee_text(hi)})"
+    row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in one.starts_s)
+    return row | {"Exit codes": ", ".join(map(str, one.runs.values()))}
+
+
+def gain(c: Comparison) -> str:
+    """`B against A: output tokens/s +20% (+15% to +26%), for 2.00 times the p95 ITL (ms) (...)`."""
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    for d in c.differences:
+        if d.metric in SETTING_COLUMNS:
+            name, _, _, change, interval, _ = difference_row(d).values()
+            more = d.metric in MORE_IS_BETTER
+            figure = f"{name} {change}" if more else f"{1 + d.change:.2f} times the {name}"
+            known = d.verdict in {Change.worse, Change.better}
+            parts[more].append(f"{figure} ({interval}{'' if known else ', not shown'})")
+    return f"{c.b} against {c.a}: {', '.join(parts[True])}, for {', '.join(parts[False])}"
+
+
+def settings_report(
+    settings: Sequence[Setting], pairs: Sequence[Comparison], slos: Sequence[str], code: int
+) -> tuple[str, str]:
+    """The text, which is Markdown too and begins with the headline; the page."""
+    best, ties = best_setting(settings, pairs)
+    measured = [one.name for one in settings if one.figures]
+    first = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
+    if not measured[1:]:
+        first = f"Nothing to compare: {', '.join(measured) or 'none of the settings'} was measured."
+    elif len(ties) == len(measured) - 1:
+        first = f"No difference shown between {' and '.join(measured)}."
+    elif ties:
+        first += f" No difference to {', '.join(ties)} is shown."
+    rows = [setting_row(one) for one in settings]
+    steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
+    lines = [f"{one.name}: {one.failure.splitlines()[0]}" for one in settings if one.failure]
+    lines += map(gain, steps)
+    tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
+    tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
+    text = "\n".join([first, "", *aligned(rows, one_line), "", *lines, ""])
+    return text, page(tone, ("", first, " ".join(lines)), tables)
+
+
 def html(c: Comparison) -> str:
     """A page in the style of the report."""
+    every = [difference_row(d) for d in c.differences]
+    return page(
+        (BADGE_TONES[c.exit_code], f"exit code {c.exit_code}"),
+        (warning(c), headline(c), summary(c)),
+        {"Summary": summary_rows(c), "All figures": every},
+    )
+
+
+def page(
+    badge: tuple[str, str], lines: Sequence[str], tables: Mapping[str, Sequence[Mapping[str, str]]]
+) -> str:
+    """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
 
     loader = PackageLoader("harness.report")
@@ -131,12 +212,9 @@ def html(c: Comparison) -> str:
     report, _, _ = loader.get_source(environment, "report.html.j2")
     return environment.get_template("compare.html.j2").render(
         style=report.partition("<style>")[2].partition("</style>")[0],
-        badge=(BADGE_TONES[c.exit_code], f"exit code {c.exit_code}"),
-        lines=(warning(c), headline(c), summary(c)),
-        tables={
-            "Summary": summary_rows(c),
-            "All figures": [difference_row(d) for d in c.differences],
-        },
+        badge=badge,
+        lines=lines,
+        tables=tables,
     )
 
 

@@ -4,6 +4,7 @@ run.json                  written first: configuration, versions, server, hardwa
 records.<worker>.msgpack  append-only, one frame per ended request
 levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended, and the client's own health
+proof.json                of `knee --prove`: what turning knobs did to the knee
 requests.parquet result.json levels.csv report.html report.md   written at the end
 """
 
@@ -25,6 +26,7 @@ ENDED: Final = "ended.json"
 RESULT: Final = "result.json"
 PARQUET: Final = "requests.parquet"
 LEVELS_CSV: Final = "levels.csv"
+PROOF: Final = "proof.json"
 REPORT_HTML: Final = "report.html"
 REPORT_MD: Final = "report.md"
 

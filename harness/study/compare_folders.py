@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import chain, combinations, groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.errors import ConfigError
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.measure.latency_figures import BlockedWindow
 from harness.measure.metrics import e2e, failed_requests, tpot, ttft
 from harness.measure.records.record_source import RecordsAsOf
 from harness.measure.records.record_table import OK, OPEN
 from harness.measure.records.scan import scan
 from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
+from harness.measure.result import Result
 from harness.measure.search import comparison as compare
 from harness.measure.search.comparison import ERROR_SHARE, KNEE, Comparison, Pair, latency_side
 from harness.measure.search.evidence import (
@@ -24,7 +25,7 @@ from harness.measure.search.evidence import (
 )
 from harness.measure.search.fit import fit_crossing, fit_levels
 from harness.measure.search.statistics import MAX_BLOCKS
-from harness.runfolder.folder_reader import read_run
+from harness.runfolder.folder_reader import read_result, read_run
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.knee_estimate import ends_decided
 from harness.study.results import logged_levels, search_plan
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.scan import EventChunk
-    from harness.measure.search.comparison import Numbers, Side
+    from harness.measure.search.comparison import Numbers, Setting, Side
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import SearchPlan
     from harness.runfolder.folder_reader import Run
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     Sides = dict[int, dict[str, Side]]  # users (0: of the whole run) -> metric -> figure
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
+MEASURED: Final = (EXIT_OK, EXIT_SLO_MISSED, EXIT_INCONCLUSIVE)  # runs that can be compared
 OF_REQUESTS: Final = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
 
 
@@ -160,6 +162,43 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     unlike = {name: (settings_a.get(name, "?"), settings_b.get(name, "?")) for name in differing}
     found = compare.compare(pairs, tolerance, plans[0].max_errors)
     return Comparison(str(a), str(b), tolerance, unlike, found)
+
+
+def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comparison]:
+    """Every two settings, each by all of its runs; fills in each one's own figures.
+
+    These are its knee and the figures at its own level: at the knee, or of given levels the
+    fastest. All differences are one family: of many settings, none is found better by chance.
+    """
+    sides: dict[str, dict[str, Side]] = {}
+    plan = None
+    for one in settings:
+        runs = [read_run(run) for run, code in one.runs.items() if code in MEASURED]
+        if not runs:
+            continue
+        plan = plan or search_plan(runs[0])
+        each = [_own_sides(run, plan) for run in runs]
+        sides[one.name] = {
+            metric: compare.mean_side(metric, [own[metric] for own in each if metric in own])
+            for metric in dict.fromkeys(chain.from_iterable(each))
+        }
+        for metric, side in sides[one.name].items():
+            ends = (compare.in_unit(metric, end) for end in side.bounds(compare.Z95))
+            one.figures[metric] = (side.value, *ends)
+    pairs = {(a, b): common_pairs({0: sides[a]}, {0: sides[b]}) for a, b in combinations(sides, 2)}
+    every = list(chain.from_iterable(pairs.values()))
+    found = iter(compare.compare(every, tolerance, plan.max_errors if plan else 0))
+    return [
+        Comparison(*names, tolerance, {}, tuple(islice(found, len(of))))
+        for names, of in pairs.items()
+    ]
+
+
+def _own_sides(run: Run, plan: SearchPlan) -> dict[str, Side]:
+    sides, result = _read(run, plan), read_result(run.path) or Result()
+    fastest = max(result.used, key=lambda one: one.output_tokens_per_s, default=None)
+    at = result.knee.measured_at_users if result.knee else fastest.users if fastest else None
+    return sides.get(0, {}) | sides.get(at or 0, {})
 
 
 def _read(run: Run, plan: SearchPlan) -> Sides:

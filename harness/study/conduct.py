@@ -9,7 +9,7 @@ import gc
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from harness.measure.typed_json import to_json
 from harness.runfolder.json_files import to_json as dumps
@@ -93,7 +93,7 @@ def conclude(
     return result
 
 
-def write_json(where: str, result: Result) -> None:
+def write_json(where: str, result: Any) -> None:
     """Standard output for "-", else a file."""
     data = dumps(to_json(result), indent=True) + b"\n"
     if where == "-":

@@ -216,6 +216,11 @@ START: Final = (  # fields of server.vllm_start.StartOptions
     Option("--start-args", "further flags of `vllm serve`, in quotation marks", _words, "FLAGS",
            ""),
 )  # fmt: skip
+PROVE: Final = (
+    Option("--prove", "start vLLM, find the knee, turn the flag that the diagnosis names and the "
+           "runner-up's, and find it again", None),
+    *START,
+)  # fmt: skip
 TIMEOUTS: Final = (  # fields of study.options.Timeouts; their defaults are there
     Option("--connect-timeout", "TCP and TLS; default: 10s", duration("--connect-timeout", "10s"),
            "TIME"),

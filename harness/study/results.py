@@ -24,13 +24,13 @@ from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import OUTCOMES
-from harness.measure.result import Result, Target
+from harness.measure.result import Proof, Result, Target
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.search.power import plateau_knee, power_knee
 from harness.measure.slo import Slo
 from harness.measure.states import Purpose, Status
-from harness.measure.typed_json import to_json
+from harness.measure.typed_json import from_json, to_json
 from harness.runfolder import names
 from harness.runfolder.folder_reader import check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
@@ -160,6 +160,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         interrupted=bool(ended.get("interrupted")),
         damage=tuple(run.damage.sentences()),
         replay_differences=tuple(replayed.differences),
+        proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
     if kind == KNEE:

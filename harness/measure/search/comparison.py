@@ -12,14 +12,14 @@ upper end. With few blocks z is replaced by Student's t.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ServerUnreachable
 from harness.measure.search.statistics import t_quantile
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from harness.measure.search.fit import Crossing
 
     Numbers = NDArray[np.float64] | NDArray[np.int64]
-    Bounds = tuple[float, float]
-
+Bounds = tuple[float, float]
 ALPHA: Final = 0.05  # probability of a false "worse" anywhere, and the same for "better"
 MIN_BLOCKS: Final = 4  # blocks with data; fewer give no usable spread
 INF: Final = math.inf
@@ -51,10 +50,10 @@ Z95: Final = _NORMAL.inv_cdf(0.975)
 class Change(StrEnum):
     """The verdict on B, compared with A."""
 
-    worse = "worse"
-    better = "better"
-    no_difference_shown = "no_difference_shown"
-    inconclusive = "inconclusive"
+    worse = "worse"  # shown
+    better = "better"  # shown
+    no_difference_shown = "no_difference_shown"  # neither; shown not to be worse beyond a tolerance
+    inconclusive = "inconclusive"  # none of these is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +77,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The result for one pair."""
+    """The difference of a figure between two runs or settings, A and B."""
 
-    metric: str
-    users: int
-    a: float
-    b: float
+    metric: str  # ttft_p95, ..., or knee
+    users: int  # the level; 0: the whole run, or each one's own level
+    a: float  # the figure of A
+    b: float  # the figure of B
     change: float  # B / A - 1; for a share B - A
     ci95: Bounds  # of `change`
-    verdict: Change
+    verdict: Change  # worse, better, no_difference_shown or inconclusive
     beyond: bool  # shown to be worse by more than the tolerance
     needs_times: float | None  # inconclusive: factor of requests that would probably decide
 
@@ -108,6 +107,20 @@ class Comparison:
             return EXIT_SLO_MISSED
         known = [np.isfinite(d.ci95).all() for d in self.differences if d.metric != ERROR_SHARE]
         return EXIT_OK if any(known) else EXIT_INCONCLUSIVE
+
+
+@dataclass(slots=True)
+class Setting:
+    """What `vary` sets, and what was measured with it."""
+
+    name: str
+    server: tuple[str, ...] = ()  # arguments of the server
+    client: tuple[str, ...] = ()  # arguments of the inner command
+    runs: dict[str, int] = field(default_factory=dict)  # run folder: exit code
+    starts_s: list[float] = field(default_factory=list)  # of its servers, until they were ready
+    flags: dict[str, Any] = field(default_factory=dict)  # of its server, other than the defaults
+    failure: str = ""  # why its server did not start
+    figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
 
 
 def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | None = None) -> Side:
@@ -171,6 +184,64 @@ def knee_side(cross: Crossing) -> Side:
     apart = KNEE_POSITION_SD * (above - below)
     down, up = (math.hypot(max(x, 0) / Z95, apart) for x in (point - lo, hi - point))
     return Side(cross.users, point, lambda z: (point - z * down, point + z * up))
+
+
+def mean_side(metric: str, sides: Sequence[Side]) -> Side:
+    """Repeated measurements of one figure as one: the mean of their points.
+
+    Its standard error is what the runs show of themselves, or what they differ by if that is more.
+    Two runs are too few for Student's t of their spread: nothing could ever be shown.
+    """
+    points = [side.point for side in sides]
+    if len(points) == 1 or not np.isfinite(points).all():  # a knee above all levels of one run
+        ends = [side.bounds(Z95) for side in sides]
+        low, high = min(lo for lo, _ in ends), max(hi for _, hi in ends)
+        return sides[0] if len(sides) == 1 else replace(sides[0], bounds=lambda _: (low, high))
+    point, spread = float(np.mean(points)), float(np.std(points)) / math.sqrt(len(points) - 1)
+
+    def bounds(z: float) -> Bounds:
+        off = np.abs(np.array([side.bounds(z) for side in sides]) - np.array(points)[:, None])
+        down, up = np.maximum(np.hypot.reduce(off) / len(points), z * spread).tolist()
+        return point - down, point + up
+
+    return Side(in_unit(metric, point), point, bounds)
+
+
+def in_unit(metric: str, point: float) -> float:
+    """The figure, as in result.json, that has this point."""
+    if metric == ERROR_SHARE:
+        return point
+    return math.exp(point) / (1 if metric in MORE_IS_BETTER else 1e6)
+
+
+def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tuple[str, list[str]]:
+    """The best setting, and those that it is not shown to be better than.
+
+    By its knee; of given levels by tokens per second, among those with which no SLO is shown to be
+    missed, if there are any.
+    """
+    known = [one for one in settings if one.figures]
+    searched = all(KNEE in one.figures for one in known)
+    metric = KNEE if searched else MORE_IS_BETTER[1]
+    met = [one for one in known if EXIT_SLO_MISSED not in one.runs.values()]
+    able = known if searched or not met else met
+    best = max(able, key=lambda one: one.figures[metric][0]).name if able else ""
+    shown = {c.a if c.b == best else c.b for c in pairs for d in c.differences
+             if d.metric == metric and best in (c.a, c.b)
+             and d.verdict is (Change.better if best == c.b else Change.worse)}  # fmt: skip
+    return best, [one.name for one in able if one.name not in {best, *shown}]
+
+
+def knee_text(users: float) -> str:
+    """A knee, or an end of its interval, in whole users."""
+    return "above all levels" if math.isinf(users) else f"{math.floor(users):,}"
+
+
+def exit_code(settings: Sequence[Setting]) -> int:
+    """0 if each has a result, also a missed SLO; else what kept one from it, else 6."""
+    each = [list(one.runs.values()) or [ServerUnreachable.exit_code] for one in settings]
+    codes = [EXIT_OK if {EXIT_OK, EXIT_SLO_MISSED} & {*of} else of[0] for of in each]
+    return next((c for c in codes if c not in {EXIT_OK, EXIT_INCONCLUSIVE}), max(codes))
 
 
 def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple[Difference, ...]:
