@@ -5,6 +5,7 @@ records.<worker>.msgpack  append-only, one frame per ended request
 levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended, and the client's own health
 requests.parquet result.json levels.csv report.html report.md   written at the end
+concurrency_sweep.csv batching.json batching_benchmark.md   of a sweep, of its batches
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ ENDED: Final = "ended.json"
 RESULT: Final = "result.json"
 PARQUET: Final = "requests.parquet"
 LEVELS_CSV: Final = "levels.csv"
+SWEEP_CSV: Final = "concurrency_sweep.csv"
+BATCHING: Final = "batching.json"
+BATCHING_MD: Final = "batching_benchmark.md"
 REPORT_HTML: Final = "report.html"
 REPORT_MD: Final = "report.md"
 

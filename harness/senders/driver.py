@@ -55,6 +55,7 @@ class Driver:
         self.worker = worker
         self.issued = 0  # requests begun
         self.users = 0
+        self._here = self._batch_end = 0  # users that have not left; `issued` at their batch's end
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
@@ -77,18 +78,26 @@ class Driver:
         return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
 
     def new_user(self) -> int:
-        """A number for a user, unique in this process."""
+        """A number for a user, unique in this process. One that finds nobody begins a batch."""
+        if not self._here:
+            self._batch_end = self.issued + self.options.batch
+        self._here += 1
         self.users += 1
         return self.users - 1
+
+    def user_left(self) -> None:
+        """The opposite of `new_user`."""
+        self._here -= 1
 
     def stagger_s(self, user: int) -> float:
         """How long a new user waits before its first request.
 
         Locust starts a second's users at once; without this they would stay in lockstep and each
         level would begin with a wave. Spread over about one service time they come as they will,
-        and never so many at once that starting them keeps this process from its reads.
+        and never so many at once that starting them keeps this process from its reads. A batch
+        begins as a wave.
         """
-        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S)
+        window = 0 if self.options.batch else min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S)
         drawn = window * seeded_random(self.options.seed, "stagger", self.worker, user).random()
         now = time.monotonic()
         self._next_start_s = max(self._next_start_s, now) + START_S
@@ -96,11 +105,15 @@ class Driver:
 
     def next_spec(self) -> RequestSpec | None:
         """What the next request asks for; None when the run's requests are all begun."""
-        quota = self.options.quota(self.worker)
-        if 0 <= quota <= self.issued:
+        o, number = self.options, self.issued
+        quota = self._batch_end if o.batch else o.quota(self.worker)
+        if 0 <= quota <= number:
             return None
-        o = self.options
-        return plan(o.workload, o.seed, self.worker, self.issued, o.calibration, run_id=o.run_id)
+        # Every batch has the same lengths, so that their times may be compared, and its own words.
+        alike = number % o.batch if o.batch else number
+        return plan(
+            o.workload, o.seed, self.worker, number, o.calibration, run_id=o.run_id, alike=alike
+        )
 
     def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""

@@ -73,10 +73,8 @@ HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
 HARD_FAIL_MIN_FAILURES: Final = 3
 HARD_FAILED: Final = "more than half of the requests failed"
-FIXED_LENGTH: Final = (
-    StopRule.time,
-    StopRule.requests,
-)  # ends that nothing about latencies can change
+# ends that nothing about latencies can change
+FIXED_LENGTH: Final = (StopRule.time, StopRule.requests, StopRule.batch)
 
 
 def _min_lifetimes(hold: Hold) -> int:
@@ -154,22 +152,26 @@ class KneeController:
         # A drained level is drained at both ends: `opens` before its first repeat, `closes` when
         # the next level begins.
         closes = self._emptied.get(last) == len(self.levels) - 1
-        opens = action.users not in self._emptied and should_drain(
-            action, self._life_ns, self.server
+        batch = action.stop == StopRule.batch
+        opens = batch or (
+            action.users not in self._emptied and should_drain(action, self._life_ns, self.server)
         )
         if self._drains and (opens or closes):
             self.now.drain = Drain(now_ns, self._slow())
             self._emptied |= {action.users: len(self.levels)} if opens else {}
 
     def _drain(self, now: CurrentLevel, drain: Drain, now_ns: int, running_users: int) -> None:
-        empty = drain.over(now_ns, running_users, self.server)
+        batch = now.hold.stop == StopRule.batch  # every answer is here: only the users must go
+        empty = not running_users if batch else drain.over(now_ns, running_users, self.server)
         # A server that never becomes empty has other clients, so later levels do not try again.
-        self._drains = empty or not drain.late(now_ns)
+        self._drains = batch or empty or not drain.late(now_ns)
         if empty or not self._drains:
             now.drain, now.loaded_ns = None, now_ns
 
     def _observe(self, now: CurrentLevel, now_ns: int, running_users: int) -> None:
         horizon = self.horizon_ns
+        if now.hold.stop == StopRule.batch and now.settled_ns < 0:
+            now.ramped_ns = now.settled_ns = now.loaded_ns  # it has no warm-up
         # Before the level has settled only the last ten seconds matter, for the hard-failure check.
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
         failing = self._hard_fail(now, since, horizon)
@@ -275,6 +277,10 @@ class KneeController:
             sent = sent[sent >= now.settled_ns][: hold.max_requests]
             if len(sent) == hold.max_requests:  # exactly that many requests
                 end_ns = int(sent[-1])
+        elif hold.stop == StopRule.batch and ended >= hold.max_requests:
+            batch = self.records.table(now.settled_ns, horizon).table
+            now.ramped_ns = now.settled_ns = int(batch.sent_ns.min())
+            end_ns = int(batch.done_ns.max())
         if end_ns >= 0:
             self._put_off(self._window(now, end_ns, now_ns))
             self._advance(now_ns)
@@ -356,6 +362,8 @@ class KneeController:
             return
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)
+            if now.hold.stop == StopRule.batch:
+                return  # cut off in the middle it is none; its requests are in the folder
             if now.hold.stop in FIXED_LENGTH:
                 self._put_off(window)
                 return

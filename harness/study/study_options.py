@@ -122,7 +122,7 @@ class KneeOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Hold each of `users` in turn. Exactly one of `duration_ns` and `requests` is set."""
+    """Hold each of `users` in turn. Exactly one of `duration_ns`, `requests`, `batch` is set."""
 
     target: TargetOptions
     load: LoadOptions
@@ -131,6 +131,8 @@ class RunOptions:
     command: str = "run"  # or sweep
     duration_ns: int | None = None
     requests: int | None = None
+    batch: int | None = None  # requests that are sent at each level and drained, then the next one
+    repeats: int = 1
     slos: tuple[Slo, ...] = ()
     max_errors: float = 0.01
     dry_run: bool = False
