@@ -47,12 +47,11 @@ def add_sweep(commands: Subparsers) -> None:
         level_list("--users"),
         "N,N,...",
         usage="%(prog)s (URL | --embedded) --users N,N,... [OPTION ...]",
-        help="hold several numbers of users in turn, or send them a batch, and compare",
+        help="hold several numbers of users in turn, or send each a batch of requests",
         description="Holds each level as `run` does, in the given order, and writes "
-        "concurrency_sweep.csv: where throughput levels off and where latency blows up. With "
-        "--batch, sends so many requests at each level and waits for the last answer, and the "
-        "same one at a time, and writes batching.json and batching_benchmark.md. "
-        "--embedded measures a simulated vLLM in place of a server.",
+        "concurrency_sweep.csv. With --batch, sends so many requests at each level, and once one "
+        "at a time, waits for the last answer, and writes batching.json and "
+        "batching_benchmark.md. --embedded measures a simulated vLLM in place of a server.",
         epilog=examples(
             "vllm-harness sweep --embedded --users 1,2,4,8,16 --duration 10s",
             "vllm-harness sweep http://127.0.0.1:8000 --users 1,8,64 --duration 1m",
@@ -74,9 +73,9 @@ def _add(commands: Subparsers, name: str, users: Users, metavar: str, **texts: A
     )
     declare(either, [number_option("--requests", "instead of a duration", example=500)])
     if name == SWEEP:
-        batch = "requests at each level, sent at once and drained to the last answer"
+        batch = "instead: a batch of so many requests, to its last answer"
         declare(either, [number_option("--batch", batch, example=64)])
-        turns = "go through all levels so many times; default: 3 with --batch, else 1"
+        turns = "times to go through the levels; default: 3 with --batch, else 1"
         declare(parser, [number_option("--repeats", turns, example=3)])
     plain.load_and_objectives(parser)
     plain.output(parser)

@@ -75,11 +75,6 @@ class StreamingUser(User):
             self.number = self.driver.new_user()
             gevent.sleep(self.driver.stagger_s(self.number))
 
-    def on_stop(self) -> None:
-        """Make room: the last one to leave ends a batch."""
-        if self.number >= 0 and self.driver is not None:
-            self.driver.user_left()
-
     def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Exchange:
         """Send one request and wait for its end; without a prompt, the workload's next.
 

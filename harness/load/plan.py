@@ -88,16 +88,13 @@ def plan(
     calibration: Calibration = UNCALIBRATED,
     *,
     run_id: str = "",
-    alike: int | None = None,
 ) -> RequestSpec:
     """Plan request `number` of worker `worker`: a pure function of its arguments.
 
     Lengths depend on the seed alone. `run_id` changes the words: if the same prompts were sent to
-    the same server again, its prefix cache would make the second run look faster. `alike`: the
-    request that it has its lengths from, if it is not its own.
+    the same server again, its prefix cache would make the second run look faster.
     """
-    like = number if alike is None else alike
-    prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, like)
+    prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, number)
     draws = HashedDraws(f"{run_id}/{seed}/{worker}/{number}")
     if workload.token_ids:
         ids = prompt_ids(prompt_tokens, draws)

@@ -70,9 +70,8 @@ def window_summary(
     sent = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     out["output_tokens_per_s"] = round(tokens.arrived.tokens / seconds, 3)
     done = ended & (table.outcome == OK)
-    prompts = table.prompt_tokens[done]  # -1: the server did not count
-    known = bool((prompts >= 0).all())
-    out["prompt_tokens_per_s"] = round(float(prompts.sum()) / seconds, 3) if known else None
+    prompts = table.prompt_tokens[done] / seconds  # below 0: the server did not count
+    out["prompt_tokens_per_s"] = None if (prompts < 0).any() else round(float(prompts.sum()), 3)
     out["requests_per_s"] = round(float(done.sum()) / seconds, 4)
     good = good_requests(table, slos)
     out["goodput_per_s"] = round(float((ended & good).sum()) / seconds, 4)

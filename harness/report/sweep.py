@@ -32,12 +32,6 @@ FIGURES: Final[dict[str, Callable[[Level], float]]] = {
     "gpu_util_pct": lambda level: level.gpu.util_pct_mean,
     "in_flight": lambda level: level.requests_per_s * level.e2e_ms.mean / 1e3,
 }
-IN_TABLE: Final = {
-    "concurrency": "At once", "concurrent_s": "Batch, s", "sequential_s": "One at a time, s",
-    "speedup": "Times as fast", "concurrent_qps": "Requests/s", "concurrent_tok_s": "Tokens/s",
-    "concurrent_output_tok_s": "Output tokens/s", "concurrent_p95_e2e_s": "p95 e2e, s",
-    "concurrent_in_flight": "In flight", "concurrent_failed": "Failed",
-}  # fmt: skip
 # What the GPU's utilization means, below each limit in %.
 GPU_USE: Final = {
     50: "mostly idle, from too few requests or a CPU that does not keep up",
@@ -46,6 +40,11 @@ GPU_USE: Final = {
     101: "hardly ever without a kernel, whether memory or arithmetic limits it",
 }
 NOT_COUNTED: Final = "the server counts no tokens: output tokens are events, tok_s is not known"
+WHAT_REPEATS_SHOW: Final = (
+    "Intervals are 95%, Student's t over the repeats, which took turns: wide, as a few repeats say "
+    "little of their own spread, and none for a single one. They show what varied within these "
+    "minutes, not between days, and nothing of rare events. Tokens/s is of prompt and output."
+)
 
 
 def _means(levels: Sequence[Level]) -> Row:
@@ -70,28 +69,23 @@ def findings(facts: ReportData) -> list[str]:
     rows, plateau, power = concurrency_rows(facts), facts.result.plateau, facts.result.power
     if len(rows) < 2 or plateau is None or power is None:  # noqa: PLR2004 - one shows no growth
         return []
-    last, at = rows[-1], next(row for row in rows if row["concurrency"] >= plateau.users)
-    told = f"Throughput levels off at {plateau.users:,} users, within 10% of its peak."
-    if at is last:
-        told = f"Throughput still grows at {plateau.users:,} users, the highest level."
-    told += f" The knee, where throughput over latency peaks, is at {power.users:,} users "
-    told += f"({power.ci95[0]:,} to {power.ci95[1]:,})."
-    steep = f"Up to {last['concurrency']:,} users p95 latency grows by less than throughput."
+    at = next(row for row in rows if row["concurrency"] >= plateau.users)
+    flat = "still grows" if at is rows[-1] else "levels off, within 10% of its peak,"
+    knee = f"{power.users:,} ({power.ci95[0]:,} to {power.ci95[1]:,})"
+    told = [f"Throughput {flat} at {plateau.users:,} users."]
+    told.append(f"The knee, where throughput over latency peaks, is at {knee} users.")
     for low, high in pairwise(rows):
         late, more = (high[x] / (low[x] or inf) for x in ("p95_e2e_s", "output_tok_s"))
         if late > more:
             sure = "" if high["p95_e2e_s_lo"] > low["p95_e2e_s_hi"] else " (intervals overlap)"
-            steep = (
-                f"Latency blows up from {low['concurrency']:,} to {high['concurrency']:,} users: "
-                f"p95 end-to-end latency times {format_number(late)}{sure} for tokens/s times "
-                f"{format_number(more)}."
-            )
+            where = f"from {low['concurrency']:,} to {high['concurrency']:,} users"
+            growth = f"times {format_number(late)}{sure} for tokens/s times {format_number(more)}"
+            told.append(f"Latency blows up {where}: p95 end-to-end latency {growth}.")
             break
-    use, gpu = at["gpu_util_pct"], []
-    if not isnan(use):
+    if not isnan(use := at["gpu_util_pct"]):
         means = next(text for limit, text in GPU_USE.items() if use < limit)
-        gpu = [f"GPU utilization at {at['concurrency']:,} users is {use:.0f}%: {means}."]
-    return [told, steep, *gpu]
+        told.append(f"GPU utilization at {at['concurrency']:,} users is {use:.0f}%: {means}.")
+    return told
 
 
 def batches(facts: ReportData) -> list[Row]:
@@ -124,14 +118,16 @@ def batches(facts: ReportData) -> list[Row]:
 
 def batch_table(facts: ReportData) -> list[tables.Row]:
     """The same for people."""
+    columns = {"Batch, s": "concurrent_s", "One at a time, s": "sequential_s"}
+    columns |= {"Times as fast": "speedup", "Requests/s": "concurrent_qps"}
+    columns |= {"Tokens/s": "concurrent_tok_s", "Of them output": "concurrent_output_tok_s"}
+    columns |= {"p95 e2e, s": "concurrent_p95_e2e_s", "In flight": "concurrent_in_flight"}
     return [
-        {name: _cell(row[x], row.get(f"{x}_ci95", ())) for x, name in IN_TABLE.items()}
+        {"At once": f"{row['concurrency']:,}"}
+        | {name: Quantity(row[x], *row.get(f"{x}_ci95", ())).cell for name, x in columns.items()}
+        | {"Failed": f"{row['concurrent_failed'] + row['sequential_failed']:,}"}
         for row in batches(facts)
     ]
-
-
-def _cell(value: float, interval: tuple[float, ...] = ()) -> str:
-    return f"{value:,}" if isinstance(value, int) else Quantity(value, *interval).cell
 
 
 def rules_of_thumb(facts: ReportData) -> list[str]:
@@ -139,34 +135,23 @@ def rules_of_thumb(facts: ReportData) -> list[str]:
     if not (rows := batches(facts)):
         return []
     most = PLATEAU * max(row["concurrent_output_tok_s"] for row in rows)
-    row = next(row for row in rows if row["concurrent_output_tok_s"] >= most)
+    row, last = next(row for row in rows if row["concurrent_output_tok_s"] >= most), rows[-1]
     took, before = (format_number(row[f"{x}_s"]) for x in ("concurrent", "sequential"))
-    told = (
-        f"Send {row['concurrency']:,} at once: {row['n']:,} requests take {took} s in place of "
-        f"{before} s one at a time, {Quantity(row['speedup'], *row['speedup_ci95']).cell} times as "
-        "fast and within 10% of the most tokens/s.\n"
-        f"Of {rows[-1]['concurrency']:,}, {format_number(rows[-1]['concurrent_in_flight'])} were in "
-        "flight on average: fewer are left at the end, so a larger batch gains more."
-    )
+    faster = Quantity(row["speedup"], *row["speedup_ci95"]).cell
+    told = f"Send {row['concurrency']:,} at once: {row['n']:,} requests take {took} s in place of "
+    told += f"{before} s, {faster} times as fast and within 10% of the most tokens/s."
+    told += f"\nOf {last['concurrency']:,}, {format_number(last['concurrent_in_flight'])} were in "
+    told += "flight on average: fewer are left at the end, so a larger batch gains more."
     if rows[0]["concurrency"] == 1:
-        told += (
-            "\n1 at once is one at a time again, and was "
-            f"{format_number(rows[0]['speedup'])} times as fast: ignore differences like that."
-        )
+        again = format_number(rows[0]["speedup"])
+        told += f"\n1 at once repeats one at a time and was {again} times as fast: that is noise."
     return told.splitlines()
 
 
 def batching_benchmark(facts: ReportData) -> str:
     """batching_benchmark.md."""
-    rows = batches(facts)
-    n, simulated = min(row["repeats"] for row in rows), facts.result.target.label
-    note = (
-        f"Intervals are 95%, Student's t over {n} repeats that took turns: wide, because a few "
-        "repeats say little of their own spread. They show what varied within these minutes, not "
-        "between days, and nothing of rare events."
-    )
+    simulated, n = facts.result.target.label, batches(facts)[0]["n"]
     rules = [f"- {escape_markdown(text)}" for text in rules_of_thumb(facts) + findings(facts)]
-    lines = [f"# {rows[0]['n']:,} requests as one batch{f' ({simulated})' * bool(simulated)}", ""]
-    lines += [*tables.markdown(batch_table(facts)), "", "Tokens/s counts prompt and output tokens."]
-    lines += ["", "## Rules of thumb", "", *rules, "", "## What the repeats show", ""]
-    return "\n".join([*lines, note if n > 1 else "One repeat shows no spread; try 3.", ""])
+    lines = [f"# {n:,} requests as one batch{f' ({simulated})' * bool(simulated)}", ""]
+    lines += [*tables.markdown(batch_table(facts)), "", "## Rules of thumb", "", *rules, ""]
+    return "\n".join([*lines, "## What the repeats show", "", WHAT_REPEATS_SHOW, ""])

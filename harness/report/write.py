@@ -115,6 +115,8 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         waterfall=waterfall_chart(facts),
         split=tables.ttft_split(facts),
         buckets=tables.ttft_buckets(facts),
+        batches=sweep.batch_table(facts),
+        repeats=sweep.WHAT_REPEATS_SHOW,
         split_words=tables.ttft_split_note(facts),
         traced=tables.ttft_traced(facts),
         timeline=timeline_chart(facts),

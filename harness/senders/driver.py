@@ -55,7 +55,7 @@ class Driver:
         self.worker = worker
         self.issued = 0  # requests begun
         self.users = 0
-        self._here = self._batch_end = 0  # users that have not left; `issued` at their batch's end
+        self._done = self._batch_end = 0  # users without a request left; `issued` at a batch's end
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
@@ -78,26 +78,20 @@ class Driver:
         return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
 
     def new_user(self) -> int:
-        """A number for a user, unique in this process. One that finds nobody begins a batch."""
-        if not self._here:
+        """A number for a user, unique in this process. After all others are done, a new batch."""
+        if self._done == self.users:
             self._batch_end = self.issued + self.options.batch
-        self._here += 1
         self.users += 1
         return self.users - 1
-
-    def user_left(self) -> None:
-        """The opposite of `new_user`."""
-        self._here -= 1
 
     def stagger_s(self, user: int) -> float:
         """How long a new user waits before its first request.
 
         Locust starts a second's users at once; without this they would stay in lockstep and each
         level would begin with a wave. Spread over about one service time they come as they will,
-        and never so many at once that starting them keeps this process from its reads. A batch
-        begins as a wave.
+        and never so many at once that starting them keeps this process from its reads.
         """
-        window = 0 if self.options.batch else min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S)
+        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) * (not self.options.batch)
         drawn = window * seeded_random(self.options.seed, "stagger", self.worker, user).random()
         now = time.monotonic()
         self._next_start_s = max(self._next_start_s, now) + START_S
@@ -105,15 +99,16 @@ class Driver:
 
     def next_spec(self) -> RequestSpec | None:
         """What the next request asks for; None when the run's requests are all begun."""
-        o, number = self.options, self.issued
+        o, number, words = self.options, self.issued, self.options.run_id
         quota = self._batch_end if o.batch else o.quota(self.worker)
         if 0 <= quota <= number:
+            self._done += 1
             return None
-        # Every batch has the same lengths, so that their times may be compared, and its own words.
-        alike = number % o.batch if o.batch else number
-        return plan(
-            o.workload, o.seed, self.worker, number, o.calibration, run_id=o.run_id, alike=alike
-        )
+        if (
+            o.batch
+        ):  # every batch has the same lengths, so that times may be compared, and new words
+            words, number = f"{words}/{number // o.batch}", number % o.batch
+        return plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
 
     def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""
