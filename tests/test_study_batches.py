@@ -252,6 +252,7 @@ def test_users_of_a_batch_share_its_requests() -> None:
             if spec is not None:
                 sent.append(spec)
                 driver.issued += 1
+        driver.here -= users
         return sent
 
     one, three = batch(1), batch(3)

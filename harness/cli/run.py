@@ -55,7 +55,6 @@ def add_sweep(commands: Subparsers) -> None:
         epilog=examples(
             "vllm-harness sweep --embedded --users 1,2,4,8,16 --duration 10s",
             "vllm-harness sweep http://127.0.0.1:8000 --users 1,8,64 --duration 1m",
-            "vllm-harness sweep http://127.0.0.1:8000 --users 4,8 --requests 200 --json -",
             "vllm-harness sweep http://127.0.0.1:8000 --users 1,4,8,16 --batch 64 --repeats 3",
         ),
     )

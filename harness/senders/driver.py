@@ -55,7 +55,7 @@ class Driver:
         self.worker = worker
         self.issued = 0  # requests begun
         self.users = 0
-        self._done = self._batch_end = 0  # users without a request left; `issued` at a batch's end
+        self.here = self._batch_end = 0  # users that have not left; `issued` at their batch's end
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
@@ -78,9 +78,10 @@ class Driver:
         return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
 
     def new_user(self) -> int:
-        """A number for a user, unique in this process. After all others are done, a new batch."""
-        if self._done == self.users:
+        """A number for a user, unique in this process. One that finds nobody begins a batch."""
+        if not self.here:
             self._batch_end = self.issued + self.options.batch
+        self.here += 1
         self.users += 1
         return self.users - 1
 
@@ -102,7 +103,6 @@ class Driver:
         o, number, words = self.options, self.issued, self.options.run_id
         quota = self._batch_end if o.batch else o.quota(self.worker)
         if 0 <= quota <= number:
-            self._done += 1
             return None
         if (
             o.batch

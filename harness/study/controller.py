@@ -152,41 +152,38 @@ class KneeController:
         # A drained level is drained at both ends: `opens` before its first repeat, `closes` when
         # the next level begins.
         closes = self._emptied.get(last) == len(self.levels) - 1
-        batch = action.stop == StopRule.batch
-        opens = batch or (
-            action.users not in self._emptied and should_drain(action, self._life_ns, self.server)
+        opens = action.users not in self._emptied and should_drain(
+            action, self._life_ns, self.server
         )
         if self._drains and (opens or closes):
-            self.now.drain = Drain(now_ns, self._slow())
-            self._emptied |= {action.users: len(self.levels)} if opens else {}
+            batch = action.stop == StopRule.batch
+            self.now.drain = Drain(now_ns, self._slow(), batch)
+            self._emptied |= {action.users: len(self.levels)} if opens and not batch else {}
 
     def _drain(self, now: CurrentLevel, drain: Drain, now_ns: int, running_users: int) -> None:
-        batch = now.hold.stop == StopRule.batch  # every answer is here: only the users must go
-        empty = not running_users if batch else drain.over(now_ns, running_users, self.server)
+        empty = drain.over(now_ns, running_users, self.server)
         # A server that never becomes empty has other clients, so later levels do not try again.
-        self._drains = batch or empty or not drain.late(now_ns)
+        self._drains = empty or not drain.late(now_ns)
         if empty or not self._drains:
             now.drain, now.loaded_ns = None, now_ns
+            if drain.batch:  # it has no warm-up
+                now.ramped_ns = now.settled_ns = now_ns
 
     def _observe(self, now: CurrentLevel, now_ns: int, running_users: int) -> None:
         horizon = self.horizon_ns
-        if now.hold.stop == StopRule.batch and now.settled_ns < 0:
-            now.ramped_ns = now.settled_ns = now.loaded_ns  # it has no warm-up
         # Before the level has settled only the last ten seconds matter, for the hard-failure check.
         since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
         failing = self._hard_fail(now, since, horizon)
         if now.settled_ns >= 0 and not failing and now.hold.stop in FIXED_LENGTH:
             self._hold(now, now_ns, horizon)
             return
-        # Evaluating a level reads all of its tokens, which costs more the longer it lasts, so the
-        # evaluations of a settled level are spaced out.
-        looks = (
-            now.settled_ns < 0 or horizon >= now.next_look_ns or self._spent(now, now_ns, horizon)
-        )
-        if not (failing or looks):
-            return
         if failing:
             self._hard_failed(now, now_ns, horizon)
+            return
+        # Evaluating a level reads all of its tokens, which costs more the longer it lasts, so the
+        # evaluations of a settled level are spaced out.
+        due = now.settled_ns < 0 or horizon >= now.next_look_ns
+        if not (due or self._spent(now, now_ns, horizon)):
             return
         if now.settled_ns >= 0:
             self._measure(now, self.records.table(since, horizon), now_ns, horizon)
@@ -200,8 +197,7 @@ class KneeController:
     ) -> None:
         busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         waited = horizon - now.loaded_ns
-        # A long queue at the server can keep users from being busy, so waiting long enough is
-        # enough.
+        # A long queue at the server can keep users from being busy, so a long wait is enough.
         there = running_users == now.hold.users
         if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
             now.ramped_ns = horizon
@@ -220,8 +216,7 @@ class KneeController:
         hold = now.hold
         before = self.levels[-1].window.users if self.levels else 0
         drained = now.loaded_ns > now.began_ns
-        # After a drain the server starts empty, so the load has changed a lot even at similar
-        # users.
+        # After a drain the server starts empty, so the load has changed a lot.
         nearby = not drained and abs(before - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
         return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
 
@@ -261,7 +256,6 @@ class KneeController:
         """Hold a given level: its length is fixed, so no token is read while it lasts."""
         hold, length = now.hold, horizon - now.settled_ns
         ended, bad = self.records.ended(now.settled_ns, horizon)
-        # Little's law: users = throughput * lifetime.
         self._life_ns = hold.users * length / ended if ended else length  # Little's law
         too_many = judge_share(ended, bad, self.plan.max_errors, self.plan.level_alpha)
         if bad > self._hard_share * ended and too_many == Decision.failed:
@@ -356,14 +350,12 @@ class KneeController:
         self.on_level(level)
 
     def close(self, now_ns: int) -> None:
-        """End the run; a level that was being measured is kept as it is."""
+        """End the run; a level that was being measured is kept as it is, unless it is a batch."""
         now, self.now = self.now, None
-        if now is None or self.result is not None:
+        if now is None or self.result is not None or now.hold.stop == StopRule.batch:
             return
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)
-            if now.hold.stop == StopRule.batch:
-                return  # cut off in the middle it is none; its requests are in the folder
             if now.hold.stop in FIXED_LENGTH:
                 self._put_off(window)
                 return
