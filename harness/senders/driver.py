@@ -85,6 +85,11 @@ class Driver:
         self.users += 1
         return self.users - 1
 
+    @property
+    def batch_sent(self) -> bool:
+        """Whether users wait for the end of their batch."""
+        return bool(self.options.batch) and self.issued >= self._batch_end
+
     def stagger_s(self, user: int) -> float:
         """How long a new user waits before its first request.
 
@@ -101,8 +106,7 @@ class Driver:
     def next_spec(self) -> RequestSpec | None:
         """What the next request asks for; None when the run's requests are all begun."""
         o, number, words = self.options, self.issued, self.options.run_id
-        quota = self._batch_end if o.batch else o.quota(self.worker)
-        if 0 <= quota <= number:
+        if self.batch_sent or 0 <= o.quota(self.worker) <= number:
             return None
         if (
             o.batch
