@@ -147,7 +147,7 @@ def test_known_batches(tmp_path: Path) -> None:
             assert row[f"{name}_qps"] == pytest.approx(rate, abs=1e-3)
             assert row[f"{name}_output_tok_s"] == pytest.approx(rate * OUTPUT, rel=1e-4)
             assert row[f"{name}_tok_s"] == pytest.approx(rate * (PROMPT + OUTPUT), rel=1e-4)
-        assert row["speedup_ci95"] == pytest.approx([24 / first] * 2)
+        assert row["speedup"] == 24 / first
         slow = 2 if users == 16 else 1
         assert row["concurrent_p95_e2e_s"] == pytest.approx(1.25 * slow)
         assert row["concurrent_in_flight"] == pytest.approx(
@@ -167,7 +167,7 @@ def test_known_batches(tmp_path: Path) -> None:
     said = (tmp_path / "run" / names.BATCHING_MD).read_text()
     for sentence in (
         "# 24 requests as one batch\n",
-        "Send 8 at once: 24 requests take 3.75 s in place of 30.0 s, 8.00 (8.00 to 8.00) times as",
+        "Send 8 at once: 24 requests take 3.75 s in place of 30.0 s, 8.00 times as fast",
         "Of 16, 13.3 were in flight on average",
         "1 at once repeats one at a time and was 1.00 times as fast",
         "Throughput levels off, within 10% of its peak, at 8 users.",
@@ -188,7 +188,7 @@ def test_a_request_that_fails(tmp_path: Path) -> None:
     assert (row["sequential_failed"], row["concurrent_failed"]) == (0, 1)
     assert row["concurrent_qps"] == pytest.approx(23 / 6, abs=1e-4)
     assert row["concurrent_output_tok_s"] == pytest.approx(23 * OUTPUT / 6, abs=1e-3)
-    assert (row["speedup_ci95"], row["repeats"]) == ([None, None], 1)
+    assert (row["concurrent_s_ci95"], row["repeats"]) == ([None, None], 1)
 
 
 def test_most_requests_fail(tmp_path: Path) -> None:
@@ -252,7 +252,6 @@ def test_users_of_a_batch_share_its_requests() -> None:
             if spec is not None:
                 sent.append(spec)
                 driver.issued += 1
-        driver.here -= users
         return sent
 
     one, three = batch(1), batch(3)
@@ -302,8 +301,7 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
             for name in figures[0]:
                 want = fmean([figures[at][name], figures[3 + at][name]])
                 assert row[f"{side}_{name}"] == pytest.approx(want, rel=1e-4), name
-        ratios = [figures[i]["s"] / figures[i + place]["s"] for i in (0, 3)]
-        assert row["speedup"] == pytest.approx(fmean(ratios), rel=1e-6)
+        assert row["speedup"] == pytest.approx(row["sequential_s"] / row["concurrent_s"], abs=1e-4)
     kept = {name: (out / name).read_bytes() for name in (names.BATCHING, names.SWEEP_CSV)}
     assert harness("report", str(out)).returncode == 0
     assert {name: (out / name).read_bytes() for name in kept} == kept
@@ -333,6 +331,6 @@ def test_ctrl_c_in_a_batch(tmp_path: Path) -> None:
     assert {tuple(level["outcomes"].items()) for level in levels} == {(("ok", 8),)}
     assert [level["purpose"] for level in levels[:2]] == ["sequential", "batch"]
     (row,) = load_list(out / names.BATCHING)
-    assert row["repeats"] == len(levels) // 2
+    assert row["repeats"] == len(levels) // 2  # a last one at a time may be alone
     left = Counter(open_run(out).requests.outcome)
     assert left["ok"] + left["cancelled"] + left["open"] > 8 * len(levels)

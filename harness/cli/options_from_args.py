@@ -183,13 +183,12 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
         )
     return RunOptions(
         target=target_options(args),
-        load=load_options(args, "--users", max(users)),
+        load=replace(load_options(args, "--users", max(users)), batch=batch or 0),
         output=output_options(args, command),
         users=users,
         command=command,
         duration_ns=duration_ns if args.requests is None and not batch else None,
         requests=args.requests,
-        batch=batch,
         repeats=repeats or (3 if batch else 1),  # three: the fewest that show how much they vary
         slos=tuple(args.slo),
         max_errors=args.max_errors,

@@ -76,10 +76,6 @@ class StreamingUser(User):
             self.number = self.driver.new_user()
             gevent.sleep(self.driver.stagger_s(self.number))
 
-    def on_stop(self) -> None:
-        if self.driver is not None and self.number >= 0:
-            self.driver.here -= 1
-
     def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Exchange:
         """Send one request and wait for its end; without a prompt, the workload's next.
 

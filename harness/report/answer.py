@@ -183,8 +183,9 @@ def _held(facts: ReportData) -> Answer:
     # The headline is the verdict that decided.
     judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))
     verdicts = [slo_sentence(one, error) for one in judged]
-    figures = rules_of_thumb(facts) or [_figures(facts, level) for level in facts.used]
-    figures += findings(facts)
+    figures = rules_of_thumb(facts)
+    by_level = [] if figures else [_figures(facts, level) for level in facts.used]
+    figures += findings(facts) + by_level
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
     return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *triage_sentences(facts)])

@@ -12,7 +12,6 @@ from harness.measure.search.statistics import mean_interval
 from harness.measure.states import Decision, Purpose
 from harness.report import tables
 from harness.report.numbers import Quantity, escape_markdown, format_number
-from harness.report.report_data import as_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,8 +57,8 @@ def concurrency_rows(facts: ReportData) -> list[Row]:
     for levels in facts.by_users if facts.result.command == "sweep" else []:
         row = {"concurrency": levels[0].users, "measurements": len(levels), **_means(levels)}
         ends = [level.e2e_ms.p95_ci95 for level in levels]  # NaN: without an upper end
-        row["p95_e2e_s_lo"] = min(lo for lo, _ in ends) / 1e3
-        row["p95_e2e_s_hi"] = max(inf if isnan(hi) else hi for _, hi in ends) / 1e3
+        row["p95_e2e_s_lo"] = round(min(lo for lo, _ in ends) / 1e3, 6)
+        row["p95_e2e_s_hi"] = round(max(inf if isnan(hi) else hi for _, hi in ends) / 1e3, 6)
         rows.append(row | {"notes": NOT_COUNTED * isnan(row["tok_s"])})
     return rows
 
@@ -89,30 +88,21 @@ def findings(facts: ReportData) -> list[str]:
 
 
 def batches(facts: ReportData) -> list[Row]:
-    """Of batching.json: means over the repeats of which both batches are complete and valid."""
-    size = int(as_mapping(facts.config.get("drive")).get("batch") or 0)
-    repeats: list[dict[tuple[Purpose, int], Level]] = []
-    for level in facts.levels if size else ():
-        if level.purpose == Purpose.sequential:
-            repeats.append({})
-        if level.decision == Decision.held:
-            repeats[-1][level.purpose, level.users] = level
-    rows: list[Row] = []
-    alone = Purpose.sequential, 1
-    for key in sorted({key for one in repeats for key in one} - {alone}):
-        pairs = [(one[alone], one[key]) for one in repeats if alone in one and key in one]
-        if not pairs:
-            continue
-        sides = dict(zip(("sequential", "concurrent"), zip(*pairs, strict=True), strict=True))
+    """Of batching.json: means over the batches that are complete and valid."""
+    done = [level for level in facts.levels if level.decision == Decision.held]
+    rows, alone = [], [level for level in done if level.purpose == Purpose.sequential]
+    at_once = {level.users for level in done if level.purpose == Purpose.batch and alone}
+    for users in sorted(at_once):
+        batch = [one for one in done if (one.users, one.purpose) == (users, Purpose.batch)]
+        sides = {"sequential": alone, "concurrent": batch}
         means = {side: _means(levels) for side, levels in sides.items()}
-        row: Row = {"n": size, "concurrency": key[1]}
+        row: Row = {"n": sum(batch[0].outcomes.values()), "concurrency": users}
         for x in means["concurrent"]:
             row |= {f"{side}_{x}": of_side[x] for side, of_side in means.items()}
+        row["speedup"] = round(row["sequential_s"] / row["concurrent_s"], 4)
         for side, levels in sides.items():
             row[f"{side}_s_ci95"] = mean_interval([level.seconds for level in levels])
-        ratios = [one.seconds / other.seconds for one, other in pairs]
-        row |= {"speedup": fmean(ratios), "speedup_ci95": mean_interval(ratios)}
-        rows.append(row | {"repeats": len(pairs)})
+        rows.append(row | {"repeats": len(batch)})
     return rows
 
 
@@ -125,7 +115,7 @@ def batch_table(facts: ReportData) -> list[tables.Row]:
     return [
         {"At once": f"{row['concurrency']:,}"}
         | {name: Quantity(row[x], *row.get(f"{x}_ci95", ())).cell for name, x in columns.items()}
-        | {"Failed": f"{row['concurrent_failed'] + row['sequential_failed']:,}"}
+        | {"Failed": f"{row['concurrent_failed']:,}"}
         for row in batches(facts)
     ]
 
@@ -137,13 +127,12 @@ def rules_of_thumb(facts: ReportData) -> list[str]:
     most = PLATEAU * max(row["concurrent_output_tok_s"] for row in rows)
     row, last = next(row for row in rows if row["concurrent_output_tok_s"] >= most), rows[-1]
     took, before = (format_number(row[f"{x}_s"]) for x in ("concurrent", "sequential"))
-    faster = Quantity(row["speedup"], *row["speedup_ci95"]).cell
+    faster, again = (format_number(one["speedup"]) for one in (row, rows[0]))
     told = f"Send {row['concurrency']:,} at once: {row['n']:,} requests take {took} s in place of "
     told += f"{before} s, {faster} times as fast and within 10% of the most tokens/s."
     told += f"\nOf {last['concurrency']:,}, {format_number(last['concurrent_in_flight'])} were in "
     told += "flight on average: fewer are left at the end, so a larger batch gains more."
     if rows[0]["concurrency"] == 1:
-        again = format_number(rows[0]["speedup"])
         told += f"\n1 at once repeats one at a time and was {again} times as fast: that is noise."
     return told.splitlines()
 

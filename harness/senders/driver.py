@@ -55,7 +55,7 @@ class Driver:
         self.worker = worker
         self.issued = 0  # requests begun
         self.users = 0
-        self.here = self._batch_end = 0  # users that have not left; `issued` at their batch's end
+        self._batch_end = 0  # `issued` when all requests of this batch are begun
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
@@ -78,16 +78,15 @@ class Driver:
         return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
 
     def new_user(self) -> int:
-        """A number for a user, unique in this process. One that finds nobody begins a batch."""
-        if not self.here:
+        """A number for a user, unique in this process. The first after a batch begins the next."""
+        if self.batch_sent:
             self._batch_end = self.issued + self.options.batch
-        self.here += 1
         self.users += 1
         return self.users - 1
 
     @property
     def batch_sent(self) -> bool:
-        """Whether users wait for the end of their batch."""
+        """Whether users have nothing left to send, and wait for the end of their batch."""
         return bool(self.options.batch) and self.issued >= self._batch_end
 
     def stagger_s(self, user: int) -> float:

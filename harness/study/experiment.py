@@ -73,7 +73,6 @@ class Wanted:
     plan: SearchPlan
     most_users: int
     levels: int = 0  # that were given; 0: a search chooses them
-    batch: int = 0  # requests of each; 0: they are held
     plan_users: int | None = None  # as KneeOptions has them
     at_least: int | None = None
     baseline: str = ""
@@ -347,7 +346,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         idle_ns=limits.idle_ns,
         total_ns=limits.total_ns,
         processes=load.processes,
-        batch=wanted.batch,
+        batch=load.batch,
         request_ids=wanted.output.otlp_port is not None,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.measure.search.next_level import Done, Hold, SearchPlan
@@ -23,12 +24,11 @@ SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget
 
 def given(options: RunOptions) -> list[Hold]:
     """The levels in the order of the run. Repeats take turns, so that a drift meets all alike."""
-    length, n = options.duration_ns or 0, options.batch or options.requests or 0
-    purpose = Purpose.batch if options.batch else Purpose.hold
-    stop = StopRule.time if length else StopRule.batch if options.batch else StopRule.requests
-    once = [Hold(users, purpose, stop, length, n) for users in options.users]
-    if options.batch:
-        once.insert(0, Hold(1, Purpose.sequential, stop, length, n))
+    length, batch = options.duration_ns or 0, options.load.batch
+    stop = StopRule.time if length else StopRule.batch if batch else StopRule.requests
+    one = Hold(1, Purpose.sequential, stop, length, batch or options.requests or 0)
+    purpose = Purpose.batch if batch else Purpose.hold
+    once = [one] * bool(batch) + [replace(one, users=n, purpose=purpose) for n in options.users]
     return once * options.repeats
 
 
@@ -52,8 +52,6 @@ def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front)
         max_errors=options.max_errors,
         seed=options.load.seed,
     )
-    wanted = Wanted(
-        kind, options.target, options.load, options.output, plan, max(users), len(holds),
-        batch=options.batch or 0,
-    )  # fmt: skip
+    most, n_levels = max(users), len(holds)
+    wanted = Wanted(kind, options.target, options.load, options.output, plan, most, n_levels)
     return conduct(wanted, url, known, front, choose=in_turn(holds))

@@ -73,11 +73,10 @@ def t_quantile(p: float, df: float) -> float:
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95% interval of a mean over independent repeats; NaN twice for a single one."""
-    if len(values) < 2:  # noqa: PLR2004 - one has no spread
+    if (n := len(values)) == 1:
         return nan, nan
-    exact = {2: 12.706, 3: 4.303}  # where the series of `t_quantile` is not
-    t = exact.get(len(values)) or t_quantile(0.975, len(values) - 1)
-    half = t * stdev(values) / len(values) ** 0.5
+    t = {2: 12.706, 3: 4.303}.get(n) or t_quantile(0.975, n - 1)  # exact where the series is not
+    half = float(t * stdev(values) / n**0.5)
     return fmean(values) - half, fmean(values) + half
 
 
