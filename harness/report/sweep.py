@@ -81,6 +81,8 @@ def findings(facts: ReportData) -> list[str]:
             growth = f"times {format_number(late)}{sure} for tokens/s times {format_number(more)}"
             told.append(f"Latency blows up {where}: p95 end-to-end latency {growth}.")
             break
+    else:
+        told.append("At every step latency grows by less than throughput.")
     if not isnan(use := at["gpu_util_pct"]):
         means = next(text for limit, text in GPU_USE.items() if use < limit)
         told.append(f"GPU utilization at {at['concurrency']:,} users is {use:.0f}%: {means}.")
