@@ -18,7 +18,9 @@ from harness.report.sweep import GPU_USE, concurrency_rows, findings
 USERS = (1, 4, 8, 16)
 KNEE = "The knee, where throughput over latency peaks, is at 8 (4 to 16) users."
 FLAT = "Throughput levels off, within 10% of its peak, at 8 users."
-STEEP = "Latency blows up from 8 to 16 users: p95 end-to-end latency times "
+STEEP = "Latency blows up from 8 to 16 users: "
+OF = "times the p95 end-to-end latency"
+MORE = "for 1.05 times the tokens/s."
 LESS = "At every step latency grows by less than throughput."
 USE = "GPU utilization at 8 users is "
 
@@ -54,14 +56,14 @@ GROWS = (100.0, 390.0, 760.0, 800.0)
     ("facts", "want"),
     [
         # 1.9 times the latency for 800 / 760 times the tokens
-        (sweep(GROWS, (500, 520, 560, 1064)), [f"{STEEP}1.90 for tokens/s times 1.05."]),
+        (sweep(GROWS, (500, 520, 560, 1064)), [f"{STEEP}1.90 {OF} {MORE}"]),
         # 560 + 50% is above 1,064 - 50%
         (
             sweep(GROWS, (500, 520, 560, 1064), 0.5),
-            [f"{STEEP}1.90 (intervals overlap) for tokens/s times 1.05."],
+            [f"{STEEP}1.90 {OF} (intervals overlap) {MORE}"],
         ),
         # requests fail with sixteen users: no p95
-        (sweep(GROWS, (500, 520, 560, inf)), [f"{STEEP}inf for tokens/s times 1.05."]),
+        (sweep(GROWS, (500, 520, 560, inf)), [f"{STEEP}inf {OF} {MORE}"]),
         (sweep(GROWS, (500, 520, 560, 580)), [LESS]),
         (sweep(GROWS, (500, 520, 560, 580), use=30.4), [LESS, f"{USE}30%: {GPU_USE[50]}."]),
         (sweep(GROWS, (500, 520, 560, 580), use=50), [LESS, f"{USE}50%: {GPU_USE[80]}."]),

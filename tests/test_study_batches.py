@@ -25,6 +25,7 @@ from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Hold, SearchPlan
 from harness.measure.search.statistics import mean_interval
+from harness.measure.slo import Slo
 from harness.measure.states import Purpose, StopRule
 from harness.report.write import write_reports
 from harness.runfolder import names
@@ -87,11 +88,14 @@ class Slots:
         return min(self.users, len(self.all) - self.told)
 
 
-def sweep(path: Path, server: Slots, users: tuple[int, ...], took_ns: tuple[int, ...]) -> str:
+def sweep(
+    path: Path, server: Slots, users: tuple[int, ...], took_ns: tuple[int, ...], slo: str = ""
+) -> str:
     """A sweep of batches to its run folder and reports; how it ended. A repeat for each time."""
+    slos = [slo] if slo else []
     once = [(Purpose.sequential, 1), *((Purpose.batch, n) for n in users)]
     holds = [Hold(n, why, StopRule.batch, 0, BATCH) for why, n in once] * len(took_ns)
-    plan = SearchPlan((), max_users=max(users))
+    plan = SearchPlan(tuple(map(Slo.parse, slos)), max_users=max(users))
     controller = KneeController(plan, server.ledger, choose=in_turn(holds))
     now_ns, target = T0, 0
     while True:
@@ -104,7 +108,7 @@ def sweep(path: Path, server: Slots, users: tuple[int, ...], took_ns: tuple[int,
             server.begin(now_ns, target, took_ns[len(controller.levels) // len(once)])
     assert controller.result is not None
     folder = RunFolder.create(path)
-    config = {"kind": "sweep", "plan": {**asdict(plan), "slos": []}, "drive": {"batch": BATCH}}
+    config = {"kind": "sweep", "plan": {**asdict(plan), "slos": slos}, "drive": {"batch": BATCH}}
     folder.write_json(names.RUN, run_info(config, seeds={}, server={"model": "m"}))
     writer = RecordWriter(folder, 0)
     writer.put(server.all)
@@ -167,11 +171,11 @@ def test_known_batches(tmp_path: Path) -> None:
     said = (tmp_path / "run" / names.BATCHING_MD).read_text()
     for sentence in (
         "# 24 requests as one batch\n",
-        "Send 8 at once: 24 requests take 3.75 s in place of 30.0 s, 8.00 times as fast",
+        "Send 8 at once: 24 requests take 3.75 s in place of 30.0 s one at a time (8.00 times as",
         "Of 16, 13.3 were in flight on average",
         "1 at once repeats one at a time and was 1.00 times as fast",
         "Throughput levels off, within 10% of its peak, at 8 users.",
-        "Latency blows up from 8 to 16 users: p95 end-to-end latency times 2.00",
+        "Latency blows up from 8 to 16 users: 2.00 times the p95 end-to-end latency",
         "Student's t over the repeats",
     ):
         assert sentence in said
@@ -198,6 +202,19 @@ def test_most_requests_fail(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "run" / names.BATCHING).read_text())
     assert [(row["concurrency"], row["concurrent_s"]) for row in rows] == [(4, 6)]
     assert len(server.all) == 3 * BATCH
+
+
+def test_an_slo_on_batches(tmp_path: Path) -> None:
+    """Each batch is judged as a level: every request takes a second at least."""
+    path = tmp_path / "run"
+    assert sweep(path, Slots(), (4, 16), (SECOND,), "e2e_p95=900ms") == "missed"
+    judged = [level["slos"][0] for level in load(path / names.RESULT)["levels"]]
+    assert [(one["users"], one["n_over"], one["n"]) for one in judged] == [
+        (1, 24, 24), (4, 24, 24), (16, 24, 24),
+    ]  # fmt: skip
+    assert judged[0]["verdict"] == "missed"
+    assert "e2e_p95=900ms missed at 1 concurrent request" in (path / "report.md").read_text()
+    assert [row["concurrency"] for row in load_list(path / names.BATCHING)] == [4, 16]
 
 
 def test_a_server_that_counts_no_tokens(tmp_path: Path) -> None:

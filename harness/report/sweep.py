@@ -78,8 +78,9 @@ def findings(facts: ReportData) -> list[str]:
         if late > more:
             sure = "" if high["p95_e2e_s_lo"] > low["p95_e2e_s_hi"] else " (intervals overlap)"
             where = f"from {low['concurrency']:,} to {high['concurrency']:,} users"
-            growth = f"times {format_number(late)}{sure} for tokens/s times {format_number(more)}"
-            told.append(f"Latency blows up {where}: p95 end-to-end latency {growth}.")
+            growth = f"{format_number(late)} times the p95 end-to-end latency{sure}"
+            gain = f"{format_number(more)} times the tokens/s"
+            told.append(f"Latency blows up {where}: {growth} for {gain}.")
             break
     else:
         told.append("At every step latency grows by less than throughput.")
@@ -131,7 +132,7 @@ def rules_of_thumb(facts: ReportData) -> list[str]:
     took, before = (format_number(row[f"{x}_s"]) for x in ("concurrent", "sequential"))
     faster, again = (format_number(one["speedup"]) for one in (row, rows[0]))
     told = f"Send {row['concurrency']:,} at once: {row['n']:,} requests take {took} s in place of "
-    told += f"{before} s, {faster} times as fast and within 10% of the most tokens/s."
+    told += f"{before} s one at a time ({faster} times as fast, within 10% of the most tokens/s)."
     told += f"\nOf {last['concurrency']:,}, {format_number(last['concurrent_in_flight'])} were in "
     told += "flight on average: fewer are left at the end, so a larger batch gains more."
     if rows[0]["concurrency"] == 1:
