@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 REFUSED_S: Final = 0.1
-WAIT_S: Final = 0.05  # for the end of a batch
+WAIT_S: Final = 0.2  # between two looks whether a batch is over
 # Locust makes users with nothing but their environment: they find their driver here.
 _drivers: WeakKeyDictionary[Environment, Driver | None] = WeakKeyDictionary()
 

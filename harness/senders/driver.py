@@ -107,9 +107,7 @@ class Driver:
         o, number, words = self.options, self.issued, self.options.run_id
         if self.batch_sent or 0 <= o.quota(self.worker) <= number:
             return None
-        if (
-            o.batch
-        ):  # every batch has the same lengths, so that times may be compared, and new words
+        if o.batch:  # the same lengths, so that the times of batches compare, in new words
             words, number = f"{words}/{number // o.batch}", number % o.batch
         return plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
 
