@@ -26,8 +26,8 @@ FIGURES: Final[dict[str, Callable[[Level], float]]] = {
     "qps": lambda level: level.requests_per_s,
     "tok_s": lambda level: level.output_tokens_per_s + level.prompt_tokens_per_s,
     "output_tok_s": lambda level: level.output_tokens_per_s,
-    "mean_e2e_s": lambda level: level.e2e_ms.mean / 1e3,
-    "p95_e2e_s": lambda level: level.e2e_ms.p95 / 1e3,
+    "mean_e2e_s": lambda level: round(level.e2e_ms.mean / 1e3, 6),
+    "p95_e2e_s": lambda level: round(level.e2e_ms.p95 / 1e3, 6),
     "gpu_util_pct": lambda level: level.gpu.util_pct_mean,
     "in_flight": lambda level: level.requests_per_s * level.e2e_ms.mean / 1e3,
 }

@@ -77,24 +77,14 @@ def as_csv(rows: Sequence[dict[str, object]]) -> str:
 def csv_row(level: Level) -> dict[str, object]:
     """FIRST_COLUMNS, then the rest: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data: dict[str, Any] = to_json(level)
-    e2e = level.e2e_ms
-    row: dict[str, object] = {
-        "concurrency": level.users,
-        "mean_e2e_s": _seconds(e2e.mean),
-        "p95_e2e_s": _seconds(e2e.p95),
-        "qps": data.get("requests_per_s"),
-        "tok_s": data.get("output_tokens_per_s"),
-        "gpu_util_pct": level.gpu.util_pct_mean,
-        "notes": one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": "),
-    }
+    notes = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
+    own = {"concurrency": level.users, "tok_s": level.output_tokens_per_s, "notes": notes}
+    figures = {name: sweep.FIGURES[name](level) for name in FIRST_COLUMNS[1:-1]}
+    row: dict[str, object] = plain(figures | own)
     rest = {key: value for key, value in data.items() if key not in REPEATED_FIELDS}
     for key, value in flat(rest).items():
         row[key] = one_line(value) if isinstance(value, str) else value
     return row
-
-
-def _seconds(ms: float) -> object:
-    return "" if ms != ms else round(ms / 1e3, 6)  # noqa: PLR0124 - NaN test
 
 
 def html(facts: ReportData, build_answer: Answer) -> str:
