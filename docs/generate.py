@@ -737,6 +737,9 @@ FILES = {
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
     names.LEVELS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
     names.REPORT_HTML: "the report, one file without scripts",
+    names.SWEEP_CSV: "of a `sweep`: a row for each number of users, means over its measurements",
+    names.BATCHING: "of `sweep --batch`: a batch at each concurrency and one at a time",
+    names.BATCHING_MD: "the same for people, with rules of thumb",
     names.REPORT_MD: "the report for a comment on a pull request",
 }
 SETUP = (

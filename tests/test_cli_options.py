@@ -14,6 +14,7 @@ from harness.cli import options_from_args as plain
 from harness.cli.app import main, parser
 from harness.errors import EXIT_INTERRUPTED
 from harness.measure.slo import Slo
+from harness.study.given_levels import given
 from harness.units import MS, SECOND
 
 URL = "http://127.0.0.1:9"
@@ -78,10 +79,22 @@ def test_what_is_known_of_the_server(line: str, flags: dict[str, object], gpu: s
     assert (got.server_flags, got.gpu_metrics) == (flags, gpu)
 
 
-def test_sweep_options() -> None:
-    """Levels keep their order."""
-    args = parser().parse_args(["sweep", URL, "--users", "1,8,4"])
-    assert plain.run_options(args, "sweep").users == (1, 8, 4)
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("", [("hold", 1), ("hold", 8), ("hold", 4)]),
+        ("--repeats 2", [("hold", 1), ("hold", 8), ("hold", 4)] * 2),
+        ("--batch 9 --repeats 1", [("sequential", 1), ("batch", 1), ("batch", 8), ("batch", 4)]),
+        ("--batch 9", [("sequential", 1), ("batch", 1), ("batch", 8), ("batch", 4)] * 3),
+    ],
+)
+def test_sweep_options(line: str, want: list[tuple[str, int]]) -> None:
+    """Levels keep their order, repeats take turns, and a batch has one at a time before it."""
+    args = parser().parse_args(["sweep", URL, "--users", "1,8,4", *line.split()])
+    holds = given(plain.run_options(args, "sweep"))
+    assert [(hold.purpose, hold.users) for hold in holds] == want
+    batch = [hold for hold in holds if hold.purpose != "hold"]
+    assert {(hold.stop, hold.max_requests, hold.max_ns) for hold in batch} <= {("batch", 9, 0)}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +154,13 @@ REFUSED = {
     "sweep --users 1,x": ("--users is '1,x'", "whole numbers", "try --users 1,2,4,8"),
     "sweep --users 1,2,": ("--users is '1,2,'", "separated by commas", "try --users 1,2,4,8"),
     "sweep --users 1-8": ("--users is '1-8'", "separated by commas", "try --users 1,2,4,8"),
+    "sweep --users 4 --batch 0": ("--batch is '0'", "whole number from 1 up", "try --batch 64"),
+    "sweep --users 4 --repeats 0": ("--repeats is '0'", "from 1 up", "try --repeats 3"),
+    f"sweep {URL} --users 1,8 --batch 4": ("--batch is 4", "up to 8", "try --batch 32"),
+    f"sweep {URL} --users 4 --batch 8 --processes 2": ("--processes is 2", "--processes 1"),
+    "sweep --users 4 --batch 8 --duration 5s": ("--duration", "not allowed with", "--batch"),
+    "run --users 4 --batch 8": ("has no option --batch", "vllm-harness run --help"),
+    "knee --batch 8": ("has no option --batch", "vllm-harness knee --help"),
     "knee --connect-timeout 5": ("--connect-timeout is '5'", "no readable unit", "try '5s'"),
     "knee --first-token-timeout 5m --request-timeout 1m": (
         "--first-token-timeout is 300s", "--request-timeout 60s", "try --request-timeout 300s",

@@ -65,10 +65,10 @@ def test_a_power_that_only_grows(seen, spent_s, want):
     ("seen", "want_power", "want_plateau"),
     [
         # even blocks leave the resamples nothing: the interval is the neighbouring levels
-        (SEEN, (8, (4, 16), 450), (16, (9, 16), 64)),  # 0.95 x 64 = 60.8
+        (SEEN, (8, (4, 16), 450), (8, (5, 8), 60)),  # 0.9 x 64 = 57.6
         # two steps of one level are one: (60 + 64) / 2
         (levels(u8=60) + levels(u8=64), (8, (8, 8), 480.5), (8, (8, 8), 62)),
-        # throughput is fitted as never falling: 64 and 60 count as 62; 0.95 x 62 = 58.9
+        # throughput is fitted as never falling: 64 and 60 count as 62; 0.9 x 62 = 55.8
         (levels(u4=59, u8=64, u16=60), (4, (4, 8), 870.25), (4, (4, 4), 59)),
     ],
 )

@@ -18,7 +18,7 @@ from harness.measure.slo import Slo
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.study.controller import KneeController
-from harness.study.given_levels import levels
+from harness.study.given_levels import in_turn
 from harness.study.knee_estimate import estimate_knee
 from harness.study.level_state import HeldLevel
 from harness.units import SECOND
@@ -110,21 +110,19 @@ def test_a_target_that_always_fails_hard_ends_the_run() -> None:
     assert loop.now_ns < 30 * SECOND
 
 
+HOLDS = [
+    Hold(4, Purpose.hold, StopRule.time, max_ns=SECOND),
+    Hold(8, Purpose.hold, StopRule.requests, max_requests=500),
+]
+
+
 @pytest.mark.parametrize(
-    ("length_ns", "requests", "done", "want"),
-    [
-        (SECOND, None, 0, Hold(4, Purpose.hold, StopRule.time, max_ns=SECOND)),
-        (SECOND, None, 1, Hold(8, Purpose.hold, StopRule.time, max_ns=SECOND)),
-        (None, 500, 1, Hold(8, Purpose.hold, StopRule.requests, max_requests=500)),
-        (None, 500, 2, Done(Status.measured, None)),
-    ],
+    ("done", "want"), [(0, HOLDS[0]), (1, HOLDS[1]), (2, Done(Status.measured, None))]
 )
-def test_given_levels_are_a_function_of_the_steps(
-    length_ns: int | None, requests: int | None, done: int, want: Hold | Done
-) -> None:
-    """Asked again with the same steps the answer is the same; a count is no time."""
+def test_given_levels_are_a_function_of_the_steps(done: int, want: Hold | Done) -> None:
+    """Asked again with the same steps the answer is the same."""
     plan, step = SearchPlan(()), HeldLevel(*[None] * 3, invalid="it does not matter")  # type: ignore[arg-type]
-    choose = levels((4, 8), length_ns, requests)
+    choose = in_turn(HOLDS)
     assert [choose(plan, [step] * done, 0) for _ in range(3)] == [want] * 3
 
 
@@ -133,7 +131,7 @@ def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> N
     """Nothing is searched, so nothing goes down: what was held before is kept."""
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
     records = Failing(loop, 8)
-    choose = levels((4, 16, 32), 20 * SECOND, None)
+    choose = in_turn([replace(HOLDS[0], users=n, max_ns=20 * SECOND) for n in (4, 16, 32)])
     controller = KneeController(SearchPlan(slos, budget_ns=600 * SECOND), records, choose=choose)
     drive(controller.plan, loop, records, controller)
     assert controller.result is not None

@@ -179,14 +179,22 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
     users: tuple[int, ...] = args.users
     duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
+    batch, repeats = getattr(args, "batch", None), getattr(args, "repeats", 1)
+    if batch and (batch < max(users) or args.processes > 1):
+        raise ConfigError(
+            f"--batch is {batch}, --users goes up to {max(users)} and --processes is "
+            f"{args.processes}: expected a request for each user, shared out by one process; "
+            f"try --batch {max(batch, 4 * max(users))} --processes 1."
+        )
     return RunOptions(
         target=target_options(args),
-        load=load_options(args, "--users", max(users)),
+        load=replace(load_options(args, "--users", max(users)), batch=batch or 0),
         output=output_options(args, command),
         users=users,
         command=command,
-        duration_ns=duration_ns if args.requests is None else None,
+        duration_ns=duration_ns if args.requests is None and not batch else None,
         requests=args.requests,
+        repeats=repeats or (3 if batch else 1),  # three: the fewest that show how much they vary
         slos=tuple(args.slo),
         max_errors=args.max_errors,
         dry_run=args.dry_run,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from harness.cli.parsing import Subparsers
 
     Users = Callable[[str], tuple[int, ...]]
+
+SWEEP: Final = "sweep"
 
 
 def add_run(commands: Subparsers) -> None:
@@ -41,17 +43,19 @@ def add_sweep(commands: Subparsers) -> None:
     """Declare `sweep`."""
     _add(
         commands,
-        "sweep",
+        SWEEP,
         level_list("--users"),
         "N,N,...",
         usage="%(prog)s (URL | --embedded) --users N,N,... [OPTION ...]",
-        help="hold several numbers of users in turn and write one levels.csv",
-        description="Holds each level as `run` does, in the given order, and writes levels.csv. "
-        "--embedded measures a simulated vLLM in place of a server.",
+        help="hold several numbers of users in turn, or send each a batch of requests",
+        description="Holds each level as `run` does, in the given order, and writes "
+        "concurrency_sweep.csv. With --batch, sends so many requests at each level, and once one "
+        "at a time, waits for the last answer, and writes batching.json and "
+        "batching_benchmark.md. --embedded measures a simulated vLLM in place of a server.",
         epilog=examples(
             "vllm-harness sweep --embedded --users 1,2,4,8,16 --duration 10s",
             "vllm-harness sweep http://127.0.0.1:8000 --users 1,8,64 --duration 1m",
-            "vllm-harness sweep http://127.0.0.1:8000 --users 4,8 --requests 200 --json -",
+            "vllm-harness sweep http://127.0.0.1:8000 --users 1,4,8,16 --batch 64 --repeats 3",
         ),
     )
 
@@ -67,6 +71,11 @@ def _add(commands: Subparsers, name: str, users: Users, metavar: str, **texts: A
         "--duration", type=duration("--duration"), metavar="TIME", help="default: 30s"
     )
     declare(either, [number_option("--requests", "instead of a duration", example=500)])
+    if name == SWEEP:
+        batch = "instead: a batch of so many requests, to its last answer"
+        declare(either, [number_option("--batch", batch, example=64)])
+        turns = "times to go through the levels; default: 3 with --batch, else 1"
+        declare(parser, [number_option("--repeats", turns, example=3)])
     plain.load_and_objectives(parser)
     plain.output(parser)
     parser.set_defaults(execute=lambda args: _execute(args, name))

@@ -93,9 +93,12 @@ def plan_rows(options: Options, users: tuple[int, ...]) -> dict[str, str]:
         rows["budget"] = f"{say_ns(options.budget_ns)} of load at most, and a minute to drain"
     else:
         rows["SLOs"] = rows["SLOs"] if slos else "none: nothing is judged"
-        length = options.duration_ns
+        length, turns = options.duration_ns, options.repeats
         each = say_ns(length) if length else count_of(options.requests or 0, "request")
         rows["levels"] = f"{levels_text} for {each}{' each' * (len(users) > 1)}"
+        if n := options.load.batch:
+            rows["levels"] = f"a batch of {n:,} one at a time, and one at each of {levels_text}"
+        rows["levels"] += f", {turns} times in turn" * (turns > 1)
     return {name: what for name, what in rows.items() if what} | {
         "results": str(options.output.out_dir)
     }

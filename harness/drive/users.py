@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 REFUSED_S: Final = 0.1
+WAIT_S: Final = 0.2  # between two looks whether a batch is over
 # Locust makes users with nothing but their environment: they find their driver here.
 _drivers: WeakKeyDictionary[Environment, Driver | None] = WeakKeyDictionary()
 
@@ -142,6 +143,9 @@ def session_user(api: str) -> type[StreamingUser]:
         def ask(self) -> None:
             # all of them in one task: between two, Locust would take as long as planning one
             while self._state != LOCUST_STATE_STOPPING:
-                self.send()
+                if self.driver is not None and self.driver.batch_sent:
+                    gevent.sleep(WAIT_S)  # one that leaves now is replaced: Locust counts on it
+                else:
+                    self.send()
 
     return SessionUser

@@ -157,6 +157,7 @@ class Level:
     tps: Speed = field(default_factory=Speed)  # output speed per request, tokens/s
     e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
+    prompt_tokens_per_s: float = nan  # as the server counted them, of the requests below; null: no
     requests_per_s: float = nan  # requests that succeeded in the window, per second
     goodput_per_s: float = nan  # of these, requests that met every SLO, per second
     tokens_per_event: float = nan  # mean number of tokens that an event carried
@@ -296,8 +297,8 @@ class Result:
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # in a search that met a limit
     proof: Proof | None = None  # of the bottleneck, with --prove
-    power: PowerKnee | None = None  # in a search: most throughput for the latency
-    plateau: PlateauKnee | None = None  # in a search: lowest level near the highest throughput
+    power: PowerKnee | None = None  # level of the most throughput for the latency
+    plateau: PlateauKnee | None = None  # lowest level near the highest throughput
     client: Json = field(default_factory=dict)  # the load generator's figures, whole run
     lacking: tuple[str, ...] = ()  # metrics that the server does not export
     invalid_reason: str = ""  # why the figures must not be used

@@ -37,6 +37,8 @@ class Purpose(StrEnum):
     repeat = "repeat"  # for more evidence near the knee
     down = "down"  # after most requests of a level failed
     hold = "hold"  # it was asked for
+    sequential = "sequential"  # a batch of requests one at a time, to compare with
+    batch = "batch"  # a batch of requests at its concurrency
 
 
 class StopRule(StrEnum):
@@ -47,6 +49,7 @@ class StopRule(StrEnum):
     steady = "steady"  # its throughput is known
     time = "time"  # its time only: the level was given
     requests = "requests"  # its number of requests: the level was given
+    batch = "batch"  # the last answer to its batch of requests, which users leave after
 
 
 class Verdict(StrEnum):

@@ -69,7 +69,10 @@ def window_summary(
     ended = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
     sent = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     out["output_tokens_per_s"] = round(tokens.arrived.tokens / seconds, 3)
-    out["requests_per_s"] = round(float((ended & (table.outcome == OK)).sum()) / seconds, 4)
+    done = ended & (table.outcome == OK)
+    prompts = table.prompt_tokens[done] / seconds  # below 0: the server did not count
+    out["prompt_tokens_per_s"] = None if (prompts < 0).any() else round(float(prompts.sum()), 3)
+    out["requests_per_s"] = round(float(done.sum()) / seconds, 4)
     good = good_requests(table, slos)
     out["goodput_per_s"] = round(float((ended & good).sum()) / seconds, 4)
     outcome = np.where(table.is_open, OPEN, table.outcome)

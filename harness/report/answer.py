@@ -22,6 +22,7 @@ from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.numbers import Quantity, as_sentence, count_of, slo_bound, slo_limit, slo_name
 from harness.report.report_data import knee_figures
+from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
 
 if TYPE_CHECKING:
@@ -182,7 +183,9 @@ def _held(facts: ReportData) -> Answer:
     # The headline is the verdict that decided.
     judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))
     verdicts = [slo_sentence(one, error) for one in judged]
-    figures = [_figures(facts, level) for level in facts.used]
+    figures = rules_of_thumb(facts)
+    by_level = [] if figures else [_figures(facts, level) for level in facts.used]
+    figures += findings(facts) + by_level
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
     return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *triage_sentences(facts)])

@@ -43,6 +43,7 @@ PANELS: Final = {
     "ttft": ("TTFT, ms: p95 and median", "ttft"),
     "itl": ("ITL, ms: p95 and median", "itl"),
     "e2e": ("End to end, ms: p95 and median", "e2e"),
+    "gpu": ("GPU utilization, %", ""),
 }
 KNEE_NEIGHBORHOOD: Final = 0.3  # of the best estimate: levels that are shown apart,
 MIN_NEIGHBORHOOD_POINTS: Final = 3  # where so many holds lie there
@@ -87,9 +88,10 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
     title, metric = PANELS[name]
 
     def figure_of(level: Level) -> Quantity:
-        if name == "throughput":
-            return Quantity(level.output_tokens_per_s)
-        return Quantity.of(level.latency(metric)) if metric else Quantity(level.goodput_per_s)
+        if metric:
+            return Quantity.of(level.latency(metric))
+        plain = {"throughput": level.output_tokens_per_s, "gpu": level.gpu.util_pct_mean}
+        return Quantity(plain.get(name, level.goodput_per_s))
 
     def near(level: Level) -> bool:
         return not around or _is_near_knee(facts, level)

@@ -9,7 +9,7 @@ import numpy as np
 from harness.measure.latency_figures import in_window
 from harness.measure.metrics import ttft
 from harness.measure.records.token_gaps import pool_gaps
-from harness.measure.states import Decision
+from harness.measure.states import Decision, Verdict
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
 from harness.report.numbers import count_of, metric_name, slo_limit
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harness.measure.result import Level
     from harness.report.report_data import ReportData
 
+FAILED: Final = (Decision.failed, Verdict.missed)
 MAX_CURVE_POINTS: Final = 240  # more would not be visible
 MIN_MEDIAN_DIVISOR: Final = 20  # a drawing begins at this part of the lowest median
 CURVE_STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
@@ -41,9 +42,7 @@ def chosen_levels(facts: ReportData) -> dict[str, list[Level]]:
     below = [holds for holds in levels if holds[0].users < at.users]
     if below:
         chosen["below"] = min(below, key=lambda holds: abs(holds[0].users - at.users / 2))
-    above = [
-        s for s in levels if s[0].users > at.users and any(x.decision == Decision.failed for x in s)
-    ]
+    above = [s for s in levels if s[0].users > at.users and any(x.result in FAILED for x in s)]
     above = above or [holds for holds in levels if holds[0].users > at.users]
     if above:
         chosen["above"] = above[0]
@@ -91,7 +90,7 @@ def distribution_chart(facts: ReportData, metric: str) -> str:
     samples = level_curves(facts, metric)
     if not samples:
         return ""
-    failed = {level.users for level in facts.used if level.decision == Decision.failed}
+    failed = {level.users for level in facts.used if level.result in FAILED}
     what = "requests" if metric == "ttft" else "gaps"
     title = f"{metric_name(metric)}: share of {what} up to x ms"
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import one_line
 from harness.measure.result import Bottleneck
 from harness.measure.typed_json import to_json
-from harness.report import tables
+from harness.report import sweep, tables
 from harness.report.answer import build_answer
 from harness.report.curves import curve_charts
 from harness.report.distributions import distribution_charts
@@ -21,10 +21,10 @@ from harness.report.timeline import timeline_chart
 from harness.report.waterfall import waterfall_chart
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import flat
+from harness.runfolder.json_files import flat, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from harness.measure.records.token_gaps import WindowGaps
     from harness.measure.result import Level, Result
@@ -32,30 +32,13 @@ if TYPE_CHECKING:
     from harness.runfolder.folder_reader import Run
 
 MARKDOWN_COLUMNS: Final = (
-    "Users",
-    "Result",
-    "n",
-    "p95 TTFT, ms",
-    "p95 ITL, ms",
-    "Tokens/s",
-    "Waiting",
-)
+    "Users", "Result", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
+)  # fmt: skip
 FIRST_COLUMNS: Final = (
-    "concurrency",
-    "mean_e2e_s",
-    "p95_e2e_s",
-    "qps",
-    "tok_s",
-    "gpu_util_pct",
-    "notes",
-)
-REPEATED_FIELDS: Final = (
-    "users",
-    "reason",
-    "slos",
-    "output_tokens_per_s",
-    "requests_per_s",
-)  # in FIRST
+    "concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes",
+)  # fmt: skip
+# in FIRST_COLUMNS
+REPEATED_FIELDS: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")
 
 
 def markdown(facts: ReportData, found: Answer) -> str:
@@ -78,7 +61,11 @@ def markdown(facts: ReportData, found: Answer) -> str:
 
 def levels_csv(facts: ReportData, found: Answer) -> str:  # noqa: ARG001 - one signature for all
     """One line per level: FIRST_COLUMNS, then every other figure of the level."""
-    rows = [csv_row(level) for level in facts.levels]
+    return as_csv([csv_row(level) for level in facts.levels])
+
+
+def as_csv(rows: Sequence[dict[str, object]]) -> str:
+    """With FIRST_COLUMNS, then all others."""
     columns = list(dict.fromkeys([*FIRST_COLUMNS, *(key for row in rows for key in row)]))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
@@ -90,24 +77,14 @@ def levels_csv(facts: ReportData, found: Answer) -> str:  # noqa: ARG001 - one s
 def csv_row(level: Level) -> dict[str, object]:
     """FIRST_COLUMNS, then the rest: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data: dict[str, Any] = to_json(level)
-    e2e = level.e2e_ms
-    row: dict[str, object] = {
-        "concurrency": level.users,
-        "mean_e2e_s": _seconds(e2e.mean),
-        "p95_e2e_s": _seconds(e2e.p95),
-        "qps": data.get("requests_per_s"),
-        "tok_s": data.get("output_tokens_per_s"),
-        "gpu_util_pct": level.gpu.util_pct_mean,
-        "notes": one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": "),
-    }
+    notes = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
+    own = {"concurrency": level.users, "tok_s": level.output_tokens_per_s, "notes": notes}
+    figures = {name: sweep.FIGURES[name](level) for name in FIRST_COLUMNS[1:-1]}
+    row: dict[str, object] = plain(figures | own)
     rest = {key: value for key, value in data.items() if key not in REPEATED_FIELDS}
     for key, value in flat(rest).items():
         row[key] = one_line(value) if isinstance(value, str) else value
     return row
-
-
-def _seconds(ms: float) -> object:
-    return "" if ms != ms else round(ms / 1e3, 6)  # noqa: PLR0124 - NaN test
 
 
 def html(facts: ReportData, build_answer: Answer) -> str:
@@ -128,6 +105,8 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         waterfall=waterfall_chart(facts),
         split=tables.ttft_split(facts),
         buckets=tables.ttft_buckets(facts),
+        batches=sweep.batch_table(facts),
+        repeats=sweep.WHAT_REPEATS_SHOW,
         split_words=tables.ttft_split_note(facts),
         traced=tables.ttft_traced(facts),
         timeline=timeline_chart(facts),
@@ -164,4 +143,9 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     folder = RunFolder(run.path)
     for name, reporter in REPORTERS.items():
         folder.write(name, reporter(facts, found))
+    if rows := sweep.concurrency_rows(facts):
+        folder.write(names.SWEEP_CSV, as_csv(plain(rows)))
+    if rows := sweep.batches(facts):
+        folder.write_json(names.BATCHING, rows)
+        folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))
     return found

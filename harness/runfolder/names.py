@@ -6,6 +6,7 @@ levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a J
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
 requests.parquet result.json levels.csv report.html report.md   written at the end
+concurrency_sweep.csv batching.json batching_benchmark.md   of a sweep, of its batches
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ RESULT: Final = "result.json"
 PARQUET: Final = "requests.parquet"
 LEVELS_CSV: Final = "levels.csv"
 PROOF: Final = "proof.json"
+SWEEP_CSV: Final = "concurrency_sweep.csv"
+BATCHING: Final = "batching.json"
+BATCHING_MD: Final = "batching_benchmark.md"
 REPORT_HTML: Final = "report.html"
 REPORT_MD: Final = "report.md"
 

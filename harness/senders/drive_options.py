@@ -37,6 +37,7 @@ class DriveOptions:
     first_token_ns: int = 120 * SECOND  # from sent
     idle_ns: int = 60 * SECOND  # between two reads of a stream
     total_ns: int = 600 * SECOND  # from sent to done
+    batch: int = 0  # users that start together share so many requests; 0: no limit
     requests: int = -1  # send so many in all, over all processes; -1: no limit
     processes: int = 1
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none

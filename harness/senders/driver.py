@@ -55,6 +55,7 @@ class Driver:
         self.worker = worker
         self.issued = 0  # requests begun
         self.users = 0
+        self._batch_end = 0  # `issued` when all requests of this batch are begun
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
@@ -77,9 +78,16 @@ class Driver:
         return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
 
     def new_user(self) -> int:
-        """A number for a user, unique in this process."""
+        """A number for a user, unique in this process. The first after a batch begins the next."""
+        if self.batch_sent:
+            self._batch_end = self.issued + self.options.batch
         self.users += 1
         return self.users - 1
+
+    @property
+    def batch_sent(self) -> bool:
+        """Whether users have nothing left to send, and wait for the end of their batch."""
+        return bool(self.options.batch) and self.issued >= self._batch_end
 
     def stagger_s(self, user: int) -> float:
         """How long a new user waits before its first request.
@@ -88,7 +96,7 @@ class Driver:
         level would begin with a wave. Spread over about one service time they come as they will,
         and never so many at once that starting them keeps this process from its reads.
         """
-        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S)
+        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) * (not self.options.batch)
         drawn = window * seeded_random(self.options.seed, "stagger", self.worker, user).random()
         now = time.monotonic()
         self._next_start_s = max(self._next_start_s, now) + START_S
@@ -96,11 +104,12 @@ class Driver:
 
     def next_spec(self) -> RequestSpec | None:
         """What the next request asks for; None when the run's requests are all begun."""
-        quota = self.options.quota(self.worker)
-        if 0 <= quota <= self.issued:
+        o, number, words = self.options, self.issued, self.options.run_id
+        if self.batch_sent or 0 <= o.quota(self.worker) <= number:
             return None
-        o = self.options
-        return plan(o.workload, o.seed, self.worker, self.issued, o.calibration, run_id=o.run_id)
+        if o.batch:  # the same lengths, so that the times of batches compare, in new words
+            words, number = f"{words}/{number // o.batch}", number % o.batch
+        return plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
 
     def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""

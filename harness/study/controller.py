@@ -73,10 +73,8 @@ HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
 HARD_FAIL_MIN_FAILURES: Final = 3
 HARD_FAILED: Final = "more than half of the requests failed"
-FIXED_LENGTH: Final = (
-    StopRule.time,
-    StopRule.requests,
-)  # ends that nothing about latencies can change
+# ends that nothing about latencies can change
+FIXED_LENGTH: Final = (StopRule.time, StopRule.requests, StopRule.batch)
 
 
 def _min_lifetimes(hold: Hold) -> int:
@@ -158,8 +156,9 @@ class KneeController:
             action, self._life_ns, self.server
         )
         if self._drains and (opens or closes):
-            self.now.drain = Drain(now_ns, self._slow())
-            self._emptied |= {action.users: len(self.levels)} if opens else {}
+            batch = action.stop == StopRule.batch
+            self.now.drain = Drain(now_ns, self._slow(), batch)
+            self._emptied |= {action.users: len(self.levels)} if opens and not batch else {}
 
     def _drain(self, now: CurrentLevel, drain: Drain, now_ns: int, running_users: int) -> None:
         empty = drain.over(now_ns, running_users, self.server)
@@ -167,6 +166,8 @@ class KneeController:
         self._drains = empty or not drain.late(now_ns)
         if empty or not self._drains:
             now.drain, now.loaded_ns = None, now_ns
+            if drain.batch:  # it has no warm-up
+                now.ramped_ns = now.settled_ns = now_ns
 
     def _observe(self, now: CurrentLevel, now_ns: int, running_users: int) -> None:
         horizon = self.horizon_ns
@@ -176,15 +177,13 @@ class KneeController:
         if now.settled_ns >= 0 and not failing and now.hold.stop in FIXED_LENGTH:
             self._hold(now, now_ns, horizon)
             return
-        # Evaluating a level reads all of its tokens, which costs more the longer it lasts, so the
-        # evaluations of a settled level are spaced out.
-        looks = (
-            now.settled_ns < 0 or horizon >= now.next_look_ns or self._spent(now, now_ns, horizon)
-        )
-        if not (failing or looks):
-            return
         if failing:
             self._hard_failed(now, now_ns, horizon)
+            return
+        # Evaluating a level reads all of its tokens, which costs more the longer it lasts, so the
+        # evaluations of a settled level are spaced out.
+        due = now.settled_ns < 0 or horizon >= now.next_look_ns
+        if not (due or self._spent(now, now_ns, horizon)):
             return
         if now.settled_ns >= 0:
             self._measure(now, self.records.table(since, horizon), now_ns, horizon)
@@ -198,8 +197,7 @@ class KneeController:
     ) -> None:
         busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         waited = horizon - now.loaded_ns
-        # A long queue at the server can keep users from being busy, so waiting long enough is
-        # enough.
+        # A long queue at the server can keep users from being busy, so a long wait is enough.
         there = running_users == now.hold.users
         if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
             now.ramped_ns = horizon
@@ -218,8 +216,7 @@ class KneeController:
         hold = now.hold
         before = self.levels[-1].window.users if self.levels else 0
         drained = now.loaded_ns > now.began_ns
-        # After a drain the server starts empty, so the load has changed a lot even at similar
-        # users.
+        # After a drain the server starts empty, so the load has changed a lot.
         nearby = not drained and abs(before - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
         return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
 
@@ -259,7 +256,6 @@ class KneeController:
         """Hold a given level: its length is fixed, so no token is read while it lasts."""
         hold, length = now.hold, horizon - now.settled_ns
         ended, bad = self.records.ended(now.settled_ns, horizon)
-        # Little's law: users = throughput * lifetime.
         self._life_ns = hold.users * length / ended if ended else length  # Little's law
         too_many = judge_share(ended, bad, self.plan.max_errors, self.plan.level_alpha)
         if bad > self._hard_share * ended and too_many == Decision.failed:
@@ -275,6 +271,10 @@ class KneeController:
             sent = sent[sent >= now.settled_ns][: hold.max_requests]
             if len(sent) == hold.max_requests:  # exactly that many requests
                 end_ns = int(sent[-1])
+        elif hold.stop == StopRule.batch and ended >= hold.max_requests:
+            batch = self.records.table(now.settled_ns, horizon).table
+            now.ramped_ns = now.settled_ns = int(batch.sent_ns.min())
+            end_ns = int(batch.done_ns.max())
         if end_ns >= 0:
             self._put_off(self._window(now, end_ns, now_ns))
             self._advance(now_ns)
@@ -350,9 +350,9 @@ class KneeController:
         self.on_level(level)
 
     def close(self, now_ns: int) -> None:
-        """End the run; a level that was being measured is kept as it is."""
+        """End the run; a level that was being measured is kept as it is, unless it is a batch."""
         now, self.now = self.now, None
-        if now is None or self.result is not None:
+        if now is None or self.result is not None or now.hold.stop == StopRule.batch:
             return
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)

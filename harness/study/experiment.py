@@ -346,6 +346,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         idle_ns=limits.idle_ns,
         total_ns=limits.total_ns,
         processes=load.processes,
+        batch=load.batch,
         request_ids=wanted.output.otlp_port is not None,
     )
 

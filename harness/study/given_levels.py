@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.measure.search.next_level import Done, Hold, SearchPlan
@@ -21,32 +22,36 @@ if TYPE_CHECKING:
 SLACK_NS = 3600 * SECOND  # a held level ends by its own time, not by a budget
 
 
-def levels(users: Sequence[int], duration_ns: int | None, requests: int | None) -> ChooseNext:
-    """Hold each of `users` in turn, once: a level that proves invalid is not held again."""
+def given(options: RunOptions) -> list[Hold]:
+    """The levels in the order of the run. Repeats take turns, so that a drift meets all alike."""
+    length, batch = options.duration_ns or 0, options.load.batch
+    stop = StopRule.time if length else StopRule.batch if batch else StopRule.requests
+    one = Hold(1, Purpose.sequential, stop, length, batch or options.requests or 0)
+    purpose = Purpose.batch if batch else Purpose.hold
+    once = [one] * bool(batch) + [replace(one, users=n, purpose=purpose) for n in options.users]
+    return once * options.repeats
+
+
+def in_turn(holds: Sequence[Hold]) -> ChooseNext:
+    """Hold each once: a level that proves invalid is not held again."""
 
     def choose(_plan: SearchPlan, levels: Sequence[HeldLevel], _spent_ns: int) -> Hold | Done:
-        if len(levels) == len(users):
-            return Done(Status.measured, None)
-        level = users[len(levels)]
-        if duration_ns is not None:
-            return Hold(level, Purpose.hold, StopRule.time, max_ns=duration_ns)
-        return Hold(level, Purpose.hold, StopRule.requests, max_requests=requests or 1)
+        return holds[len(levels)] if len(levels) < len(holds) else Done(Status.measured, None)
 
     return choose
 
 
 def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front) -> int:
     """The exit code of `run` and of `sweep`, for a target that is checked."""
-    kind, users, length = options.command, options.users, options.duration_ns or 0
+    kind, users, holds = options.command, options.users, given(options)
     plan = SearchPlan(
         slos=options.slos,
         min_users=min(users),
         max_users=max(users),
-        budget_ns=length * len(users) + SLACK_NS,
+        budget_ns=sum(hold.max_ns for hold in holds) + SLACK_NS,
         max_errors=options.max_errors,
         seed=options.load.seed,
     )
-    most, n_levels = max(users), len(users)
+    most, n_levels = max(users), len(holds)
     wanted = Wanted(kind, options.target, options.load, options.output, plan, most, n_levels)
-    choose = levels(users, options.duration_ns, options.requests)
-    return conduct(wanted, url, known, front, choose=choose)
+    return conduct(wanted, url, known, front, choose=in_turn(holds))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS, scrape_interval
 from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.measure.search.power import next_power_action
-from harness.measure.states import Decision, Purpose, Status
+from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def decided_evidence(levels: Sequence[HeldLevel]) -> list[Evidence]:
 
 
 def should_drain(hold: Hold, life_ns: float, server: ServerSample | None) -> bool:
-    """Whether to drain around a level: only a repeated one, if the server reports what runs."""
+    """Whether to drain around a level: a batch, or a repeated one if the server says what runs."""
+    if hold.stop == StopRule.batch:
+        return True
     if hold.purpose != Purpose.repeat or server is None or not server.running >= 0:
         return False
     return 0 < life_ns <= hold.max_ns / DRAIN_SHARE
@@ -100,6 +102,7 @@ class Drain:
 
     began_ns: int
     limit_ns: float
+    batch: bool = False  # before a batch every answer is here: only the users must go
     gone_ns: int = -1  # when the last user had stopped
 
     def over(self, now_ns: int, running_users: int, server: ServerSample | None) -> bool:
@@ -109,6 +112,8 @@ class Drain:
             return False
         if self.gone_ns < 0:
             self.gone_ns = now_ns
+        if self.batch:
+            return True
         if server is None or server.running > 0 or server.waiting > 0:
             return False
         # The scrape must have begun after the last user stopped, or it may describe an earlier
@@ -116,7 +121,7 @@ class Drain:
         return scrape_interval(server)[0] >= self.gone_ns + MAX_SERVER_LAG_NS
 
     def late(self, now_ns: int) -> bool:
-        return now_ns - self.began_ns > self.limit_ns + DRAIN_SLACK_NS
+        return not self.batch and now_ns - self.began_ns > self.limit_ns + DRAIN_SLACK_NS
 
 
 @dataclass(slots=True)

@@ -72,10 +72,12 @@ def replay(
                 )
         invalid = entry.invalid if entry.audited or audit is None else audit(window)
         evidence, judgement = _judged(plan, levels, window, counted)
+        if entry.decision == Decision.held:  # its SLOs are judged by held_levels.py
+            judgement = Judgement(Decision.held, "", leans_to_fail=False)
         if entry.reason == HARD_FAILED:  # decided live, from the few requests of ten seconds
             judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
         level = HeldLevel(window, evidence, judgement, invalid)
-        if entry.decision not in (Decision.held, level.judgement.decision) and not invalid:
+        if entry.decision != level.judgement.decision and not invalid:
             differences.append(
                 f"level {window.index + 1} was {entry.decision}; the records say "
                 f"{level.judgement.decision}"

@@ -73,7 +73,7 @@ def _level(
         over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
     latency_fields: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
     latency_fields |= {m.field: Speed.of(figures[m.field]) for m in SPEEDS.values()}
-    for key in ("tokens_per_event", "exact_share"):
+    for key in ("tokens_per_event", "exact_share", "prompt_tokens_per_s"):
         latency_fields[key] = math.nan if figures[key] is None else figures[key]
     whole = blocked_windows(counted.sent, [counted.span])
     level = Level(

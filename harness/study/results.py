@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 KNEE: Final = "knee"  # the kind of a run that searches for the knee
+SWEEP: Final = "sweep"  # the kind of one that holds several given levels
 
 EXIT_OF: Final = {
     Status.found: EXIT_OK,
@@ -163,6 +164,9 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
+    if kind in (KNEE, SWEEP):
+        used = [s.evidence for s in replayed.levels if not s.invalid]
+        base = replace(base, power=power_knee(used, plan.seed), plateau=plateau_knee(used))
     if kind == KNEE:
         result = _with_knee(base, plan, replayed, levels, counted, ended=ended)
     else:
@@ -199,7 +203,6 @@ def _with_knee(
         failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
     found = estimate_knee(plan, replayed.levels, done)
-    used = [s.evidence for s in replayed.levels if not s.invalid]
     at = found.users if found.users is not None else found.lo
     none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
     return replace(
@@ -211,8 +214,6 @@ def _with_knee(
         bottleneck=None
         if found.status in none_met
         else bottleneck(plan.slos, at, levels, base.target.max_num_seqs),
-        power=power_knee(used, plan.seed),
-        plateau=plateau_knee(used),
     )
 
 

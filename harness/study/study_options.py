@@ -77,6 +77,7 @@ class LoadOptions:
     workload: Workload
     seed: int = 1
     processes: int = 1
+    batch: int = 0  # requests that users share and drain, level by level; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class KneeOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Hold each of `users` in turn. Exactly one of `duration_ns` and `requests` is set."""
+    """Hold each of `users` in turn, for `duration_ns`, for `requests` or for `load.batch`."""
 
     target: TargetOptions
     load: LoadOptions
@@ -131,6 +132,7 @@ class RunOptions:
     command: str = "run"  # or sweep
     duration_ns: int | None = None
     requests: int | None = None
+    repeats: int = 1
     slos: tuple[Slo, ...] = ()
     max_errors: float = 0.01
     dry_run: bool = False

@@ -16,6 +16,7 @@ from harness.measure.records.ledger import mean_in_flight
 from harness.measure.records.record_table import CANCELLED, CONNECT, OK
 from harness.measure.records.samples import samples_within
 from harness.measure.records.scan import ArrivalCounter, scan
+from harness.measure.states import Purpose
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -161,7 +162,9 @@ def audit_sentence(
     law = apply_littles_law(table, window)
     backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
     enough = int((table.outcome == OK).sum()) > MIN_LITTLE_REQUESTS
-    if not enough or abs(law.error) <= MAX_LITTLE_ERROR or backs_off:
+    # At the end of a batch users run out of requests, so fewer are in flight: no error.
+    ends_early = window.purpose == Purpose.batch and law.error < 0
+    if not enough or abs(law.error) <= MAX_LITTLE_ERROR or backs_off or ends_early:
         return ""
     seen = f"{law.n * (1 + law.error):.1f} requests were in flight with {law.n:.0f} users"
     if law.error > 0:  # a user has one request at a time, so never more than users

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 PAST_PEAK: Final = 0.7  # the climb ends when power has fallen to this share of its best
-PLATEAU: Final = 0.95  # of the highest throughput seen
+PLATEAU: Final = 0.9  # of the highest throughput seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class PowerKnee:
 
 @dataclass(frozen=True, slots=True)
 class PlateauKnee:
-    """The smallest level at 95% of the highest throughput."""
+    """The smallest level within 10% of the highest throughput."""
 
     users: int  # concurrent requests
     ci95: tuple[int, int]  # interval of `users`: from one more than the level before

@@ -14,13 +14,15 @@ freedom less than there are blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import lgamma
-from statistics import NormalDist
+from math import lgamma, nan
+from statistics import NormalDist, fmean, stdev
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -67,6 +69,15 @@ def t_quantile(p: float, df: float) -> float:
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)
     )
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of a mean over independent repeats; NaN twice for a single one."""
+    if (n := len(values)) == 1:
+        return nan, nan
+    t = {2: 12.706, 3: 4.303}.get(n) or t_quantile(0.975, n - 1)  # exact where the series is not
+    half = float(t * stdev(values) / n**0.5)
+    return fmean(values) - half, fmean(values) + half
 
 
 def percentile_levels(blocks: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -115,7 +115,7 @@ function showCards() {
     el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
 }
 
-const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given" };
+const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given", sequential: "one at a time", batch: "a batch" };
 
 function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];

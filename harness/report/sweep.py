@@ -1,0 +1,149 @@
+"""What a sweep shows: throughput and latency by concurrency, and batches beside one at a time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf, isnan
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.measure.search.power import PLATEAU
+from harness.measure.search.statistics import mean_interval
+from harness.measure.states import Decision, Purpose
+from harness.report import tables
+from harness.report.numbers import Quantity, escape_markdown, format_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.measure.result import Level
+    from harness.report.report_data import ReportData
+
+    Row = dict[str, Any]
+
+FIGURES: Final[dict[str, Callable[[Level], float]]] = {
+    "s": lambda level: level.seconds,
+    "qps": lambda level: level.requests_per_s,
+    "tok_s": lambda level: level.output_tokens_per_s + level.prompt_tokens_per_s,
+    "output_tok_s": lambda level: level.output_tokens_per_s,
+    "mean_e2e_s": lambda level: round(level.e2e_ms.mean / 1e3, 6),
+    "p95_e2e_s": lambda level: round(level.e2e_ms.p95 / 1e3, 6),
+    "gpu_util_pct": lambda level: level.gpu.util_pct_mean,
+    "in_flight": lambda level: level.requests_per_s * level.e2e_ms.mean / 1e3,
+}
+# What the GPU's utilization means, below each limit in %.
+GPU_USE: Final = {
+    50: "mostly idle, from too few requests or a CPU that does not keep up",
+    80: "at 50 to 80% it waits for the CPU (scheduling, launches, sampling) for a fifth to a half "
+    "of the time, so a faster GPU alone would gain little",
+    101: "hardly ever without a kernel, whether memory or arithmetic limits it",
+}
+NOT_COUNTED: Final = "the server counts no tokens: output tokens are events, tok_s is not known"
+WHAT_REPEATS_SHOW: Final = (
+    "Intervals are 95%, Student's t over the repeats, which took turns: wide, as a few repeats say "
+    "little of their own spread, and none for a single one. They show what varied within these "
+    "minutes, not between days, and nothing of rare events. Tokens/s is of prompt and output."
+)
+
+
+def _means(levels: Sequence[Level]) -> Row:
+    means: Row = {name: round(fmean(map(of, levels)), 6) for name, of in FIGURES.items()}
+    return means | {"failed": sum(level.n_failed for level in levels)}
+
+
+def concurrency_rows(facts: ReportData) -> list[Row]:
+    """Of concurrency_sweep.csv: for each number of users the means over its measurements."""
+    rows = []
+    for levels in facts.by_users if facts.result.command == "sweep" else []:
+        row = {"concurrency": levels[0].users, "measurements": len(levels), **_means(levels)}
+        ends = [level.e2e_ms.p95_ci95 for level in levels]  # NaN: without an upper end
+        row["p95_e2e_s_lo"] = round(min(lo for lo, _ in ends) / 1e3, 6)
+        row["p95_e2e_s_hi"] = round(max(inf if isnan(hi) else hi for _, hi in ends) / 1e3, 6)
+        rows.append(row | {"notes": NOT_COUNTED * isnan(row["tok_s"])})
+    return rows
+
+
+def findings(facts: ReportData) -> list[str]:
+    """Where throughput levels off, the knee, where latency blows up, and the use of the GPU."""
+    rows, plateau, power = concurrency_rows(facts), facts.result.plateau, facts.result.power
+    if len(rows) < 2 or plateau is None or power is None:  # noqa: PLR2004 - one shows no growth
+        return []
+    at = next(row for row in rows if row["concurrency"] >= plateau.users)
+    flat = "still grows" if at is rows[-1] else "levels off, within 10% of its peak,"
+    knee = f"{power.users:,} ({power.ci95[0]:,} to {power.ci95[1]:,})"
+    told = [f"Throughput {flat} at {plateau.users:,} users."]
+    told.append(f"The knee, where throughput over latency peaks, is at {knee} users.")
+    for low, high in pairwise(rows):
+        late, more = (high[x] / (low[x] or inf) for x in ("p95_e2e_s", "output_tok_s"))
+        if late > more:
+            sure = "" if high["p95_e2e_s_lo"] > low["p95_e2e_s_hi"] else " (intervals overlap)"
+            where = f"from {low['concurrency']:,} to {high['concurrency']:,} users"
+            growth = f"{format_number(late)} times the p95 end-to-end latency{sure}"
+            gain = f"{format_number(more)} times the tokens/s"
+            told.append(f"Latency blows up {where}: {growth} for {gain}.")
+            break
+    else:
+        told.append("At every step latency grows by less than throughput.")
+    if not isnan(use := at["gpu_util_pct"]):
+        means = next(text for limit, text in GPU_USE.items() if use < limit)
+        told.append(f"GPU utilization at {at['concurrency']:,} users is {use:.0f}%: {means}.")
+    return told
+
+
+def batches(facts: ReportData) -> list[Row]:
+    """Of batching.json: means over the batches that are complete and valid."""
+    done = [level for level in facts.levels if level.decision == Decision.held]
+    rows, alone = [], [level for level in done if level.purpose == Purpose.sequential]
+    at_once = {level.users for level in done if level.purpose == Purpose.batch and alone}
+    for users in sorted(at_once):
+        batch = [one for one in done if (one.users, one.purpose) == (users, Purpose.batch)]
+        sides = {"sequential": alone, "concurrent": batch}
+        means = {side: _means(levels) for side, levels in sides.items()}
+        row: Row = {"n": sum(batch[0].outcomes.values()), "concurrency": users}
+        for x in means["concurrent"]:
+            row |= {f"{side}_{x}": of_side[x] for side, of_side in means.items()}
+        row["speedup"] = round(row["sequential_s"] / row["concurrent_s"], 4)
+        for side, levels in sides.items():
+            row[f"{side}_s_ci95"] = mean_interval([level.seconds for level in levels])
+        rows.append(row | {"repeats": len(batch)})
+    return rows
+
+
+def batch_table(facts: ReportData) -> list[tables.Row]:
+    """The same for people."""
+    columns = {"Batch, s": "concurrent_s", "One at a time, s": "sequential_s"}
+    columns |= {"Times as fast": "speedup", "Requests/s": "concurrent_qps"}
+    columns |= {"Tokens/s": "concurrent_tok_s", "Of them output": "concurrent_output_tok_s"}
+    columns |= {"p95 e2e, s": "concurrent_p95_e2e_s", "In flight": "concurrent_in_flight"}
+    return [
+        {"At once": f"{row['concurrency']:,}"}
+        | {name: Quantity(row[x], *row.get(f"{x}_ci95", ())).cell for name, x in columns.items()}
+        | {"Failed": f"{row['concurrent_failed']:,}"}
+        for row in batches(facts)
+    ]
+
+
+def rules_of_thumb(facts: ReportData) -> list[str]:
+    """What the batches advise; [] without any."""
+    if not (rows := batches(facts)):
+        return []
+    most = PLATEAU * max(row["concurrent_output_tok_s"] for row in rows)
+    row, last = next(row for row in rows if row["concurrent_output_tok_s"] >= most), rows[-1]
+    took, before = (format_number(row[f"{x}_s"]) for x in ("concurrent", "sequential"))
+    faster, again = (format_number(one["speedup"]) for one in (row, rows[0]))
+    told = f"Send {row['concurrency']:,} at once: {row['n']:,} requests take {took} s in place of "
+    told += f"{before} s one at a time ({faster} times as fast, within 10% of the most tokens/s)."
+    told += f"\nOf {last['concurrency']:,}, {format_number(last['concurrent_in_flight'])} were in "
+    told += "flight on average: fewer are left at the end, so a larger batch gains more."
+    if rows[0]["concurrency"] == 1:
+        told += f"\n1 at once repeats one at a time and was {again} times as fast: that is noise."
+    return told.splitlines()
+
+
+def batching_benchmark(facts: ReportData) -> str:
+    """batching_benchmark.md."""
+    simulated, n = facts.result.target.label, batches(facts)[0]["n"]
+    rules = [f"- {escape_markdown(text)}" for text in rules_of_thumb(facts) + findings(facts)]
+    lines = [f"# {n:,} requests as one batch{f' ({simulated})' * bool(simulated)}", ""]
+    lines += [*tables.markdown(batch_table(facts)), "", "## Rules of thumb", "", *rules, ""]
+    return "\n".join([*lines, "## What the repeats show", "", WHAT_REPEATS_SHOW, ""])

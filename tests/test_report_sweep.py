@@ -1,0 +1,106 @@
+"""What a sweep says of its levels: plateau, knee, where latency blows up, the GPU's use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+
+from harness.measure.diagnosis.gpu_window import GpuFigures
+from harness.measure.result import Latency, Level, Result
+from harness.measure.search.power import PlateauKnee, PowerKnee
+from harness.measure.states import Decision
+from harness.report.curves import curve_charts
+from harness.report.report_data import ReportData
+from harness.report.sweep import GPU_USE, concurrency_rows, findings
+
+USERS = (1, 4, 8, 16)
+KNEE = "The knee, where throughput over latency peaks, is at 8 (4 to 16) users."
+FLAT = "Throughput levels off, within 10% of its peak, at 8 users."
+STEEP = "Latency blows up from 8 to 16 users: "
+OF = "times the p95 end-to-end latency"
+MORE = "for 1.05 times the tokens/s."
+LESS = "At every step latency grows by less than throughput."
+USE = "GPU utilization at 8 users is "
+
+
+def sweep(
+    tokens: tuple[float, ...],
+    p95_ms: tuple[float, ...],
+    width: float = 0.05,
+    use: float = nan,
+    command: str = "sweep",
+    plateau: int = 8,
+) -> ReportData:
+    """Levels with these figures; each p95 has an interval of `width` to each side."""
+    levels = tuple(
+        Level(
+            i, n, decision=Decision.held, output_tokens_per_s=tokens[i], prompt_tokens_per_s=10,
+            e2e_ms=Latency(20, mean=ms / 2, p95=ms, p95_ci95=(ms * (1 - width), ms * (1 + width))),
+            gpu=GpuFigures(1, 9, util_pct_mean=use), requests_per_s=2,
+        )
+        for i, (n, ms) in enumerate(zip(USERS, p95_ms, strict=True))
+    )  # fmt: skip
+    result = Result(
+        command, levels=levels, power=PowerKnee(8, (4, 16), 1.0),
+        plateau=PlateauKnee(plateau, (plateau, plateau), 1.0),
+    )  # fmt: skip
+    return ReportData(None, result)  # type: ignore[arg-type]
+
+
+GROWS = (100.0, 390.0, 760.0, 800.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "want"),
+    [
+        # 1.9 times the latency for 800 / 760 times the tokens
+        (sweep(GROWS, (500, 520, 560, 1064)), [f"{STEEP}1.90 {OF} {MORE}"]),
+        # 560 + 50% is above 1,064 - 50%
+        (
+            sweep(GROWS, (500, 520, 560, 1064), 0.5),
+            [f"{STEEP}1.90 {OF} (intervals overlap) {MORE}"],
+        ),
+        # requests fail with sixteen users: no p95
+        (sweep(GROWS, (500, 520, 560, inf)), [f"{STEEP}inf {OF} {MORE}"]),
+        (sweep(GROWS, (500, 520, 560, 580)), [LESS]),
+        (sweep(GROWS, (500, 520, 560, 580), use=30.4), [LESS, f"{USE}30%: {GPU_USE[50]}."]),
+        (sweep(GROWS, (500, 520, 560, 580), use=50), [LESS, f"{USE}50%: {GPU_USE[80]}."]),
+        (sweep(GROWS, (500, 520, 560, 580), use=79.9), [LESS, f"{USE}80%: {GPU_USE[80]}."]),
+        (sweep(GROWS, (500, 520, 560, 580), use=100), [LESS, f"{USE}100%: {GPU_USE[101]}."]),
+    ],
+)
+def test_findings(facts: ReportData, want: list[str]) -> None:
+    """From the figures alone; without readings of a GPU nothing is said of one."""
+    assert findings(facts) == [FLAT, KNEE, *want]
+
+
+def test_throughput_that_still_grows() -> None:
+    """Four times the users, four times the tokens."""
+    facts = sweep((100, 400, 800, 1600), (500, 500, 500, 500), plateau=16)
+    assert findings(facts)[0] == "Throughput still grows at 16 users."
+
+
+def test_a_run_has_no_findings() -> None:
+    """Nor a sweep of one level."""
+    facts = sweep(GROWS, (500, 520, 560, 580))
+    alone = ReportData(None, replace(facts.result, levels=facts.levels[:1]))  # type: ignore[arg-type]
+    run = sweep(GROWS, (500, 520, 560, 580), command="run")
+    assert (findings(alone), findings(run)) == ([], [])
+
+
+def test_the_curves_of_a_gpu() -> None:
+    """A panel of its own, only where a GPU was read."""
+    panels = [curve_charts(sweep(GROWS, (500, 520, 560, 580), use=use)) for use in (nan, 60)]
+    assert ["GPU utilization" in "".join(drawn) for drawn in panels] == [False, True]
+    assert len(panels[1]) == len(panels[0]) + 1
+
+
+def test_a_level_held_twice_is_one_row() -> None:
+    """Means over its measurements, the outer ends of their intervals."""
+    once, again = sweep(GROWS, (500, 520, 560, 580)), sweep(GROWS, (700, 520, 560, 580))
+    both = Result("sweep", levels=(*once.levels, *again.levels))
+    row = concurrency_rows(ReportData(None, both))[0]  # type: ignore[arg-type]
+    assert (row["concurrency"], row["measurements"], row["p95_e2e_s"]) == (1, 2, 0.6)
+    assert (row["p95_e2e_s_lo"], row["p95_e2e_s_hi"], row["tok_s"]) == (0.475, 0.735, 110)
