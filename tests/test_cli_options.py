@@ -14,7 +14,6 @@ from harness.cli import options_from_args as plain
 from harness.cli.app import main, parser
 from harness.errors import EXIT_INTERRUPTED
 from harness.measure.slo import Slo
-from harness.study.given_levels import given
 from harness.units import MS, SECOND
 
 URL = "http://127.0.0.1:9"
@@ -90,6 +89,9 @@ def test_what_is_known_of_the_server(line: str, flags: dict[str, object], gpu: s
 )
 def test_sweep_options(line: str, want: list[tuple[str, int]]) -> None:
     """Levels keep their order, repeats take turns, and a batch has one at a time before it."""
+    # Brings Locust, which patches threads, and must not before pytest-xdist has begun.
+    from harness.study.given_levels import given  # noqa: PLC0415
+
     args = parser().parse_args(["sweep", URL, "--users", "1,8,4", *line.split()])
     holds = given(plain.run_options(args, "sweep"))
     assert [(hold.purpose, hold.users) for hold in holds] == want
