@@ -148,6 +148,11 @@ TABLE = {
         FULL, {"instrument_share": 0.2, "client_cores": 0.99}, "client", 0.9),
     "the client sends late": (
         FULL, {"turnaround_ms": 700, "client_cores": 0.99}, "client", 0.9),
+    "the client is kept from the CPU, first tokens are seen late": (
+        FULL, {"turnaround_ms": 717, "client_cores": 0.02, "client_ttft_ms": 1700, "capacity": 0,
+               "queue_ms": 100}, "client", 0.9),
+    "users pause for longer than a first token may take, which comes in time": (
+        FULL, {"turnaround_ms": 4, "limit_ms": 3, "client_cores": 0.02}, "batch slots", 0.9),
     "late on the way": (
         FULL, {"client_ttft_ms": 2500, "capacity": 0, "queue_ms": 100}, "network", 0.85),
     "nothing is said": (VerdictInputs(64, 30, "itl"), {}, "undecided", 0),
