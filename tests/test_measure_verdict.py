@@ -277,3 +277,18 @@ def test_a_front_end_in_rust_gets_other_advice() -> None:
     assert "API server CPU: 0.90 cores of each of the Rust front end's 16" in found.evidence
     assert found.try_next[0].startswith("more CPUs for the Rust front end")
     assert not any("--api-server-count" in line for line in found.try_next)
+
+
+def test_two_causes_that_both_hold_are_both_said() -> None:
+    """Neither is sure, both are named with their evidence, and each has its advice."""
+    start, change, *_ = TABLE["events wait for the API server"]
+    found = diagnose(replace(start, **change))
+    assert [(one.name, one.probability) for one in found.causes] == [
+        ("front end", 0.47), ("decode bandwidth", 0.47), (UNKNOWN, 0.06)
+    ]  # fmt: skip
+    first, second = found.sentence.split("; or ")
+    assert first.startswith("the API server cannot keep up")
+    assert second.startswith("each engine step takes too long")
+    assert found.try_next[0].startswith("--api-server-count")
+    assert any("--max-num-seqs lower" in line for line in found.try_next)
+    assert found.try_next[-1] == "another replica"
