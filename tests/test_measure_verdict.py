@@ -93,6 +93,12 @@ TABLE = {
     "long where a prompt is computed, half of it would do": (
         LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
                "beside_p50_ms": 41}, "prefill compute", 0.9),
+    "half of it would do, but so would a smaller budget: 3,000 prompt tokens in a step": (
+        LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
+               "beside_p50_ms": 41, "prompt_tokens": 900}, "prefill-decode interference", 0.75),
+    "every step has a prompt, prompts take four steps, what runs stands still for it": (
+        FULL, {"beside_share": 1, "low_gap_ms": 2, "gap_p95_ms": 30, "decode_ms": 900},
+        "prefill-decode interference", 0.86),
     "a prompt's step is three times too long": (
         LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
                "beside_p50_ms": 90}, "prefill-decode interference", 0.9),
