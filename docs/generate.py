@@ -404,6 +404,11 @@ two runs said *GPU throttled*, 0.9: the GPU was 86 to 96% busy and at its power 
 showed that to be the cause. Two runs on a third server, whose prompts were the limit, said the
 same.
 
+The rules that replaced them were wrong once, too, when they were first asked: of the server with
+16,384 batched tokens they said *prefill compute*, 0.9, where 2,048 of them tripled the knee; and of
+the one with 2,048 they said *batch slots*, 0.9, which cannot be, as it has 512 and 63 ran. Both are
+among the cases that the rules were then chosen on.
+
 What `result.json` had of these runs (but for the second server) is kept in
 `tests/data/observations`, and every test run judges it again by today's rules. `python
 tests/kept_observations.py` prints what they say and why; with `--keep` it prints a case to keep.

@@ -93,6 +93,12 @@ TABLE = {
     "long where a prompt is computed, half of it would do": (
         LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
                "beside_p50_ms": 41}, "prefill compute", 0.9),
+    "half of it would do, but so would a smaller budget: 3,000 prompt tokens in a step": (
+        LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
+               "beside_p50_ms": 41, "prompt_tokens": 900}, "prefill-decode interference", 0.75),
+    "every step has a prompt, prompts take four steps, what runs stands still for it": (
+        FULL, {"beside_share": 1, "low_gap_ms": 2, "gap_p95_ms": 30, "decode_ms": 900},
+        "prefill-decode interference", 0.86),
     "a prompt's step is three times too long": (
         LONG, {"alone_p95_ms": 21, "gap_p50_ms": 20, "longest_beside_share": 0.95,
                "beside_p50_ms": 90}, "prefill-decode interference", 0.9),
@@ -148,6 +154,11 @@ TABLE = {
         FULL, {"instrument_share": 0.2, "client_cores": 0.99}, "client", 0.9),
     "the client sends late": (
         FULL, {"turnaround_ms": 700, "client_cores": 0.99}, "client", 0.9),
+    "the client is kept from the CPU, first tokens are seen late": (
+        FULL, {"turnaround_ms": 717, "client_cores": 0.02, "client_ttft_ms": 1700, "capacity": 0,
+               "queue_ms": 100}, "client", 0.9),
+    "users pause for longer than a first token may take, which comes in time": (
+        FULL, {"turnaround_ms": 4, "limit_ms": 3, "client_cores": 0.02}, "batch slots", 0.9),
     "late on the way": (
         FULL, {"client_ttft_ms": 2500, "capacity": 0, "queue_ms": 100}, "network", 0.85),
     "nothing is said": (VerdictInputs(64, 30, "itl"), {}, "undecided", 0),
@@ -272,3 +283,18 @@ def test_a_front_end_in_rust_gets_other_advice() -> None:
     assert "API server CPU: 0.90 cores of each of the Rust front end's 16" in found.evidence
     assert found.try_next[0].startswith("more CPUs for the Rust front end")
     assert not any("--api-server-count" in line for line in found.try_next)
+
+
+def test_two_causes_that_both_hold_are_both_said() -> None:
+    """Neither is sure, both are named with their evidence, and each has its advice."""
+    start, change, *_ = TABLE["events wait for the API server"]
+    found = diagnose(replace(start, **change))
+    assert [(one.name, one.probability) for one in found.causes] == [
+        ("front end", 0.47), ("decode bandwidth", 0.47), (UNKNOWN, 0.06)
+    ]  # fmt: skip
+    first, second = found.sentence.split("; or ")
+    assert first.startswith("the API server cannot keep up")
+    assert second.startswith("each engine step takes too long")
+    assert found.try_next[0].startswith("--api-server-count")
+    assert any("--max-num-seqs lower" in line for line in found.try_next)
+    assert found.try_next[-1] == "another replica"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from harness.measure.diagnosis.slots import MaxNumSeqs
     from harness.measure.result import Level
 
+# Prompt tokens of a step that has any. H200 with a budget of 16,384: 5,900, and a budget of 2,048
+# tripled its knee; simulated engines: 1,650 at most.
+MAX_STEP_TOKENS: Final = 2560
 AS_BUSY: Final = 0.9  # of the GPU's utilization: a lower level is as busy
 # (cores, share of events sent late) at which the API server itself is late. Simulated ones are late
 # from a quarter of a core on; four of an H200 at 0.4 each were on time.
@@ -31,6 +34,8 @@ WAIT_OF: Final = {"network": "api", "front end": "api", "KV cache capacity": "qu
 # gap is hardly above the median and gaps are longer than at the lowest level, or (2) gaps are far
 # longer, however they vary, and `running` is not flat because of a slot.
 NEARLY_ALL_STEPS: Final = 0.9
+EVERY_STEP: Final = 0.99
+SPLIT_STEPS: Final = 2.0  # steps of a prompt; at most 1.3 in simulated engines short of slots
 P95_LIKE_MEDIAN: Final = 1.25
 LONGER_STEPS: Final = 1.5  # times a gap at the lowest level
 FAR_LONGER_STEPS: Final = 4.0
@@ -194,10 +199,19 @@ class VerdictInputs:
         return max(self.gap_p95_ms, 0.0 if isnan(self.beside_p50_ms) else self.beside_p50_ms)
 
     @property
+    def long_steps(self) -> bool:
+        """Whether a step takes so many prompt tokens that a smaller budget would cut it."""
+        return _over(self.prompt_tokens, self.beside_share) > MAX_STEP_TOKENS
+
+    @property
     def prompts_fill_steps(self) -> bool:
         """Whether prompts fill every step to the token budget, so that requests wait for it."""
         if not self.beside_share >= NEARLY_ALL_STEPS:
             return False
+        # Each step has a prompt, and yet prompts take several: on an H200 with 512 slots `running`
+        # stood at 63 for this, as 128 tokens of an answer are two steps for each prompt's two.
+        if self.beside_share >= EVERY_STEP and self.prefill_ms >= SPLIT_STEPS * self.gap_mean_ms:
+            return True
         alike = self.gap_p95_ms <= P95_LIKE_MEDIAN * self.gap_p50_ms
         longer = _over(self.gap_p50_ms, self.low_gap_ms)
         fuller = longer >= LONGER_STEPS or self.compute_bound

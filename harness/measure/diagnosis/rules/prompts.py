@@ -55,6 +55,7 @@ def prefill(f: VerdictInputs) -> RuleResult:
         if not why and f.prompt_step_ms > MAX_PROMPT_STEP * f.limit_ms:
             why = "half the compute for a prompt would not bring gaps in time"
         surely = f.engine_wait_ms < f.prompt_cost_ms and not f.maybe_late and _clear_of_halving(f)
+        surely = surely and not f.long_steps
         what = (
             f"steps that compute prompts are longer than a gap may be: {fmt_ms(f.prompt_step_ms)} "
             f"against {fmt_ms(f.limit_ms)}"
@@ -108,9 +109,9 @@ def interference(f: VerdictInputs) -> RuleResult:
         sure = 0.9 if clear and _prompts_at_work(f) else 0.6
         what = "first tokens wait behind the steps that prompts and decoding share"
     else:
-        if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms:
+        if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms and not f.long_steps:
             return RuleResult.no("half the compute for a prompt would bring gaps in time")
-        clear = f.prompt_cost_ms >= f.engine_wait_ms and _clear_of_halving(f)
+        clear = f.prompt_cost_ms >= f.engine_wait_ms and (f.long_steps or _clear_of_halving(f))
         sure = 0.9 if clear and not f.maybe_late else 0.65
         what = "prompts in the same engine step hold up the tokens of the requests that decode"
     return RuleResult(
