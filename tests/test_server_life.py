@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from study_process import alive, descendants, wait_for
@@ -16,11 +17,16 @@ from study_process import alive, descendants, wait_for
 from harness.cli.app import main
 from harness.cli.serve import PRESETS
 from harness.errors import ConfigError, ServerUnreachable
+from harness.measure.records.samples import GpuSample
+from harness.server import vllm_start
 from harness.server.address import check_port, free_port
+from harness.server.gpu import GpuReadings
 from harness.server.vllm_start import StartOptions, command_line, model_context, started
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from harness.server.gpu import GpuSource
 
 LITTLE = f"{sys.executable} {Path(__file__).with_name('little_vllm.py')}"
 
@@ -122,6 +128,42 @@ def test_a_life(tmp_path: Path) -> None:
             check_port("--port", "127.0.0.1", server.port)
     assert alive(family) == []
     check_port("--port", "127.0.0.1", server.port)
+
+
+class Gpu:
+    """A GPU of which 1,000 MiB are in use, 3,000 while a child of ours runs, and what is left."""
+
+    def __init__(self, left_mib: float) -> None:
+        self.left_mib = left_mib
+
+    def read(self, at_ns: int) -> list[GpuSample]:
+        begun = bool(descendants(os.getpid()))
+        self.used = 3000.0 if begun else 1000.0 if self.used == 1000.0 else 1000.0 + self.left_mib
+        return [GpuSample(at_ns, 0, memory_used_mib=self.used)]
+
+    used = 1000.0
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("left_mib", "said"),
+    [(0.0, ""), (255.0, ""), (500.0, "GPUs have 500 MiB less than before: see nvidia-smi\n"),
+     (math.nan, "")],
+)  # fmt: skip
+def test_gpu_memory(
+    tmp_path: Path, left_mib: float, said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """What the server takes is told by phase, and what it leaves is said."""
+    readings = GpuReadings("local", source=cast("GpuSource", Gpu(left_mib)))
+    monkeypatch.setattr(vllm_start, "local_gpus", lambda: readings)
+    monkeypatch.setattr(vllm_start, "MEMORY_BACK_S", 0.2)
+    with started(StartOptions(start_command=LITTLE), log=tmp_path / "log") as server:
+        assert set(server.start_log.gpu_mib.values()) == {2000.0}
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.process

@@ -83,7 +83,7 @@ def test_the_page() -> None:
     page = server_page("first_token_latency.md", starts=[plain(start), plain(start)])
     for line in (
         "| device | cuda NVIDIA H200 |",
-        "| weights on the GPU, GiB | 2.98 |",
+        "| model loaded, GiB (vLLM's log) | 2.98 |",
         "| warm-up | 100.00 | 51.5% | 189 |",
         "The parts add up to 194.00 s; from the start of the process to the first token it was",
         "| cold_1 | 2,000.0 | 2,500.0 | 100 | 0 | 0 |",

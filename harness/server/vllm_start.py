@@ -42,7 +42,8 @@ CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_
 ASK_VERSION: Final = "import importlib.metadata as m; print(m.version('vllm'))"
 READY_S: Final = 1800  # a large model is downloaded, compiled and captured
 POLL_S: Final = 0.1
-END_S: Final = 30.0  # until SIGKILL, until nothing is left, until GPU memory is back
+END_S: Final = 30.0  # until SIGKILL, and until nothing is left
+MEMORY_BACK_S: Final = 5.0  # then; other processes may use a GPU too
 GPU_SLACK_MIB: Final = 256.0  # what a driver may keep
 LOG_LINES: Final = 15  # of a failed start that are shown
 
@@ -113,7 +114,7 @@ def started(
             if process is not None:
                 _end(process, port)
             # What is free on a GPU is what the next server gets.
-            _until(lambda: not held_mib() >= GPU_SLACK_MIB)  # it may be unknown, NaN
+            _until(lambda: not held_mib() >= GPU_SLACK_MIB, MEMORY_BACK_S)  # or unknown, NaN
             if (held := held_mib()) >= GPU_SLACK_MIB:
                 sys.stderr.write(f"GPUs have {held:,.0f} MiB less than before: see nvidia-smi\n")
             if gpus:
@@ -263,8 +264,8 @@ def _uninterrupted() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def _until(done: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + END_S
+def _until(done: Callable[[], bool], seconds: float = END_S) -> None:
+    until_s = time.monotonic() + seconds
     while not done() and time.monotonic() < until_s:
         time.sleep(POLL_S)
 
