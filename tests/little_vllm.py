@@ -1,7 +1,7 @@
 """A program that behaves like `vllm serve` at its start: for tests of its life, not of its answers.
 
 little_vllm.py FLAGS --port N: a child that ignores SIGTERM, a log, /health. With --dies it ends
-while it starts; with --hangs it is never ready.
+while it starts, with --refuses=N only if N is among its flags; with --hangs it is never ready.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ def main(flags: list[str]) -> None:
     sys.stdout.flush()
     if "--dies" in flags:
         sys.exit("RuntimeError: Engine core initialization failed.")
+    refused = next((f.partition("=")[2] for f in flags if f.startswith("--refuses=")), "")
+    if refused in flags:
+        sys.exit(f"ValueError: no room for {refused} tokens")
     if "--hangs" in flags:
         signal.pause()
     HTTPServer(("127.0.0.1", int(flags[flags.index("--port") + 1])), Health).serve_forever()

@@ -130,7 +130,10 @@ def test_a_server_that_dies(tmp_path: Path) -> None:
     before = descendants(os.getpid())
     options = StartOptions(start_command=LITTLE, start_args=("--dies",))
     with (
-        pytest.raises(ServerUnreachable, match=r"(?s)exit code 1.*Engine core initialization fail"),
+        pytest.raises(
+            ServerUnreachable,
+            match=r"(?s)exit code 1 \(RuntimeError: Engine core initialization fail",
+        ),
         started(options, log=tmp_path / "log"),
     ):
         pytest.fail("it was ready")

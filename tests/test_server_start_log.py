@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.server.start_log import SeenLine, StartLog, read_start_log
+from harness.server.start_log import SeenLine, StartLog, read_start_log, why_it_failed
 
 DATA = Path(__file__).with_name("data")
 FIRST_S = 8.0  # from the start of the process to its first line, here
@@ -50,11 +50,12 @@ H200_PHASES = {
     ("name", "phases", "device", "figures", "reported"),
     [
         ("vllm_start_cpu.log", CPU_PHASES, ("0.32.0", "cpu"),
-         (2_097_152, 1024.0, 1.0, None, None), {"engine initialized": 1.14}),
+         (2_097_152, 1024.0), {"engine initialized, s": 1.14, "KV cache, GiB": 1.0}),
         ("vllm_start_h200.log", H200_PHASES, ("0.26.0", "cuda"),
-         (539_760, 16.47, 14.41, 2.98, 0.14),
-         {"model loaded": 3.449949, "compilation": 24.64, "graphs captured": 1.0,
-          "engine initialized": 129.27}),
+         (539_760, 16.47),
+         {"model loaded, s": 3.449949, "model loaded, GiB": 2.98, "compilation, s": 24.64,
+          "graphs captured, s": 1.0, "graphs captured, GiB": 0.14, "engine initialized, s": 129.27,
+          "KV cache, GiB": 14.41}),
     ],
 )  # fmt: skip
 def test_recorded_logs(
@@ -72,10 +73,8 @@ def test_recorded_logs(
     assert list(got.gpu_mib) == list(phases)
     assert got.gpu_mib["API server"] == lines[-1].at_s  # 1 MiB per second
     assert (got.version, got.device) == device
-    assert (got.kv_tokens, got.max_concurrency, got.kv_gib, got.weights_gib, got.graphs_gib) == (
-        figures
-    )
-    assert got.reported_s == reported
+    assert (got.kv_tokens, got.max_concurrency) == figures
+    assert got.reported == reported
     assert got.flags["load_format"] == "dummy"
 
 
@@ -89,3 +88,17 @@ def test_flags_without_secrets() -> None:
     """A log of an older vLLM has the API key."""
     line = "INFO [x.py:1] non-default args: {'api_key': 'sesame', 'port': 1}"
     assert read_start_log([SeenLine(1.0, line)]).flags == {"api_key": "[redacted]", "port": 1}
+
+
+DIED = """\
+(APIServer pid=716) WARNING 11-22 21:11:53 [system_utils.py:299] Errors like `OSError: [Errno 24]`
+(EngineCore pid=1196) ERROR 11-22 21:13:14 [core.py:1330]     raise ValueError(
+(EngineCore pid=1196) ERROR 11-22 21:13:14 [core.py:1330] ValueError: To serve at least one request
+(APIServer pid=716) RuntimeError: Engine core initialization failed. See root cause above.
+"""
+
+
+def test_why_it_failed() -> None:
+    """The root cause comes long before the last line (as vLLM 0.26 wrote it on an H200)."""
+    assert why_it_failed(DIED) == "ValueError: To serve at least one request"
+    assert why_it_failed("OSError is a word\n") == ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import real_vllm
 from study_process import load
+from test_server_life import LITTLE
 from test_server_start_log import seen
 
 from harness.cli.app import main
@@ -82,7 +83,7 @@ def test_the_page() -> None:
     page = server_page("first_token_latency.md", starts=[plain(start), plain(start)])
     for line in (
         "| device | cuda NVIDIA H200 |",
-        "| weights on the GPU, GiB | 2.98 |",
+        "| model loaded, GiB (vLLM's log) | 2.98 |",
         "| warm-up | 100.00 | 51.5% | 189 |",
         "The parts add up to 194.00 s; from the start of the process to the first token it was",
         "| cold_1 | 2,000.0 | 2,500.0 | 100 | 0 | 0 |",
@@ -143,9 +144,20 @@ def test_slopes() -> None:
         "| 16 | 30,368 |",  # 540,000 x 0.9 / 16 = 30,375: 1,898 blocks of 16
         "| 4 | 32,768 (the model's own limit) |",
         "65536 tokens were not measured: above the model's own limit of 32,768 tokens.",
-        "pools differ by 0.0%: the number of requests is inversely linear in L",
+        "pools differ by 0.0% between lengths: the number of requests is inversely linear in L,",
     ):
         assert line in page
+
+
+@pytest.mark.process
+def test_a_length_that_vllm_refuses(tmp_path: Path) -> None:
+    """It is named with vLLM's reason, and the other lengths are measured all the same."""
+    options = ["--start-command", LITTLE, "--start-args=--refuses=1024", "--out", str(tmp_path)]
+    assert main(["kv-scaling", "--lengths", "1024,512", *options]) == 0
+    assert (tmp_path / "kv_cache_scaling.csv").read_text().splitlines()[1:] == [
+        "512,,,,no GPU: its columns are empty,,,,,",
+        "1024,,,,vLLM ended with exit code 1 (ValueError: no room for 1024 tokens),,,,,",
+    ]
 
 
 @pytest.mark.parametrize(

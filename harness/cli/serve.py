@@ -147,10 +147,13 @@ def _kv_scaling(args: argparse.Namespace) -> int:
     from harness.study import kv_scaling  # noqa: PLC0415 - as above
 
     options, folder = plain.start_options(args), _new_folder(args, "kv-scaling")
-    rows = kv_scaling.measure_lengths(options, args.lengths, folder, _tell)
-    page = server_page("kv_cache_scaling_notes.md", rows=rows, own=model_context(options.model_dir))
-    (folder / "kv_cache_scaling.csv").write_text(kv_scaling.to_csv(rows))
-    (folder / "kv_cache_scaling_notes.md").write_text(page)
+    own, page = model_context(options.model_dir), ""
+    _tell(f"starting vLLM with each length; its logs are in {folder}")
+    for rows in kv_scaling.measure_lengths(options, args.lengths, folder):
+        (folder / "kv_cache_scaling.csv").write_text(kv_scaling.to_csv(rows))
+        page = server_page("kv_cache_scaling_notes.md", rows=rows, own=own)
+        (folder / "kv_cache_scaling_notes.md").write_text(page)
+        _tell(f"{rows[-1]['max_model_len']} tokens: {rows[-1]['notes']}")
     _tell(f"{page}\n{folder}/kv_cache_scaling.csv")
     return EXIT_OK
 

@@ -30,20 +30,20 @@ PHASES: Final = {
     "warm-up": r"init engine \(.*took",
     "API server": r"",
 }
-REPORTED_S: Final = {  # by vLLM itself
-    "weights read and copied": r"Loading weights took ([\d.]+) s",
-    "model loaded": r"Model loading took .* and ([\d.]+) s",
-    "compilation": r"(?:torch\.compile took|init engine .*compilation:) ([\d.]+) s",
-    "graphs captured": r"Graph capturing finished in ([\d.]+) s",
-    "engine initialized": r"init engine .*took ([\d.]+) s",
+REPORTED: Final = {  # by vLLM itself
+    "weights read and copied, s": r"Loading weights took ([\d.]+) s",
+    "model loaded, s": r"Model loading took .* and ([\d.]+) s",
+    "model loaded, GiB": r"Model loading took ([\d.]+) GiB",
+    "compilation, s": r"(?:torch\.compile took|init engine .*compilation:) ([\d.]+) s",
+    "graphs captured, s": r"Graph capturing finished in ([\d.]+) s",
+    "graphs captured, GiB": r"Graph capturing finished .*took (-?[\d.]+) GiB",
+    "engine initialized, s": r"init engine .*took ([\d.]+) s",
+    "KV cache, GiB": r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()([\d.]+)[ /]",
 }
-NUMBERS: Final = {
-    "kv_tokens": r"KV cache size: ([\d,]+) tokens",
-    "max_concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x",
-    "kv_gib": r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()([\d.]+)[ /]",
-    "weights_gib": r"Model loading took ([\d.]+) GiB",
-    "graphs_gib": r"Graph capturing finished .*took (-?[\d.]+) GiB",
-}
+KV_TOKENS: Final = r"KV cache size: ([\d,]+) tokens"
+CONCURRENCY: Final = r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"
+# the root cause comes first, "Engine core initialization failed" last
+CAUSE: Final = r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [^\]]*\] )?(\w+(?:Error|Exception): .*)$"
 
 
 class SeenLine(NamedTuple):
@@ -65,12 +65,9 @@ class StartLog:
     gpu_mib: Mapping[str, float] = field(
         default_factory=dict
     )  # more than before, when the phase ended
-    reported_s: Mapping[str, float] = field(default_factory=dict)
     kv_tokens: float | None = None
     max_concurrency: float | None = None  # requests of the full context, as vLLM computes it
-    kv_gib: float | None = None
-    weights_gib: float | None = None
-    graphs_gib: float | None = None
+    reported: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartLog:
@@ -90,16 +87,23 @@ def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartL
     flags = {}
     with suppress(ValueError, SyntaxError):  # a value that is no literal
         flags = redact(ast.literal_eval(_last(r"non-default args: (\{.*\})$", text)))
-    reported = {name: _number(pattern, text) for name, pattern in REPORTED_S.items()}
+    reported = {name: _number(pattern, text) for name, pattern in REPORTED.items()}
     return StartLog(
         _last(r"engine \(v([^)]+)\)", text) or _last(r" version (\S+)$", text),
         flags,
         _last(r"device_config=(\w+)", text),
         phases,
         memory,
-        {name: seconds for name, seconds in reported.items() if seconds is not None},
-        **{name: _number(pattern, text) for name, pattern in NUMBERS.items()},
+        _number(KV_TOKENS, text),
+        _number(CONCURRENCY, text),
+        {name: number for name, number in reported.items() if number is not None},
     )
+
+
+def why_it_failed(text: str) -> str:
+    """Return the first error of a log; "" for none."""
+    found = re.search(CAUSE, text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _last(pattern: str, text: str) -> str:
@@ -108,4 +112,4 @@ def _last(pattern: str, text: str) -> str:
 
 def _number(pattern: str, text: str) -> float | None:
     found = _last(pattern, text).replace(",", "")
-    return float(found) if found else None
+    return (int if found.isdigit() else float)(found) if found else None

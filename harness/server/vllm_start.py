@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from harness.errors import ConfigError, HarnessError, ServerUnreachable
+from harness.errors import ConfigError, HarnessError, ServerUnreachable, one_line
 from harness.runfolder.json_files import read_json
 from harness.runfolder.redact import redact, redact_text
 from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port, free_port
 from harness.server.gpu import local_gpus
 from harness.server.http_exchange import fetch
-from harness.server.start_log import SeenLine, StartLog, read_start_log
+from harness.server.start_log import SeenLine, StartLog, read_start_log, why_it_failed
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -43,7 +42,8 @@ CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_
 ASK_VERSION: Final = "import importlib.metadata as m; print(m.version('vllm'))"
 READY_S: Final = 1800  # a large model is downloaded, compiled and captured
 POLL_S: Final = 0.1
-END_S: Final = 30.0  # until SIGKILL, until nothing is left, until GPU memory is back
+END_S: Final = 30.0  # until SIGKILL, and until nothing is left
+MEMORY_BACK_S: Final = 5.0  # then; other processes may use a GPU too
 GPU_SLACK_MIB: Final = 256.0  # what a driver may keep
 LOG_LINES: Final = 15  # of a failed start that are shown
 
@@ -68,7 +68,8 @@ class StartedServer:
     command: tuple[str, ...]
     notes: tuple[str, ...]  # what was added to the command, and why
     log: Path
-    wall_s: float  # from the start of the process until /health answered
+    began_s: float  # the start of the process, by time.monotonic
+    wall_s: float  # from there until /health answered
     start_log: StartLog
 
 
@@ -78,8 +79,9 @@ def started(
 ) -> Iterator[StartedServer]:
     """Run a server as long as the context, in which SIGTERM interrupts as Ctrl-C does.
 
-    Raises ConfigError before anything is started, ServerUnreachable with the end of the log when it
-    does not become ready, HarnessError when something of it is left afterwards.
+    For the main thread, which alone gets signals. Raises ConfigError before anything is started,
+    ServerUnreachable with the end of the log when it does not become ready, HarnessError when
+    something of it is left afterwards.
     """
     if port:
         check_port("--port", LOOPBACK, port)
@@ -94,24 +96,25 @@ def started(
         return used_mib() - before
 
     before = used_mib()
-    if ours := in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if ours := signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with log.open("wb") as out, _uninterrupted():
+            began_s = time.monotonic()
             process = subprocess.Popen(  # noqa: S603 - the user's own command
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
-        lines = _until_ready(process, port, log, used_mib)
+        lines = _until_ready(process, began_s, port, log, used_mib)
         yield StartedServer(
             f"http://{LOOPBACK}:{port}", process.pid, port, tuple(command), notes, log,
-            lines[-1].at_s, read_start_log(lines, before),
+            began_s, lines[-1].at_s, read_start_log(lines, before),
         )  # fmt: skip
     finally:
         with _uninterrupted():
             if process is not None:
                 _end(process, port)
             # What is free on a GPU is what the next server gets.
-            _until(lambda: not held_mib() >= GPU_SLACK_MIB)  # it may be unknown, NaN
+            _until(lambda: not held_mib() >= GPU_SLACK_MIB, MEMORY_BACK_S)  # or unknown, NaN
             if (held := held_mib()) >= GPU_SLACK_MIB:
                 sys.stderr.write(f"GPUs have {held:,.0f} MiB less than before: see nvidia-smi\n")
             if gpus:
@@ -194,11 +197,12 @@ def model_context(model: Path | None) -> int | None:
 
 
 def _until_ready(
-    process: subprocess.Popen[bytes], port: int, log: Path, used_mib: Callable[[], float]
-) -> list[SeenLine]:
+    process: subprocess.Popen[bytes], began_s: float, port: int, log: Path,
+    used_mib: Callable[[], float],
+) -> list[SeenLine]:  # fmt: skip
     """Return the log's lines, each with when it was seen. Raises ServerUnreachable."""
     access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=5 * SECOND)
-    began_s, now_s, seen = time.monotonic(), 0.0, []
+    now_s, seen = 0.0, []
     with log.open(errors="replace") as lines:
         while process.poll() is None and now_s < READY_S:
             ready = False
@@ -210,12 +214,12 @@ def _until_ready(
                 return [*seen, SeenLine(now_s, "ready", used)]
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
-    code = process.poll()
+    code, said = process.poll(), redact_text(log.read_text(errors="replace"))
     what = f"is not ready after {READY_S} s" if code is None else f"ended with exit code {code}"
-    end = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+    end = "\n".join(said.splitlines()[-LOG_LINES:])
     raise ServerUnreachable(
-        f"vLLM {what}: expected it to serve; try its command by itself. The end of {log}:\n"
-        + redact_text(end)
+        f"vLLM {what} ({one_line(why_it_failed(said)) or 'see its log'}): expected it to serve; "
+        f"try its command by itself. The end of {log}:\n{end}"
     )
 
 
@@ -249,7 +253,7 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
 def _uninterrupted() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM wait until the block is left: nothing is forgotten half-way."""
     came: list[int] = []
-    kinds = (signal.SIGINT, signal.SIGTERM) if in_main_thread() else ()
+    kinds = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in kinds}
     try:
         yield
@@ -260,13 +264,8 @@ def _uninterrupted() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def in_main_thread() -> bool:
-    """Return whether signals reach this thread."""
-    return threading.current_thread() is threading.main_thread()
-
-
-def _until(done: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + END_S
+def _until(done: Callable[[], bool], seconds: float = END_S) -> None:
+    until_s = time.monotonic() + seconds
     while not done() and time.monotonic() < until_s:
         time.sleep(POLL_S)
 

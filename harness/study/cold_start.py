@@ -54,8 +54,7 @@ def measure_cold_start(
         started(options, log=log) as server,
         closing(HttpConnection(TargetAccess(Address.parse(server.url), key))) as line,
     ):
-        began_s, first_token_s = time.monotonic() - server.wall_s, 0.0
-        by_start = counters(server.pid)
+        by_start, first_token_s = counters(server.pid), 0.0
         by_start["growth of the page cache, MB"] = (psutil.virtual_memory().cached - cached) / 1e6
         model: Any = line.fetch("/v1/models").json()
         body = {
@@ -68,7 +67,7 @@ def measure_cold_start(
             body["prompt"] = random.choices(TOKEN_IDS, k=tokens[0])
             before, sent_s = counters(server.pid), time.monotonic()
             request = {"name": name, **timed_stream(line, body)}
-            first_token_s = first_token_s or sent_s + request["ttft_s"] - began_s
+            first_token_s = first_token_s or sent_s + request["ttft_s"] - server.began_s
             meanwhile = {k: max(n - before[k], 0.0) for k, n in counters(server.pid).items()}
             if gpus.source:
                 meanwhile["GPUs throttled"] = sum(bool(g.throttled) for g in gpus.source.read(0))

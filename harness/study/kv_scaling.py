@@ -10,7 +10,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.errors import ConfigError
+from harness.errors import ConfigError, ServerUnreachable
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.http_exchange import fetch
@@ -19,7 +19,7 @@ from harness.server.vllm_start import model_config, model_context, started
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from harness.server.vllm_start import StartOptions
@@ -35,9 +35,9 @@ WIDTHS: Final = {"float32": 4, "float": 4, "fp8": 1}  # bytes; 2 for all others
 
 
 def measure_lengths(
-    options: StartOptions, lengths: Sequence[int], folder: Path, tell: Callable[[str], object]
-) -> list[Row]:
-    """A row per length, ascending. Raises ConfigError, ServerUnreachable."""
+    options: StartOptions, lengths: Sequence[int], folder: Path
+) -> Iterator[list[Row]]:
+    """Yield the rows so far, after each length, ascending. Raises ConfigError."""
     own = model_context(options.model_dir)
     if own and min(lengths) > own:
         raise ConfigError(
@@ -49,22 +49,27 @@ def measure_lengths(
         rows.append(dict.fromkeys(COLUMNS) | {"max_model_len": length})
         if own and length > own:
             rows[-1]["notes"] = f"above the model's own limit of {own:,} tokens: vLLM refuses it"
-            continue
-        tell(f"starting vLLM with --max-model-len {length}")
-        log = folder / f"vllm-{length}.log"
-        with started(options, ("--max-model-len", str(length)), log=log) as server:
-            page = fetch(TargetAccess(Address.parse(server.url)), "/metrics").body
-        cache, found = cache_summary(cache_config(page)), server.start_log
-        used = list(found.gpu_mib.values())[-1]
-        rows[-1] |= {
-            "gpu_mem_used_mb": used if used > 0 else None,  # NaN: hidden
-            "kv_tokens": found.kv_tokens or cache.get("kv_tokens"),
-            "kv_blocks": cache.get("kv_blocks"),
-            "block_size": cache.get("block_size"),
-            "max_concurrency": found.max_concurrency,
-            "bytes_per_token_model": bytes_per_token(model_config(options.model_dir), found.flags),
-        }
-    return with_slopes(rows)
+        else:
+            try:
+                rows[-1] |= _measured(options, length, folder / f"vllm-{length}.log")
+            except ServerUnreachable as error:  # for example: the KV cache holds no such request
+                rows[-1]["notes"] = str(error).partition(": expected")[0]
+        yield with_slopes(rows)
+
+
+def _measured(options: StartOptions, length: int, log: Path) -> Row:
+    with started(options, ("--max-model-len", str(length)), log=log) as server:
+        page = fetch(TargetAccess(Address.parse(server.url)), "/metrics").body
+    cache, found = cache_summary(cache_config(page)), server.start_log
+    used = list(found.gpu_mib.values())[-1]
+    return {
+        "gpu_mem_used_mb": used if used > 0 else None,  # NaN: hidden
+        "kv_tokens": found.kv_tokens or cache.get("kv_tokens"),
+        "kv_blocks": cache.get("kv_blocks"),
+        "block_size": cache.get("block_size"),
+        "max_concurrency": found.max_concurrency,
+        "bytes_per_token_model": bytes_per_token(model_config(options.model_dir), found.flags),
+    }
 
 
 def with_slopes(rows: list[Row]) -> list[Row]:
