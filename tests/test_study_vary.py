@@ -288,7 +288,7 @@ def test_the_verdict_of_a_proof(
 
 def test_the_words_of_a_proof() -> None:
     """Both knees; why one was not turned; the second knob where the first does not start."""
-    full, fp8 = Setting("server.x=2", failure="no memory\nlog"), setting("server.kv=fp8", 0)
+    full, fp8 = Setting("server.x=2", failure="no memory"), setting("server.kv=fp8", 0)
     pairs = [pair(AS_STARTED, fp8.name, 0.9, Change.better)]
     found = prove({"KV cache capacity": [full, fp8], "decode bandwidth": []}, pairs)
     assert found.verdict == "confirmed"
