@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shlex
@@ -287,7 +288,7 @@ def test_the_verdict_of_a_proof(
 
 def test_the_words_of_a_proof() -> None:
     """Both knees; why one was not turned; the second knob where the first does not start."""
-    full, fp8 = Setting("server.x=2", failure="no memory\nlog"), setting("server.kv=fp8", 0)
+    full, fp8 = Setting("server.x=2", failure="no memory"), setting("server.kv=fp8", 0)
     pairs = [pair(AS_STARTED, fp8.name, 0.9, Change.better)]
     found = prove({"KV cache capacity": [full, fp8], "decode bandwidth": []}, pairs)
     assert found.verdict == "confirmed"
@@ -347,7 +348,7 @@ def test_with_real_processes(tmp_path: Path) -> None:
         "vary", "server.max-num-seqs=2,8", "--start-command", ENGINE, "--out", str(out),
         "--json", "-", "--", "run", "--users", "2", "--requests", "40", *TINY,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in {0, 5}, done.stderr  # 5: a busy machine
     told = json_of(out / "vary.json")
     assert json.loads(done.stdout)["best"] == told["best"]  # nothing else is on stdout
     a, b = told["settings"]
@@ -378,7 +379,7 @@ def test_client_options_need_no_restart(tmp_path: Path) -> None:
         "vary", "users=1,2", "--once", "--start-command", ENGINE, "--out", str(tmp_path / "vary"),
         "--", "run", "--requests", "20", *TINY,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in {0, 5}, done.stderr  # 5: a busy machine
     one, two = json_of(tmp_path / "vary/vary.json")["settings"]
     assert [len(each["starts_s"]) for each in (one, two)] == [1, 0]
     assert [each["client"] for each in (one, two)] == [["--users=1"], ["--users=2"]]
@@ -450,11 +451,13 @@ def test_a_and_b_on_a_real_vllm(
         pytest.skip(missing)
     for name, value in real_vllm.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
+    # One core is the server's, so that the client has one: of two, vLLM would take both.
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
     out, home = tmp_path / "vary", real_vllm.HOME
     done = harness(
         "vary", "server.max-num-seqs=1,4", "--once", "--vllm", str(home / "venv/bin/vllm"),
         "--model-dir", str(home / "tiny"), "--out", str(out), "--", "run", "--users", "4",
-        "--requests", "16", "--workload", "fixed", "--prompt-tokens", "32", "--output-tokens",
+        "--requests", "12", "--workload", "fixed", "--prompt-tokens", "32", "--output-tokens",
         "256", "--quiet",
     )  # fmt: skip
     assert done.returncode in {0, 5}, done.stdout + done.stderr  # 5: a busy machine

@@ -182,7 +182,7 @@ def settings_report(
         first += f" No difference to {', '.join(ties)} is shown."
     rows = [setting_row(one) for one in settings]
     steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
-    lines = [f"{one.name}: {one.failure.splitlines()[0]}" for one in settings if one.failure]
+    lines = [f"{one.name}: {one_line(one.failure)}" for one in settings if one.failure]
     lines += map(gain, steps)
     tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"

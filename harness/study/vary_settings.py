@@ -117,8 +117,9 @@ def measure(
                     stack.close()
                     server = stack.enter_context(started(start, setting.server, log=log))
                 except HarnessError as error:
-                    flags, setting.failure = None, str(error)
                     stream.write(f"{setting.name} is left out: {error}\n")
+                    said = str(error).splitlines()  # the last one is the server's own
+                    flags, setting.failure = None, " ".join(dict.fromkeys((said[0], said[-1])))
                 else:
                     flags, url = setting.server, [server.url]
                     setting.starts_s.append(server.wall_s)

@@ -53,7 +53,7 @@ def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -
     said = []
     for (cause, settings), name, d in zip(tried.items(), turned, moved, strict=True):
         none = "its flag's present value is not known" if cause in KNOBS else "no flag turns it"
-        why = "; ".join(one.failure.split("\n")[0] or "interrupted" for one in settings) or none
+        why = "; ".join(one.failure or "interrupted" for one in settings) or none
         said.append(f"{cause}: {_sentence(name, d) if d else why}")
     sentence = f"Diagnosis {verdict}: {'; '.join(said) or 'no cause is named'}."
     return Proof(verdict, sentence, {name: d for name, d in zip(turned, moved, strict=True) if d})
