@@ -233,6 +233,7 @@ def test_a_server_that_counts_no_tokens(tmp_path: Path) -> None:
     ("values", "want"),
     [
         ([5.0], (None, None)),
+        ([1.0, 2.0, inf], (None, None)),  # requests of one failed
         ([1.0, 2.0], (-4.853, 7.853)),  # 1.5 -+ 12.706 x 0.7071 / 1.414
         ([1.0, 2.0, 3.0], (-0.484, 4.484)),  # 2 -+ 4.303 / 1.732
         ([1.0, 2.0, 3.0, 4.0, 5.0], (1.037, 4.963)),  # 3 -+ 2.776 x 1.581 / 2.236

@@ -47,8 +47,12 @@ WHAT_REPEATS_SHOW: Final = (
 
 
 def _means(levels: Sequence[Level]) -> Row:
-    means: Row = {name: round(fmean(map(of, levels)), 6) for name, of in FIGURES.items()}
-    return means | {"failed": sum(level.n_failed for level in levels)}
+    values = {name: [of(level) for level in levels] for name, of in FIGURES.items()}
+    means: Row = {name: round(fmean(each), 6) for name, each in values.items()}
+    means |= {"failed": sum(level.n_failed for level in levels)}
+    for name, each in values.items():
+        means[f"{name}_ci95"] = [round(end, 6) for end in mean_interval(each)]
+    return means
 
 
 def concurrency_rows(facts: ReportData) -> list[Row]:
@@ -97,14 +101,11 @@ def batches(facts: ReportData) -> list[Row]:
     at_once = {level.users for level in done if level.purpose == Purpose.batch and alone}
     for users in sorted(at_once):
         batch = [one for one in done if (one.users, one.purpose) == (users, Purpose.batch)]
-        sides = {"sequential": alone, "concurrent": batch}
-        means = {side: _means(levels) for side, levels in sides.items()}
+        means = {"sequential": _means(alone), "concurrent": _means(batch)}
         row: Row = {"n": sum(batch[0].outcomes.values()), "concurrency": users}
         for x in means["concurrent"]:
             row |= {f"{side}_{x}": of_side[x] for side, of_side in means.items()}
         row["speedup"] = round(row["sequential_s"] / row["concurrent_s"], 4)
-        for side, levels in sides.items():
-            row[f"{side}_s_ci95"] = mean_interval([level.seconds for level in levels])
         rows.append(row | {"repeats": len(batch)})
     return rows
 

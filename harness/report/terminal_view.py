@@ -29,7 +29,7 @@ DECISION_COLORS: Final[dict[str, str]] = {
 }
 PURPOSES: Final = {
     Purpose.up: "ramping up", Purpose.bisect: "bisecting", Purpose.repeat: "repeating a level",
-    Purpose.down: "stepping down",
+    Purpose.down: "stepping down", Purpose.sequential: "one at a time", Purpose.batch: "a batch",
 }  # fmt: skip
 PASSING_SO_FAR: Final = "passing so far"
 COLUMNS: Final = ("users", "p95 TTFT, ms", "p95 ITL, ms", "tokens/s", "requests")

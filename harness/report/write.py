@@ -144,7 +144,7 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     for name, reporter in REPORTERS.items():
         folder.write(name, reporter(facts, found))
     if rows := sweep.concurrency_rows(facts):
-        folder.write(names.SWEEP_CSV, as_csv(plain(rows)))
+        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in plain(rows)]))
     if rows := sweep.batches(facts):
         folder.write_json(names.BATCHING, rows)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))

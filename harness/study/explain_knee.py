@@ -15,6 +15,7 @@ from harness.measure.diagnosis.rules.inputs import VerdictInputs
 from harness.measure.diagnosis.server_window import reset_sentence, server_figures
 from harness.measure.diagnosis.ttft_split import late_split
 from harness.measure.records.samples import samples_within
+from harness.measure.states import Purpose
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -106,10 +107,12 @@ def invalid_reason(
     `shared`: the number of tokens that all prompts begin with.
     """
     arrived, gaps = (counted.scraped, counted.tokens.gaps) if counted else (None, None)
+    # Without an SLO on a latency, a batch is about its time as a whole, which is known well enough.
+    timed_as_one = not slos and window.purpose in (Purpose.batch, Purpose.sequential)
     return (
         reset_sentence(window, samples)
         or audit_sentence(seen, window, samples, shared, arrived)
-        or instrument_sentence(seen, window, slos, gaps)
+        or ("" if timed_as_one else instrument_sentence(seen, window, slos, gaps))
     )
 
 

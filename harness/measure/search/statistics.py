@@ -14,7 +14,7 @@ freedom less than there are blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import lgamma, nan
+from math import isfinite, lgamma, nan
 from statistics import NormalDist, fmean, stdev
 from typing import TYPE_CHECKING, Final
 
@@ -72,8 +72,8 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of a mean over independent repeats; NaN twice for a single one."""
-    if (n := len(values)) == 1:
+    """The 95% interval of a mean over independent, finite repeats; else NaN twice."""
+    if (n := len(values)) == 1 or not isfinite(fmean(values)):
         return nan, nan
     t = {2: 12.706, 3: 4.303}.get(n) or t_quantile(0.975, n - 1)  # exact where the series is not
     half = float(t * stdev(values) / n**0.5)
