@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Purpose, Status, StopRule
-from harness.study.conduct import conduct
-from harness.study.experiment import Wanted
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -43,6 +41,9 @@ def in_turn(holds: Sequence[Hold]) -> ChooseNext:
 
 def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front) -> int:
     """The exit code of `run` and of `sweep`, for a target that is checked."""
+    from harness.study.conduct import conduct  # noqa: PLC0415 - Locust: levels need none
+    from harness.study.experiment import Wanted  # noqa: PLC0415 - as above
+
     kind, users, holds = options.command, options.users, given(options)
     plan = SearchPlan(
         slos=options.slos,
