@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: our children would inherit
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Ignored in the background and under nohup, and our children would inherit it.
+for number, handler in (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 settings.register_profile("ours", deadline=None)  # a busy machine is no error
 settings.load_profile("ours")
