@@ -12,7 +12,12 @@ from locust.env import Environment
 from locust.event import Events
 
 from harness.drive.dispatch import Dispatcher
+from harness.drive.load_runner import LoadRunner
+from harness.drive.users import StreamingUser
+from harness.load.workloads import WORKLOADS
 from harness.senders import relay
+from harness.senders.drive_options import DriveOptions
+from harness.senders.driver import Driver
 
 if TYPE_CHECKING:
     from locust.runners import WorkerRunner
@@ -84,3 +89,18 @@ def test_the_end_does_not_wait_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> 
     assert finishing.ready()
     for runner in (good, bad, master):
         runner.greenlet.kill(block=True)
+
+
+def test_users_wait_for_a_driver_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master may begin a test while a worker's decoder starts: its users find their driver."""
+    monkeypatch.setattr(Driver, "start", lambda _: gevent.sleep(0.1))
+    one = environment()
+    one.create_local_runner()
+    load = LoadRunner(one)
+    options = DriveOptions(url="http://127.0.0.1:9", workload=WORKLOADS["chat"], model="m")
+    load.attach_session(options, [], interrupt=lambda: None, on_stopping=lambda: None)
+    starting = gevent.spawn(load.drive, options)
+    gevent.idle()
+    load.on_test_start()
+    assert starting.dead
+    assert StreamingUser(one).driver is load.driver

@@ -458,7 +458,7 @@ def test_a_and_b_on_a_real_vllm(
         "vary", "server.max-num-seqs=1,4", "--once", "--vllm", str(home / "venv/bin/vllm"),
         "--model-dir", str(home / "tiny"), "--out", str(out), "--", "run", "--users", "4",
         "--requests", "12", "--workload", "fixed", "--prompt-tokens", "32", "--output-tokens",
-        "256", "--quiet",
+        "128", "--quiet",
     )  # fmt: skip
     assert done.returncode in {0, 5}, done.stdout + done.stderr  # 5: a busy machine
     told = json_of(out / "vary.json")

@@ -71,6 +71,7 @@ class LoadRunner:
         self._stopping = False
         self._trouble = ""  # why Locust stopped by itself
         self._stopped = Event()
+        self._driven = Event()  # the driver has started, or failed to
         environment.dispatcher_class = Dispatcher
         if isinstance(self.runner, MasterRunner):
             self.master = MasterRelay(self.runner, self.sinks.put, self._store)
@@ -219,6 +220,10 @@ class LoadRunner:
                 register(self.environment, None)
                 if self.relay is not None:
                     gevent.spawn(self.runner.quit)
+        elif self.master is None:
+            # A worker is ready for its master from its constructor on, but the decoder of its
+            # driver takes a moment to start. Users that come before would find none, and leave.
+            self._driven.wait()
 
     def _options(self) -> DriveOptions | None:
         """What to send: the session's, or, in a worker, what its master hands over."""
@@ -244,6 +249,7 @@ class LoadRunner:
         runner = self.runner
         if self.driver is not None:
             self.driver.close()
+        self._driven.clear()
         self.options = options
         if isinstance(runner, WorkerRunner):
             master = runner.master_host, runner.master_port, runner.client_id
@@ -254,8 +260,11 @@ class LoadRunner:
                 self.relay.begin(driver)
         else:
             self.driver = driver = Driver(options, 0, self.sinks.put)
-        driver.start()
-        register(self.environment, driver)
+        try:
+            driver.start()
+            register(self.environment, driver)
+        finally:
+            self._driven.set()
 
     def _on_test_stopping(self, **_: Any) -> None:
         """Because a session asked, a person did, or the last worker is gone.

@@ -244,7 +244,8 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
     _until(lambda: process.pid not in session_pids(process.pid))  # vLLM ends its own ones first
     send(signal.SIGKILL)
     _until(lambda: not left())
-    process.poll()  # no zombie
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)  # it may be about to end: no zombie stays
     if found := left():
         raise HarnessError(f"vLLM was killed, but something of it is left: {found}")
 
