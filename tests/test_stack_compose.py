@@ -167,7 +167,7 @@ def test_prometheus_has_what_the_run_did(stack: Stack) -> None:
     assert {row["metric"]["__name__"] for row in names} == RECORDINGS
     assert stack.value("sum(prometheus_rule_evaluation_failures_total)") == 0
     # the server's own count has the probe before the load too
-    assert stack.value("sum(vllm:request_success_total)") > counted
+    wait_for(lambda: (stack.value("sum(vllm:request_success_total)") or 0) > counted)
 
 
 def test_a_killed_worker(stack: Stack) -> None:
@@ -190,16 +190,16 @@ def test_a_killed_worker(stack: Stack) -> None:
 def test_a_killed_master(stack: Stack) -> None:
     """Its workers end by themselves and the load with them; what serves goes on, nothing restarts.
 
-    Meanwhile the headless service looks for a knee and ends with the code of what it found.
+    Then the headless service looks for a knee and ends with the code of what it found.
     """
     stack.run("docker", "kill", f"{stack.project}-locust-master-1")
+    states = wait_for(lambda: ended(stack))
+    wait_for(lambda: not stack.value("sum(vllm:num_requests_running)"))
     knee = ("docker", "compose", "run", "--rm", "--use-aliases", "knee")
     done = stack.run(*knee, KNEE_FLAGS=NO_KNEE)
     assert done.returncode == 99, done.stderr
     assert "No level passes: p95 TTFT" in done.stdout
     assert stack.value('max_over_time(harness_users_running{job="vllm-harness-run"}[1m])') >= 1
-    wait_for(lambda: not stack.value("sum(vllm:num_requests_running)"))
-    states = wait_for(lambda: ended(stack))
     assert states.pop("locust-master-1") == 137
     assert {code < 128 for code in states.values()} == {True}  # they were not killed
     health = {name: c["State"]["Health"]["Status"] for name, c in stack.containers().items()}
