@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from harness.cli.options_from_args import start_options
+from harness.cli.options_from_args import default_folder, start_options
 from harness.cli.parsing import examples
 from harness.errors import EXIT_INTERRUPTED, ConfigError
 from harness.study.option_table import JSON, OUTPUT, START, Option, declare, share
@@ -71,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
     for one in settings:
         if start is not None:
             command_line(start, one.server, 0)
-    out = args.out or Path("reports") / f"vary-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = args.out or default_folder("vary")
     folder = RunFolder.create(out)
     stream = sys.stderr if args.json == "-" else sys.stdout
     whole = study.measure(study.in_order(settings, out, once=args.once), args.inner, start, stream)
