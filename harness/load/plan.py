@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.load.lengths import MAX_MEAN_RATIO
 from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
@@ -34,6 +34,9 @@ class RequestSpec(NamedTuple):
     output_tokens: int
     token_ids: tuple[int, ...] = ()  # if set, sent instead of text (completions only)
     system: str = ""  # a shared prefix, for workloads that have one (chat only)
+    # OpenAI's form; if set, sent instead of `system` and `text` (chat only)
+    messages: tuple[dict[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()  # that the model may call, in OpenAI's form (chat only)
 
 
 def seeded_random(*key: object) -> Random:

@@ -40,8 +40,11 @@ def request_body(options: DriveOptions, api: str, spec: RequestSpec) -> dict[str
 
 
 def _messages(spec: RequestSpec) -> dict[str, Any]:
+    tools = {"tools": spec.tools} if spec.tools else {}
+    if spec.messages:
+        return {"messages": spec.messages, **tools}
     system = [{"role": "system", "content": spec.system}] if spec.system else []
-    return {"messages": [*system, {"role": "user", "content": spec.text}]}
+    return {"messages": [*system, {"role": "user", "content": spec.text}], **tools}
 
 
 def _prompt(spec: RequestSpec) -> dict[str, Any]:
