@@ -17,7 +17,7 @@ SAID: dict[str, Any] = json.loads((Path(__file__).parent / "data/nvml_h200.json"
 
 
 class Recorded:
-    """`reading` is the current one; what is in `lacks` is not supported. One device."""
+    """`reading` is the current one; what is in `lacks` is not supported. `users`: device by pid."""
 
     NVMLError = pynvml.NVMLError
     NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
@@ -26,10 +26,13 @@ class Recorded:
     NVML_FI_DEV_PCIE_COUNT_RX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
     NVML_FI_DEV_PCIE_COUNT_TX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
 
-    def __init__(self, *, lacks: tuple[str, ...] = (), devices: int = 1) -> None:
+    def __init__(
+        self, *, lacks: tuple[str, ...] = (), devices: int = 1, users: dict[int, int] | None = None
+    ) -> None:
         self.reading = SAID["readings"][0]
         self.lacks = lacks
         self.devices = devices
+        self.users = users or {}
         self.inits = 0
 
     def go_to(self, index: int) -> int:
@@ -60,7 +63,12 @@ class Recorded:
         ]
         return {
             "nvmlDeviceGetCount": self.devices,
-            "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetHandleByIndex": f"handle {arguments[:1]}",
+            "nvmlDeviceGetComputeRunningProcesses": [
+                SimpleNamespace(pid=pid)
+                for pid, device in self.users.items()
+                if arguments[:1] == (f"handle {(device,)}",)
+            ],
             "nvmlSystemGetDriverVersion": SAID["driver"],
             "nvmlDeviceGetName": SAID["name"],
             "nvmlDeviceGetUUID": SAID["uuid"],

@@ -66,6 +66,26 @@ def test_an_h200_under_load() -> None:
     assert nvml.inits == 0
 
 
+@pytest.mark.parametrize(
+    ("users", "lacks", "want"),
+    [
+        ((), (), [0, 1, 2]),  # nobody was asked for
+        ((41,), (), [1]),
+        ((41, 43), (), [1, 2]),  # tensor parallel
+        ((99,), (), [0, 1, 2]),  # a container that hides who computes
+        ((41,), ("nvmlDeviceGetComputeRunningProcesses",), [0, 1, 2]),
+    ],
+)
+def test_only_the_gpus_of_the_server(
+    users: tuple[int, ...], lacks: tuple[str, ...], want: list[int]
+) -> None:
+    """On a machine of three GPUs, figures are of those that the server computes on."""
+    nvml = Recorded(devices=3, lacks=lacks, users={40: 0, 41: 1, 43: 2})
+    source = NvmlGpus.open(nvml, users)
+    assert [one["index"] for one in source.gpus()] == want
+    assert [one.gpu for one in source.read(0)] == want
+
+
 def test_pcie_counters_wrap() -> None:
     """They are 32 bits wide: 3.3e9 down to 2e8 is 1.2e9 more."""
     nvml = Recorded()

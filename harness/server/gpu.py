@@ -1,6 +1,6 @@
 """The GPUs that a server runs on: their properties and readings.
 
-    --gpu-metrics local   this machine's GPUs, through NVML
+    --gpu-metrics local   this machine's GPUs, through NVML: those that the server's processes use
     --gpu-metrics URL     another machine's: URL of `vllm-harness exporter` or of a dcgm-exporter
     --gpu-metrics none    not read
 
@@ -10,15 +10,19 @@ The default is `local` for a server on this machine. A missing GPU is not an err
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psutil
 
 from harness.errors import ConfigError, ServerUnreachable
 from harness.server.access import TargetAccess
 from harness.server.address import parse_exporter_url
 from harness.server.http_exchange import HttpConnection
 from harness.server.nvml import NoGpu, NvmlGpus
+from harness.server.server_processes import family_of
 from harness.units import SECOND
 from harness.wire import dcgm, own_exporter
 
@@ -124,14 +128,18 @@ def open_gpus(choice: str | None, server: Address | None) -> GpuReadings:
     if choice == NONE:
         return GpuReadings(NONE, why="GPUs were not read (--gpu-metrics none)")
     if choice in (None, LOCAL):
-        return local_gpus()
+        return local_gpus(server)
     return _exporter(str(choice))
 
 
-def local_gpus() -> GpuReadings:
-    """Open this machine's GPUs."""
+def local_gpus(server: Address | None = None) -> GpuReadings:
+    """Open this machine's GPUs, or of them those that a server on it uses."""
+    users: set[int] = set()
+    if server is not None and server.is_local:
+        with suppress(psutil.Error):  # one of its processes ended meanwhile
+            users = {process.pid for process in family_of(server.port)}
     try:
-        source = NvmlGpus.open()
+        source = NvmlGpus.open(users=users)
     except NoGpu as error:
         return GpuReadings(LOCAL, why=str(error))
     return GpuReadings(LOCAL, tuple(map(GpuInfo.of, source.gpus())), source)

@@ -19,7 +19,7 @@ from harness.measure.records.samples import GpuSample
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 MIB: Final = 1 << 20
 UNSIGNED_INT: Final = 1  # NVML's type of a counter that wraps at 4 GiB
@@ -44,24 +44,29 @@ class NvmlGpus:
 
     blocking = True  # calls into a C library
 
-    def __init__(self, nvml: Any, handles: list[Any]) -> None:
-        """`nvml` has pynvml's functions, `handles` are its devices."""
+    def __init__(self, nvml: Any, handles: dict[int, Any]) -> None:
+        """`nvml` has pynvml's functions, `handles` are its devices by their index."""
         self._nvml = nvml
         self._handles = handles
         self._bytes: dict[int, Bytes] = {}
 
     @classmethod
-    def open(cls, nvml: Any = pynvml) -> NvmlGpus:
-        """Raises NoGpu."""
+    def open(cls, nvml: Any = pynvml, users: Collection[int] = ()) -> NvmlGpus:
+        """Those that the processes `users` compute on; all, if none of them is seen on any.
+
+        A container may hide them. Raises NoGpu.
+        """
         try:
             nvml.nvmlInit()
-            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+            count = nvml.nvmlDeviceGetCount()
+            handles = {i: nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)}
         except nvml.NVMLError as error:
             raise NoGpu(f"no GPU here ({error})") from None
         if not handles:
             nvml.nvmlShutdown()
             raise NoGpu("no GPU here (NVIDIA's driver sees none)")
-        return cls(nvml, handles)
+        used = {i: one for i, one in handles.items() if users and _used_by(nvml, one, users)}
+        return cls(nvml, used or handles)
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
@@ -77,12 +82,12 @@ class NvmlGpus:
                 "driver": driver,
                 "uuid": nvml.nvmlDeviceGetUUID(handle),
             }
-            for index, handle in enumerate(self._handles)
+            for index, handle in self._handles.items()
         ]
 
     def read(self, at_ns: int) -> list[GpuSample]:
         """Return one sample per GPU; NaN for what a GPU, its driver or a container hides."""
-        return [self._read(index, handle, at_ns) for index, handle in enumerate(self._handles)]
+        return [self._read(index, handle, at_ns) for index, handle in self._handles.items()]
 
     def _read(self, index: int, handle: Any, at_ns: int) -> GpuSample:
         nvml, number = self._nvml, self._number
@@ -156,3 +161,11 @@ class NvmlGpus:
             getattr(sent.value, part),
             wrap=1 << (32 if small else 64),
         )
+
+
+def _used_by(nvml: Any, handle: Any, users: Collection[int]) -> bool:
+    try:
+        computing = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError:
+        return False
+    return any(process.pid in users for process in computing)

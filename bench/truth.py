@@ -1,0 +1,417 @@
+"""Truth by intervention: plant what limits a real vLLM, turn every knob, see which moves the knee.
+
+    python bench/truth.py --model DIR --out DIR [--cases NAME,...] [--cores 0,1,...]   one lane
+    python bench/truth.py --table DIR...               results/truth.md, of all lanes' truth.jsonl
+
+A case is a server with one scarce resource. Its knee is searched as it is, and with each resource
+doubled: the knob that moves the knee most is the truth, and what the harness named at the knee of
+the server as it is, is judged by it. Cases on a GPU have their servers side by side, started
+together and measured one after the other; cases on the CPU have one at a time, each process on
+cores of its own, where a busy loop on the same core makes half a core of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.server.address import free_port
+from harness.server.server_processes import API_SERVER, ENGINE, family_of, processes_named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+RESULTS: Final = Path(__file__).parent / "results"
+HARNESS: Final = (sys.executable, "-m", "harness")
+READY_S: Final = 420
+CPU_ENV: Final = {
+    "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1",
+}  # fmt: skip
+SPIN: Final = "while True: pass"
+# The shape of `small`, whose compute counts on a CPU: `tiny` is bound by Python.
+SMALL: Final = {
+    "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "intermediate_size": 2048,
+}  # fmt: skip
+LEAST_CHANGE: Final = math.log(1.2)  # no smaller: a found knee is within 20%
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One planted server, and how it is asked."""
+
+    name: str
+    planted: str  # a cause of the diagnosis
+    slo: str  # a metric of one request alone, times `slo_times`; or a whole SLO
+    slo_times: float = 0.0
+    load: str = ""  # of `vllm-harness knee`
+    flags: dict[str, int | str] = field(default_factory=dict)
+    knobs: tuple[str, ...] = ()  # "": all that the place has
+    model: str = "tiny"
+    # How much of a core each process has. 2: two cores; 0.5: with a busy loop beside it.
+    cores: dict[str, float] = field(
+        default_factory=lambda: {"worker": 1, "api": 1, "engine": 1, "client": 1}
+    )
+
+    def flag(self, name: str, times: float) -> Case:
+        """This case with a flag that is times as large."""
+        return replace(self, flags={**self.flags, name: int(int(self.flags[name]) * times)})
+
+    def core(self, name: str, share: float) -> Case:
+        """This case with another share of a core for a process."""
+        return replace(self, cores={**self.cores, name: share})
+
+    def turned(self, knob: str) -> tuple[Case, float] | None:
+        """With that resource doubled (2) or halved (0.5); None where it cannot be."""
+        if knob == "slots":
+            return self.flag("max-num-seqs", 2), 2
+        if knob == "KV cache":
+            return self.flag("num-gpu-blocks-override", 2), 2
+        if knob == "batched tokens":
+            return self.flag("max-num-batched-tokens", 0.5), 2
+        if knob == "API servers":
+            if self.cores["api"] < 1:
+                return self.core("api", 2 * self.cores["api"]), 2
+            return replace(self.flag("api-server-count", 2)), 2
+        part = {"compute": "worker", "engine process": "engine", "client": "client"}[knob]
+        if part != "worker" and self.cores[part] >= 1:  # a single thread cannot use two cores
+            return self.core(part, 0.5), 0.5
+        return self.core(part, 2 * self.cores[part]), 2
+
+
+KNOBS: Final = {  # knob -> the causes that it is the remedy of
+    "slots": ("batch slots",),
+    "KV cache": ("KV cache capacity",),
+    "batched tokens": ("prefill-decode interference",),
+    "API servers": ("front end",),
+    "engine process": ("engine process",),
+    "compute": ("prefill compute", "decode bandwidth"),
+    "client": ("client",),
+}
+ON_CPU: Final = ("slots", "KV cache", "API servers", "engine process", "compute")
+PLENTY: Final = {"max-num-seqs": 128, "num-gpu-blocks-override": 512, "block-size": 32,
+                 "max-num-batched-tokens": 2048, "api-server-count": 1}  # fmt: skip
+SHORT: Final = "--workload fixed --prompt-tokens 32 --output-tokens 64"
+CPU: Final = tuple(
+    replace(case, flags=PLENTY | case.flags, knobs=case.knobs or ON_CPU)
+    for case in (
+        Case("slots", "batch slots", "ttft_p95", 8, SHORT, {"max-num-seqs": 8}),
+        Case("kv", "KV cache capacity", "ttft_p95", 8,
+             "--workload fixed --prompt-tokens 128 --output-tokens 64",
+             {"num-gpu-blocks-override": 61}),
+        Case("prefill", "prefill compute", "ttft_p95", 5,
+             "--workload fixed --prompt-tokens 1024 --output-tokens 4", model="small"),
+        Case("front-end", "front end", "ttft_p95", 8,
+             "--workload chat --prompt-tokens 32 --output-tokens 64",
+             cores={"worker": 1, "api": 0.5, "engine": 1, "client": 1}),
+        Case("engine", "engine process", "itl_p95", 3, SHORT,
+             cores={"worker": 1, "api": 1, "engine": 0.5, "client": 1}),
+        Case("decode", "decode bandwidth", "itl_p95", 2.5,
+             "--workload fixed --prompt-tokens 16 --output-tokens 64", model="small"),
+        Case("interference", "prefill-decode interference", "itl_p95", 12,
+             "--workload fixed --prompt-tokens 1024 --output-tokens 32",
+             knobs=(*ON_CPU, "batched tokens"), model="small"),
+        Case("client", "client", "ttft_p95", 8, SHORT, knobs=("slots", "compute", "client"),
+             cores={"worker": 1, "api": 1, "engine": 1, "client": 0.25}),
+        Case("slots-long", "batch slots", "ttft_p95", 8,
+             "--workload fixed --prompt-tokens 16 --output-tokens 128", {"max-num-seqs": 16}),
+        Case("kv-long", "KV cache capacity", "ttft_p95", 8,
+             "--workload fixed --prompt-tokens 32 --output-tokens 192",
+             {"num-gpu-blocks-override": 85}),
+    )
+)  # fmt: skip
+# The size of the KV cache is given: servers that start side by side cannot take it from each other.
+GPU_PLENTY: Final = {"max-num-seqs": 512, "max-model-len": 4096, "gpu-memory-utilization": 0.1,
+                     "kv-cache-memory-bytes": 16_000_000_000}  # fmt: skip
+GPU: Final = tuple(
+    replace(case, flags=GPU_PLENTY | case.flags, model="")
+    for case in (
+        Case("h200-kv-6000", "KV cache capacity", "ttft_p95=500ms itl_p95=50ms", 0,
+             "--workload fixed --prompt-tokens 256 --output-tokens 256",
+             {"num-gpu-blocks-override": 6000, "api-server-count": 1},
+             ("KV cache", "API servers")),
+        Case("h200-front-4", "front end", "ttft_p95=300ms itl_p95=50ms", 0, "--workload chat",
+             {"api-server-count": 4, "max-num-seqs": 512}, ("API servers", "slots")),
+        Case("h200-slots-64", "batch slots", "ttft_p95=500ms itl_p95=50ms", 0,
+             "--workload fixed --prompt-tokens 256 --output-tokens 256",
+             {"max-num-seqs": 64, "api-server-count": 1}, ("slots", "API servers")),
+        Case("h200-kv-2000-write", "KV cache capacity", "ttft_p95=1s itl_p95=50ms", 0,
+             "--workload write", {"num-gpu-blocks-override": 2000, "api-server-count": 1},
+             ("KV cache", "API servers")),
+    )
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def served(case: Case, model: Path, at: Sequence[int], log: Path) -> Iterator[str]:
+    """A server of that case, with its processes where they belong; its URL once it is ready."""
+    process, url = begin(case, model, at, log)
+    try:
+        yield ready(process, url)
+    finally:
+        end(process)
+
+
+def begin(
+    case: Case, model: Path, at: Sequence[int], log: Path
+) -> tuple[subprocess.Popen[bytes], str]:
+    """Start `vllm-harness serve` for it; (process, URL)."""
+    port = free_port()
+    words = shlex.join(f"--{name}={value}" for name, value in case.flags.items())
+    env = dict(os.environ)
+    if at:
+        doubled = case.cores["worker"] > 1
+        env |= CPU_ENV | {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, at[: 1 + doubled]))}
+    command = [*HARNESS, "serve", "--model-dir", str(model), "--port", str(port),
+               f"--start-args={words}", "--log", f"{log}"]  # fmt: skip
+    with log.with_suffix(".out").open("wb") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env=env, start_new_session=True
+        )
+    return process, f"http://127.0.0.1:{port}"
+
+
+def ready(process: subprocess.Popen[bytes], url: str) -> str:
+    """The URL, once /health answers. Raises RuntimeError when the server ends before."""
+    until = time.monotonic() + READY_S
+    while process.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+            return url
+        time.sleep(0.5)
+    raise RuntimeError(f"the server did not become ready: see its log ({process.poll()})")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a server as Ctrl-C does."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    process.wait(120)
+
+
+def pin(url: str, at: Sequence[int]) -> None:
+    """Put the API servers on the third and fourth core of the lane, the engine on the fifth."""
+    family = family_of(int(url.rpartition(":")[2]))
+    engines = processes_named(family, ENGINE)
+    servers = processes_named(family, API_SERVER) or [family[0]]
+    for number, process in enumerate(servers):
+        _pin(process.pid, at[(2 + number % 2) % len(at)])
+    for process in engines:
+        _pin(process.pid, at[4 % len(at)])
+
+
+def _pin(pid: int, core: int) -> None:
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), {core})
+
+
+@contextlib.contextmanager
+def shared_cores(case: Case, at: Sequence[int]) -> Iterator[None]:
+    """Busy loops beside the processes that have less than a core."""
+    spinning = []
+    place = {"api": 2, "engine": 4, "client": 5}
+    for part, where in place.items() if at else ():
+        for _ in range(round(1 / case.cores[part]) - 1 if case.cores[part] < 1 else 0):
+            spinning.append(subprocess.Popen([sys.executable, "-c", SPIN]))
+            os.sched_setaffinity(spinning[-1].pid, {at[where % len(at)]})
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def measure(words: Sequence[str], out: Path, at: Sequence[int]) -> dict[str, Any]:
+    """The result.json of `vllm-harness WORDS`, on the lane's sixth core."""
+    said = out.with_suffix(".txt").open("wb")
+    command = [*HARNESS, *words, "--out", str(out), "--quiet"]
+    pins = (lambda: os.sched_setaffinity(0, {at[5 % len(at)]})) if at else None
+    subprocess.run(command, stdout=said, stderr=said, preexec_fn=pins, check=False)
+    path = out / "result.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def slos_of(case: Case, url: str, out: Path, at: Sequence[int]) -> list[str]:
+    """The SLOs: given, or a multiple of what a request alone takes on this machine."""
+    if not case.slo_times:
+        return case.slo.split()
+    words = ["run", url, *shlex.split(case.load), "--users", "1", "--requests", "12"]
+    level = measure(words, out, at)["levels"][0]
+    metric, _, q = case.slo.partition("_")
+    return [f"{case.slo}={max(level[f'{metric}_ms']['p50'] * case.slo_times, 10):.0f}ms"]
+
+
+def knee_of(result: dict[str, Any]) -> float:
+    """The knee in users: the estimate, or the middle of what is known; NaN without any."""
+    knee = result.get("knee") or {}
+    low, high = knee.get("ci95") or (None, None)
+    if knee.get("estimate"):
+        return float(knee["estimate"])
+    passed = [one["users"] for one in result.get("levels", []) if one["decision"] == "passed"]
+    failed = [one["users"] for one in result.get("levels", []) if one["decision"] == "failed"]
+    low = low or max(passed, default=0) or 0.5
+    high = high or min(failed, default=0) or low
+    return math.sqrt(low * high)
+
+
+def brief(result: dict[str, Any]) -> dict[str, Any]:
+    """What the table needs of a result."""
+    found = result.get("bottleneck") or {}
+    named = [[one["name"], one["probability"]] for one in found.get("causes") or []]
+    if str(result.get("invalid_reason") or "").lower().find("client") >= 0:
+        named = [["client", 1.0], *named]
+    return {
+        "status": result.get("status"), "knee": knee_of(result) if result else math.nan,
+        "ci95": (result.get("knee") or {}).get("ci95"),
+        "named": found.get("bound_by"), "causes": named, "slos": [s["slo"] for s in result.get("slos") or []],
+        "invalid": result.get("invalid_reason") or "",
+    }  # fmt: skip
+
+
+def try_case(case: Case, models: Path, out: Path, at: Sequence[int], budget: str) -> dict[str, Any]:
+    """Measure a case and each knob of it; one row of truth.jsonl."""
+    out.mkdir(parents=True, exist_ok=True)
+    model = models / case.model if case.model else models
+    variants = {"": (case, 1.0)}
+    variants |= {knob: turned for knob in case.knobs if (turned := case.turned(knob))}
+    rows: dict[str, Any] = {}
+    slos: list[str] = []
+
+    def run(knob: str, which: Case, url: str) -> None:
+        nonlocal slos
+        name = (knob or "as-it-is").replace(" ", "-")
+        if at:
+            pin(url, at)
+        with shared_cores(which, at):
+            slos = slos or slos_of(case, url, out / "alone", at)
+            words = ["knee", url, *shlex.split(case.load), "--budget", budget, "--max-users", "512"]
+            result = measure([*words, *(w for s in slos for w in ("--slo", s))], out / name, at)
+        rows[knob] = brief(result) | {"times": variants[knob][1]}
+        print(f"{case.name} {name}: {rows[knob]}", flush=True)
+
+    if at:  # one after the other; what only shares a core needs no start
+        by_server: dict[str, list[str]] = {}
+        for knob, (which, _) in variants.items():
+            by_server.setdefault(json.dumps([which.flags, which.cores["worker"]]), []).append(knob)
+        for number, knobs in enumerate(by_server.values()):
+            try:
+                with served(variants[knobs[0]][0], model, at, out / f"server{number}.log") as url:
+                    for knob in knobs:
+                        run(knob, variants[knob][0], url)
+            except (RuntimeError, LookupError) as error:
+                rows |= {knob: {"invalid": str(error), "knee": math.nan} for knob in knobs}
+    else:
+        begun = {
+            knob: begin(which, model, (), out / f"server{n}.log")
+            for n, (knob, (which, _)) in enumerate(variants.items())
+        }
+        try:
+            for knob, (process, url) in begun.items():
+                try:
+                    run(knob, variants[knob][0], ready(process, url))
+                except (RuntimeError, LookupError) as error:
+                    rows[knob] = {"invalid": str(error), "knee": math.nan}
+        finally:
+            for process, _ in begun.values():
+                end(process)
+    row = {"name": case.name, "planted": case.planted, "load": case.load, "flags": case.flags,
+           "cores": case.cores if at else None, "slos": slos, "runs": rows}  # fmt: skip
+    with (out.parent / "truth.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    return row
+
+
+def moved(row: dict[str, Any]) -> list[tuple[str, float]]:
+    """(knob, times the knee for a doubled resource), the largest first; without what is unknown."""
+    base = row["runs"].get("", {}).get("knee", math.nan)
+    found = []
+    for knob, one in row["runs"].items():
+        if knob and one["knee"] > 0 and base > 0:
+            found.append((knob, (one["knee"] / base) ** (1 if one["times"] > 1 else -1)))
+    return sorted(found, key=lambda each: -each[1])
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The page."""
+    lines = [
+        "| Case | Planted | Knee | Named (probability) | Runner-up | "
+        "The knee when a resource is doubled | Moved it most | Right |",
+        "|---|---|--:|---|---|---|---|---|",
+    ]
+    right = wrong_sure = judged = 0
+    for row in rows:
+        base, most = row["runs"].get("", {}), moved(row)
+        causes = [one for one in base.get("causes", []) if one[0] != "unknown"]
+        named, rival = [*[f"{n} ({p:.2f})" for n, p in causes], "none", "none"][:2]
+        truth, times = most[0] if most else ("", 1.0)
+        known = times >= math.exp(LEAST_CHANGE)
+        good = bool(causes) and causes[0][0] in KNOBS.get(truth, ())
+        verdict = "no knob moved it" if not known else "yes" if good else "no"
+        judged, right = judged + known, right + (known and good)
+        wrong_sure += known and not good and bool(causes) and causes[0][1] >= 0.8  # noqa: PLR2004
+        each = ", ".join(f"{knob} x{t:.2f}" for knob, t in most)
+        lines.append(
+            f"| {row['name']} | {row['planted']} | {base.get('knee', math.nan):.0f} | {named} | "
+            f"{rival} | {each} | {truth if known else '-'} | {verdict} |"
+        )
+    lines += ["", f"{right} of {judged} cases where a knob moved the knee by a fifth or more: the "
+              f"cause named is the one it cures. Wrong with 0.8 or more: {wrong_sure}."]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def make_models(folder: Path, like: Path) -> None:
+    """`tiny` as it is given, and `small`: the same tokenizer, more to compute."""
+    for name, shape in (("tiny", {}), ("small", SMALL)):
+        to = folder / name
+        to.mkdir(parents=True, exist_ok=True)
+        for file in like.iterdir():
+            (to / file.name).write_bytes(file.read_bytes())
+        config = json.loads((like / "config.json").read_text())
+        (to / "config.json").write_text(json.dumps(config | shape))
+
+
+def main() -> None:
+    """Parse, and run a lane or make the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", type=Path, help="a model's folder; on a CPU of the shape `tiny`")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--cases", default="")
+    parser.add_argument("--cores", default="0,1", help="of this lane; '' on a GPU")
+    parser.add_argument("--budget", default="60s")
+    parser.add_argument("--table", type=Path, nargs="+")
+    args = parser.parse_args()
+    if args.table:
+        rows = [
+            json.loads(line)
+            for folder in args.table
+            for path in sorted(folder.rglob("truth.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+        print(table(rows))
+        return
+    at = [int(core) for core in args.cores.split(",") if core]
+    cases = [c for c in (CPU if at else GPU) if not args.cases or c.name in args.cases.split(",")]
+    models = args.model
+    if at:
+        models = args.out / "models"
+        make_models(models, args.model)
+    for case in cases:
+        print(table([try_case(case, models, args.out / case.name, at, args.budget)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
