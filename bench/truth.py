@@ -6,8 +6,9 @@
 A case is a server with one scarce resource. Its knee is searched as it is, and with each resource
 doubled: the knob that moves the knee most is the truth, and what the harness named at the knee of
 the server as it is, is judged by it. Cases on a GPU have their servers side by side, started
-together and measured one after the other; cases on the CPU have one at a time, each process on
-cores of its own, where a busy loop on the same core makes half a core of one.
+together and measured one after the other; cases on the CPU have one at a time, and a process that
+is to be slow is stopped for a part of each 20 ms. What runs on one thread cannot be given two
+cores: then it is slowed down to half instead, and the knee's fall counts as its rise.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import psutil
 
 from harness.server.address import free_port
 from harness.server.server_processes import API_SERVER, ENGINE, family_of, processes_named
@@ -40,13 +44,17 @@ CPU_ENV: Final = {
     "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1",
 }  # fmt: skip
-SPIN: Final = "while True: pass"
+PERIOD_S: Final = 0.02
+CLIENT_S: Final = 4.0
 # The shape of `small`, whose compute counts on a CPU: `tiny` is bound by Python.
 SMALL: Final = {
     "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
     "num_key_value_heads": 2, "intermediate_size": 2048,
 }  # fmt: skip
 LEAST_CHANGE: Final = math.log(1.2)  # no smaller: a found knee is within 20%
+
+
+WHOLE: Final[dict[str, float]] = {"worker": 1, "api": 1, "engine": 1, "client": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +69,8 @@ class Case:
     flags: dict[str, int | str] = field(default_factory=dict)
     knobs: tuple[str, ...] = ()  # "": all that the place has
     model: str = "tiny"
-    # How much of a core each process has. 2: two cores; 0.5: with a busy loop beside it.
-    cores: dict[str, float] = field(
-        default_factory=lambda: {"worker": 1, "api": 1, "engine": 1, "client": 1}
-    )
+    # How much of a core each process has. 2: two cores; 0.5: it is stopped for half of the time.
+    cores: dict[str, float] = field(default_factory=lambda: dict(WHOLE))
 
     def flag(self, name: str, times: float) -> Case:
         """This case with a flag that is times as large."""
@@ -116,16 +122,16 @@ CPU: Final = tuple(
              "--workload fixed --prompt-tokens 1024 --output-tokens 4", model="small"),
         Case("front-end", "front end", "ttft_p95", 8,
              "--workload chat --prompt-tokens 32 --output-tokens 64",
-             cores={"worker": 1, "api": 0.5, "engine": 1, "client": 1}),
+             cores=WHOLE | {"api": 0.25}),
         Case("engine", "engine process", "itl_p95", 3, SHORT,
-             cores={"worker": 1, "api": 1, "engine": 0.5, "client": 1}),
+             cores=WHOLE | {"engine": 0.25}),
         Case("decode", "decode bandwidth", "itl_p95", 2.5,
              "--workload fixed --prompt-tokens 16 --output-tokens 64", model="small"),
         Case("interference", "prefill-decode interference", "itl_p95", 12,
              "--workload fixed --prompt-tokens 1024 --output-tokens 32",
              knobs=(*ON_CPU, "batched tokens"), model="small"),
         Case("client", "client", "ttft_p95", 8, SHORT, knobs=("slots", "compute", "client"),
-             cores={"worker": 1, "api": 1, "engine": 1, "client": 0.25}),
+             cores=WHOLE | {"client": 0.25}),
         Case("slots-long", "batch slots", "ttft_p95", 8,
              "--workload fixed --prompt-tokens 16 --output-tokens 128", {"max-num-seqs": 16}),
         Case("kv-long", "KV cache capacity", "ttft_p95", 8,
@@ -178,9 +184,7 @@ def begin(
     command = [*HARNESS, "serve", "--model-dir", str(model), "--port", str(port),
                f"--start-args={words}", "--log", f"{log}"]  # fmt: skip
     with log.with_suffix(".out").open("wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=out, env=env, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
     return process, f"http://127.0.0.1:{port}"
 
 
@@ -195,63 +199,74 @@ def ready(process: subprocess.Popen[bytes], url: str) -> str:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a server as Ctrl-C does."""
+    """End a server and all of its processes."""
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
     process.wait(120)
 
 
-def pin(url: str, at: Sequence[int]) -> None:
-    """Put the API servers on the third and fourth core of the lane, the engine on the fifth."""
-    family = family_of(int(url.rpartition(":")[2]))
-    engines = processes_named(family, ENGINE)
-    servers = processes_named(family, API_SERVER) or [family[0]]
-    for number, process in enumerate(servers):
-        _pin(process.pid, at[(2 + number % 2) % len(at)])
-    for process in engines:
-        _pin(process.pid, at[4 % len(at)])
-
-
-def _pin(pid: int, core: int) -> None:
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread.name), {core})
-
-
 @contextlib.contextmanager
-def shared_cores(case: Case, at: Sequence[int]) -> Iterator[None]:
-    """Busy loops beside the processes that have less than a core."""
-    spinning = []
-    place = {"api": 2, "engine": 4, "client": 5}
-    for part, where in place.items() if at else ():
-        for _ in range(round(1 / case.cores[part]) - 1 if case.cores[part] < 1 else 0):
-            spinning.append(subprocess.Popen([sys.executable, "-c", SPIN]))
-            os.sched_setaffinity(spinning[-1].pid, {at[where % len(at)]})
+def throttled(pids: Sequence[int], share: float) -> Iterator[None]:
+    """Let processes run for this share of each 20 ms only: a slower core for them alone."""
+    over = threading.Event()
+
+    def send(number: signal.Signals) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def loop() -> None:
+        while not over.is_set():
+            send(signal.SIGSTOP)
+            time.sleep(PERIOD_S * (1 - share))
+            send(signal.SIGCONT)
+            time.sleep(PERIOD_S * share)
+
+    thread = threading.Thread(target=loop)
+    if share < 1:
+        thread.start()
     try:
         yield
     finally:
-        for process in spinning:
-            process.kill()
-            process.wait()
+        over.set()
+        if share < 1:
+            thread.join()
 
 
-def measure(words: Sequence[str], out: Path, at: Sequence[int]) -> dict[str, Any]:
-    """The result.json of `vllm-harness WORDS`, on the lane's sixth core."""
-    said = out.with_suffix(".txt").open("wb")
+def parts_of(url: str) -> dict[str, list[int]]:
+    """The pids of the API servers and of the engine."""
+    family = family_of(int(url.rpartition(":")[2]))
+    engines = processes_named(family, ENGINE)
+    servers = processes_named(family, API_SERVER) or family[:1]
+    return {"api": [p.pid for p in servers], "engine": [p.pid for p in engines]}
+
+
+def measure(words: Sequence[str], out: Path, case: Case, url: str) -> dict[str, Any]:
+    """The result.json of `vllm-harness WORDS`, with every process as fast as the case has it."""
     command = [*HARNESS, *words, "--out", str(out), "--quiet"]
-    pins = (lambda: os.sched_setaffinity(0, {at[5 % len(at)]})) if at else None
-    subprocess.run(command, stdout=said, stderr=said, preexec_fn=pins, check=False)
+    with contextlib.ExitStack() as stack:
+        said = stack.enter_context(out.with_suffix(".txt").open("wb"))
+        parts = parts_of(url) if min(case.cores.values()) < 1 else {}
+        for part, pids in parts.items():
+            stack.enter_context(throttled(pids, case.cores[part]))
+        client = subprocess.Popen(command, stdout=said, stderr=said)
+        if case.cores["client"] < 1:
+            time.sleep(CLIENT_S)  # until its processes are there
+            below = psutil.Process(client.pid).children(recursive=True)
+            pids = [client.pid, *(process.pid for process in below)]
+            stack.enter_context(throttled(pids, case.cores["client"]))
+        client.wait()
     path = out / "result.json"
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def slos_of(case: Case, url: str, out: Path, at: Sequence[int]) -> list[str]:
+def slos_of(case: Case, url: str, out: Path) -> list[str]:
     """The SLOs: given, or a multiple of what a request alone takes on this machine."""
     if not case.slo_times:
         return case.slo.split()
     words = ["run", url, *shlex.split(case.load), "--users", "1", "--requests", "12"]
-    level = measure(words, out, at)["levels"][0]
-    metric, _, q = case.slo.partition("_")
+    level = measure(words, out, case, url)["levels"][0]
+    metric = case.slo.partition("_")[0]
     return [f"{case.slo}={max(level[f'{metric}_ms']['p50'] * case.slo_times, 10):.0f}ms"]
 
 
@@ -294,12 +309,10 @@ def try_case(case: Case, models: Path, out: Path, at: Sequence[int], budget: str
     def run(knob: str, which: Case, url: str) -> None:
         nonlocal slos
         name = (knob or "as-it-is").replace(" ", "-")
-        if at:
-            pin(url, at)
-        with shared_cores(which, at):
-            slos = slos or slos_of(case, url, out / "alone", at)
-            words = ["knee", url, *shlex.split(case.load), "--budget", budget, "--max-users", "512"]
-            result = measure([*words, *(w for s in slos for w in ("--slo", s))], out / name, at)
+        slos = slos or slos_of(replace(case, cores=WHOLE), url, out / "alone")
+        words = ["knee", url, *shlex.split(case.load), "--budget", budget, "--max-users", "512"]
+        words += [word for slo in slos for word in ("--slo", slo)]
+        result = measure(words, out / name, which, url)
         rows[knob] = brief(result) | {"times": variants[knob][1]}
         print(f"{case.name} {name}: {rows[knob]}", flush=True)
 
