@@ -173,21 +173,21 @@ def settings_report(
     """The text, which is Markdown too and begins with the headline; the page."""
     best, ties = best_setting(settings, pairs)
     measured = [one.name for one in settings if one.figures]
+    failures = [f"{one.name}: {one_line(one.failure)}" for one in settings if one.failure]
     first = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
     if not measured[1:]:
         first = f"Nothing to compare: {', '.join(measured) or 'none of the settings'} was measured."
+        first, failures = " ".join([first, *failures]), []
     elif len(ties) == len(measured) - 1:
         first = f"No difference shown between {' and '.join(measured)}."
     elif ties:
         first += f" No difference to {', '.join(ties)} is shown."
     rows = [setting_row(one) for one in settings]
     steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
-    lines = [f"{one.name}: {one_line(one.failure)}" for one in settings if one.failure]
-    lines += map(gain, steps)
     tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
-    text = "\n".join([first, "", *aligned(rows, one_line), "", *lines, ""])
-    return text, page(tone, ("", first, " ".join(lines)), tables)
+    text = "\n".join([first, "", *aligned(rows, one_line), "", *failures, *map(gain, steps), ""])
+    return text, page(tone, ("", first, " ".join(failures)), tables)
 
 
 def html(c: Comparison) -> str:

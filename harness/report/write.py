@@ -24,7 +24,7 @@ from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import flat, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from harness.measure.records.token_gaps import WindowGaps
     from harness.measure.result import Level, Result
@@ -61,12 +61,12 @@ def markdown(facts: ReportData, found: Answer) -> str:
 
 def levels_csv(facts: ReportData, found: Answer) -> str:  # noqa: ARG001 - one signature for all
     """One line per level: FIRST_COLUMNS, then every other figure of the level."""
-    return as_csv([csv_row(level) for level in facts.levels])
+    return as_csv([csv_row(level) for level in facts.levels], FIRST_COLUMNS)
 
 
-def as_csv(rows: Sequence[dict[str, object]]) -> str:
-    """With FIRST_COLUMNS, then all others."""
-    columns = list(dict.fromkeys([*FIRST_COLUMNS, *(key for row in rows for key in row)]))
+def as_csv(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> str:
+    """With the columns `first`, then all others; None is empty."""
+    columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -144,7 +144,7 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     for name, reporter in REPORTERS.items():
         folder.write(name, reporter(facts, found))
     if rows := sweep.concurrency_rows(facts):
-        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in plain(rows)]))
+        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in plain(rows)], FIRST_COLUMNS))
     if rows := sweep.batches(facts):
         folder.write_json(names.BATCHING, rows)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))
