@@ -232,6 +232,23 @@ def test_settings_of_recorded_runs(tmp_path: Path) -> None:
     assert re.search(r", for .*1\.\d\d times the p95 ITL \(ms\) \(\+\d\d\.\d% to ", text)
     assert [word for word in ("<script", "src=", "http:", "https:") if word in page] == []
     assert page.count("<details") == 3  # settings; b against a; c against b
+    assert page.count("b against a: ") == 1
+
+
+def test_a_refused_run_says_why(tmp_path: Path) -> None:
+    """In the headline, where nothing is left to compare."""
+    refused, good = tmp_path / "refused", tmp_path / "good"
+    refused.mkdir()
+    (refused / names.RESULT).write_text(json.dumps({"invalid_reason": "The client is late."}))
+    settings = [
+        Setting("a", runs={str(refused): 5}),
+        Setting("b", runs={searched(good, 1, 40): 0}),
+        Setting("c", failure="no memory"),
+    ]
+    text, page = settings_report(settings, compare_settings(settings, 0.05), [], 5)
+    headline = "Nothing to compare: b was measured. a: The client is late. c: no memory"
+    assert text.splitlines()[0] == headline
+    assert (text + page).count("The client is late.") == 3  # the page's title, too
 
 
 @pytest.mark.parametrize(
@@ -424,7 +441,7 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
     out = tmp_path / "knee"
     done = harness(
         "knee", "--prove", "--start-command", ENGINE, "--start-args", "--max-num-seqs 2",
-        "--out", str(out), "--slo", "ttft_p95=200ms", "--budget", "20s", "--prompt-tokens", "32",
+        "--out", str(out), "--slo", "ttft_p95=200ms", "--budget", "12s", "--prompt-tokens", "32",
         "--output-tokens", "16", "--max-users", "64", "--quiet",
     )  # fmt: skip
     assert done.returncode in {0, 6}, done.stderr
