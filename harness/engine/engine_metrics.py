@@ -85,7 +85,6 @@ class EngineMetrics:
         self.late = BucketHistogram("harness_engine_late_seconds", GAP_S)
 
     def observe_lateness(self, late_ns: int) -> None:
-        """Record how late the tokens that are handed on now are."""
         self.late.observe_ns(late_ns)
         self.late_max_ns = max(self.late_max_ns, late_ns)
 
@@ -135,17 +134,6 @@ class EngineMetrics:
             f'vllm:cache_config_info{{block_size="{c.block_size}",cache_dtype="auto",engine="0",'
             f'enable_prefix_caching="{c.enable_prefix_caching}",num_gpu_blocks="{c.blocks}"}} 1.0'
         )
-        each = (
-            self.ttft,
-            self.gap,
-            self.queue,
-            self.prefill,
-            self.decode,
-            self.inference,
-            self.e2e,
-            self.step_tokens,
-            self.late,
-        )
-        for histogram in each:
-            out += histogram.lines(labels)
+        for histogram in vars(self).values():
+            out += histogram.lines(labels) if isinstance(histogram, BucketHistogram) else []
         return "\n".join(out) + "\n"
