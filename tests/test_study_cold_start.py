@@ -12,7 +12,7 @@ from test_server_life import LITTLE
 from test_server_start_log import seen
 
 from harness.cli.app import main
-from harness.report.server_pages import server_page
+from harness.report.templates import server_page
 from harness.report.write import as_csv
 from harness.runfolder.json_files import plain
 from harness.server.start_log import read_start_log

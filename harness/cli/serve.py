@@ -118,7 +118,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _coldstart(args: argparse.Namespace) -> int:
-    from harness.report.server_pages import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
     from harness.runfolder import json_files  # noqa: PLC0415 - as above
     from harness.study.cold_start import drop_caches, measure_cold_start  # noqa: PLC0415 - as above
 
@@ -142,7 +142,7 @@ def _coldstart(args: argparse.Namespace) -> int:
 
 
 def _kv_scaling(args: argparse.Namespace) -> int:
-    from harness.report.server_pages import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
     from harness.report.write import as_csv  # noqa: PLC0415 - as above
     from harness.server.vllm_start import model_context  # noqa: PLC0415 - as above
     from harness.study import kv_scaling  # noqa: PLC0415 - as above

@@ -78,7 +78,6 @@ class _TerminalView:
         self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        """Redraw from the controller, the records and the latest server sample."""
         controller, view = experiment.controller, self.view
         known_ns, now = controller.horizon_ns, controller.now
         ended = 0

@@ -43,7 +43,6 @@ class BucketHistogram:
         self.observe(value_ns / 1e9, times)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Add `times` observations of the same value."""
         self.counts[bisect_left(self.buckets, value)] += times
         self.sum += value * times
 

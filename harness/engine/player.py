@@ -50,7 +50,6 @@ class Player:
     def submit(
         self, listener: Listener, prompt_tokens: int, output_tokens: int, hashes: list[int]
     ) -> int:
-        """Take a request that reached the front end; return its number."""
         self._count += 1
         due = listener.received_ns + self._front_ns
         heapq.heappush(

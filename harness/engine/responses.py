@@ -125,7 +125,6 @@ class StreamRenderer:
         return out + event(b"[DONE]") + END
 
     def whole(self, total: int) -> bytes:
-        """Return the response of a request without `stream`."""
         choice = self._choice(WORD * total, "length", "message", role="assistant")
         kind = "chat.completion" if self.chat else "text_completion"
         body = self._prefix | {"object": kind, "choices": [choice], "usage": self._usage(total)}

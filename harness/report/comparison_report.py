@@ -204,18 +204,10 @@ def page(
     badge: tuple[str, str], lines: Sequence[str], tables: Mapping[str, Sequence[Mapping[str, str]]]
 ) -> str:
     """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
+    from harness.report.templates import render, style_sheet  # noqa: PLC0415 - jinja2, and only here
 
-    loader = PackageLoader("harness.report")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    # The page reuses the style sheet of the report.
-    report, _, _ = loader.get_source(environment, "report.html.j2")
-    return environment.get_template("compare.html.j2").render(
-        style=report.partition("<style>")[2].partition("</style>")[0],
-        badge=badge,
-        lines=lines,
-        tables=tables,
-    )
+    style = style_sheet()
+    return render("compare.html.j2", style=style, badge=badge, lines=lines, tables=tables)
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:

@@ -14,7 +14,7 @@ from harness.report import sweep, tables
 from harness.report.answer import build_answer
 from harness.report.curves import curve_charts
 from harness.report.distributions import distribution_charts
-from harness.report.numbers import as_sentence, count_of, escape_markdown
+from harness.report.numbers import count_of, escape_markdown
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.timeline import timeline_chart
@@ -89,14 +89,11 @@ def csv_row(level: Level) -> dict[str, object]:
 
 def html(facts: ReportData, build_answer: Answer) -> str:
     """A self-contained page with the answer first."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
+    from harness.report.templates import render  # noqa: PLC0415 - jinja2, and only here
 
-    environment = Environment(
-        loader=PackageLoader("harness.report"), autoescape=True, undefined=StrictUndefined
-    )
-    environment.filters["sentence"] = as_sentence
     command = facts.run.info.get("command")
-    return environment.get_template("report.html.j2").render(
+    return render(
+        "report.html.j2",
         title=f"vllm-harness: {build_answer.headline}",
         answer=build_answer,
         cards=tables.tiles(facts),
