@@ -463,25 +463,29 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
 def test_a_and_b_on_a_real_vllm(
     tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One slot against four for four users: the difference is shown, by two starts."""
+    """One slot against four for four users: with one, each waits for three; by two starts.
+
+    A first token comes after three answers, of 0.5 s each, or at once. Without an SLO the p95 gap
+    would be judged, to 0.1 ms, which no client can that shares two cores with vLLM.
+    """
     if missing := real_vllm.not_here():
         pytest.skip(missing)
     for name, value in real_vllm.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     # One core is the server's, so that the client has one: of two, vLLM would take both.
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
-    out, home = tmp_path / "vary", real_vllm.HOME
+    out, home, slo = tmp_path / "vary", real_vllm.HOME, "ttft_p50=500ms"
     done = harness(
         "vary", "server.max-num-seqs=1,4", "--once", "--vllm", str(home / "venv/bin/vllm"),
         "--model-dir", str(home / "tiny"), "--out", str(out), "--", "run", "--users", "4",
-        "--requests", "12", "--workload", "fixed", "--prompt-tokens", "32", "--output-tokens",
-        "128", "--quiet",
+        "--requests", "20", "--workload", "fixed", "--prompt-tokens", "32", "--output-tokens",
+        "160", "--slo", slo, "--quiet",
     )  # fmt: skip
-    assert done.returncode in {0, 5}, done.stdout + done.stderr  # 5: a busy machine
+    assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")
     figure((out / "vary.md").read_text())
-    if done.returncode == 0:
-        assert told["headline"] == "Best for throughput: server.max-num-seqs=4."
+    assert told["headline"] == f"Best for {slo}: server.max-num-seqs=4."
+    assert [[*one["runs"].values()] for one in told["settings"]] == [[99], [0]]
     assert [one["flags"]["max_num_seqs"] for one in told["settings"]] == [1, 4]
     assert [len(one["starts_s"]) for one in told["settings"]] == [1, 1]
     seen = [json_of(path)["server"]["flags"]["max_num_seqs"] for path in out.glob("?-*/run.json")]
