@@ -463,10 +463,11 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
 def test_a_and_b_on_a_real_vllm(
     tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One slot against four for four users: with one, each waits for three; by two starts.
+    """One slot against eight, for batches of 24 requests: the difference is shown, by two starts.
 
-    A first token comes after three answers, of 0.5 s each, or at once. Without an SLO the p95 gap
-    would be judged, to 0.1 ms, which no client can that shares two cores with vLLM.
+    On two cores vLLM leaves the client little time while it computes: with one slot all of four
+    users wait until it is idle, so their loop is not closed, and the run is refused. A batch is
+    judged by its time as a whole, in which the client hardly matters.
     """
     if missing := real_vllm.not_here():
         pytest.skip(missing)
@@ -474,19 +475,18 @@ def test_a_and_b_on_a_real_vllm(
         monkeypatch.setenv(name, value)
     # One core is the server's, so that the client has one: of two, vLLM would take both.
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
-    out, home, slo = tmp_path / "vary", real_vllm.HOME, "ttft_p50=500ms"
+    out, home = tmp_path / "vary", real_vllm.HOME
     done = harness(
-        "vary", "server.max-num-seqs=1,4", "--once", "--vllm", str(home / "venv/bin/vllm"),
-        "--model-dir", str(home / "tiny"), "--out", str(out), "--", "run", "--users", "4",
-        "--requests", "20", "--workload", "fixed", "--prompt-tokens", "32", "--output-tokens",
-        "160", "--slo", slo, "--quiet",
+        "vary", "server.max-num-seqs=1,8", "--once", "--vllm", str(home / "venv/bin/vllm"),
+        "--model-dir", str(home / "tiny"), "--out", str(out), "--", "sweep", "--users", "8",
+        "--batch", "24", "--repeats", "1", "--workload", "fixed", "--prompt-tokens", "32",
+        "--output-tokens", "128", "--quiet",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")
     figure((out / "vary.md").read_text())
-    assert told["headline"] == f"Best for {slo}: server.max-num-seqs=4."
-    assert [[*one["runs"].values()] for one in told["settings"]] == [[99], [0]]
-    assert [one["flags"]["max_num_seqs"] for one in told["settings"]] == [1, 4]
+    assert told["headline"] == "Best for throughput: server.max-num-seqs=8."
+    assert [one["flags"]["max_num_seqs"] for one in told["settings"]] == [1, 8]
     assert [len(one["starts_s"]) for one in told["settings"]] == [1, 1]
     seen = [json_of(path)["server"]["flags"]["max_num_seqs"] for path in out.glob("?-*/run.json")]
-    assert sorted(seen) == [1, 4]  # which /server_info shows
+    assert sorted(seen) == [1, 8]  # which /server_info shows
