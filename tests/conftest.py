@@ -1,9 +1,10 @@
 """How the tests share two cores, how they print figures, and what CI does about a skip.
 
 All tests are one run of pytest, sorted: pure ones first, then those that start containers, browsers
-or processes, which wait more than they compute. A test marked `realtime` measures, so it runs last
-and alone: it waits until no other test runs, and none starts before it ends. What it measured it
-hands to the fixture `figure`; all figures are printed together at the end.
+or processes, which wait more than they compute: three workers for two cores. A test marked
+`realtime` measures, so it runs last and alone: it waits until no other test runs, and none starts
+before it ends. What it measured it hands to the fixture `figure`; all figures are printed together
+at the end.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ settings.register_profile("ours", deadline=None)  # a busy machine is no error
 settings.load_profile("ours")
 IN_CI = os.environ.get("HARNESS_CI") == "1"
 
-# The order, by the last of these marks that an item has; without any it comes first. Tests that
-# share something are run in order by one worker of pytest-xdist; the longest such row begins first.
-ORDER: Final = ("docker", "browser", "process", "vllm", "realtime")
-SHARE: Final = ("docker", "browser", "vllm", "realtime")
+# An item is of the last of these kinds whose mark it has.
+KINDS: Final = ("", "process", "docker", "browser", "vllm", "realtime")
+# Tests that share something are run in order by one worker of pytest-xdist; the longest such row
+# begins first, and what fills the other workers' time comes after the rows.
+ORDER: Final = ("", "docker", "vllm", "browser", "process", "realtime")
+SHARE: Final = ("docker", "vllm", "browser", "realtime")
 MISSING: Final[dict[str, Callable[[], str]]] = {  # why what the tests so marked need is not here
     "vllm": real_vllm.not_here,
     "docker": compose.said,
@@ -60,13 +63,13 @@ def has(item: pytest.Item, mark: str) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort, and group."""
 
-    def last(item: pytest.Item) -> int:
-        return max((place for place, mark in enumerate(ORDER) if has(item, mark)), default=-1)
+    def kind(item: pytest.Item) -> str:
+        return [mark for mark in KINDS if not mark or has(item, mark)][-1]
 
-    items.sort(key=last)
+    items.sort(key=lambda item: ORDER.index(kind(item)))
     for item in items:
-        if last(item) >= 0 and ORDER[last(item)] in SHARE:
-            item.add_marker(pytest.mark.xdist_group(ORDER[last(item)]))
+        if kind(item) in SHARE:
+            item.add_marker(pytest.mark.xdist_group(kind(item)))
 
 
 @pytest.hookimpl(wrapper=True)

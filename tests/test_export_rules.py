@@ -11,8 +11,7 @@ import yaml
 from prometheus_tools import check_rules, test_rules
 
 from harness.cli.app import main
-from harness.export.alert_rules import knee_file, routing_alerts, rule_file
-from harness.export.kubernetes import scaled_object
+from harness.export.alert_rules import knee_file, routing_alerts, rule_file, scaled_object
 from harness.export.threshold import Threshold, threshold
 from harness.measure.diagnosis.triage import p95_limits_ns, triage
 from harness.measure.result import Knee, Level, Result, SloResult

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tarfile
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +17,12 @@ from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample, samples_within
 from harness.measure.search.evidence import Window
 from harness.measure.typed_json import to_json
+from harness.runfolder.folder_reader import read_run
 from harness.server.max_num_seqs import max_num_seqs, merge_flags
 from harness.wire.vllm_metrics import server_sample
 
 S = 10**9
+SAMPLES = Path(__file__).parents[1] / "reports/samples/h200"
 BOUNDS = (0.1, 1.0, inf)
 FIRST = ServerSample(
     10 * S, running=4.0, waiting=0.0, kv_usage=0.25, preemptions_total=3.0,
@@ -216,6 +220,44 @@ FULL = ((16.0, 9.0),) * 6
 def test_seats_are_inferred(samples: list[ServerSample], want: int | None) -> None:
     """What runs, flat, while others wait and blocks are free."""
     assert infer_max_num_seqs(samples) == want
+
+
+@pytest.mark.parametrize(
+    ("prompts", "steps", "engines", "want"),
+    [
+        (0.9, 7, 1, 16),  # slots: now and then none is computed
+        (2.0, 1, 1, 16),  # slots: requests are short, and a step takes two whole prompts
+        (
+            1.8,
+            4.7,
+            1,
+            None,
+        ),  # prompts fill the steps of one of 512 slots: H200, 2,048 tokens a step
+        (1.8, 4.7, 2, 16),  # 0.9 an engine
+        (nan, 4.7, 1, 16),  # not said
+    ],
+)
+def test_seats_are_not_inferred_from_prompts(
+    prompts: float, steps: float, engines: int, want: int | None
+) -> None:
+    """With so many prompts computed at a time, each for so many steps of 10 ms."""
+    each_s = steps * 0.01
+    samples = [
+        replace(
+            s, prefill_sum_s=i * prompts, prefill_count=i * prompts / each_s,
+            histograms={"step_tokens": Histogram(BOUNDS, (0.0, 0.0, 100.0 * engines * i), 1.0)},
+        )
+        for i, s in enumerate(run(*FULL))
+    ]  # fmt: skip
+    assert infer_max_num_seqs(samples, engines) == want
+
+
+def test_seats_are_not_inferred_from_what_a_gpu_ran(tmp_path: Path) -> None:
+    """63 of 512 slots, as prompts of 4,096 tokens share steps of 2,048."""
+    name = "batched-tokens-2048"
+    with tarfile.open(SAMPLES / name / "records.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert infer_max_num_seqs(read_run(tmp_path / name).server) is None
 
 
 def test_seats_are_not_inferred_from_preemptions() -> None:

@@ -152,6 +152,17 @@ def test_the_surroundings_of_the_knee(
 
 
 @pytest.mark.parametrize(
+    ("holds", "side"), [(34, "start"), (38, "end")]
+)  # where the text begins or ends
+def test_the_label_of_the_knee(holds: int, side: str) -> None:
+    """It stands on the side that has room."""
+    knee = Knee(holds=holds, estimate=holds, ci95=(holds, holds))
+    svg = curve_chart(facts(*NEAR, knee=knee), "ttft", around=True)
+    (style,) = re.findall(r"<text style=\"([^\"]*)\"[^>]*>holds", svg)
+    assert f"text-anchor: {side}" in style
+
+
+@pytest.mark.parametrize(
     ("p95", "want"),
     [(400.0, "SLO p95 500 ms"), (20.0, "SLO p95 500 ms: far above"), (900.0, "SLO p95 500 ms")],
 )

@@ -12,11 +12,12 @@ from test_server_life import LITTLE
 from test_server_start_log import seen
 
 from harness.cli.app import main
-from harness.report.server_pages import server_page
+from harness.report.templates import server_page
+from harness.report.write import as_csv
 from harness.runfolder.json_files import plain
 from harness.server.start_log import read_start_log
 from harness.study.cold_start import NAMES, drop_caches, figures
-from harness.study.kv_scaling import COLUMNS, bytes_per_token, to_csv, with_slopes
+from harness.study.kv_scaling import COLUMNS, bytes_per_token, with_slopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +125,7 @@ def test_slopes() -> None:
     pool = {"kv_tokens": 540_000.0, "block_size": 16, "bytes_per_token_model": 28_672}
     above = row(65_536, None, notes="above the model's own limit of 32,768 tokens")
     got = with_slopes([row(512, 27_000.0, **pool), row(1024, 27_002.0, **pool), above])
-    assert to_csv(got).splitlines()[:3] == [
+    assert as_csv(got, COLUMNS).splitlines()[:3] == [
         (
             "max_model_len,gpu_mem_used_mb,delta_mb_from_prev,bytes_per_token_est,notes,kv_tokens,"
             "kv_blocks,block_size,max_concurrency,bytes_per_token_model"
@@ -213,7 +214,6 @@ def on_a_real_vllm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.vllm
-@pytest.mark.realtime
 def test_coldstart_of_a_real_vllm(
     on_a_real_vllm: list[str], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:

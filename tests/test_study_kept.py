@@ -57,6 +57,20 @@ def test_a_kept_case_is_judged_as_its_result(tmp_path: Path) -> None:
     assert Kept.read(whole).judge() == Kept.read(kept).judge() == case.judge()
 
 
+@pytest.mark.parametrize(
+    ("name", "advised"),
+    [
+        ("H200, steps of up to 16,384 tokens", ["lower (shorter gaps, more steps for a prompt)"]),
+        ("H200, steps of up to 2,048 tokens", []),  # first tokens are late: longer steps held fewer
+    ],
+)
+def test_the_advice_does_not_contradict_the_slo(name: str, advised: list[str]) -> None:
+    """The flag that the study turned."""
+    flag = "--max-num-batched-tokens "
+    said = [one for one in CASES[name].judge().try_next if one.startswith(flag)]
+    assert said == [flag + one for one in advised]
+
+
 @pytest.mark.parametrize("above", [48, 64])
 def test_the_small_cache_at_each_failing_level(above: int) -> None:
     """It is the cache at 64 users, which fail a little, and at 128, which all fail."""

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.process
+# one worker has `doors`, half a minute, for all
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("doors")]
 SAME = (
     "--slo", "e2e_p95=1ms", "--prompt-tokens", "16", "--output-tokens", "8",
 )  # fmt: skip

@@ -232,6 +232,23 @@ def test_settings_of_recorded_runs(tmp_path: Path) -> None:
     assert re.search(r", for .*1\.\d\d times the p95 ITL \(ms\) \(\+\d\d\.\d% to ", text)
     assert [word for word in ("<script", "src=", "http:", "https:") if word in page] == []
     assert page.count("<details") == 3  # settings; b against a; c against b
+    assert page.count("b against a: ") == 1
+
+
+def test_a_refused_run_says_why(tmp_path: Path) -> None:
+    """In the headline, where nothing is left to compare."""
+    refused, good = tmp_path / "refused", tmp_path / "good"
+    refused.mkdir()
+    (refused / names.RESULT).write_text(json.dumps({"invalid_reason": "The client is late."}))
+    settings = [
+        Setting("a", runs={str(refused): 5}),
+        Setting("b", runs={searched(good, 1, 40): 0}),
+        Setting("c", failure="no memory"),
+    ]
+    text, page = settings_report(settings, compare_settings(settings, 0.05), [], 5)
+    headline = "Nothing to compare: b was measured. a: The client is late. c: no memory"
+    assert text.splitlines()[0] == headline
+    assert (text + page).count("The client is late.") == 3  # the page's title, too
 
 
 @pytest.mark.parametrize(
@@ -346,7 +363,7 @@ def test_with_real_processes(tmp_path: Path) -> None:
     out = tmp_path / "vary"
     done = harness(
         "vary", "server.max-num-seqs=2,8", "--start-command", ENGINE, "--out", str(out),
-        "--json", "-", "--", "run", "--users", "2", "--requests", "40", *TINY,
+        "--json", "-", "--", "run", "--users", "2", "--requests", "10", *TINY,
     )  # fmt: skip
     assert done.returncode in {0, 5}, done.stderr  # 5: a busy machine
     told = json_of(out / "vary.json")
@@ -362,12 +379,12 @@ def test_with_real_processes(tmp_path: Path) -> None:
     assert told["headline"] in (out / "vary.html").read_text()
     left_out = tmp_path / "left out"
     done = harness(
-        "vary", "server.max-num-seqs=0,2", "--start-command", ENGINE, "--out", str(left_out),
-        "--", "run", "--users", "2", "--requests", "40", *TINY,
+        "vary", "server.max-num-seqs=0,2", "--once", "--start-command", ENGINE,
+        "--out", str(left_out), "--", "run", "--users", "2", "--requests", "10", *TINY,
     )  # fmt: skip
     assert done.returncode == 3
     bad, good = json_of(left_out / "vary.json")["settings"]
-    assert ([*bad["runs"]], len(good["runs"])) == ([], 2)
+    assert ([*bad["runs"]], len(good["runs"])) == ([], 1)
     assert "--max-num-seqs is '0'" in bad["failure"]
     assert "server.max-num-seqs=0 is left out: " in done.stdout
 
@@ -424,7 +441,7 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
     out = tmp_path / "knee"
     done = harness(
         "knee", "--prove", "--start-command", ENGINE, "--start-args", "--max-num-seqs 2",
-        "--out", str(out), "--slo", "ttft_p95=200ms", "--budget", "20s", "--prompt-tokens", "32",
+        "--out", str(out), "--slo", "ttft_p95=200ms", "--budget", "12s", "--prompt-tokens", "32",
         "--output-tokens", "16", "--max-users", "64", "--quiet",
     )  # fmt: skip
     assert done.returncode in {0, 6}, done.stderr
@@ -446,7 +463,12 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
 def test_a_and_b_on_a_real_vllm(
     tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One slot against four for four users: the difference is shown, by two starts."""
+    """One slot against eight, for batches of 24 requests: the difference is shown, by two starts.
+
+    On two cores vLLM leaves the client little time while it computes: with one slot all of four
+    users wait until it is idle, so their loop is not closed, and the run is refused. A batch is
+    judged by its time as a whole, in which the client hardly matters.
+    """
     if missing := real_vllm.not_here():
         pytest.skip(missing)
     for name, value in real_vllm.ENVIRONMENT.items():
@@ -455,17 +477,16 @@ def test_a_and_b_on_a_real_vllm(
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
     out, home = tmp_path / "vary", real_vllm.HOME
     done = harness(
-        "vary", "server.max-num-seqs=1,4", "--once", "--vllm", str(home / "venv/bin/vllm"),
-        "--model-dir", str(home / "tiny"), "--out", str(out), "--", "run", "--users", "4",
-        "--requests", "12", "--workload", "fixed", "--prompt-tokens", "32", "--output-tokens",
-        "128", "--quiet",
+        "vary", "server.max-num-seqs=1,8", "--once", "--vllm", str(home / "venv/bin/vllm"),
+        "--model-dir", str(home / "tiny"), "--out", str(out), "--", "sweep", "--users", "8",
+        "--batch", "24", "--repeats", "1", "--workload", "fixed", "--prompt-tokens", "32",
+        "--output-tokens", "128", "--quiet",
     )  # fmt: skip
-    assert done.returncode in {0, 5}, done.stdout + done.stderr  # 5: a busy machine
+    assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")
     figure((out / "vary.md").read_text())
-    if done.returncode == 0:
-        assert told["headline"] == "Best for throughput: server.max-num-seqs=4."
-    assert [one["flags"]["max_num_seqs"] for one in told["settings"]] == [1, 4]
+    assert told["headline"] == "Best for throughput: server.max-num-seqs=8."
+    assert [one["flags"]["max_num_seqs"] for one in told["settings"]] == [1, 8]
     assert [len(one["starts_s"]) for one in told["settings"]] == [1, 1]
     seen = [json_of(path)["server"]["flags"]["max_num_seqs"] for path in out.glob("?-*/run.json")]
-    assert sorted(seen) == [1, 4]  # which /server_info shows
+    assert sorted(seen) == [1, 8]  # which /server_info shows

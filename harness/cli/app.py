@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, serve, vary
+from harness.cli import doctor, engine, exporter, knee, offline, run, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
@@ -24,9 +24,9 @@ COMMANDS: Final = {
     "run": run.add_run,
     "sweep": run.add_sweep,
     "vary": vary.add,
-    "report": report.add,
-    "compare": compare.add,
-    "rules": rules.add,
+    "report": offline.add_report,
+    "compare": offline.add_compare,
+    "rules": offline.add_rules,
     "exporter": exporter.add,
     "engine": engine.add,
     "serve": serve.add_serve,

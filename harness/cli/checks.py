@@ -14,6 +14,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -137,17 +138,8 @@ def kernel_stamps() -> CheckResult:
     return _judge(seen, what, "measure from Linux", Severity.warn)
 
 
-def reader() -> CheckResult:
-    """The C reader was compiled; it needs a fraction of the CPU time per token."""
-    return _compiled("reader")
-
-
-def codec() -> CheckResult:
-    """The C code that packs records was compiled."""
-    return _compiled("codec")
-
-
-def _compiled(name: str) -> CheckResult:
+def compiled(name: str) -> CheckResult:
+    """The C reader, or the C code that packs records: a fraction of the CPU time per token."""
     from harness.reader.reader_choice import code_in_use  # noqa: PLC0415 - as above
 
     used = code_in_use()
@@ -165,8 +157,8 @@ CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
     "locust": locust,
     "open files": open_files,
     "kernel stamps": kernel_stamps,
-    "reader": reader,
-    "codec": codec,
+    "reader": partial(compiled, "reader"),
+    "codec": partial(compiled, "codec"),
     "cores": cores,
     "clock": clock,
     "disk": disk,

@@ -118,7 +118,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _coldstart(args: argparse.Namespace) -> int:
-    from harness.report.server_pages import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
     from harness.runfolder import json_files  # noqa: PLC0415 - as above
     from harness.study.cold_start import drop_caches, measure_cold_start  # noqa: PLC0415 - as above
 
@@ -142,7 +142,8 @@ def _coldstart(args: argparse.Namespace) -> int:
 
 
 def _kv_scaling(args: argparse.Namespace) -> int:
-    from harness.report.server_pages import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.write import as_csv  # noqa: PLC0415 - as above
     from harness.server.vllm_start import model_context  # noqa: PLC0415 - as above
     from harness.study import kv_scaling  # noqa: PLC0415 - as above
 
@@ -150,7 +151,7 @@ def _kv_scaling(args: argparse.Namespace) -> int:
     own, page = model_context(options.model_dir), ""
     _tell(f"starting vLLM with each length; its logs are in {folder}")
     for rows in kv_scaling.measure_lengths(options, args.lengths, folder):
-        (folder / "kv_cache_scaling.csv").write_text(kv_scaling.to_csv(rows))
+        (folder / "kv_cache_scaling.csv").write_text(as_csv(rows, kv_scaling.COLUMNS))
         page = server_page("kv_cache_scaling_notes.md", rows=rows, own=own)
         (folder / "kv_cache_scaling_notes.md").write_text(page)
         _tell(f"{rows[-1]['max_model_len']} tokens: {rows[-1]['notes']}")

@@ -78,7 +78,6 @@ class _TerminalView:
         self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        """Redraw from the controller, the records and the latest server sample."""
         controller, view = experiment.controller, self.view
         known_ns, now = controller.horizon_ns, controller.now
         ended = 0
@@ -141,12 +140,11 @@ class _TerminalView:
             ttft, itl = (
                 Quantity(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
             )
-            rate, ended = (
+            rate, reason = (
                 Quantity(seen.output_tokens_per_s),
-                request_counts(seen.ended, seen.failed),
+                level.invalid or level.judgement.reason,
             )
-            reason = level.invalid or level.judgement.reason
-            requests = ended.replace(" ended", "")
+            requests = request_counts(seen.ended, seen.failed).replace(" ended", "")
             view.past.append(
                 LevelRow(level.window.users, ttft, itl, rate, requests, result_text(level), reason)
             )

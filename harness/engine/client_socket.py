@@ -84,7 +84,6 @@ class Client:
         return self.send(bytes(rest)) if rest else True
 
     def next(self) -> None:
-        """End a response and begin the next waiting request."""
         self.busy = False
         if self.waiting:
             self._begin(self.waiting.pop(0))

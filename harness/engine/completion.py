@@ -167,7 +167,6 @@ class TokenSender:
         self.finished = False
 
     def on_prefilled(self, cached_tokens: int) -> None:
-        """Record that the prompt is computed, and its tokens found in the prefix cache."""
         self.frames.cached_tokens = cached_tokens
 
     def emitted(self, tokens: int, *, finished: bool) -> None:

@@ -43,7 +43,6 @@ class BucketHistogram:
         self.observe(value_ns / 1e9, times)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Add `times` observations of the same value."""
         self.counts[bisect_left(self.buckets, value)] += times
         self.sum += value * times
 
@@ -85,7 +84,6 @@ class EngineMetrics:
         self.late = BucketHistogram("harness_engine_late_seconds", GAP_S)
 
     def observe_lateness(self, late_ns: int) -> None:
-        """Record how late the tokens that are handed on now are."""
         self.late.observe_ns(late_ns)
         self.late_max_ns = max(self.late_max_ns, late_ns)
 
@@ -117,35 +115,23 @@ class EngineMetrics:
                 f"# TYPE {name.removesuffix('_total')} {kind}",
                 f"{name}{{{labels}}} {float(value)}",
             ]
-        for reason, count in (("capacity", len(engine.waiting)), ("deferred", 0)):
-            out.append(
-                f'vllm:num_requests_waiting_by_reason{{{labels},reason="{reason}"}} {float(count)}'
-            )
-        for state in ("awake", "weights_offloaded", "discard_all"):
-            awake = float(state == "awake")
-            out.append(f'vllm:engine_sleep_state{{{labels},sleep_state="{state}"}} {awake}')
+        waiting = {"capacity": len(engine.waiting), "deferred": 0}
+        states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+        for name, label, values in (
+            ("vllm:num_requests_waiting_by_reason", "reason", waiting),
+            ("vllm:engine_sleep_state", "sleep_state", states),
+            ("vllm:request_success_total", "finished_reason", self.finished),
+        ):
+            out += [f'{name}{{{labels},{label}="{k}"}} {float(n)}' for k, n in values.items()]
+        cache = (
+            f'block_size="{c.block_size}",cache_dtype="auto",engine="0",'
+            f'enable_prefix_caching="{c.enable_prefix_caching}",num_gpu_blocks="{c.blocks}"'
+        )
         out += [
             f"process_cpu_seconds_total {time.process_time()}",
             f"process_start_time_seconds {self.started_s}",
+            f"vllm:cache_config_info{{{cache}}} 1.0",
         ]
-        for reason, count in self.finished.items():
-            series = f'vllm:request_success_total{{{labels},finished_reason="{reason}"}}'
-            out.append(f"{series} {float(count)}")
-        out.append(
-            f'vllm:cache_config_info{{block_size="{c.block_size}",cache_dtype="auto",engine="0",'
-            f'enable_prefix_caching="{c.enable_prefix_caching}",num_gpu_blocks="{c.blocks}"}} 1.0'
-        )
-        each = (
-            self.ttft,
-            self.gap,
-            self.queue,
-            self.prefill,
-            self.decode,
-            self.inference,
-            self.e2e,
-            self.step_tokens,
-            self.late,
-        )
-        for histogram in each:
-            out += histogram.lines(labels)
+        for histogram in vars(self).values():
+            out += histogram.lines(labels) if isinstance(histogram, BucketHistogram) else []
         return "\n".join(out) + "\n"

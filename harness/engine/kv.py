@@ -54,7 +54,6 @@ class KvBlocks:
         return len(hashes)
 
     def share(self, hashes: Sequence[int]) -> None:
-        """Add a user to these cached blocks."""
         for value in hashes:
             self._idle.pop(value, None)
             self._users[value] = self._users.get(value, 0) + 1

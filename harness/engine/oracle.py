@@ -9,34 +9,30 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 KEPT: Final = 20_000  # requests; at 128 tokens each about 60 MB
 
 
+def _numbers() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
 class SendLog:
     """One request's sends."""
 
-    __slots__ = ("after_ns", "arrived_ns", "before_ns", "client_id", "request_id", "tokens")
-
-    def __init__(self, request_id: str, client_id: str, arrived_ns: int) -> None:
-        """`client_id`: the X-Request-Id header. `arrived_ns`: the kernel's timestamp."""
-        self.request_id = request_id
-        self.client_id = client_id
-        self.arrived_ns = arrived_ns
-        self.before_ns = array("q")
-        self.after_ns = array("q")
-        self.tokens = array("q")
+    id: str
+    client_id: str  # the X-Request-Id header
+    arrived_ns: int  # the kernel's timestamp
+    before_ns: array[int] = field(default_factory=_numbers)
+    after_ns: array[int] = field(default_factory=_numbers)
+    tokens: array[int] = field(default_factory=_numbers)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.request_id,
-            "client_id": self.client_id,
-            "arrived_ns": self.arrived_ns,
-            "before_ns": self.before_ns.tolist(),
-            "after_ns": self.after_ns.tolist(),
-            "tokens": self.tokens.tolist(),
-        }
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: v.tolist() if isinstance(v, array) else v for name, v in values.items()}
 
 
 class Oracle:

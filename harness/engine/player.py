@@ -50,7 +50,6 @@ class Player:
     def submit(
         self, listener: Listener, prompt_tokens: int, output_tokens: int, hashes: list[int]
     ) -> int:
-        """Take a request that reached the front end; return its number."""
         self._count += 1
         due = listener.received_ns + self._front_ns
         heapq.heappush(
@@ -72,9 +71,8 @@ class Player:
 
     def due_ns(self) -> int:
         """Return when something happens next; -1: nothing is planned."""
-        if self._plan is not None:
-            return self._end_ns
-        return self._coming[0][0] if self._coming else -1
+        coming = self._coming[0][0] if self._coming else -1
+        return coming if self._plan is None else self._end_ns
 
     def play(self, now_ns: int) -> None:
         """Catch up with the clock; pass tokens to their listeners."""
@@ -138,9 +136,7 @@ class Player:
             if number in over:
                 figures.finish(sequence, listener.received_ns)
                 del listeners[number], self._sequences[number]
-                listener.emitted(1, finished=True)
-            else:
-                listener.emitted(1, finished=False)
+            listener.emitted(1, finished=number in over)
 
 
 def step_token_count(plan: StepPlan) -> int:

@@ -79,11 +79,11 @@ class StreamRenderer:
         usage = (b',"usage":{"prompt_tokens":%d,"total_tokens":' % self.prompt_tokens,)
         self._parts = (body[:-1] + usage[0], b',"completion_tokens":')
 
-    def _choice(self, text: str, finish: str | None) -> dict[str, Any]:
-        if self.chat:
-            delta = {"content": text}
-            return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+    def _choice(
+        self, text: str, finish: str | None, key: str = "delta", **role: str
+    ) -> dict[str, Any]:
+        said = {key: {**role, "content": text}} if self.chat else {"text": text}
+        return {"index": 0, **said, "logprobs": None, "finish_reason": finish}
 
     def _usage(self, tokens: int) -> dict[str, Any]:
         return {
@@ -97,12 +97,8 @@ class StreamRenderer:
         """Return the head and, in a chat, the role event; sent together with the first token."""
         if not self.chat:
             return HEAD
-        role = {"role": "assistant", "content": ""}
-        choice = {"index": 0, "delta": role, "logprobs": None, "finish_reason": None}
-        body: dict[str, Any] = self._prefix | {"choices": [choice]}
-        if self.continuous:
-            body |= {"usage": self._usage(0)}
-        return HEAD + event(orjson.dumps(body))
+        choice = self._choice("", None, role="assistant")
+        return HEAD + self._event(choice, 0 if self.continuous else -1)
 
     def tokens(self, new: int, total: int) -> bytes:
         """Return an event with `new` tokens, `total` so far."""
@@ -129,13 +125,7 @@ class StreamRenderer:
         return out + event(b"[DONE]") + END
 
     def whole(self, total: int) -> bytes:
-        """Return the response of a request without `stream`."""
-        text = WORD * total
-        if self.chat:
-            message = {"role": "assistant", "content": text}
-            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
-        else:
-            choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": "length"}
+        choice = self._choice(WORD * total, "length", "message", role="assistant")
         kind = "chat.completion" if self.chat else "text_completion"
         body = self._prefix | {"object": kind, "choices": [choice], "usage": self._usage(total)}
         return answer(200, orjson.dumps(body))

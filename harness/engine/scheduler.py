@@ -125,7 +125,6 @@ class Scheduler:
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
-        """Remove a request, whether it waits or runs."""
         if sequence.request_id in self.running:
             self._leave(sequence)
             sequence.spans = [span for span in sequence.spans if span[1] > span[0]]
@@ -310,7 +309,6 @@ class Scheduler:
         return need - sequence.blocks - len(sequence.shared)
 
     def _reserve(self, sequence: Sequence, chunk: int) -> bool:
-        """Allocate blocks for `chunk` more tokens of the prompt."""
         more = self._missing(sequence, sequence.computed + chunk)
         if more > 0:
             if not self.kv.take(more):

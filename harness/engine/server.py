@@ -155,7 +155,6 @@ class Server:
         client.sock.close()
 
     def _send(self) -> None:
-        """Send once for every stream with new tokens."""
         queue, drop_after = self._queue, self.serving.drop_after
         for answering in queue:
             client = answering.client

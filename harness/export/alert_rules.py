@@ -1,5 +1,7 @@
 """Prometheus alerting rules as YAML: what to inspect, and when a replica is past its knee.
 
+The same threshold for a Kubernetes autoscaler.
+
 Strings are written as JSON, which is valid YAML. Thresholds are in seconds and requests.
 """
 
@@ -125,3 +127,35 @@ def knee_file(threshold: Threshold) -> str:
         "harness_routing": routing_alerts(*p95_limits_ns(threshold.slos)),
     }
     return rule_file(groups, [threshold.sentence])
+
+
+def scaled_object(threshold: Threshold, deployment: str, prometheus: str, max_replicas: int) -> str:
+    """Return YAML for `kubectl apply` that scales a Deployment: KEDA's ScaledObject.
+
+    KEDA runs the query against Prometheus and passes the result to the HorizontalPodAutoscaler as
+    an external metric of type AverageValue: replicas = ceil(query / threshold).
+    """
+    query = in_flight(threshold.model)
+    return "\n".join(
+        [
+            f"# {threshold.sentence}",
+            "# A replica takes minutes to load: lower the threshold to leave room meanwhile.",
+            "apiVersion: keda.sh/v1alpha1",
+            "kind: ScaledObject",
+            "metadata:",
+            f"  name: {json.dumps(deployment)}",
+            "spec:",
+            "  scaleTargetRef:",
+            f"    name: {json.dumps(deployment)}",
+            "  minReplicaCount: 1",
+            f"  maxReplicaCount: {max_replicas}",
+            "  triggers:",
+            "    - type: prometheus",
+            "      metricType: AverageValue",
+            "      metadata:",
+            f"        serverAddress: {json.dumps(prometheus)}",
+            f"        query: {json.dumps(query)}",
+            f'        threshold: "{threshold.requests}"',
+            "",
+        ]
+    )

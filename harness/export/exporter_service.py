@@ -87,7 +87,6 @@ class TargetReader:
         self._scrape.close()
 
     def lost(self, why: str) -> None:
-        """Forget the state of a target that does not answer."""
         self.seen = TargetState(given=self.seen.given, target=self.seen.target)
         self.why = why
 
@@ -108,7 +107,6 @@ class GpuReader:
             self.why = ""
 
     def lost(self, why: str) -> None:
-        """Forget the readings of GPUs that cannot be read."""
         self.samples, self.why = [], why
 
 

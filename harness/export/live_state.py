@@ -85,7 +85,6 @@ class LiveState:
         self.history = History()
 
     def begin(self, **facts: Any) -> None:
-        """Start a new run and discard the previous one."""
         self._run += 1
         self._version = 0
         self.history = History()

@@ -49,7 +49,6 @@ class RunSeries:
         self._values["run_info"] = {(*self._about, run, model, target): 1.0}
 
     def set_users(self, target: int, running: int) -> None:
-        """Set the target number of users and the number running."""
         self._values |= {"users_target": float(target), "users_running": float(running)}
 
     def set_level(self, number: int, phase: str, purpose: str) -> None:
@@ -61,7 +60,6 @@ class RunSeries:
         }
 
     def set_progress(self, decisions: Iterable[str], low: float = nan, high: float = nan) -> None:
-        """Set the decisions of the levels that ended, and the bracket of the knee."""
         decided = list(decisions)
         self._values |= {
             "levels": {(one,): float(decided.count(one)) for one in Decision},
@@ -70,7 +68,6 @@ class RunSeries:
         }
 
     def set_client_samples(self, samples: Iterable[ClientSample]) -> None:
-        """Set the health of each process of the load generator."""
         latest = list(samples)
         self._values |= {
             "loop_lag": {
@@ -87,7 +84,6 @@ class RunSeries:
         self._values |= {key: float(value) for key, value in users.items() if value is not None}
 
     def page(self) -> bytes:
-        """Render the metrics of RUN that are known."""
         counts = self.counts
         names = [(slo.name,) for slo in counts.slos]
         return render_metrics(

@@ -62,14 +62,12 @@ class CReader:
         self.close = self._drain.close
 
     def admit(self, connection: Connection, now_ns: int) -> None:
-        """Give it a lane, and watch it."""
         path = FastPath(self._drain, now_ns, allowed=connection.tls is None)
         with self._drain:
             path.cells[ROUND] = self._drain.watch(connection.fd, path.cells)
         connection.stamps = connection.fast_path = path
 
     def dismiss(self, connection: Connection) -> None:
-        """Take it away."""
         assert connection.fast_path is not None  # noqa: S101 - it was admitted
         with self._drain:
             connection.fast_path.close()
@@ -112,7 +110,6 @@ class PythonReader:
         self._of.poll.register(connection.fd, 1)
 
     def dismiss(self, connection: Connection) -> None:
-        """Forget its stamps."""
         del self._stamps[connection.fd]
 
     def over(self, believe: bool) -> None:

@@ -79,11 +79,9 @@ class Columns:
         return zip(streams, kinds, first, last, strict=True)
 
     def notice(self, row: int) -> tuple[Any, ...]:
-        """Its values."""
         return self._notices[self._begin[row]]
 
     def read(self, row: int) -> tuple[bytes, int, int, int]:
-        """For `StreamDecoder.feed`."""
         begin = self._begin[row]
         body = bytes(self._blob[begin : begin + self._values[row]])
         return body, int(self._at[row]), int(self._bound[row]), self._kinds[row]

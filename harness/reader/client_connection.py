@@ -83,7 +83,6 @@ class Addresses:
         return rotated
 
     def answered(self, info: Any) -> None:
-        """A connection was made to it."""
         self.used.add(info[4][0])
         self._by_family.sort(key=lambda family: family[0][0] != info[0])
 
@@ -176,5 +175,4 @@ class Connection:
                 gevent.socket.wait_write(self.fd, timeout=self.place.connect_s)
 
     def close(self) -> None:
-        """Harmless when repeated."""
         self.sock.close()

@@ -34,7 +34,6 @@ class Clock:
         self.steps = 0
 
     def now_ns(self) -> int:
-        """The records' time."""
         return self._monotonic_ns() + self.anchor_ns
 
     def sample(self) -> tuple[int, bool]:

@@ -87,7 +87,6 @@ class DecoderLink:
 
     @property
     def pid(self) -> int:
-        """Of the decoder process."""
         return self._decoder.pid
 
     @property
@@ -115,7 +114,6 @@ class DecoderLink:
         self.batch.notice(stream, OPENED, asked)
 
     def end(self, stream: int, outcome: Outcome | None, error: str, done_ns: int) -> None:
-        """It is over."""
         self.batch.notice(stream, ENDED, outcome.value if outcome else "", error, done_ns)
 
     def round_is_over(self) -> None:

@@ -141,7 +141,6 @@ class Outlets:
         return receive(self._pipe)
 
     def put(self, whole: list[bytes], parts: list[bytes], known_ns: int) -> None:
-        """Write and send; `known_ns` as the message has it."""
         if self._file is not None and whole:
             self._file.append(b"".join(whole), len(whole))
         frames = whole + parts
@@ -157,7 +156,6 @@ class Outlets:
         return self._master is None or self._master.outbox.empty
 
     def answer(self, *values: object) -> None:
-        """To the reader."""
         with contextlib.suppress(OSError):  # nobody listens, but what was sent is still to be read
             self._pipe.sendall(pack(values))
 

@@ -35,7 +35,6 @@ class LoopLag:
             self.add(self._clock.now_ns() - due)
 
     def add(self, lag_ns: int) -> None:
-        """Count one sample."""
         self._recent_ns.append(lag_ns)
         self._most_ns = max(self._most_ns, lag_ns)
         width = 1 << max(lag_ns.bit_length() - FINE.bit_length(), 0)
@@ -68,7 +67,6 @@ class LoopLag:
         return 0
 
     def close(self) -> None:
-        """No more samples."""
         self._loop.kill(block=False)
 
 

@@ -72,12 +72,10 @@ class Poller:
         return list(self._connections.values())
 
     def add(self, connection: Connection) -> None:
-        """Poll this new connection from now on."""
         self._reads.admit(connection, self._clock.now_ns())
         self._connections[connection.fd] = connection
 
     def has(self, connection: Connection) -> bool:
-        """Whether it is still open."""
         return self._connections.get(connection.fd) is connection
 
     def drop(self, connection: Connection) -> None:
@@ -144,7 +142,6 @@ class Poller:
         self._distrust = stepped  # what was queued before the step may be read in the next round
 
     def close(self) -> None:
-        """Close every connection."""
         self._loop.kill()
         self._reads.close()
         for connection in self.connections:

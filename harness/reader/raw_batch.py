@@ -49,7 +49,6 @@ class Batch:
         self.notices: list[tuple[Any, ...]] = []
 
     def read(self, stream: int, at_ns: int, bound_ns: int, exact: bool, body: bytes) -> None:
-        """Body bytes of one read."""
         self.rows += ROW.pack(stream, at_ns, bound_ns, exact, len(body))
         self.blob += body
 

@@ -209,7 +209,6 @@ class Reader:
             stream.fast_path.after_read(stream.number, response, body)
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
-        """The head is under way, or just read."""
         if stream.head_ns < 0:
             stream.head_ns = at_ns
         response = stream.response
@@ -231,7 +230,6 @@ class Reader:
         return plain
 
     def _closed(self, connection: Connection, why: str) -> None:
-        """End of file or a broken connection."""
         stream = connection.stream
         if stream is None or stream.over.is_set():
             pass

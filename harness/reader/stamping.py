@@ -85,5 +85,4 @@ class Stamping:
         return before <= stamp_of(ancillary) <= after
 
     def close(self) -> None:
-        """No more stamps from here on."""
         self._keep.close()

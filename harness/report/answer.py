@@ -53,15 +53,14 @@ class Answer:
 
 def build_answer(facts: ReportData) -> Answer:
     """The answer for any status."""
-    found = STATUSES[facts.status](facts)
-    target = facts.result.target
-    simulated = f"{target.label.removeprefix('simulated ')}, no real server" if target.label else ""
-    found = replace(
-        found, sentences=[*(gate.sentence for gate in facts.result.gates), *found.sentences]
+    found, label = STATUSES[facts.status](facts), facts.result.target.label
+    return replace(
+        found,
+        badge=found.badge + " (simulated)" * bool(label),
+        sentences=[*(gate.sentence for gate in facts.result.gates), *found.sentences],
+        tables=tools_as_text(tool_comparisons(facts)),
+        simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
     )
-    if simulated:
-        found = replace(found, badge=f"{found.badge} (simulated)")
-    return replace(found, tables=tools_as_text(tool_comparisons(facts)), simulated=simulated)
 
 
 def _found(facts: ReportData) -> Answer:
@@ -269,17 +268,15 @@ def _replicas(facts: ReportData) -> list[str]:
     each = facts.knee.holds or facts.knee.ci95[0] or 0
     if not promised or each < 1:
         return []
-    planned = facts.config.get("plan_users")
+    exact, planned = facts.status == Status.found, int(facts.config.get("plan_users") or 0)
     if not planned:
-        if facts.status != Status.found:
-            return []
-        return [f"Each replica holds {each:,}, so U users need R = ceil(U / {each:,}) replicas."]
-    need = -(-int(planned) // each)
-    users = count_of(int(planned), "user")
-    division = f"R = ceil({int(planned):,} / {each:,}) = {count_of(need, 'replica')}"
-    if facts.status != Status.found:  # an upper bound: the knee may be higher
-        return [f"Each replica holds at least {each:,}, so {users} need at most {division}."]
-    return [f"Each replica holds {each:,}, so {users} need {division}."]
+        plain = f"Each replica holds {each:,}, so U users need R = ceil(U / {each:,}) replicas."
+        return [plain] * exact
+    # An upper bound where the knee may be higher.
+    least, most = ("", "") if exact else ("at least ", "at most ")
+    need, users = count_of(-(-planned // each), "replica"), count_of(planned, "user")
+    division = f"R = ceil({planned:,} / {each:,}) = {need}"
+    return [f"Each replica holds {least}{each:,}, so {users} need {most}{division}."]
 
 
 def triage_sentences(facts: ReportData) -> list[str]:
@@ -299,11 +296,10 @@ def triage_sentences(facts: ReportData) -> list[str]:
 
 def _shown_over(level: Level) -> bool:
     """Whether the level was decided to break a limit; an undecided one is never reported."""
+    if level.n_failed > (1 - TRIAGE_QUANTILE) * level.ttft_ms.n:
+        return False  # neither queue nor batch is the cause
     missed = any(one.verdict == Verdict.missed for one in level.slos)
-    by_failures = (
-        level.n_failed > (1 - TRIAGE_QUANTILE) * level.ttft_ms.n
-    )  # neither queue nor batch is the cause
-    return (missed or level.decision == Decision.failed) and not by_failures
+    return missed or level.decision == Decision.failed
 
 
 def _sign_ns(level: Level, sign: Symptom) -> float:

@@ -173,21 +173,21 @@ def settings_report(
     """The text, which is Markdown too and begins with the headline; the page."""
     best, ties = best_setting(settings, pairs)
     measured = [one.name for one in settings if one.figures]
+    failures = [f"{one.name}: {one_line(one.failure)}" for one in settings if one.failure]
     first = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
     if not measured[1:]:
         first = f"Nothing to compare: {', '.join(measured) or 'none of the settings'} was measured."
+        first, failures = " ".join([first, *failures]), []
     elif len(ties) == len(measured) - 1:
         first = f"No difference shown between {' and '.join(measured)}."
     elif ties:
         first += f" No difference to {', '.join(ties)} is shown."
     rows = [setting_row(one) for one in settings]
     steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
-    lines = [f"{one.name}: {one_line(one.failure)}" for one in settings if one.failure]
-    lines += map(gain, steps)
     tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
-    text = "\n".join([first, "", *aligned(rows, one_line), "", *lines, ""])
-    return text, page(tone, ("", first, " ".join(lines)), tables)
+    text = "\n".join([first, "", *aligned(rows, one_line), "", *failures, *map(gain, steps), ""])
+    return text, page(tone, ("", first, " ".join(failures)), tables)
 
 
 def html(c: Comparison) -> str:
@@ -204,18 +204,10 @@ def page(
     badge: tuple[str, str], lines: Sequence[str], tables: Mapping[str, Sequence[Mapping[str, str]]]
 ) -> str:
     """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
+    from harness.report.templates import render, style_sheet  # noqa: PLC0415 - jinja2, and only here
 
-    loader = PackageLoader("harness.report")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    # The page reuses the style sheet of the report.
-    report, _, _ = loader.get_source(environment, "report.html.j2")
-    return environment.get_template("compare.html.j2").render(
-        style=report.partition("<style>")[2].partition("</style>")[0],
-        badge=badge,
-        lines=lines,
-        tables=tables,
-    )
+    style = style_sheet()
+    return render("compare.html.j2", style=style, badge=badge, lines=lines, tables=tables)
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:

@@ -46,6 +46,7 @@ PANELS: Final = {
     "gpu": ("GPU utilization, %", ""),
 }
 KNEE_NEIGHBORHOOD: Final = 0.3  # of the best estimate: levels that are shown apart,
+LABEL_SHARE: Final = 0.2  # of the width: what the knee's label takes
 MIN_NEIGHBORHOOD_POINTS: Final = 3  # where so many holds lie there
 MAX_SLO_LINE_RATIO: Final = 3.0  # times the highest point: an SLO's line above that is only named
 MAX_TICKS: Final = 7
@@ -247,8 +248,13 @@ def _knee(axes: Axes, facts: ReportData) -> None:
     at = knee.holds or knee.estimate
     axes.axvline(at, color=GREEN, linewidth=1.4, zorder=1)
     label = f"holds {at:,.0f}" if knee.holds else f"estimate {at:,.0f}"
-    axes.annotate(label, (min(at, lo or at), 1.0), xycoords=("data", "axes fraction"),
-                  xytext=(-4, -2), textcoords="offset points", ha="right", va="top",
+    # left of the interval, or right of it where the axis is near
+    left, right = min(at, lo or at), max(at, hi or at)
+    place = axes.transData + axes.transAxes.inverted()
+    fits = place.transform((left, axes.get_ylim()[0]))[0] >= LABEL_SHARE
+    x, aside, side = (left, -4, "right") if fits else (right, 4, "left")
+    axes.annotate(label, (x, 1.0), xycoords=("data", "axes fraction"),
+                  xytext=(aside, -2), textcoords="offset points", ha=side, va="top",
                   color=GREEN, fontsize=11, fontweight="bold")  # fmt: skip
 
 

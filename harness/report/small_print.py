@@ -99,10 +99,7 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
     """Target, load, versions, machine."""
     info, config, server = facts.run.info, facts.config, facts.server
     rows = [
-        (
-            "Server",
-            f"{server.get('url', '')} {'(embedded engine)' if server.get('embedded') else ''}",
-        ),
+        ("Server", f"{server.get('url', '')} {'(embedded engine)' * bool(server.get('embedded'))}"),
         ("Model", str(server.get("model", ""))),
         ("Server version", str(server.get("version") or "")),
         ("Flags", _pairs(_flags(server))),

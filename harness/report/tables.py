@@ -64,35 +64,26 @@ def aligned(rows: Sequence[Row], escape: Callable[[str], str] = escape_markdown)
 
 def tiles(facts: ReportData) -> list[dict[str, str]]:
     """The tiles below the headline."""
-    out = []
-    knee = facts.knee
+    out: list[tuple[str, str, str]] = []
+    knee, result = facts.knee, facts.result
     if knee.holds:
         fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
-        out.append({"name": "Holds", "value": count_of(knee.holds, "user"), "note": fails})
+        out.append(("Holds", count_of(knee.holds, "user"), fails))
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append(
-            {"name": "Best estimate", "value": count_of(knee.estimate, "user"), "note": note}
-        )
+        out.append(("Best estimate", count_of(knee.estimate, "user"), note))
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
-            note = (
-                f"95% CI: {figure.interval}"
-                if figure.interval
-                else f"at {count_of(facts.measured_at, 'user')}"
-            )
-            out.append({"name": name, "value": value, "note": note})
-    if facts.status == Status.not_reached:
-        return out  # neither a peak nor a plateau was shown
-    result = facts.result
+            at = f"at {count_of(facts.measured_at, 'user')}"
+            out.append((name, value, f"95% CI: {figure.interval}" if figure.interval else at))
+    shown = facts.status != Status.not_reached  # else neither a peak nor a plateau was
     for name, found in (("Power knee", result.power), ("Throughput plateau", result.plateau)):
-        if found:
-            low, high = found.ci95
-            note = f"between {low:,} and {high:,}"
-            out.append({"name": name, "value": count_of(found.users, "user"), "note": note})
-    return out
+        if found and shown:
+            note = "between {:,} and {:,}".format(*found.ci95)
+            out.append((name, count_of(found.users, "user"), note))
+    return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in out]
 
 
 def level_rows(facts: ReportData) -> list[Row]:
@@ -161,21 +152,17 @@ def quantile_rows(facts: ReportData) -> list[dict[str, str]]:
     level = facts.result.at_knee
     if level is None:
         return []
-    rows = []
-    for key, metric in LATENCIES.items():
-        latency = level.latency(key)
-        for name in STATISTICS:
-            figure = Quantity.of(latency, name)
-            if figure.known:
-                rows.append(
-                    {
-                        "Quantile": f"{metric.name} {name}",
-                        "ms": figure.digits,
-                        "Sampling interval (95%)": figure.interval or UNKNOWN,
-                        "Instrument interval": _sharp(getattr(latency, f"{name}_instrument")),
-                    }
-                )
-    return rows
+    return [
+        {
+            "Quantile": f"{metric.name} {name}",
+            "ms": figure.digits,
+            "Sampling interval (95%)": figure.interval or UNKNOWN,
+            "Instrument interval": _sharp(getattr(level.latency(key), f"{name}_instrument")),
+        }
+        for key, metric in LATENCIES.items()
+        for name in STATISTICS
+        if (figure := Quantity.of(level.latency(key), name)).known
+    ]
 
 
 def _sharp(pair: tuple[float, float]) -> str:
@@ -187,25 +174,21 @@ def _sharp(pair: tuple[float, float]) -> str:
 def client_rows(facts: ReportData) -> list[dict[str, str]]:
     """The quality of the load generator at each level."""
     return [
-        _client(level)
+        _first_columns(level)
+        | {
+            "Instrument share": _share(max(client.instrument_share.values(), default=0)),
+            "Exact timestamps": _share(level.exact_share),
+            "Tokens per event": format_number(level.tokens_per_event),
+            "Stamped reads": _share(client.stamp_coverage),
+            "Turnaround, ms": format_number(client.turnaround_ms.mean),
+            "p99": format_number(client.turnaround_ms.p99),
+            "Max loop lag, ms": format_number(client.loop_lag_max_ms),
+            "Clock steps": str(client.clock_steps),
+            **{f"CPU {name}": _share(cores) for name, cores in client.cpu.items()},
+        }
         for level in facts.levels
-        if level.client.cpu or level.client.instrument_share
+        if (client := level.client).cpu or client.instrument_share
     ]
-
-
-def _client(level: Level) -> dict[str, str]:
-    client = level.client
-    return _first_columns(level) | {
-        "Instrument share": _share(max(client.instrument_share.values(), default=0)),
-        "Exact timestamps": _share(level.exact_share),
-        "Tokens per event": format_number(level.tokens_per_event),
-        "Stamped reads": _share(client.stamp_coverage),
-        "Turnaround, ms": format_number(client.turnaround_ms.mean),
-        "p99": format_number(client.turnaround_ms.p99),
-        "Max loop lag, ms": format_number(client.loop_lag_max_ms),
-        "Clock steps": str(client.clock_steps),
-        **{f"CPU {name}": _share(cores) for name, cores in client.cpu.items()},
-    }
 
 
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:
@@ -306,15 +289,9 @@ def tool_comparisons(facts: ReportData) -> list[ToolTable]:
 
 def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
     users, n, left = (int(level.get(key) or 0) for key in ("users", "requests", "left_out"))
-    remarks = [str(tool.get("note") or "")]
-    if left:
-        remarks.insert(
-            0,
-            f"{count_of(left, 'request')} sent before the level had settled are in neither column; "
-            "the tool counts them.",
-        )
-    if level.get("approximate"):
-        remarks.append(f"Approximate: {level['approximate']}.")
+    early = f"{count_of(left, 'request')} sent before the level had settled are in neither column; "
+    remarks = [f"{early}the tool counts them." * bool(left), str(tool.get("note") or "")]
+    remarks += [f"Approximate: {level['approximate']}."] if level.get("approximate") else []
     return ToolTable(
         f"Beside {tool.get('title')} {tool.get('version')}: {count_of(users, 'user')}, "
         f"{count_of(n, 'request')}",
@@ -336,12 +313,8 @@ def _row(row: dict[str, Any]) -> Row:
 
 def tool_number(value: float) -> str:
     """`383.8`, `48.36`, `1,041`, `inf`."""
-    if math.isnan(value):
-        return UNKNOWN
-    if math.isinf(value):
-        return "inf"
-    size = math.floor(math.log10(abs(value))) if value else 0
-    return f"{value:,.{max(TOOL_DIGITS - 1 - size, 0)}f}"
+    size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    return format_rounded(value, max(TOOL_DIGITS - 1 - size, 0))
 
 
 def tools_as_text(tables: list[ToolTable]) -> list[str]:

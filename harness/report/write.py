@@ -14,7 +14,7 @@ from harness.report import sweep, tables
 from harness.report.answer import build_answer
 from harness.report.curves import curve_charts
 from harness.report.distributions import distribution_charts
-from harness.report.numbers import as_sentence, count_of, escape_markdown
+from harness.report.numbers import count_of, escape_markdown
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.timeline import timeline_chart
@@ -24,7 +24,7 @@ from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import flat, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from harness.measure.records.token_gaps import WindowGaps
     from harness.measure.result import Level, Result
@@ -61,12 +61,12 @@ def markdown(facts: ReportData, found: Answer) -> str:
 
 def levels_csv(facts: ReportData, found: Answer) -> str:  # noqa: ARG001 - one signature for all
     """One line per level: FIRST_COLUMNS, then every other figure of the level."""
-    return as_csv([csv_row(level) for level in facts.levels])
+    return as_csv([csv_row(level) for level in facts.levels], FIRST_COLUMNS)
 
 
-def as_csv(rows: Sequence[dict[str, object]]) -> str:
-    """With FIRST_COLUMNS, then all others."""
-    columns = list(dict.fromkeys([*FIRST_COLUMNS, *(key for row in rows for key in row)]))
+def as_csv(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> str:
+    """With the columns `first`, then all others; None is empty."""
+    columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -89,14 +89,11 @@ def csv_row(level: Level) -> dict[str, object]:
 
 def html(facts: ReportData, build_answer: Answer) -> str:
     """A self-contained page with the answer first."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only here
+    from harness.report.templates import render  # noqa: PLC0415 - jinja2, and only here
 
-    environment = Environment(
-        loader=PackageLoader("harness.report"), autoescape=True, undefined=StrictUndefined
-    )
-    environment.filters["sentence"] = as_sentence
     command = facts.run.info.get("command")
-    return environment.get_template("report.html.j2").render(
+    return render(
+        "report.html.j2",
         title=f"vllm-harness: {build_answer.headline}",
         answer=build_answer,
         cards=tables.tiles(facts),
@@ -144,7 +141,7 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     for name, reporter in REPORTERS.items():
         folder.write(name, reporter(facts, found))
     if rows := sweep.concurrency_rows(facts):
-        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in plain(rows)]))
+        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in plain(rows)], FIRST_COLUMNS))
     if rows := sweep.batches(facts):
         folder.write_json(names.BATCHING, rows)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))

@@ -58,11 +58,9 @@ class RunFolder:
         return cls(path, secrets, say)
 
     def append_to(self, name: str) -> AppendFile:
-        """Open a file for appending; create it if it is missing."""
         return AppendFile(self.path / name, self.say)
 
     def lines(self, name: str) -> JsonLines:
-        """Open a JSON-lines file for appending."""
         return JsonLines(self.append_to(name), self.secrets)
 
     def write(self, name: str, data: bytes | str) -> None:

@@ -152,7 +152,6 @@ class TableBuilder:
         return TablePart(table, [row.error for row in rows], [row.finish_reason for row in rows])
 
     def _flat(self, array: int, offsets: Ints) -> Ints:
-        """Concatenate one of ARRAYS of all rows."""
         flat = np.empty(self.events, np.int64)
         for row, first in zip(self.rows, offsets.tolist(), strict=False):
             flat[first : first + row.n] = unpack_values(row.packed[array], row.n)

@@ -76,7 +76,6 @@ class RunFrames:
 
     @cached_property
     def levels(self) -> pd.DataFrame:
-        """One row per level, with its figures from the result."""
         known = self._figures()
         rows = [
             {name: step.get(key) for name, key in LEVELS.items()}
@@ -91,7 +90,6 @@ class RunFrames:
 
     @cached_property
     def server(self) -> pd.DataFrame:
-        """One row per scrape of the server's metrics."""
         return _timed([
             {"at": s.at_ns}
             | {n: getattr(s, n) for n in NUMBER_FIELDS}

@@ -85,7 +85,7 @@ def max_num_seqs(server: Mapping[str, Any], samples: Sequence[ServerSample]) -> 
     if isinstance(value, int):
         read = MAX_NUM_SEQS in (server.get("read") or ())
         return MaxNumSeqs(value, Source.READ if read else Source.GIVEN, engines)
-    slots = infer_max_num_seqs(samples)
+    slots = infer_max_num_seqs(samples, engines)
     if slots is None:
         return MaxNumSeqs(engines=engines)
     return MaxNumSeqs(round(slots / engines), Source.INFERRED, engines)

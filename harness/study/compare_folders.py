@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain, combinations, groupby, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,7 +35,6 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
@@ -175,6 +175,8 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
     for one in settings:
         runs = [read_run(run) for run, code in one.runs.items() if code in MEASURED]
         if not runs:
+            why = [r.invalid_reason for run in one.runs if (r := read_result(Path(run)))]
+            one.failure = next(filter(None, why), one.failure)
             continue
         plan = plan or search_plan(runs[0])
         each = [_own_sides(run, plan) for run in runs]

@@ -6,8 +6,6 @@ depends on it; the length decides how many whole requests the cache holds.
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable
@@ -99,12 +97,3 @@ def bytes_per_token(config: Mapping[str, Any], flags: Mapping[str, Any]) -> int 
     kinds = (flags.get("kv_cache_dtype"), flags.get("dtype"), config.get("torch_dtype"))
     kind = next((str(kind) for kind in kinds if kind not in (None, "auto")), "")
     return int(values) * next((n for name, n in WIDTHS.items() if kind.startswith(name)), 2)
-
-
-def to_csv(rows: Sequence[Row]) -> str:
-    """Return the rows; what was not measured is empty."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

@@ -86,7 +86,6 @@ class LivePage:
 
     @property
     def open(self) -> bool:
-        """Whether somebody looks."""
         return time.monotonic() - self.asked_s < LINGER_S
 
     def linger(self) -> None:

@@ -30,16 +30,19 @@ WITHIN, OVER, TOO_FEW = "within so far", "over so far", "too few requests"
 RECENT: Final = 1 << 18  # values of each latency that the live table keeps: 2 MiB, 3 ms to sort
 
 
+def ended(records: list[RequestRecord]) -> RecordTable:
+    """Without parts of open ones."""
+    return RecordTable.from_records([one for one in records if one.outcome is not Outcome.open])
+
+
 class Ring:
     """The most recent values, all of them until `size` is reached."""
 
     def __init__(self, size: int) -> None:
-        """Room for `size` values."""
         self._values = np.empty(size)
         self.total = 0  # ever added
 
     def extend(self, values: Floats) -> None:
-        """Add values, the oldest ones giving way."""
         size = len(self._values)
         self.total += max(len(values) - size, 0)
         values = values[-size:]
@@ -50,7 +53,6 @@ class Ring:
         self.total += len(values)
 
     def ordered(self) -> Floats:
-        """The values kept, ascending."""
         return np.sort(self._values[: min(self.total, len(self._values))])
 
 
@@ -61,7 +63,6 @@ class LatencyTable:
     """
 
     def __init__(self, size: int = RECENT) -> None:
-        """`size`: values kept of each latency."""
         self._size = size
         self.clear()
 
@@ -73,11 +74,8 @@ class LatencyTable:
 
     def put(self, records: list[RequestRecord]) -> None:
         """Take ended requests; parts of open ones are left out."""
-        whole = [record for record in records if record.outcome is not Outcome.open]
-        if not whole:
-            return
-        self.requests += len(whole)
-        table = RecordTable.from_records(whole)
+        table = ended(records)
+        self.requests += len(table)
         self.failed += int(failed_requests(table).sum())
         for key, ring in self._rings.items():
             seen = LATENCIES[key].observe(table)
@@ -105,21 +103,17 @@ class SloTable:
     """Of each SLO, the exact share of observations over its limit so far; failures are over."""
 
     def __init__(self, slos: Sequence[Slo]) -> None:
-        """`slos` keep their order."""
         self.slos = list(slos)
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
         self.n = [0] * len(self.slos)
         self.over = [0] * len(self.slos)
 
     def put(self, records: list[RequestRecord]) -> None:
-        """Take ended requests."""
-        whole = [record for record in records if record.outcome is not Outcome.open]
-        if not whole or not self.slos:
+        if not self.slos:
             return
-        table = RecordTable.from_records(whole)
+        table = ended(records)
         for i, slo in enumerate(self.slos):
             seen = SLO_METRICS[slo.metric].observe(table)
             # what the harness cut off is over the limit once its age is, and else not known
@@ -131,11 +125,7 @@ class SloTable:
         """Keep what is there."""
 
     def rows(self) -> list[dict[str, str]]:
-        """One row per SLO, as text."""
-        return [
-            self._row(slo, n, over)
-            for slo, n, over in zip(self.slos, self.n, self.over, strict=True)
-        ]
+        return [*map(self._row, self.slos, self.n, self.over)]
 
     def _row(self, slo: Slo, n: int, over: int) -> dict[str, str]:
         share = over / n if n else 0.0

@@ -35,7 +35,6 @@ class MetricsPort:
 
     @property
     def port(self) -> int:
-        """The port that is listened at."""
         return self._pages.port if self._pages is not None else self._wanted
 
     def start(self) -> None:

@@ -119,7 +119,7 @@ class Setting:
     runs: dict[str, int] = field(default_factory=dict)  # run folder: exit code
     starts_s: list[float] = field(default_factory=list)  # of its servers, until they were ready
     flags: dict[str, Any] = field(default_factory=dict)  # of its server, other than the defaults
-    failure: str = ""  # why its server did not start
+    failure: str = ""  # why it has no figures: its server did not start, a run is invalid
     figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
 
 

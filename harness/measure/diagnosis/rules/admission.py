@@ -6,7 +6,6 @@ from math import isnan
 from typing import TYPE_CHECKING, Final
 
 from harness.measure.diagnosis.rules.conditions import (
-    KV_FULL_SHARE,
     MIN_WAITING,
     SLOT_CONFIDENCE,
     slot_confidence,
@@ -20,6 +19,7 @@ from harness.measure.diagnosis.rules.rule_result import (
     or_missing,
     waiting_evidence,
 )
+from harness.measure.diagnosis.slots import KV_FULL_SHARE
 
 if TYPE_CHECKING:
     from harness.measure.diagnosis.rules.inputs import VerdictInputs

@@ -11,14 +11,12 @@ from math import isnan
 from typing import TYPE_CHECKING, Final
 
 from harness.measure.diagnosis.rules.rule_result import fmt, fmt_ms, or_missing
+from harness.measure.diagnosis.slots import KV_FULL_SHARE
 
 if TYPE_CHECKING:
     from harness.measure.diagnosis.rules.inputs import VerdictInputs
 
 MIN_WAITING: Final = 0.3  # mean waiting requests; below it, a request has only just arrived
-# Of the KV blocks: then these are the limit, not the slots. H200 with 3,000 blocks: 0.99 at 64
-# users, which fail, and 0.89 at 48, which do not.
-KV_FULL_SHARE: Final = 0.9
 SLOTS_TAKEN: Final = 0.9  # mean running requests over the known slots: all are taken
 # If the number of slots is unknown: share of the readings with waiting requests in which about the
 # maximum number runs. Less proof is enough if the steps have room for prompts, as then requests can
