@@ -40,11 +40,11 @@ class Limits:
     """How long each phase may take; connecting has its own (`Place`).
 
     The first limit is for the first byte of the body, which comes with the first token: servers
-    may send the head long before.
+    may send the head long before. Comments, which keep an idle connection open, do not count.
     """
 
     first_byte_ns: int = 120 * SECOND  # from sent
-    idle_ns: int = 60 * SECOND  # between two reads of the body
+    idle_ns: int = 60 * SECOND  # between two reads of the body that hold more than comments
     total_ns: int = 600 * SECOND  # from sent
 
 
@@ -78,6 +78,8 @@ class Stream:
     in_time_ns: int = 0  # no limit can pass before: nobody need look
     open_bytes: int = 0  # since the latest end of an event in the body that Python saw
     _tail: bytes = b""
+    # of the comments since the latest event: b":" within a line of one; None: there are none
+    _comment: bytes | None = None
 
     def overdue(self, now_ns: int, limits: Limits) -> str:
         """The sentence of a timeout; "" while there is time, and `in_time_ns` says for how long."""
@@ -92,7 +94,8 @@ class Stream:
         if now_ns > first_ns:
             return f"no first token in {limits.first_byte_ns / SECOND:g} s"
         if body_ns >= 0 and now_ns > idle_ns:
-            return f"no further byte in {limits.idle_ns / SECOND:g} s"
+            but = "" if self._comment is None else " but comments"
+            return f"no further byte{but} in {limits.idle_ns / SECOND:g} s"
         # until the body begins, it may at any time
         self.in_time_ns = min(total_ns, first_ns, max(idle_ns, now_ns))
         return ""
@@ -132,6 +135,16 @@ class Stream:
         self._tail = seen[-3:]
         ended = max(map(seen.rfind, EVENT_ENDS))
         self.open_bytes = len(seen) - ended if ended >= 0 else self.open_bytes + len(body)
+
+    def only_comments(self, body: bytes) -> bool:
+        """Whether `body`, which follows what was kept, is no sign of life: `: keep-alive`."""
+        if self._comment is None and (self.open_bytes or body[:1] != b":"):
+            return False
+        whole = (self._comment or b"") + body
+        quiet = all(line[:1] in (b"", b":") for line in whole.splitlines())
+        ended = whole[-1:] in (b"\n", b"\r")
+        self._comment = (b"" if ended else b":") if quiet else None
+        return quiet
 
     @property
     def problem(self) -> str:

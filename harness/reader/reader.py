@@ -196,7 +196,8 @@ class Reader:
         if stream.body_ns < 0:
             self._begun(stream, body, at_ns)
         if body:
-            stream.body_ns = at_ns
+            if not stream.only_comments(body):
+                stream.body_ns = at_ns
             stream.keep(body)
             if exact:
                 exact = ends_with_body(data, body)

@@ -226,8 +226,8 @@ TIMEOUTS: Final = (  # fields of study.options.Timeouts; their defaults are ther
            "TIME"),
     Option("--first-token-timeout", "from sending to the first token; default: 120s",
            duration("--first-token-timeout", "120s"), "TIME"),
-    Option("--idle-timeout", "between two reads of a stream; default: 60s",
-           duration("--idle-timeout", "60s"), "TIME"),
+    Option("--idle-timeout", "between two reads of a stream, comments that keep it open aside; "
+           "default: 60s", duration("--idle-timeout", "60s"), "TIME"),
     Option("--request-timeout", "from sending to the end; default: 600s",
            duration("--request-timeout", "600s"), "TIME"),
 )  # fmt: skip
