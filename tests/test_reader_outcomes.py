@@ -29,7 +29,9 @@ SAID = chunk(event(ERROR))
 DONE = EVENTS[-1]
 # a comment each 100 ms, for 2 s
 QUIET = [["sleep", 100], *send(chunk(b": keep-alive\n\n"))] * 20
-CUT = [step for n in range(20) for step in (["sleep", 100], *send(chunk((b":", b" k", b"\n")[n % 3])))]
+CUT = [
+    step for n in range(20) for step in (["sleep", 100], *send(chunk((b":", b" k", b"\n")[n % 3])))
+]
 LONGEST = event(delta(content="x" * (MAX_EVENT_BYTES - 200)))
 
 

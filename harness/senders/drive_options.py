@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.load.lengths import Lengths
+from harness.load.request_fields import DEFAULT_FIELDS
 from harness.load.tokens import Calibration
 from harness.load.workloads import Workload
-from harness.server.access import TargetAccess
+from harness.server.access import TargetAccess, header_secrets
 from harness.server.address import Address
 from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,18 @@ class DriveOptions:
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
+    body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
+    headers: tuple[tuple[str, str], ...] = ()  # as they were given: `$NAME` is filled in when sent
 
     @property
     def api_key(self) -> str:
         """The key's value, from the environment."""
         return os.environ.get(self.key_source, "") if self.key_source else ""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no file may hold: the key, and what headers take from the environment."""
+        return header_secrets(self.headers, self.api_key)
 
     def access(self) -> TargetAccess:
         """The same target, for single questions to it. Raises ConfigError for a bad URL."""
@@ -59,6 +69,7 @@ class DriveOptions:
             self.insecure,
             self.connect_ns,
             self.first_token_ns,
+            self.headers,
         )
 
     def quota(self, worker: int) -> int:
@@ -75,7 +86,9 @@ class DriveOptions:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
         """The inverse of `to_json`."""
-        work = dict(data["workload"])
-        work |= {part: Lengths(**work[part]) for part in ("prompt", "output")}
-        nested = {"workload": Workload(**work), "calibration": Calibration(**data["calibration"])}
+        nested = {
+            "workload": Workload.from_json(data["workload"]),
+            "calibration": Calibration(**data["calibration"]),
+            "headers": tuple((name, value) for name, value in data["headers"]),
+        }
         return cls(**{**data, **nested})

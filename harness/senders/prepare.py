@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from harness.load.plan import RequestSpec
+from harness.load.request_fields import json_body
 from harness.load.tokens import Calibration, calibrate
+from harness.load.workloads import API_PATHS
 from harness.server.http_exchange import fetch
 from harness.server.probe import Capabilities, probe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.senders.drive_options import DriveOptions
     from harness.server.access import TargetAccess
+
+TOKENIZED: Final = ("model", "messages", "prompt")  # fields of /tokenize
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> 
     """
     access = options.access()
     api = options.workload.api
-    known = capabilities or probe(access, api, options.model or None)
+    known = capabilities or probe(access, api, options.model or None, options.body)
     ready = replace(
         options,
         url=known.url,
@@ -40,37 +47,36 @@ def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> 
         final_usage=known.final_usage,
     )
     if not ready.workload.token_ids:
-        ready = replace(ready, calibration=_calibrated(access, known))
+        ready = replace(ready, calibration=_calibrated(access, known, options.body))
     return Prepared(ready, known)
 
 
-def _calibrated(access: TargetAccess, known: Capabilities) -> Calibration:
+def _calibrated(
+    access: TargetAccess, known: Capabilities, fields: Mapping[str, Any]
+) -> Calibration:
     """By /tokenize, else by the usage of two tiny requests; one word a token if neither says."""
     try:
-        return calibrate(lambda text: _count(access, known, text))
+        return calibrate(lambda text: _count(access, known, fields, text))
     except LookupError:
         return Calibration()
 
 
-def _count(access: TargetAccess, known: Capabilities, text: str) -> int:
+def _count(access: TargetAccess, known: Capabilities, fields: Mapping[str, Any], text: str) -> int:
     """Tokens of a prompt of `text`, chat template included. Raises LookupError if unknown."""
+    spec = RequestSpec(text, 0, 1)
     if known.tokenize:
-        answer = fetch(access, "/tokenize", {"model": known.model, **_prompt(known.api, text)})
+        # it takes the forms of two APIs, and the others' prompts become as many tokens as a chat's
+        body = json_body("completions" if known.api == "completions" else "chat", known.model, spec)
+        answer = fetch(access, "/tokenize", {k: body[k] for k in body if k in TOKENIZED})
         count = _field(answer.json(), "count")
         if answer.status == 200 and count is not None:  # noqa: PLR2004 - HTTP
             return count
-    path = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}[known.api]
-    body = {"model": known.model, "max_tokens": 1, **_prompt(known.api, text)}
-    usage = _field(fetch(access, path, body).json(), "usage", "prompt_tokens")
-    if usage is None:
-        raise LookupError(path)
-    return usage
-
-
-def _prompt(api: str, text: str) -> dict[str, Any]:
-    if api == "chat":
-        return {"messages": [{"role": "user", "content": text}]}
-    return {"prompt": text}
+    body = json_body(known.api, known.model, spec, fields) | {"stream": False}
+    told = fetch(access, API_PATHS[known.api], body).json()
+    for name in ("prompt_tokens", "input_tokens"):
+        if (usage := _field(told, "usage", name)) is not None:
+            return usage
+    raise LookupError(API_PATHS[known.api])
 
 
 def _field(value: object, *keys: str) -> int | None:
