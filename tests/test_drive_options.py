@@ -61,18 +61,14 @@ MESSAGES = {"temperature": 0, "max_tokens": 9}  # Anthropic's API has neither le
     [
         ("chat", SPEC, EXACT | {"messages": HELLO}),
         ("chat", RequestSpec("b", 1, 9, system="a"), EXACT | {"messages": SYSTEM}),
-        ("chat", TALK, EXACT | {"messages": [*SAID], "tools": [*TALK.tools]}),
+        ("chat", TALK, EXACT | {"messages": SAID, "tools": TALK.tools}),
         ("completions", SPEC, EXACT | {"prompt": "hello there"}),
         ("completions", RequestSpec("b", 1, 9, system="a"), EXACT | {"prompt": "a\n\nb"}),
         ("completions", IDS, EXACT | {"prompt": [5, 6, 7]}),
         ("responses", RequestSpec("b", 1, 9, system="a"), RESPONSES | {"input": SYSTEM}),
-        ("responses", TALK,
-         RESPONSES | {"input": [*SAID], "tools": [{"type": "function", **TOOL}]}),
+        ("responses", RequestSpec("", 3, 9, messages=SAID), RESPONSES | {"input": SAID}),
         ("messages", SPEC, MESSAGES | {"messages": HELLO}),
-        ("messages", TALK, MESSAGES | {
-            "system": "a", "messages": [*SAID[1:]],
-            "tools": [{"name": "f", "description": "does f", "input_schema": {"type": "object"}}],
-        }),
+        ("messages", RequestSpec("", 3, 9, messages=SAID), MESSAGES | {"messages": SAID}),
         ("generate", IDS, USAGE | {
             "token_ids": [5, 6, 7], "sampling_params": {"temperature": 0} | LENGTH,
         }),
@@ -92,30 +88,31 @@ def test_bodies_ask_for_exact_length_and_counts(
         ("chat", {"top_p": 0.9}, {"top_p": 0.9, "messages": HELLO} | LENGTH | USAGE),
         # what decides the measurement stays the harness's, whatever comes
         ("chat", {"stream": False, "max_tokens": 1}, {"messages": HELLO} | LENGTH | USAGE),
-        ("generate", {"top_p": 0.9, "priority": 2}, USAGE | {
-            "token_ids": [], "priority": 2, "sampling_params": {"top_p": 0.9} | LENGTH,
+        ("generate", {"top_p": 0.9}, USAGE | {
+            "token_ids": [5, 6, 7], "sampling_params": {"top_p": 0.9} | LENGTH,
         }),
     ],
 )  # fmt: skip
 def test_fields_of_the_users_own(
     api: str, fields: dict[str, object], want: dict[str, object]
 ) -> None:
-    """--body's fields, as they were given; /inference/v1/generate has a place for most of them."""
+    """--body's fields, as they were given; /inference/v1/generate has a place for them."""
     options = DriveOptions("http://h:1", "m", WORKLOADS["chat"], body=fields)
-    assert request_body(options, api, SPEC) == {"model": "m", "stream": True} | want
+    spec = IDS if api == "generate" else SPEC
+    assert request_body(options, api, spec) == {"model": "m", "stream": True} | want
 
 
 def test_headers_are_filled_in_when_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids differ by request and user, a session is unique across runs, a secret is nowhere else."""
     monkeypatch.setenv("TENANT", "tenant-secret")
-    headers = (("X-Session-ID", "{session}"), ("X-Ids", "{user}/{request}"), ("X-T", "t ${TENANT}"))
+    headers = (("X-Session-ID", "{session}"), ("X-Ids", "{user}/{request}"), ("X-T", "t $TENANT"))
     options = DriveOptions("http://h:1", "m", WORKLOADS["chat"], headers=headers, run_id="run")
     assert DriveOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
     sent = request_bytes(options, options.access(), "chat", SPEC, request_id="run-0-7", user="0-3")
     assert sent.split(b"\r\n\r\n")[0].decode().split("\r\n")[4:7] == [
         "X-Session-ID: run-0-3", "X-Ids: 0-3/run-0-7", "X-T: t tenant-secret",
     ]  # fmt: skip
-    assert options.secrets == ("tenant-secret",)
+    assert options.access().secrets == ("tenant-secret",)
     assert "tenant-secret" not in json.dumps(options.to_json()) + repr(options.access())
 
 

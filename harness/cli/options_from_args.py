@@ -95,13 +95,14 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
             f"--server-flag {name} describes the server at a URL, and no URL was "
             f"given: expected one; the embedded server has flags of its own, try --{name}."
         )
-    key, source = api_key()
+    own_key = "authorization" in (name.lower() for name, _ in args.header)
+    key, source = ("", "") if own_key else api_key()
     return TargetOptions(
         url=args.url,
         model=next((name for name, _ in args.model), None),
         api_key=key,
         key_source=source,
-        headers=_headers(args, source),
+        headers=tuple(args.header),
         ca_file=args.ca_file,
         insecure=args.insecure,
         timeouts=_timeouts(args),
@@ -109,15 +110,6 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         server_flags=dict(args.server_flag),
         gpu_metrics=args.gpu_metrics,
     )
-
-
-def _headers(args: argparse.Namespace, key_source: str) -> tuple[tuple[str, str], ...]:
-    if key_source and "authorization" in (name.lower() for name, _ in args.header):
-        raise ConfigError(
-            f"--header and {key_source} both say Authorization: expected one of the two; try "
-            f"`unset {key_source}`."
-        )
-    return tuple(args.header)
 
 
 def _timeouts(args: argparse.Namespace) -> Timeouts:

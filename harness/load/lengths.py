@@ -32,6 +32,7 @@ def _lognormal(mean: float, cv: float, rng: Random) -> float:
     return mean * rng.lognormvariate(-variance / 2, math.sqrt(variance))
 
 
+MIXED: Final = "mixed"  # the lengths of several rows: only their mean is known
 SHAPES: Final[dict[str, Callable[[float, float, Random], float]]] = {
     "fixed": _fixed,
     "uniform": _uniform,
@@ -72,19 +73,24 @@ class Lengths:
         self, option: str, mean: int | None, cv: float | None = None,
         low: int | None = None, high: int | None = None,
     ) -> Lengths:  # fmt: skip
-        """Return them with what is given. Raises ConfigError; `option` is `--prompt`, for example.
+        """Return them with what is given. Raises ConfigError, in which `option` is `--prompt`.
 
         A deviation makes them log-normal, the shape of what people send; 0 makes them equal.
         """
         if mean is not None and mean < 1:
             raise ConfigError(f"{option}-tokens is {mean}: expected at least 1 token; try 128.")
+        if self.shape == MIXED and {mean, cv, low, high} != {None}:
+            raise ConfigError(
+                f"--workload mixes several, and {option} is given a length: expected the lengths "
+                f"of each row; try one workload with {option}-cv 1."
+            )
         new = replace(self, mean=mean or self.mean, low=low or self.low, high=high or self.high)
         if cv is not None:
             new = replace(new, shape="lognormal" if cv else "fixed", cv=cv)
         if not new.low <= new.mean <= (new.high or new.mean):
             raise ConfigError(
-                f"the mean of {option}-tokens is {new.mean}, {option}-min {new.low or 'not given'} "
-                f"and {option}-max {new.high or 'not given'}: expected the mean between the two; "
-                f"try {option}-tokens {max(new.low, 1) if new.mean < new.low else new.high}."
+                f"the mean of {option}-tokens is {new.mean}, its range {new.low} to "
+                f"{new.high or 'any'}: expected it within; try {option}-tokens "
+                f"{max(new.low, new.high)}."
             )
         return new

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from harness.load.workloads import Workload
 
-T = TypeVar("T")
 UNCALIBRATED: Final = Calibration()
 UNUSED: Final = Random(0)  # noqa: S311 - for lengths that need no draw
 CLIP_SAMPLE_SIZE: Final = (
@@ -48,18 +47,18 @@ def seeded_random(*key: object) -> Random:
     return Random("/".join(map(str, key)))  # noqa: S311 - not a secret
 
 
-def choose(weighted: Sequence[tuple[T, float]], *key: object) -> T:
+def choose(weighted: Sequence[tuple[Any, float]], *key: object) -> Any:
     """Return one of the things, drawn by weight; the same one for the same key."""
     things, weights = zip(*weighted, strict=True)
-    chosen: T = seeded_random(*key).choices(things, weights)[0]
-    return chosen
+    return seeded_random(*key).choices(things, weights)[0]
 
 
 def row_of(workload: Workload, *key: object) -> Workload:
     """Return the row of a mixed workload that a request is of."""
     if not workload.rows:
         return workload
-    return replace(choose(workload.rows, *key, "row"), max_model_len=workload.max_model_len)
+    row: Workload = choose(workload.rows, *key, "row")
+    return replace(row, max_model_len=workload.max_model_len)
 
 
 def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError, closest
-from harness.load.lengths import Lengths
+from harness.load.lengths import MIXED, Lengths
 
 if TYPE_CHECKING:
     Rows = tuple[tuple["Workload", float], ...]
-    Spread = tuple[float | None, int | None, int | None]  # cv, shortest, longest; None: unchanged
+    # cv, shortest, longest; None: unchanged
+    Spread = tuple[float | None, int | None, int | None] | tuple[()]
 
-UNCHANGED: Final[Spread] = (None, None, None)
-NUMBER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
+WEIGHTED: Final = re.compile(r"(.*?)(?:=(\d{1,9}(?:\.\d{1,9})?))?")  # a name, a weight
 AS_USERS: Final = "default"  # `locust`: the workload whose name is that of the users' API
 API_PATHS: Final = {
     "chat": "/v1/chat/completions",
@@ -63,19 +63,10 @@ class Workload:
         return replace(self, api=api, token_ids=ids, system_tokens=shared)
 
     def sized(
-        self,
-        prompt_tokens: int | None = None,
-        output_tokens: int | None = None,
-        prompt_spread: Spread = UNCHANGED,
-        output_spread: Spread = UNCHANGED,
-    ) -> Workload:
+        self, prompt_tokens: int | None = None, output_tokens: int | None = None,
+        prompt_spread: Spread = (), output_spread: Spread = (),
+    ) -> Workload:  # fmt: skip
         """Return the same traffic with other lengths. Raises ConfigError."""
-        given = {*prompt_spread, *output_spread, prompt_tokens, output_tokens} != {None}
-        if self.rows and given:
-            raise ConfigError(
-                f"--workload {self.name} mixes several workloads and a length is given: expected "
-                "the lengths of each row; try one workload with --prompt-cv."
-            )
         prompt = self.prompt.sized("--prompt", prompt_tokens, *prompt_spread)
         output = self.output.sized("--output", output_tokens, *output_spread)
         return replace(self, prompt=prompt, output=output)
@@ -83,13 +74,9 @@ class Workload:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Workload:
         """The inverse of `asdict`, after a travel as JSON."""
-        nested = {
-            "prompt": Lengths(**data["prompt"]),
-            "output": Lengths(**data["output"]),
-            "rows": tuple((cls.from_json(row), weight) for row, weight in data["rows"]),
-            "models": tuple((name, weight) for name, weight in data["models"]),
-        }
-        return cls(**data | nested)
+        lengths = {part: Lengths(**data[part]) for part in ("prompt", "output")}
+        rows = tuple((cls.from_json(row), weight) for row, weight in data["rows"])
+        return cls(**data | lengths | {"rows": rows, "models": tuple(map(tuple, data["models"]))})
 
 
 def mixed(name: str, rows: Rows) -> Workload:
@@ -98,7 +85,7 @@ def mixed(name: str, rows: Rows) -> Workload:
     prompt = sum(row.prompt_tokens * weight for row, weight in rows) / total
     output = sum(row.output.mean * weight for row, weight in rows) / total
     exact = all(row.token_ids for row, _ in rows)
-    lengths = Lengths("mixed", round(prompt)), Lengths("mixed", round(output))
+    lengths = Lengths(MIXED, round(prompt)), Lengths(MIXED, round(output))
     return Workload(name, "a mix", first.api, *lengths, token_ids=exact, rows=rows)
 
 
@@ -143,34 +130,27 @@ def workload(text: str) -> Workload:
 
     Raises ConfigError that lists them.
     """
-    weighted = parse_weights("--workload", text)
-    for name, _ in weighted:
-        if name not in WORKLOADS:
-            raise ConfigError(
-                f"--workload is {name!r}: expected one of {', '.join(WORKLOADS)}; "
-                f"try {closest(name, WORKLOADS, 'chat')!r}."
-            )
-    first = WORKLOADS[weighted[0][0]]
+    weighted = dict(parse_weights("--workload", text))
+    for name in weighted.keys() - WORKLOADS:
+        raise ConfigError(
+            f"--workload is {name!r}: expected one of {', '.join(WORKLOADS)}; "
+            f"try {closest(name, WORKLOADS, 'chat')!r}."
+        )
+    first = WORKLOADS[next(iter(weighted))]
     if len(weighted) == 1:
         return first
-    return mixed(text, tuple((WORKLOADS[name].through(first.api), w) for name, w in weighted))
+    rows = ((WORKLOADS[name].through(first.api, exact=True), weighted[name]) for name in weighted)
+    return mixed(text, tuple(rows))
 
 
 def parse_weights(option: str, text: str) -> tuple[tuple[str, float], ...]:
     """Return (("a", 3.0), ("b", 1.0)) of `a=3,b`. Raises ConfigError."""
-    found: dict[str, float] = {}
-    for piece in text.split(","):
-        name, equals, weight = piece.strip().rpartition("=")
-        name, weight = (name, weight) if equals else (weight, "1")
-        if (
-            (not name and (equals or found))
-            or name in found
-            or not NUMBER.fullmatch(weight)
-            or not float(weight)
-        ):
-            raise ConfigError(
-                f"{option} is {text!r}: expected a name, or several with weights above zero, each "
-                f"name once; try {option} {name or 'a'}=3,{'b' if name != 'b' else 'a'}=1."
-            )
-        found[name] = float(weight)
-    return tuple(found.items())
+    pieces = [piece.strip() for piece in text.split(",")]
+    found = [WEIGHTED.fullmatch(piece) for piece in pieces]
+    pairs = {one[1]: float(one[2] or 1) for one in found if one}
+    if len(pairs) < len(pieces) or not all(pairs.values()):
+        raise ConfigError(
+            f"{option} is {text!r}: expected a name, or several with weights above zero, each name "
+            f"once; try {option} a=3,b=1."
+        )
+    return tuple(pairs.items())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.load.request_fields import DEFAULT_FIELDS
 from harness.load.tokens import Calibration
 from harness.load.workloads import Workload
-from harness.server.access import TargetAccess, header_secrets
+from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND
 
@@ -54,11 +54,6 @@ class DriveOptions:
         """The key's value, from the environment."""
         return os.environ.get(self.key_source, "") if self.key_source else ""
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What no file may hold: the key, and what headers take from the environment."""
-        return header_secrets(self.headers, self.api_key)
-
     def access(self) -> TargetAccess:
         """The same target, for single questions to it. Raises ConfigError for a bad URL."""
         return TargetAccess(
@@ -89,6 +84,6 @@ class DriveOptions:
         nested = {
             "workload": Workload.from_json(data["workload"]),
             "calibration": Calibration(**data["calibration"]),
-            "headers": tuple((name, value) for name, value in data["headers"]),
+            "headers": tuple(map(tuple, data["headers"])),
         }
         return cls(**{**data, **nested})

@@ -151,7 +151,7 @@ class Driver:
         o, folder = self.options, Path(self.options.run_folder)
         shared = o.run_folder and (folder / names.RUN).is_file()
         file = str(folder / names.records(self.worker)) if shared else ""
-        return Output(file, o.secrets, self.worker, o.run_id, self._master)
+        return Output(file, self._access.secrets, self.worker, o.run_id, self._master)
 
     def missing(self) -> dict[int, int]:
         """Requests of this process without a record."""

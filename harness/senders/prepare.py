@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from harness.load.plan import RequestSpec
 from harness.load.request_fields import json_body
@@ -13,12 +13,8 @@ from harness.server.http_exchange import fetch
 from harness.server.probe import Capabilities, probe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from harness.senders.drive_options import DriveOptions
     from harness.server.access import TargetAccess
-
-TOKENIZED: Final = ("model", "messages", "prompt")  # fields of /tokenize
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +43,33 @@ def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> 
         final_usage=known.final_usage,
     )
     if not ready.workload.token_ids:
-        ready = replace(ready, calibration=_calibrated(access, known, options.body))
+        ready = replace(ready, calibration=_calibrated(access, known))
     return Prepared(ready, known)
 
 
-def _calibrated(
-    access: TargetAccess, known: Capabilities, fields: Mapping[str, Any]
-) -> Calibration:
+def _calibrated(access: TargetAccess, known: Capabilities) -> Calibration:
     """By /tokenize, else by the usage of two tiny requests; one word a token if neither says."""
     try:
-        return calibrate(lambda text: _count(access, known, fields, text))
+        return calibrate(lambda text: _count(access, known, text))
     except LookupError:
         return Calibration()
 
 
-def _count(access: TargetAccess, known: Capabilities, fields: Mapping[str, Any], text: str) -> int:
+def _count(access: TargetAccess, known: Capabilities, text: str) -> int:
     """Tokens of a prompt of `text`, chat template included. Raises LookupError if unknown."""
-    spec = RequestSpec(text, 0, 1)
     if known.tokenize:
-        # it takes the forms of two APIs, and the others' prompts become as many tokens as a chat's
-        body = json_body("completions" if known.api == "completions" else "chat", known.model, spec)
-        answer = fetch(access, "/tokenize", {k: body[k] for k in body if k in TOKENIZED})
+        form = {"messages": [{"role": "user", "content": text}]}  # all APIs but one have a template
+        prompt = {"prompt": text} if known.api == "completions" else form
+        answer = fetch(access, "/tokenize", {"model": known.model, **prompt})
         count = _field(answer.json(), "count")
         if answer.status == 200 and count is not None:  # noqa: PLR2004 - HTTP
             return count
-    body = json_body(known.api, known.model, spec, fields) | {"stream": False}
-    told = fetch(access, API_PATHS[known.api], body).json()
-    for name in ("prompt_tokens", "input_tokens"):
-        if (usage := _field(told, "usage", name)) is not None:
-            return usage
-    raise LookupError(API_PATHS[known.api])
+    body = json_body(known.api, known.model, RequestSpec(text, 0, 1), {}) | {"stream": False}
+    told, path = fetch(access, API_PATHS[known.api], body).json(), API_PATHS[known.api]
+    usage = _field(told, "usage", "prompt_tokens") or _field(told, "usage", "input_tokens")
+    if usage is None:
+        raise LookupError(path)
+    return usage
 
 
 def _field(value: object, *keys: str) -> int | None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import ConfigError
-from harness.load.request_fields import parts_of_header
+from harness.load.request_fields import names_in
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from harness.server.address import Address
@@ -30,6 +29,14 @@ class TargetAccess:
     connect_ns: int = 10 * SECOND
     answer_ns: int = 120 * SECOND  # from sent to the end of the probe's answer
     headers: tuple[tuple[str, str], ...] = ()  # the user's, as they were given
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no file may hold: the key, and what headers take from the environment."""
+        named = [
+            os.environ.get(name, "") for _, value in self.headers for name in names_in(value)[0]
+        ]
+        return tuple(filter(None, (self.api_key, *named)))
 
     def tls_context(self) -> ssl.SSLContext:
         """Return a context that verifies unless `insecure`. Raises ConfigError: unreadable CA."""
@@ -49,12 +56,6 @@ class TargetAccess:
         """Return the same target over TLS, unverified: only to find out whether it speaks TLS."""
         secure = replace(self.address, scheme="https")
         return replace(self, address=secure, ca_file=None, insecure=True)
-
-
-def header_secrets(headers: Sequence[tuple[str, str]], *others: str) -> tuple[str, ...]:
-    """Values that headers take from the environment, and the others, if they are not empty."""
-    names = [name for _, value in headers for name in parts_of_header(value)[0]]
-    return tuple(filter(None, (*others, *(os.environ.get(name, "") for name in names))))
 
 
 def _reason(error: OSError) -> str:

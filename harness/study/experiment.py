@@ -30,7 +30,6 @@ from harness.senders.drive_options import DriveOptions
 from harness.senders.gpu_sampler import GpuSampler
 from harness.senders.prepare import prepare
 from harness.senders.trace_receiver import TraceReceiver
-from harness.server.access import header_secrets
 from harness.server.address import Address
 from harness.server.gpu import open_gpus
 from harness.server.max_num_seqs import merge_flags
@@ -118,7 +117,7 @@ class Experiment:
             wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
         )
         options = prepare(drive_options(wanted, url, known), known).options
-        secrets = header_secrets(wanted.target.headers, wanted.target.api_key)
+        secrets = wanted.target.api_key, *options.access().secrets
         folder = RunFolder.create(wanted.output.out_dir, secrets)
         options = replace(options, run_folder=str(folder.path.absolute()))
         # a search looks at all tokens of its step, the view of a given level at the last ones

@@ -274,14 +274,8 @@ SPREAD: Final = tuple(
 LOAD: Final = (
     *LENGTHS,
     *SPREAD,
-    Option(
-        "--body",
-        "a field of every request's body, such as top_p=0.9; may be repeated; "
-        "temperature is 0 unless it is given",
-        parse_body_field,
-        "NAME=JSON",
-        action="append",
-    ),
+    Option("--body", "a field of every request's body, such as top_p=0.9; may be repeated; "
+           "temperature is 0 unless it is given", parse_body_field, "NAME=JSON", action="append"),
     Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
     number_option("--seed", "", 1, min_value=0),
     number_option("--processes", "worker processes that send the load", 1),

@@ -16,6 +16,8 @@ from harness.wire.sse_framing import DONE
 
 MAX_TOKENS: Final = 1 << 53  # a larger count is invalid
 LAST_EVENTS: Final = ("message_stop", "response.completed", "response.incomplete")
+# the last two are Anthropic's, who counts as input what was neither read from a cache nor put there
+INPUTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 FINISHES: Final = {"max_tokens": "length", "max_output_tokens": "length", "end_turn": "stop"}
 
 
@@ -92,35 +94,25 @@ def _read(body: Any) -> Chunk:
 
 def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
     """An event of /v1/messages or /v1/responses, which say in `type` what they are."""
-    if kind == "error":
-        return Chunk(error=error_message(body))
-    if kind == "content_block_delta":
-        delta = body["delta"]
-        answer = bool(delta.get("text") or delta.get("partial_json"))
-        return Chunk(answer or bool(delta.get("thinking")), answer)
-    if kind.endswith(".delta"):
-        carries = bool(body["delta"])
-        return Chunk(carries, carries and not kind.startswith("response.reasoning"))
-    whole = body.get("response") or body.get("message") or body
-    if kind == "response.failed":
-        return Chunk(error=error_message(whole.get("error") or "the response failed"))
-    usage, finish = whole.get("usage") or {}, ""
-    if kind in ("response.completed", "response.incomplete"):
-        finish = (whole.get("incomplete_details") or {}).get("reason") or "stop"
-    elif kind == "message_delta":
-        finish = body["delta"].get("stop_reason") or ""
-    # Anthropic's input tokens are those that were not found in the cache
-    cached, made = (
-        _count(usage.get(f"cache_{what}_input_tokens")) for what in ("read", "creation")
-    )
-    prompt = _count(usage.get("input_tokens"))
-    details = usage.get("input_tokens_details") or {}
+    delta, whole = body.get("delta") or {}, body.get("response") or body
+    if kind in ("error", "response.failed"):
+        return Chunk(error=error_message(whole.get("error") or whole))
+    if isinstance(delta, str):  # of /v1/responses
+        return Chunk(bool(delta), "reasoning" not in kind)
+    answer = bool(delta.get("text") or delta.get("partial_json"))
+    if answer or delta.get("thinking"):
+        return Chunk(carries_token=True, is_answer=answer)
+    usage, done = (body.get("message") or whole).get("usage") or {}, kind in LAST_EVENTS
+    details, known = usage.get("input_tokens_details") or {}, INPUTS[0] in usage
+    prompt = sum(usage.get(name) or 0 for name in INPUTS) if known else -1
+    stopped = delta.get("stop_reason") or (whole.get("incomplete_details") or {}).get("reason")
+    finish = stopped or "stop" * (done and bool(usage))
     return Chunk(
         completion_tokens=_count(usage.get("output_tokens")) if finish else -1,
-        prompt_tokens=prompt + max(cached, 0) + max(made, 0) if prompt >= 0 else -1,
-        cached_tokens=max(cached, _count(details.get("cached_tokens"))),
+        prompt_tokens=_count(prompt),
+        cached_tokens=_count(usage.get(INPUTS[1], details.get("cached_tokens"))),
         finish_reason=FINISHES.get(finish, finish),
-        done=kind in LAST_EVENTS,
+        done=done,
     )
 
 
