@@ -163,7 +163,7 @@ SETTINGS = {
          "clipped_of_1000": 12, "folder": "reports/a run"},
         (("agent: prompt 1,216 tokens (lognormal, cv 0.4, from 16, to 4096; 1,024 of a shared "
           "system message; 7 of the chat template), output 96 tokens (lognormal), 12 of 1,000 "
-          "requests clipped to 1,500 tokens"), "temperature 0, top_p 0.9", "X-T", "a 3.0, b 1.0"),
+          "requests clipped to 1,500 tokens"), "temperature 0, top_p 0.9", "X-T", "a 3, b 1"),
         "vllm-harness report 'reports/a run'",
     ),
     "nothing more": (

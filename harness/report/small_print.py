@@ -99,6 +99,7 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
     """Target, load, versions, machine."""
     info, config, server = facts.run.info, facts.config, facts.server
     drive = as_mapping(config.get("drive"))
+    models = as_mapping(drive.get("workload")).get("models")
     rows = [
         (
             "Server",
@@ -115,7 +116,7 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
         ("Workload", _lengths(config)),
         ("Request fields", _pairs(drive.get("body"))),
         ("Headers", ", ".join(name for name, _ in drive.get("headers") or ())),
-        ("Models", _pairs(dict(as_mapping(drive.get("workload")).get("models") or ()))),
+        ("Models", ", ".join(f"{name} {weight:g}" for name, weight in models or ())),
         ("Seeds", _pairs(info.get("seeds"))),
         ("Versions", _pairs(info.get("versions"))),
         ("Client machine", _pairs(info.get("hardware"))),
