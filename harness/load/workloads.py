@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from harness.errors import ConfigError, closest
 from harness.load.lengths import MIXED, Lengths
 
-if TYPE_CHECKING:
-    Rows = tuple[tuple["Workload", float], ...]
-    # cv, shortest, longest; None: unchanged
-    Spread = tuple[float | None, int | None, int | None] | tuple[()]
+Rows = tuple[tuple["Workload", float], ...]
+Spread = tuple[float | None, int | None, int | None] | tuple[()]  # cv, shortest, longest
 
 WEIGHTED: Final = re.compile(r"(.*?)(?:=(\d{1,9}(?:\.\d{1,9})?))?")  # a name, a weight
 AS_USERS: Final = "default"  # `locust`: the workload whose name is that of the users' API
@@ -70,13 +68,6 @@ class Workload:
         prompt = self.prompt.sized("--prompt", prompt_tokens, *prompt_spread)
         output = self.output.sized("--output", output_tokens, *output_spread)
         return replace(self, prompt=prompt, output=output)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Workload:
-        """The inverse of `asdict`, after a travel as JSON."""
-        lengths = {part: Lengths(**data[part]) for part in ("prompt", "output")}
-        rows = tuple((cls.from_json(row), weight) for row, weight in data["rows"])
-        return cls(**data | lengths | {"rows": rows, "models": tuple(map(tuple, data["models"]))})
 
 
 def mixed(name: str, rows: Rows) -> Workload:

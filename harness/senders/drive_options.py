@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping  # noqa: TC003 - from_json reads the types
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.load.request_fields import DEFAULT_FIELDS
 from harness.load.tokens import Calibration
-from harness.load.workloads import Workload
+from harness.load.workloads import Workload  # noqa: TC001 - the same
+from harness.measure.typed_json import from_json
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +79,5 @@ class DriveOptions:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
-        """The inverse of `to_json`."""
-        nested = {
-            "workload": Workload.from_json(data["workload"]),
-            "calibration": Calibration(**data["calibration"]),
-            "headers": tuple(map(tuple, data["headers"])),
-        }
-        return cls(**{**data, **nested})
+        """The inverse of `to_json`, after a travel as JSON."""
+        return from_json(cls, data)
