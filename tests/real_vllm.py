@@ -50,7 +50,8 @@ SERVERS: Final[dict[str, tuple[str, ...]]] = {
     # 32 blocks of 32 tokens: about eight requests of 32 + 96 tokens, where 32 slots are free
     "few KV blocks": ("--max-num-seqs", "32", "--block-size", "32", "--num-gpu-blocks-override",
                       "33", "--max-model-len", "1024"),
-    "16 seats": ("--max-num-seqs", "16"),
+    # /inference/v1/generate is there only with --enable-scale-out
+    "16 seats": ("--max-num-seqs", "16", "--enable-scale-out"),
     # at temperature 0 a model of random weights soon repeats itself, which n-grams predict
     "speculating": ("--max-num-seqs", "4", "--override-generation-config", '{"temperature": 0}',
                     "--speculative-config",

@@ -115,13 +115,82 @@ def test_compat(line: str, want: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("api", "want"), [("chat", ("chat", False)), ("completions", ("completions", True))]
+    ("api", "want"),
+    [
+        ("chat", ("chat", False)),
+        ("completions", ("completions", True)),
+        ("responses", ("responses", False)),
+        ("messages", ("messages", False)),
+        ("generate", ("generate", True)),
+    ],
 )
 def test_api(api: str, want: tuple[str, bool]) -> None:
-    """Any workload can be sent to either API; token ids go to completions only."""
+    """Any workload can be sent to any API; token ids go to the two that take them."""
     args = parser().parse_args(["knee", URL, "--workload", "fixed", "--api", api])
     workload = knee.options(args).load.workload
     assert (workload.api, workload.token_ids) == want
+
+
+def test_what_users_add_to_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers keep their variables unread, fields are JSON, temperature is 0 unless it is given."""
+    monkeypatch.setenv("TENANT", "secret")
+    words = [
+        "--header", "X-T: $TENANT", "--header", "X-U:{user}", "--body", "top_p=0.9",
+        "--body", 'stop=["a"]', "--model", "a=3,b", "--model", "c",
+        "--workload", "chat=9,summarize=1",
+    ]  # fmt: skip
+    got = knee.options(parser().parse_args(["knee", URL, *words]))
+    assert got.target.headers == (("X-T", "$TENANT"), ("X-U", "{user}"))
+    assert got.load.body == {"temperature": 0, "top_p": 0.9, "stop": ["a"]}
+    mix = got.load.workload
+    assert (got.target.model, mix.models) == ("a", (("a", 3.0), ("b", 1.0), ("c", 1.0)))
+    assert [(row.name, weight) for row, weight in mix.rows] == [("chat", 9.0), ("summarize", 1.0)]
+    monkeypatch.setenv("VLLM_API_KEY", "another")
+    words = ["--body", "temperature=null", "--header", "Authorization: Basic $TENANT"]
+    own = knee.options(parser().parse_args(["knee", URL, *words]))
+    assert (own.load.body, own.target.api_key) == ({"temperature": None}, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("", ("lognormal", 256, 0.4, 0, 0)),
+        ("--prompt-cv 0", ("fixed", 256, 0.0, 0, 0)),
+        ("--prompt-tokens 100 --prompt-cv 1.5 --prompt-min 20 --prompt-max 400",
+         ("lognormal", 100, 1.5, 20, 400)),
+    ],
+)  # fmt: skip
+def test_lengths(line: str, want: tuple[str, int, float, int, int]) -> None:
+    """The spread of prompts; that of answers stays as it is."""
+    load = knee.options(parser().parse_args(["knee", URL, *line.split()])).load.workload
+    prompt = load.prompt
+    assert (prompt.shape, prompt.mean, prompt.cv, prompt.low, prompt.high) == want
+    assert (load.output.shape, load.output.mean) == ("lognormal", 128)
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        ("no colon", "--header is no header: expected NAME: VALUE; try"),
+        ("X Y: 1", "--header is no header"),
+        ("X-Y:", "--header is no header"),
+        ("Content-Length: 3", "--header Content-Length is the harness's own"),
+        ("X-Y: {turn}", "--header X-Y has {turn}: expected {session}, {user} or {request}"),
+        ("X-Y: $NO_SUCH", "cannot carry, or a variable that is not set"),
+        ("X-Api-Key: hush-hush", "--header X-Api-Key holds a secret, which others see"),
+        ("Authorization: Bearer hush-hush", "--header Authorization holds a secret"),
+        ("X-Y: a\nb", "--header X-Y has a character that HTTP cannot carry"),
+        ("X-Y: $BAD", "--header X-Y has a character that HTTP cannot carry"),
+    ],
+)
+def test_refused_headers(
+    header: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any load, in one sentence that never shows a value."""
+    monkeypatch.setenv("BAD", "schl\u00fcssel")
+    assert main(["knee", URL, "--header", header]) == 2
+    said = capsys.readouterr().err
+    assert (found in said, said.count("\n"), "hush" in said) == (True, 1, False), said
 
 
 REFUSED = {
@@ -142,8 +211,24 @@ REFUSED = {
     "knee --max-users 1.5": ("--max-users is '1.5'", "whole number"),
     "knee --workload talk": ("--workload is 'talk'", "chat, completions, fixed"),
     "knee --workload sumarise": ("--workload is 'sumarise'", "try 'summarize'"),
-    "knee --api grpc": ("--api is 'grpc'", "expected one of chat, completions; try --api chat"),
+    "knee --api grpc": ("expected one of chat, completions, responses, messages, generate;",),
     "knee --api chats": ("--api is 'chats'", "try --api chat."),
+    "knee --body stream=false": ("--body sets 'stream'", "the harness decides"),
+    "knee --body max_tokens=5": ("--body sets 'max_tokens'", "or --output-tokens"),
+    "knee --body top_p": ("--body is 'top_p'", "NAME=JSON", "try --body temperature=0.7"),
+    "knee --body user=me": ("--body is 'user=me'", "in quotation marks"),
+    "knee --body =1": ("--body is '=1'",),
+    "knee --model a=0": ("--model is 'a=0'", "weights above zero", "try --model a=3,b=1"),
+    "knee --model a,a": ("--model is 'a,a'", "each name once"),
+    "knee --workload chat=9,talk=1": ("--workload is 'talk'", "chat, completions, fixed"),
+    "knee --workload chat=9, --prompt-tokens 3": ("--workload is ''",),
+    f"knee {URL} --workload chat=9,rag=1 --prompt-cv 1": ("mixes several", "lengths of each row"),
+    "knee --prompt-cv x": ("--prompt-cv is 'x'", "from 0 to 5 times", "try --prompt-cv 0.5"),
+    "knee --output-cv 6": ("--output-cv is '6'",),
+    f"knee {URL} --prompt-min 300": (
+        "the mean of --prompt-tokens is 256, its range 300 to any", "try --prompt-tokens 300",
+    ),
+    f"knee {URL} --output-max 100": ("its range 0 to 100", "try --output-tokens 100"),
     "knee --prompt-tokens 0": ("--prompt-tokens is '0'",),
     "knee --max-users ٣": ("--max-users is '٣'", "whole number"),
     "knee --max-errors ٣%": ("--max-errors is '٣%'", "percentage"),

@@ -203,6 +203,14 @@ SEEN_BAD: dict[str, tuple[Reply, str | None, type[HarnessError], tuple[str, ...]
         vllm_like(**{"chat/completions": http({}, 404)}), None, ServerUnreachable,
         (CHAT, "answers 404", "--api"), 1,
     ),
+    "needs a flag of the server": (
+        vllm_like(**{"chat/completions": http({"message": "use --enable-scale-out"}, 403)}), None,
+        ServerUnreachable, (CHAT, "answers 403", "use --enable-scale-out"), 1,
+    ),
+    "a field that it refuses": (
+        vllm_like(**{"chat/completions": http({"message": "top_p must be in [0, 1]"}, 400)}), None,
+        ServerUnreachable, ("answers 400", "top_p must be in [0, 1]"), 3,
+    ),
     "refuses all": (
         vllm_like(**{"chat/completions": http({"message": "no chat template"}, 400)}), None,
         ServerUnreachable, (CHAT, "answers 400", "no chat template"), 3,

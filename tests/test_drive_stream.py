@@ -37,7 +37,7 @@ def told(pieces: list[bytes], ended: Outcome | None) -> tuple[Stream, str, str]:
     stream = Stream(0)
     stream.response.feed(HEAD)
     for piece in pieces:
-        stream.keep(piece)
+        stream.keep(piece, 1)
     stream.end(ended, "the server closed the connection" if ended else "", 1)
     said = stream.exchange()
     return stream, said.outcome.value, said.error
@@ -85,10 +85,10 @@ def test_ends_of_events_cut_anywhere_are_seen(end: bytes) -> None:
     for n in range(3 * MAX_EVENT_BYTES // 60_000):
         cut = n % len(end)
         for piece in (b"x" * 60_000 + end[:cut], end[cut:]):
-            stream.keep(piece)
+            stream.keep(piece, 1)
         assert (stream.open_bytes <= 60_000 + len(end), stream.problem) == (True, "")
     for _ in range(20):
-        stream.keep(b"x" * 60_000)
+        stream.keep(b"x" * 60_000, 1)
     assert stream.problem == TOO_LONG
 
 

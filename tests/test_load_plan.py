@@ -124,3 +124,58 @@ def test_a_mean_below_one_token_is_refused() -> None:
     """`--output-tokens 0` is an error that names the option."""
     with pytest.raises(ConfigError, match="--output-tokens is 0"):
         WORKLOADS["chat"].sized(output_tokens=0)
+
+
+MIX = workload("chat=3,agent=1")
+
+
+def test_a_mix_sends_each_row_as_often_as_its_weight_says() -> None:
+    """Of 2,000 requests about a quarter has the agent's system message, and lengths of its row."""
+    specs = [plan(MIX, 1, 0, number) for number in SOME]
+    assert specs == [plan(MIX, 1, 0, number) for number in SOME]
+    agent = [spec for spec in specs if spec.system]
+    assert len(agent) / len(specs) == pytest.approx(1 / 4, abs=0.03)
+    means = [WORKLOADS[name].prompt_tokens for name in ("chat", "agent")]
+    assert fmean(spec.prompt_tokens for spec in agent) == pytest.approx(means[1], rel=0.05)
+    assert MIX.prompt_tokens == round((3 * means[0] + means[1]) / 4)
+    assert fmean(s.prompt_tokens for s in specs) == pytest.approx(MIX.prompt_tokens, rel=0.05)
+    assert [(s.prompt_tokens, s.output_tokens) for s in specs] == [
+        plan_lengths(MIX, 1, 0, number) for number in SOME
+    ]
+    ids = MIX.through("generate")
+    assert {(bool(s.token_ids), s.text) for s in (plan(ids, 1, 0, n) for n in SOME)} == {(True, "")}
+    longer = sum(sum(plan_lengths(MIX, 1, 0, n)) > 588 for n in range(1000))
+    assert count_clipped(replace(MIX, max_model_len=600), 1) == longer
+
+
+def test_models_are_drawn_by_weight() -> None:
+    """Each request has one, the same in every process; lengths do not depend on it."""
+    several = replace(WORKLOADS["chat"], models=(("a", 3.0), ("b", 1.0)))
+    specs = [plan(several, 1, 0, number) for number in SOME]
+    assert {spec.model for spec in specs} == {"a", "b"}
+    assert fmean(spec.model == "a" for spec in specs) == pytest.approx(3 / 4, abs=0.03)
+    assert [s._replace(model="") for s in specs] == [plan(WORKLOADS["chat"], 1, 0, n) for n in SOME]
+    assert specs == [plan(several, 1, 0, number) for number in SOME]
+
+
+@pytest.mark.parametrize(
+    ("spread", "shape", "least", "most"),
+    [
+        ((None, None, None), "lognormal", 37, 1200),
+        ((1.0, None, None), "lognormal", 37, 1200),
+        ((1.0, 250, 400), "lognormal", 250, 400),
+        ((None, 290, None), "lognormal", 290, 1200),
+        ((0.0, None, None), "fixed", 300, 300),
+    ],
+)
+def test_lengths_stay_within_their_limits(
+    spread: tuple[float | None, int | None, int | None], shape: str, least: int, most: int
+) -> None:
+    """A deviation of one reaches the upper limit in 2,000 draws; 0 makes all alike."""
+    row = WORKLOADS["chat"].sized(300, None, spread)
+    drawn = [plan_lengths(row, 5, 0, number)[0] for number in SOME]
+    assert row.prompt.shape == shape
+    assert (min(drawn) >= least, max(drawn) <= most) == (True, True)
+    if spread[0] == 1.0:
+        assert max(drawn) == most
+    assert row.output == WORKLOADS["chat"].output

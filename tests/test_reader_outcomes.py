@@ -27,6 +27,11 @@ TOKEN = chunk(EVENTS[1])
 ERROR = b'{"error":{"message":"out of room"}}'
 SAID = chunk(event(ERROR))
 DONE = EVENTS[-1]
+# a comment each 100 ms, for 2 s
+QUIET = [["sleep", 100], *send(chunk(b": keep-alive\n\n"))] * 20
+CUT = [
+    step for n in range(20) for step in (["sleep", 100], *send(chunk((b":", b" k", b"\n")[n % 3])))
+]
 LONGEST = event(delta(content="x" * (MAX_EVENT_BYTES - 200)))
 
 
@@ -93,6 +98,10 @@ def test_what_a_server_can_do(
         # vLLM sends the head at once and the first token when its turn comes
         ([*send(HEAD), ["hang"]], "first_byte_ns", "no first token in 0.3 s", 0),
         ([*send(HEAD + TOKEN), ["hang"]], "idle_ns", "no further byte in 0.3 s", 1),
+        # comments keep connections open, whole or cut anywhere; they are no life of the stream
+        ([*send(HEAD), *QUIET], "first_byte_ns", "no first token in 0.3 s", 0),
+        ([*send(HEAD + TOKEN), *QUIET], "idle_ns", "no further byte but comments in 0.3 s", 1),
+        ([*send(HEAD + TOKEN, TOKEN), *CUT], "idle_ns", "no further byte but comments in 0.3 s", 2),
         ([*send(HEAD + TOKEN), ["hang"]],
          "total_ns", "the whole request took longer than 0.3 s", 1),
     ],
@@ -114,6 +123,15 @@ def test_a_slow_queue_is_not_an_idle_stream(port: int) -> None:
     with case(port, idle_ns=300 * MS) as it:
         _, record = it.one([*WHOLE[:1], ["sleep", 800], *WHOLE[1:]])
     assert record.outcome is Outcome.ok
+
+
+def test_tokens_among_comments(port: int) -> None:
+    """A comment in one read with an event hides none, and the events in between are alive."""
+    mixed = [step for piece in EVENTS[:-1]
+             for step in (["sleep", 300], *send(chunk(b": a\n\n" + piece + b": b\n")))]  # fmt: skip
+    with case(port, idle_ns=1000 * MS) as it:
+        _, record = it.one([*send(HEAD), *mixed, *send(chunk(EVENTS[-1]) + LAST)])
+    assert (record.outcome, len(record.at_ns)) == (Outcome.ok, 3)
 
 
 def test_nobody_listens() -> None:

@@ -151,20 +151,23 @@ def test_cards_leave_out_what_is_not_known(tmp_path: Path) -> None:
 
 
 AGENT = {
-    "name": "agent", "prompt": {"mean": 192, "shape": "lognormal"}, "system_tokens": 1024,
+    "name": "agent", "system_tokens": 1024, "models": [["a", 3.0], ["b", 1.0]],
+    "prompt": {"mean": 192, "shape": "lognormal", "cv": 0.4, "low": 16, "high": 4096},
     "output": {"mean": 96, "shape": "lognormal"}, "max_model_len": 1500,
 }  # fmt: skip
 SETTINGS = {
     # what run.json's config holds beside what it always has: what the page says of it
     "as given": (
-        {"drive": {"workload": AGENT, "calibration": {"overhead": 7}}, "clipped_of_1000": 12,
-         "folder": "reports/a run"},
-        ("agent: prompt 1,216 tokens (lognormal; 1,024 of a shared system message; 7 of the chat "
-         "template), output 96 tokens (lognormal), 12 of 1,000 requests clipped to 1,500 tokens"),
+        {"drive": {"workload": AGENT, "calibration": {"overhead": 7}, "headers": [["X-T", "$T"]],
+                   "body": {"temperature": 0, "top_p": 0.9}},
+         "clipped_of_1000": 12, "folder": "reports/a run"},
+        (("agent: prompt 1,216 tokens (lognormal, cv 0.4, from 16, to 4096; 1,024 of a shared "
+          "system message; 7 of the chat template), output 96 tokens (lognormal), 12 of 1,000 "
+          "requests clipped to 1,500 tokens"), "temperature 0, top_p 0.9", "X-T", "a 3, b 1"),
         "vllm-harness report 'reports/a run'",
     ),
     "nothing more": (
-        {}, "chat: prompt 256 tokens (fixed), output 48 tokens (normal)",
+        {}, ("chat: prompt 256 tokens (fixed), output 48 tokens (normal)",),
         "vllm-harness report {}",
     ),
 }  # fmt: skip
@@ -173,12 +176,12 @@ SETTINGS = {
 @pytest.mark.parametrize("case", SETTINGS)
 def test_what_was_sent_and_how_to_report_it_again(case: str, tmp_path: Path) -> None:
     """Prompts with all that they hold; the folder by the path that the run was given."""
-    config, workload, again = SETTINGS[case]
+    config, said, again = SETTINGS[case]
     folder = begin(tmp_path / "run")
     info = json.loads((tmp_path / "run" / names.RUN).read_text())
     folder.write_json(names.RUN, info | {"config": info["config"] | config})
     told = page(tmp_path / "run")
-    assert told.words["dd"].count(workload) == 1
+    assert [told.words["dd"].count(line) for line in said] == [1] * len(said)
     pasted = "".join(told.words["pre"]).splitlines()
     assert pasted[-1] == again.format(tmp_path / "run")
     assert re.search(r"\npre \{[^}]*white-space:pre-wrap", told.text)

@@ -16,6 +16,11 @@ def text(words: str, **more: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "text": words, **more}]}
 
 
+def block(**delta: str) -> dict[str, Any]:
+    """A piece of an answer of /v1/messages."""
+    return {"type": "content_block_delta", "delta": delta, "index": 0}
+
+
 @pytest.mark.parametrize(
     ("body", "want"),
     [
@@ -38,6 +43,61 @@ def text(words: str, **more: Any) -> dict[str, Any]:
         ({"choices": [], "usage": None}, Chunk()),
         ({"choices": [], "usage": {"completion_tokens": 2**63, "prompt_tokens": -5}}, Chunk()),
         ({"error": {"message": "no\n  room", "code": 500}}, Chunk(error="no room")),
+        # /inference/v1/generate: no text, unless it was asked for
+        ({"choices": [{"token_ids": [5]}]}, Chunk(True, True, 1)),
+        ({"choices": [{"token_ids": []}]}, Chunk(new_tokens=0, silent=True)),
+        # /v1/messages
+        (
+            {
+                "type": "message_start",
+                "message": {"usage": {"input_tokens": 35, "output_tokens": 0}},
+            },
+            Chunk(prompt_tokens=35),
+        ),
+        ({"type": "content_block_start", "content_block": {"type": "text", "text": ""}}, Chunk()),
+        (block(type="text_delta", text=" a"), Chunk(True, True)),
+        (block(type="thinking_delta", thinking="a"), Chunk(carries_token=True)),
+        (block(type="input_json_delta", partial_json="{"), Chunk(True, True)),
+        (block(type="signature_delta", signature="a"), Chunk()),
+        (
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": "max_tokens"},
+                "usage": {"input_tokens": 30, "output_tokens": 4, "cache_read_input_tokens": 5},
+            },
+            Chunk(False, False, -1, 4, 35, 5, "length"),
+        ),
+        ({"type": "message_stop"}, Chunk(done=True)),
+        ({"type": "ping"}, Chunk()),
+        # /v1/responses
+        ({"type": "response.created", "response": {"usage": None, "error": None}}, Chunk()),
+        ({"type": "response.output_text.delta", "delta": " a"}, Chunk(True, True)),
+        ({"type": "response.output_text.delta", "delta": ""}, Chunk()),
+        ({"type": "response.reasoning_text.delta", "delta": "a"}, Chunk(carries_token=True)),
+        ({"type": "response.function_call_arguments.delta", "delta": "{"}, Chunk(True, True)),
+        (
+            {
+                "type": "response.completed",
+                "response": {
+                    "incomplete_details": {"reason": "max_output_tokens"},
+                    "usage": {
+                        "input_tokens": 35,
+                        "input_tokens_details": {"cached_tokens": 16},
+                        "output_tokens": 4,
+                    },
+                },
+            },
+            Chunk(False, False, -1, 4, 35, 16, "length", done=True),
+        ),
+        (
+            {"type": "response.completed", "response": {"usage": {"output_tokens": 4}}},
+            Chunk(completion_tokens=4, finish_reason="stop", done=True),
+        ),
+        (
+            {"type": "response.failed", "response": {"error": {"message": "no room"}}},
+            Chunk(error="no room"),
+        ),
+        ({"type": "error", "code": "x", "message": "no room"}, Chunk(error="no room")),
         ({"error": "no room"}, Chunk(error="no room")),
     ],
 )
@@ -54,7 +114,8 @@ def test_done() -> None:
 @pytest.mark.parametrize(
     "data",
     [b"{", b"", b"1", b"[]", b"null", b'"x"', b'{"choices":[1]}', b'{"choices":{"a":1}}',
-     b'{"choices":[{"delta":1}]}', b'{"usage":[1]}', b'{"choices":1}', b"\xff"],
+     b'{"choices":[{"delta":1}]}', b'{"type":"x","usage":[1]}',
+     b'{"type":"content_block_delta","delta":[1]}', b'{"usage":[1]}', b'{"choices":1}', b"\xff"],
 )  # fmt: skip
 def test_other_json_is_no_completion(data: bytes) -> None:
     """Whatever its shape, it ends in one kind of error."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from harness.cli import engine_flags
 from harness.errors import ConfigError
+from harness.load.request_fields import DEFAULT_FIELDS
 from harness.load.workloads import WORKLOADS
 from harness.server.address import Address
 from harness.study import option_table as table
@@ -94,12 +95,14 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
             f"--server-flag {name} describes the server at a URL, and no URL was "
             f"given: expected one; the embedded server has flags of its own, try --{name}."
         )
-    key, source = api_key()
+    own_key = "authorization" in (name.lower() for name, _ in args.header)
+    key, source = ("", "") if own_key else api_key()
     return TargetOptions(
         url=args.url,
-        model=args.model,
+        model=next((name for name, _ in args.model), None),
         api_key=key,
         key_source=source,
+        headers=tuple(args.header),
         ca_file=args.ca_file,
         insecure=args.insecure,
         timeouts=_timeouts(args),
@@ -135,15 +138,20 @@ def load_options(args: argparse.Namespace, option: str, users: int) -> LoadOptio
             f"--processes is {args.processes} and {option} is {users}: expected at most a process "
             f"for each user; try --processes {users}."
         )
-    return LoadOptions(_workload(args), seed=args.seed, processes=args.processes)
+    body = {**DEFAULT_FIELDS, **dict(args.body)}
+    return LoadOptions(_workload(args), seed=args.seed, processes=args.processes, body=body)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
-    chosen: Workload = args.workload.sized(args.prompt_tokens, args.output_tokens)
-    if args.api in (None, chosen.api):
-        return chosen
-    # Token ids exist on /v1/completions only, a shared system message on /v1/chat/completions only.
-    return replace(chosen, api=args.api, token_ids=args.api == "completions", system_tokens=0)
+    chosen: Workload = args.workload.sized(
+        args.prompt_tokens,
+        args.output_tokens,
+        (args.prompt_cv, args.prompt_min, args.prompt_max),
+        (args.output_cv, args.output_min, args.output_max),
+    )
+    if args.api not in (None, chosen.api):
+        chosen = chosen.through(args.api, exact=True)
+    return replace(chosen, models=tuple(args.model) if len(args.model) > 1 else ())
 
 
 def default_folder(command: str) -> Path:

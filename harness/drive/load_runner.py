@@ -288,7 +288,7 @@ class LoadRunner:
         options = self.options
         if options is not None and options.run_folder:
             if worker not in self._writers:
-                folder = RunFolder(Path(options.run_folder), [options.api_key])
+                folder = RunFolder(Path(options.run_folder), options.access().secrets)
                 self._writers[worker] = RecordWriter(folder, worker)
             self._writers[worker].put(records)
 

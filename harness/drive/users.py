@@ -136,7 +136,7 @@ class WorkloadUser(StreamingUser):
 def session_user(api: str) -> type[StreamingUser]:
     """The concrete user of a session: sends what the workload plans, again and again."""
 
-    class SessionUser(ChatUser if api == "chat" else CompletionsUser):  # type: ignore[misc]
+    class SessionUser(StreamingUser):
         abstract = False
 
         @task
@@ -148,4 +148,5 @@ def session_user(api: str) -> type[StreamingUser]:
                 else:
                     self.send()
 
+    SessionUser.api = api
     return SessionUser

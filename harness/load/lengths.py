@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from harness.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,7 @@ def _lognormal(mean: float, cv: float, rng: Random) -> float:
     return mean * rng.lognormvariate(-variance / 2, math.sqrt(variance))
 
 
+MIXED: Final = "mixed"  # the lengths of several rows: only their mean is known
 SHAPES: Final[dict[str, Callable[[float, float, Random], float]]] = {
     "fixed": _fixed,
     "uniform": _uniform,
@@ -44,17 +47,50 @@ class Lengths:
     shape: str
     mean: int
     cv: float = 0.0
+    low: int = 0  # no draw is shorter; 0: an eighth of the mean
+    high: int = 0  # no draw is longer; 0: four times the mean
 
     @property
     def is_random(self) -> bool:
         """Whether `draw` uses its generator: seeding one takes as long as the rest of a plan."""
         return self.shape != "fixed"
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """(shortest, longest) draw, in tokens."""
+        if not self.is_random:
+            return self.mean, self.mean
+        return self.low or self.mean * MIN_MEAN_RATIO, self.high or self.mean * MAX_MEAN_RATIO
+
     def draw(self, rng: Random) -> int:
-        """Draw a length in tokens, at least 1, from an eighth to four times the mean."""
+        """Draw a length in tokens, at least 1, within `limits`."""
         if not self.is_random:
             return self.mean
-        value = SHAPES[self.shape](self.mean, self.cv, rng)
-        return max(
-            1, round(min(max(value, self.mean * MIN_MEAN_RATIO), self.mean * MAX_MEAN_RATIO))
-        )
+        low, high = self.limits
+        return max(1, round(min(max(SHAPES[self.shape](self.mean, self.cv, rng), low), high)))
+
+    def sized(
+        self, option: str, mean: int | None, cv: float | None = None,
+        low: int | None = None, high: int | None = None,
+    ) -> Lengths:  # fmt: skip
+        """Return them with what is given. Raises ConfigError, in which `option` is `--prompt`.
+
+        A deviation makes them log-normal, the shape of what people send; 0 makes them equal.
+        """
+        if mean is not None and mean < 1:
+            raise ConfigError(f"{option}-tokens is {mean}: expected at least 1 token; try 128.")
+        if self.shape == MIXED and {mean, cv, low, high} != {None}:
+            raise ConfigError(
+                f"--workload mixes several, and {option} is given a length: expected the lengths "
+                f"of each row; try one workload with {option}-cv 1."
+            )
+        new = replace(self, mean=mean or self.mean, low=low or self.low, high=high or self.high)
+        if cv is not None:
+            new = replace(new, shape="lognormal" if cv else "fixed", cv=cv)
+        if not new.low <= new.mean <= (new.high or new.mean):
+            raise ConfigError(
+                f"the mean of {option}-tokens is {new.mean}, its range {new.low} to "
+                f"{new.high or 'any'}: expected it within; try {option}-tokens "
+                f"{max(new.low, new.high)}."
+            )
+        return new

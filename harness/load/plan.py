@@ -7,10 +7,11 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.load.lengths import MAX_MEAN_RATIO
 from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.load.workloads import Workload
 
 UNCALIBRATED: Final = Calibration()
@@ -37,12 +38,27 @@ class RequestSpec(NamedTuple):
     # OpenAI's form; if set, sent instead of `system` and `text` (chat only)
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()  # that the model may call, in OpenAI's form (chat only)
+    model: str = ""  # one of several; "": the run's only one
 
 
 def seeded_random(*key: object) -> Random:
     """Return a generator that depends on `key` alone, in every process and on every machine."""
     # `Random(str)` hashes the text with SHA-512, so similar keys give unrelated generators.
     return Random("/".join(map(str, key)))  # noqa: S311 - not a secret
+
+
+def choose(weighted: Sequence[tuple[Any, float]], *key: object) -> Any:
+    """Return one of the things, drawn by weight; the same one for the same key."""
+    things, weights = zip(*weighted, strict=True)
+    return seeded_random(*key).choices(things, weights)[0]
+
+
+def row_of(workload: Workload, *key: object) -> Workload:
+    """Return the row of a mixed workload that a request is of."""
+    if not workload.rows:
+        return workload
+    row: Workload = choose(workload.rows, *key, "row")
+    return replace(row, max_model_len=workload.max_model_len)
 
 
 def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
@@ -66,9 +82,8 @@ def room_of(workload: Workload) -> int:
 
 def count_clipped(workload: Workload, seed: int) -> int:
     """Return how many of the first SAMPLE requests are shortened to fit the model's context."""
-    longest = workload.system_tokens + MAX_MEAN_RATIO * (
-        workload.prompt.mean + workload.output.mean
-    )
+    rows = [row for row, _ in workload.rows] or [workload]
+    longest = max(row.system_tokens + row.prompt.limits[1] + row.output.limits[1] for row in rows)
     room = room_of(workload)
     if longest <= room:
         return 0  # no draw is longer
@@ -79,6 +94,7 @@ def count_clipped(workload: Workload, seed: int) -> int:
 
 def plan_lengths(workload: Workload, seed: int, worker: int, number: int) -> tuple[int, int]:
     """Return the (prompt, output) tokens of `plan` with these arguments, without making a text."""
+    workload = row_of(workload, seed, worker, number)
     is_random = workload.prompt.is_random or workload.output.is_random
     return draw_lengths(workload, seeded_random(seed, worker, number) if is_random else UNUSED)
 
@@ -97,14 +113,18 @@ def plan(
     Lengths depend on the seed alone. `run_id` changes the words: if the same prompts were sent to
     the same server again, its prefix cache would make the second run look faster.
     """
+    models = workload.models
+    model = choose(models, seed, worker, number, "model") if models else ""
+    workload = row_of(workload, seed, worker, number)
     prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, number)
     draws = HashedDraws(f"{run_id}/{seed}/{worker}/{number}")
     if workload.token_ids:
         ids = prompt_ids(prompt_tokens, draws)
-        return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids)
+        return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids, model=model)
     words = calibration.words(prompt_tokens - workload.system_tokens)
     system = _system_message(workload.system_tokens, calibration) if workload.system_tokens else ""
-    return RequestSpec(prompt_text(words, draws), prompt_tokens, output_tokens, system=system)
+    text = prompt_text(words, draws)
+    return RequestSpec(text, prompt_tokens, output_tokens, system=system, model=model)
 
 
 @cache

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.errors import ConfigError, closest
-from harness.load.lengths import Lengths
+from harness.load.lengths import MIXED, Lengths
 
+Rows = tuple[tuple["Workload", float], ...]
+Spread = tuple[float | None, int | None, int | None] | tuple[()]  # cv, shortest, longest
+
+WEIGHTED: Final = re.compile(r"(.*?)(?:=(\d{1,9}(?:\.\d{1,9})?))?")  # a name, a weight
 AS_USERS: Final = "default"  # `locust`: the workload whose name is that of the users' API
-API_PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+API_PATHS: Final = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "generate": "/inference/v1/generate",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The requests of a workload. Lengths are in tokens; `sized` replaces the means only."""
+    """The requests of a workload. Lengths are in tokens."""
 
     name: str
     title: str  # one line of description
@@ -24,10 +35,12 @@ class Workload:
     system_tokens: int = 0  # a system message that all requests share (prefix caching); chat only
     token_ids: bool = False  # prompts as token ids: exact lengths; completions only
     max_model_len: int = 0  # the model's context, to which requests are clipped; 0: not known
+    rows: Rows = ()  # of a mix, with their weights; the lengths above are then the mix's means
+    models: tuple[tuple[str, float], ...] = ()  # several, with weights; (): the run's only one
 
     @property
     def path(self) -> str:
-        """`/v1/chat/completions` or `/v1/completions`: also the request's name in Locust."""
+        """`/v1/chat/completions`, for example: also the request's name in Locust."""
         return API_PATHS[self.api]
 
     @property
@@ -35,21 +48,36 @@ class Workload:
         """The mean per request, chat template and system message included."""
         return self.prompt.mean + self.system_tokens
 
-    def through(self, api: str) -> Workload:
-        """Return the same traffic for another API; only completions takes token ids."""
-        return replace(self, api=api, token_ids=self.token_ids and api == "completions")
+    def through(self, api: str, *, exact: bool = False) -> Workload:
+        """Return the same traffic for another API. `exact`: token ids where the API takes them.
 
-    def sized(self, prompt_tokens: int | None = None, output_tokens: int | None = None) -> Workload:
-        """Return the same traffic with other means. Raises ConfigError for a mean below 1 token."""
-        for option, tokens in (
-            ("--prompt-tokens", prompt_tokens),
-            ("--output-tokens", output_tokens),
-        ):
-            if tokens is not None and tokens < 1:
-                raise ConfigError(f"{option} is {tokens}: expected at least 1 token; try 128.")
-        prompt = self.prompt if prompt_tokens is None else replace(self.prompt, mean=prompt_tokens)
-        output = self.output if output_tokens is None else replace(self.output, mean=output_tokens)
+        Such prompts share no system message.
+        """
+        rows = tuple((row.through(api, exact=exact), weight) for row, weight in self.rows)
+        if rows:
+            return replace(mixed(self.name, rows), models=self.models)
+        ids = api == "generate" or (api == "completions" and (exact or self.token_ids))
+        shared = 0 if ids else self.system_tokens
+        return replace(self, api=api, token_ids=ids, system_tokens=shared)
+
+    def sized(
+        self, prompt_tokens: int | None = None, output_tokens: int | None = None,
+        prompt_spread: Spread = (), output_spread: Spread = (),
+    ) -> Workload:  # fmt: skip
+        """Return the same traffic with other lengths. Raises ConfigError."""
+        prompt = self.prompt.sized("--prompt", prompt_tokens, *prompt_spread)
+        output = self.output.sized("--output", output_tokens, *output_spread)
         return replace(self, prompt=prompt, output=output)
+
+
+def mixed(name: str, rows: Rows) -> Workload:
+    """Return requests that are each of one of `rows`, by weight. The rows share an API."""
+    total, first = sum(weight for _, weight in rows), rows[0][0]
+    prompt = sum(row.prompt_tokens * weight for row, weight in rows) / total
+    output = sum(row.output.mean * weight for row, weight in rows) / total
+    exact = all(row.token_ids for row, _ in rows)
+    lengths = Lengths(MIXED, round(prompt)), Lengths(MIXED, round(output))
+    return Workload(name, "a mix", first.api, *lengths, token_ids=exact, rows=rows)
 
 
 WORKLOADS: Final[dict[str, Workload]] = {
@@ -88,11 +116,32 @@ WORKLOADS: Final[dict[str, Workload]] = {
 }  # fmt: skip
 
 
-def workload(name: str) -> Workload:
-    """Return the row of WORKLOADS called `name`. Raises ConfigError that lists them."""
-    if name not in WORKLOADS:
+def workload(text: str) -> Workload:
+    """Return the row of WORKLOADS called `text`, or a mix as `chat=9,summarize=1` says.
+
+    Raises ConfigError that lists them.
+    """
+    weighted = dict(parse_weights("--workload", text))
+    for name in weighted.keys() - WORKLOADS:
         raise ConfigError(
             f"--workload is {name!r}: expected one of {', '.join(WORKLOADS)}; "
             f"try {closest(name, WORKLOADS, 'chat')!r}."
         )
-    return WORKLOADS[name]
+    first = WORKLOADS[next(iter(weighted))]
+    if len(weighted) == 1:
+        return first
+    rows = ((WORKLOADS[name].through(first.api, exact=True), weighted[name]) for name in weighted)
+    return mixed(text, tuple(rows))
+
+
+def parse_weights(option: str, text: str) -> tuple[tuple[str, float], ...]:
+    """Return (("a", 3.0), ("b", 1.0)) of `a=3,b`. Raises ConfigError."""
+    pieces = [piece.strip() for piece in text.split(",")]
+    found = [WEIGHTED.fullmatch(piece) for piece in pieces]
+    pairs = {one[1]: float(one[2] or 1) for one in found if one}
+    if len(pairs) < len(pieces) or not all(pairs.values()):
+        raise ConfigError(
+            f"{option} is {text!r}: expected a name, or several with weights above zero, each name "
+            f"once; try {option} a=3,b=1."
+        )
+    return tuple(pairs.items())

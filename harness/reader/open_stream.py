@@ -27,7 +27,7 @@ from harness.wire.sse_framing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from harness.reader.fast_path import FastPath
 
@@ -40,11 +40,11 @@ class Limits:
     """How long each phase may take; connecting has its own (`Place`).
 
     The first limit is for the first byte of the body, which comes with the first token: servers
-    may send the head long before.
+    may send the head long before. Comments, which keep an idle connection open, do not count.
     """
 
     first_byte_ns: int = 120 * SECOND  # from sent
-    idle_ns: int = 60 * SECOND  # between two reads of the body
+    idle_ns: int = 60 * SECOND  # between two reads of the body that hold more than comments
     total_ns: int = 600 * SECOND  # from sent
 
 
@@ -65,7 +65,7 @@ class Stream:
     number: int
     sent_ns: int = 0
     head_ns: int = -1  # first byte
-    body_ns: int = -1  # latest read with body in it that Python saw; so `n_bytes`
+    body_ns: int = -1  # latest read with more than comments in it that Python saw
     n_bytes: int = 0
     fast_path: FastPath | None = None  # its connection's, from sending to the end
     latest: deque[bytes] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -78,6 +78,8 @@ class Stream:
     in_time_ns: int = 0  # no limit can pass before: nobody need look
     open_bytes: int = 0  # since the latest end of an event in the body that Python saw
     _tail: bytes = b""
+    # of the comments since the latest event: b":" within a line of one; None: there are none
+    _comment: bytes | None = None
 
     def overdue(self, now_ns: int, limits: Limits) -> str:
         """The sentence of a timeout; "" while there is time, and `in_time_ns` says for how long."""
@@ -92,7 +94,8 @@ class Stream:
         if now_ns > first_ns:
             return f"no first token in {limits.first_byte_ns / SECOND:g} s"
         if body_ns >= 0 and now_ns > idle_ns:
-            return f"no further byte in {limits.idle_ns / SECOND:g} s"
+            but = "" if self._comment is None else " but comments"
+            return f"no further byte{but} in {limits.idle_ns / SECOND:g} s"
         # until the body begins, it may at any time
         self.in_time_ns = min(total_ns, first_ns, max(idle_ns, now_ns))
         return ""
@@ -114,11 +117,13 @@ class Stream:
         self.stale, self.fast_path = True, None
         self.over.set()
 
-    def keep(self, body: bytes) -> None:
+    def keep(self, body: bytes, at_ns: int) -> None:
         """The end of the body so far; no more than this is done for each read in Python.
 
-        What C reads past Python is never how a stream ends, nor an error object.
+        What C reads past Python is never how a stream ends, nor an error object, nor a comment.
         """
+        if not self._only_comments(body):
+            self.body_ns = at_ns
         latest = self.latest
         if latest and len(latest[-1]) < SHORT:
             latest[-1] += body
@@ -132,6 +137,16 @@ class Stream:
         self._tail = seen[-3:]
         ended = max(map(seen.rfind, EVENT_ENDS))
         self.open_bytes = len(seen) - ended if ended >= 0 else self.open_bytes + len(body)
+
+    def _only_comments(self, body: bytes) -> bool:
+        """Whether `body`, which follows what was kept, is no sign of life: `: keep-alive`."""
+        if self._comment is None and (self.open_bytes or body[:1] != b":"):
+            return False
+        whole = (self._comment or b"") + body
+        quiet = all(line[:1] in (b"", b":") for line in whole.splitlines())
+        ended = whole[-1:] in (b"\n", b"\r")
+        self._comment = (b"" if ended else b":") if quiet else None
+        return quiet
 
     @property
     def problem(self) -> str:
@@ -150,22 +165,24 @@ class Stream:
             if outcome is None and latest.endswith(LAST_EVENT) and ERROR_KEY not in latest:
                 return Exchange(Outcome.ok, max(self.done_ns - self.sent_ns, 0), self.n_bytes, "")
             events = SseDecoder().feed(latest)
-            if said := error_in(events):
+            said, done = end_of(events)
+            if said:
                 outcome, error = Outcome.status, said
             elif outcome is None:
-                outcome, error = outcome_of_body(response.content_type, error, done=DONE in events)
+                outcome, error = outcome_of_body(response.content_type, error, done=done)
         return Exchange(outcome, max(self.done_ns - self.sent_ns, 0), self.n_bytes, error)
 
 
-def error_in(events: Iterable[bytes]) -> str:
-    """What the last error object among them says; "" when there is none.
+def end_of(events: Sequence[bytes]) -> tuple[str, bool]:
+    """(what the last error object among them says, or ""; whether one of them ends the stream).
 
     A server that fails amid a stream has sent its 200 long before: it says so in an event, and
     [DONE] may follow as if all were well.
     """
-    said = ""
+    said, done = "", DONE in events
     for data in events:
-        if ERROR_KEY in data:
+        if ERROR_KEY in data or data is events[-1]:
             with suppress(NotACompletion):  # the first one may have lost its beginning
-                said = read_event(data).error or said
-    return said
+                chunk = read_event(data)
+                said, done = chunk.error or said, done or chunk.done
+    return said, done

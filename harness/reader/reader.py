@@ -196,8 +196,7 @@ class Reader:
         if stream.body_ns < 0:
             self._begun(stream, body, at_ns)
         if body:
-            stream.body_ns = at_ns
-            stream.keep(body)
+            stream.keep(body, at_ns)
             if exact:
                 exact = ends_with_body(data, body)
             self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)

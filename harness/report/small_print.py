@@ -98,6 +98,8 @@ def target_text(facts: ReportData) -> str:
 def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
     """Target, load, versions, machine."""
     info, config, server = facts.run.info, facts.config, facts.server
+    drive = as_mapping(config.get("drive"))
+    models = as_mapping(drive.get("workload")).get("models")
     rows = [
         ("Server", f"{server.get('url', '')} {'(embedded engine)' * bool(server.get('embedded'))}"),
         ("Model", str(server.get("model", ""))),
@@ -109,6 +111,9 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
         ("SLOs", ", ".join(f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos)),
         ("Requests", _requests_sent(facts)),
         ("Workload", _lengths(config)),
+        ("Request fields", _pairs(drive.get("body"))),
+        ("Headers", ", ".join(name for name, _ in drive.get("headers") or ())),
+        ("Models", ", ".join(f"{name} {weight:g}" for name, weight in models or ())),
         ("Seeds", _pairs(info.get("seeds"))),
         ("Versions", _pairs(info.get("versions"))),
         ("Client machine", _pairs(info.get("hardware"))),
@@ -166,14 +171,21 @@ def _lengths(config: dict[str, Any]) -> str:
     shared = as_int(work.get("system_tokens"))
     template = as_int(as_mapping(drive.get("calibration")).get("overhead"))
     prompt, output = (as_mapping(work.get(kind)) for kind in ("prompt", "output"))
-    prompt_parts = [str(prompt.get("shape"))]
+    prompt_parts = [_shape(prompt)]
     prompt_parts += [f"{shared:,} of a shared system message"] * bool(shared)
     prompt_parts += [f"{template:,} of the chat template"] * bool(template)
     parts = [f"prompt {as_int(prompt.get('mean')) + shared:,} tokens ({'; '.join(prompt_parts)})"]
-    parts += [f"output {as_int(output.get('mean')):,} tokens ({output.get('shape')})"]
+    parts += [f"output {as_int(output.get('mean')):,} tokens ({_shape(output)})"]
     context = as_int(work.get("max_model_len"))
     parts += [f"{clipped} of 1,000 requests clipped to {context:,} tokens"] * bool(clipped)
     return f"{work.get('name')}: {', '.join(parts)}" if prompt and output else ""
+
+
+def _shape(lengths: dict[str, Any]) -> str:
+    """`lognormal, cv 1.5, from 16 to 4096`, with what was given."""
+    words = (("cv", "cv"), ("low", "from"), ("high", "to"))
+    given = [f"{word} {lengths[name]:g}" for name, word in words if lengths.get(name)]
+    return ", ".join([str(lengths.get("shape")), *given])
 
 
 def _pairs(values: Any) -> str:

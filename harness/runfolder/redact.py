@@ -11,7 +11,7 @@ HIDDEN: Final = "[redacted]"
 MIN_SECRET: Final = 6  # characters; replacing a shorter value would hide ordinary words
 
 # A key that ends in `token` is a secret; one that ends in `tokens` is a count.
-_SECRET_NAME = re.compile(
+SECRET_NAME = re.compile(
     r"authorization|api[-_]?key|secret|passw(or)?d|credential|cookie|(^|[-_])token$", re.IGNORECASE
 )
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
@@ -62,7 +62,7 @@ def _walk(value: Any, known: list[str]) -> Any:
 def _is_secret(name: str, value: Any) -> bool:
     # `j_per_output_token` ends in `token` but is a figure
     figure = isinstance(value, int | float) and re.search(r"_per_(\w+_)?token$", name)
-    return bool(_SECRET_NAME.search(name)) and not figure
+    return bool(SECRET_NAME.search(name)) and not figure
 
 
 def _sequence(values: list[Any] | tuple[Any, ...], known: list[str]) -> list[Any]:
@@ -74,7 +74,7 @@ def _sequence(values: list[Any] | tuple[Any, ...], known: list[str]) -> list[Any
 
 
 def _is_secret_flag(text: str) -> bool:
-    return text.startswith("-") and "=" not in text and bool(_SECRET_NAME.search(text))
+    return text.startswith("-") and "=" not in text and bool(SECRET_NAME.search(text))
 
 
 def _url(url: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping  # noqa: TC003 - from_json reads the types
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.load.lengths import Lengths
+from harness.load.request_fields import DEFAULT_FIELDS
 from harness.load.tokens import Calibration
-from harness.load.workloads import Workload
+from harness.load.workloads import Workload  # noqa: TC001 - the same
+from harness.measure.typed_json import from_json
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND
@@ -43,6 +45,8 @@ class DriveOptions:
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
+    body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
+    headers: tuple[tuple[str, str], ...] = ()  # as they were given: `$NAME` is filled in when sent
 
     @property
     def api_key(self) -> str:
@@ -59,6 +63,7 @@ class DriveOptions:
             self.insecure,
             self.connect_ns,
             self.first_token_ns,
+            self.headers,
         )
 
     def quota(self, worker: int) -> int:
@@ -74,8 +79,5 @@ class DriveOptions:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
-        """The inverse of `to_json`."""
-        work = dict(data["workload"])
-        work |= {part: Lengths(**work[part]) for part in ("prompt", "output")}
-        nested = {"workload": Workload(**work), "calibration": Calibration(**data["calibration"])}
-        return cls(**{**data, **nested})
+        """The inverse of `to_json`, after a travel as JSON."""
+        return from_json(cls, data)

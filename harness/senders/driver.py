@@ -116,8 +116,8 @@ class Driver:
         reader = self.start()
         number, self.issued = self.issued, self.issued + 1
         name = request_id(self.options.run_id, self.worker, number)
-        told = name if self.options.request_ids else ""
-        data = request_bytes(self.options, self._access, api, spec, told)
+        who = {"request_id": name, "user": f"{self.worker}-{user}"}
+        data = request_bytes(self.options, self._access, api, spec, **who)
         sent = reader.request(data, number, user, spec.output_tokens)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
@@ -151,8 +151,7 @@ class Driver:
         o, folder = self.options, Path(self.options.run_folder)
         shared = o.run_folder and (folder / names.RUN).is_file()
         file = str(folder / names.records(self.worker)) if shared else ""
-        secrets = (o.api_key,) if o.api_key else ()
-        return Output(file, secrets, self.worker, o.run_id, self._master)
+        return Output(file, self._access.secrets, self.worker, o.run_id, self._master)
 
     def missing(self) -> dict[int, int]:
         """Requests of this process without a record."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from harness.load.plan import RequestSpec
+from harness.load.request_fields import json_body
 from harness.load.tokens import Calibration, calibrate
+from harness.load.workloads import API_PATHS
 from harness.server.http_exchange import fetch
 from harness.server.probe import Capabilities, probe
 
@@ -29,7 +32,7 @@ def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> 
     """
     access = options.access()
     api = options.workload.api
-    known = capabilities or probe(access, api, options.model or None)
+    known = capabilities or probe(access, api, options.model or None, options.body)
     ready = replace(
         options,
         url=known.url,
@@ -55,22 +58,18 @@ def _calibrated(access: TargetAccess, known: Capabilities) -> Calibration:
 def _count(access: TargetAccess, known: Capabilities, text: str) -> int:
     """Tokens of a prompt of `text`, chat template included. Raises LookupError if unknown."""
     if known.tokenize:
-        answer = fetch(access, "/tokenize", {"model": known.model, **_prompt(known.api, text)})
+        form = {"messages": [{"role": "user", "content": text}]}  # all APIs but one have a template
+        prompt = {"prompt": text} if known.api == "completions" else form
+        answer = fetch(access, "/tokenize", {"model": known.model, **prompt})
         count = _field(answer.json(), "count")
         if answer.status == 200 and count is not None:  # noqa: PLR2004 - HTTP
             return count
-    path = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}[known.api]
-    body = {"model": known.model, "max_tokens": 1, **_prompt(known.api, text)}
-    usage = _field(fetch(access, path, body).json(), "usage", "prompt_tokens")
+    body = json_body(known.api, known.model, RequestSpec(text, 0, 1), {}) | {"stream": False}
+    told, path = fetch(access, API_PATHS[known.api], body).json(), API_PATHS[known.api]
+    usage = _field(told, "usage", "prompt_tokens") or _field(told, "usage", "input_tokens")
     if usage is None:
         raise LookupError(path)
     return usage
-
-
-def _prompt(api: str, text: str) -> dict[str, Any]:
-    if api == "chat":
-        return {"messages": [{"role": "user", "content": text}]}
-    return {"prompt": text}
 
 
 def _field(value: object, *keys: str) -> int | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import ConfigError
+from harness.load.request_fields import names_in
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -26,6 +28,15 @@ class TargetAccess:
     insecure: bool = False
     connect_ns: int = 10 * SECOND
     answer_ns: int = 120 * SECOND  # from sent to the end of the probe's answer
+    headers: tuple[tuple[str, str], ...] = ()  # the user's, as they were given
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no file may hold: the key, and what headers take from the environment."""
+        named = [
+            os.environ.get(name, "") for _, value in self.headers for name in names_in(value)[0]
+        ]
+        return tuple(filter(None, (self.api_key, *named)))
 
     def tls_context(self) -> ssl.SSLContext:
         """Return a context that verifies unless `insecure`. Raises ConfigError: unreadable CA."""

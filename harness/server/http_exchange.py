@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import ssl
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ServerUnreachable, one_line
+from harness.load.request_fields import PLACEHOLDERS, fill_headers
 from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ def _headers(access: TargetAccess, data: bytes | None, *, last: bool) -> dict[st
         **({"Connection": "close"} if last else {}),
         **({"Authorization": f"Bearer {access.api_key}"} if access.api_key else {}),
         **({"Content-Type": "application/json"} if data is not None else {}),
+        **fill_headers(access.headers, dict.fromkeys(PLACEHOLDERS, "probe"), os.environ),
     }
 
 

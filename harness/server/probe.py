@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable, one_line
+from harness.load.plan import RequestSpec
+from harness.load.request_fields import DEFAULT_FIELDS, json_body
+from harness.load.tokens import TOKEN_IDS
 from harness.load.workloads import API_PATHS
 from harness.server.address import count_addresses
 from harness.server.http_exchange import MAX_QUOTED_CHARS, TRY_PRINTED_PORT, HttpAnswer, fetch
@@ -23,17 +26,12 @@ if TYPE_CHECKING:
 
     from harness.server.access import TargetAccess
 
-TINY_REQUEST: Final[dict[str, dict[str, object]]] = {
-    "chat": {"messages": [{"role": "user", "content": "Hi"}]},
-    "completions": {"prompt": "Hi"},
-}
-LENGTH: Final[dict[str, object]] = {"ignore_eos": True, "min_tokens": 2}
-COUNTS: Final[dict[str, object]] = {
-    "stream_options": {"include_usage": True, "continuous_usage_stats": True}
-}
-# From everything that the harness can make use of down to the bare API: the first tier that the
-# server accepts counts. A refused request costs the server nothing, so it generates only once.
-TIERS: Final[tuple[Mapping[str, object], ...]] = (LENGTH | COUNTS, COUNTS, {})
+TINY_REQUEST: Final = RequestSpec("Hi", 1, 2)
+TINY_IDS: Final = TINY_REQUEST._replace(token_ids=(TOKEN_IDS[0], TOKEN_IDS[1]))
+# From everything that the harness can make use of down to the bare API, as (an exact length, counts
+# of tokens): the first tier that the server accepts counts. A refused request costs the server
+# nothing, so it generates only once.
+TIERS: Final = ((True, True), (False, True), (False, False))
 # Exists only with VLLM_SERVER_DEV_MODE=1 and in the embedded engine.
 SERVER_INFO: Final = "/server_info?config_format=json"
 REFUSED: Final = (400, 422)
@@ -44,7 +42,7 @@ class Capabilities:
     """What a target is and what it accepts."""
 
     url: str  # its root, without /v1
-    api: str  # `chat` or `completions`
+    api: str  # a key of API_PATHS
     model: str
     models: tuple[str, ...]
     max_model_len: int | None  # tokens, prompt and output together; None: unknown
@@ -59,11 +57,16 @@ class Capabilities:
     cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
 
 
-def probe(access: TargetAccess, api: str, model: str | None = None) -> Capabilities:
-    """Probe the target. Raises ServerUnreachable, or ConfigError for `model`."""
+def probe(
+    access: TargetAccess,
+    api: str,
+    model: str | None = None,
+    fields: Mapping[str, object] = DEFAULT_FIELDS,
+) -> Capabilities:
+    """Probe the target; `fields` are --body's. Raises ServerUnreachable, ConfigError."""
     listed = _models(access)
-    chosen = _choose(access, model, tuple(listed))
-    tier, streamed = _stream(access, api, chosen)
+    chosen = choose_model(access, model, tuple(listed))
+    exact, streamed = _stream(access, api, chosen, fields)
     limit = listed[chosen].get("max_model_len")
     version = _optional(access, "/version")
     metrics = _optional(access, "/metrics")
@@ -76,7 +79,7 @@ def probe(access: TargetAccess, api: str, model: str | None = None) -> Capabilit
         models=tuple(listed),
         max_model_len=limit if isinstance(limit, int) else None,
         version=str(body.get("version", "")) if isinstance(body, dict) else "",
-        fixed_length="ignore_eos" in TIERS[tier],
+        fixed_length=exact and api != "messages",  # which would ignore it
         continuous_usage=streamed.continuous_usage,
         final_usage=streamed.final_usage,
         tokenize=tokens is not None,
@@ -102,7 +105,8 @@ def _models(access: TargetAccess) -> dict[str, dict[str, object]]:
     return named
 
 
-def _choose(access: TargetAccess, model: str | None, listed: tuple[str, ...]) -> str:
+def choose_model(access: TargetAccess, model: str | None, listed: tuple[str, ...]) -> str:
+    """Return `model`, or the only one if it is None. Raises ConfigError."""
     if model is None and len(listed) == 1:
         return listed[0]
     names = ", ".join(_quoted(name) for name in listed)
@@ -119,14 +123,17 @@ def _choose(access: TargetAccess, model: str | None, listed: tuple[str, ...]) ->
     return model
 
 
-def _stream(access: TargetAccess, api: str, model: str) -> tuple[int, StreamUsage]:
-    """Return the first tier that the server accepts, and what its stream contained."""
-    for tier, extra in enumerate(TIERS):
-        body = {"model": model, "stream": True, "max_tokens": 2, **TINY_REQUEST[api], **extra}
-        answer = fetch(access, API_PATHS[api], body)
+def _stream(
+    access: TargetAccess, api: str, model: str, fields: Mapping[str, object]
+) -> tuple[bool, StreamUsage]:
+    """Return whether the server takes an exact length, and what its stream contained."""
+    spec = TINY_IDS if api == "generate" else TINY_REQUEST
+    for exact, counts in TIERS:
+        wanted = {"fixed_length": exact, "final_usage": counts, "continuous_usage": counts}
+        answer = fetch(access, API_PATHS[api], json_body(api, model, spec, fields, **wanted))
         if answer.status == 200:  # noqa: PLR2004 - HTTP
-            return tier, read_stream(access, answer)
-        if answer.status not in REFUSED or tier == len(TIERS) - 1:
+            return exact, read_stream(access, answer)
+        if answer.status not in REFUSED or (exact, counts) == TIERS[-1]:
             raise _refused(access, API_PATHS[api], answer)
     raise AssertionError("unreachable: the last tier returns or raises")
 
@@ -142,7 +149,7 @@ def _optional(access: TargetAccess, path: str, body: object = None) -> HttpAnswe
 
 def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnreachable:
     where, status = f"{access.address}{path}", answer.status
-    if status in (401, 403):
+    if status == 401 or (status == 403 and b"--enable-" not in answer.body):  # noqa: PLR2004 - HTTP
         key = (
             f"the key in {access.key_source} was refused"
             if access.key_source

@@ -117,7 +117,8 @@ class Experiment:
             wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
         )
         options = prepare(drive_options(wanted, url, known), known).options
-        folder = RunFolder.create(wanted.output.out_dir, [wanted.target.api_key])
+        secrets = wanted.target.api_key, *options.access().secrets
+        folder = RunFolder.create(wanted.output.out_dir, secrets)
         options = replace(options, run_folder=str(folder.path.absolute()))
         # a search looks at all tokens of its step, the view of a given level at the last ones
         ledger = Ledger(None if wanted.kind == "knee" else TOKENS_NS)
@@ -346,6 +347,8 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         idle_ns=limits.idle_ns,
         total_ns=limits.total_ns,
         processes=load.processes,
+        body=load.body,
+        headers=target.headers,
         batch=load.batch,
         request_ids=wanted.output.otlp_port is not None,
     )

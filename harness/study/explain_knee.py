@@ -122,4 +122,6 @@ def shared_prompt_tokens(drive: Mapping[str, Any]) -> int:
     `drive`: the options in run.json; 0 where they are missing.
     """
     calibration, workload = drive.get("calibration") or {}, drive.get("workload") or {}
-    return int(calibration.get("overhead") or 0) + int(workload.get("system_tokens") or 0)
+    rows = [workload, *(row for row, _ in workload.get("rows") or ())]  # of a mix: at most
+    shared = max(int(row.get("system_tokens") or 0) for row in rows)
+    return int(calibration.get("overhead") or 0) + shared

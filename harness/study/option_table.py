@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.errors import ConfigError
-from harness.load.workloads import API_PATHS, WORKLOADS, workload
+from harness.load.workloads import API_PATHS, WORKLOADS, parse_weights, workload
 from harness.measure.compat import TOOLS, parse_tools
 from harness.server.address import parse_exporter_url
 from harness.server.max_num_seqs import parse_server_flag
+from harness.study.request_options import deviation, parse_body_field, parse_header
 from harness.study.study_options import budget_ns
 from harness.units import duration_ns, percent
 
@@ -226,24 +227,30 @@ TIMEOUTS: Final = (  # fields of study.options.Timeouts; their defaults are ther
            "TIME"),
     Option("--first-token-timeout", "from sending to the first token; default: 120s",
            duration("--first-token-timeout", "120s"), "TIME"),
-    Option("--idle-timeout", "between two reads of a stream; default: 60s",
-           duration("--idle-timeout", "60s"), "TIME"),
+    Option("--idle-timeout", "between two reads of a stream, comments that keep it open aside; "
+           "default: 60s", duration("--idle-timeout", "60s"), "TIME"),
     Option("--request-timeout", "from sending to the end; default: 600s",
            duration("--request-timeout", "600s"), "TIME"),
 )  # fmt: skip
 TARGET: Final = (
     Option("--embedded", "no URL: start the embedded server, which simulates vLLM on a GPU, and "
            "measure it", None),
-    Option("--model", "default: the only one that it serves", str, "NAME",
-           field=Field("Model", "as the server names it; empty: the only one that it serves",
-                       read=str.strip)),
+    Option("--model", "default: the only one that it serves; several, LoRA adapters too: with "
+           "weights, or repeated", partial(parse_weights, "--model"), "NAME[=WEIGHT],...",
+           action="extend", field=Field(
+               "Model", "as the server names it; empty: the only one that it serves",
+               read=str.strip)),
+    Option("--header", "of every request; {session}, {user}, {request} and $VARIABLE, of the "
+           "environment, are filled in; may be repeated", parse_header, "NAME:VALUE",
+           action="append"),
     *CERTIFICATE,
     *TIMEOUTS,
     *SERVER,
 )  # fmt: skip
 LENGTH_HELP: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (
-    Option("--workload", "", workload, "NAME", "chat",
+    Option("--workload", "one, or several with weights: chat=9,summarize=1", workload,
+           "NAME[=WEIGHT],...", "chat",
            field=Field("Workload", "what is sent", choices=tuple(WORKLOADS))),
     number_option("--prompt-tokens", LENGTH_HELP, example=128,
            field=Field("Prompt tokens", "mean; 0: the workload's own", "0",
@@ -252,8 +259,23 @@ LENGTHS: Final = (
            field=Field("Output tokens", "mean; 0: the workload's own", "0",
                        read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER))),
 )  # fmt: skip
+SPREAD: Final = tuple(
+    option
+    for kind in ("prompt", "output")
+    for option in (
+        Option(f"--{kind}-cv", "standard deviation of the lengths over their mean, log-normal; 0: "
+               "all alike; default: the workload's own", deviation(f"--{kind}-cv"), "CV"),
+        number_option(f"--{kind}-min", "no length is below; default: an eighth of the mean",
+                      example=16),
+        number_option(f"--{kind}-max", "no length is above; default: four times the mean",
+                      example=4096),
+    )
+)  # fmt: skip
 LOAD: Final = (
     *LENGTHS,
+    *SPREAD,
+    Option("--body", "a field of every request's body, such as top_p=0.9; may be repeated; "
+           "temperature is 0 unless it is given", parse_body_field, "NAME=JSON", action="append"),
     Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
     number_option("--seed", "", 1, min_value=0),
     number_option("--processes", "worker processes that send the load", 1),

@@ -13,7 +13,7 @@ from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
 from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port
 from harness.server.max_num_seqs import merge_flags
-from harness.server.probe import Capabilities, probe
+from harness.server.probe import Capabilities, choose_model, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,8 +137,11 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         insecure=target.insecure,
         connect_ns=target.timeouts.connect_ns,
         answer_ns=target.timeouts.answer_ns,
+        headers=target.headers,
     )
-    found = probe(access, load.workload.api, target.model)
+    found = probe(access, load.workload.api, target.model, load.body)
+    for name, _ in load.workload.models:
+        choose_model(access, name, found.models)
     merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
     check_lengths(load.workload, found.max_model_len)
     return found

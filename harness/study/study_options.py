@@ -7,9 +7,10 @@ Durations are integer nanoseconds, shares lie in [0, 1].
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
+from harness.load.request_fields import DEFAULT_FIELDS
 from harness.units import NS_PER, SECOND, duration_ns
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class TargetOptions:
     ca_file: Path | None = None
     insecure: bool = False  # do not verify the server's certificate
     timeouts: Timeouts = field(default_factory=Timeouts)
+    headers: tuple[tuple[str, str], ...] = ()  # the user's, as they were given
     engine: EngineConfig | None = None  # set exactly when `url` is None
     server_flags: Mapping[str, int | float | str] = field(
         default_factory=dict
@@ -77,6 +79,7 @@ class LoadOptions:
     workload: Workload
     seed: int = 1
     processes: int = 1
+    body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
 
 

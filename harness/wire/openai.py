@@ -1,8 +1,9 @@
-"""Reads one event of a completion stream.
+"""Reads one event of a completion stream, of any of API_PATHS.
 
-An event carries a token when its content, text, reasoning or tool-call delta is not empty; the
-role-only event that opens a chat, the finish event and the usage event carry none. How many tokens
-it carries comes from the running usage (`continuous_usage_stats`) or the token ids, else one.
+An event carries a token when its content, text, reasoning or tool-call delta is not empty, or its
+list of token ids where there is no text; the role-only event that opens a chat, the finish event
+and the usage event carry none. How many tokens it carries comes from the running usage
+(`continuous_usage_stats`) or the token ids, else one: /v1/responses and /v1/messages have neither.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import orjson
 from harness.wire.sse_framing import DONE
 
 MAX_TOKENS: Final = 1 << 53  # a larger count is invalid
+LAST_EVENTS: Final = ("message_stop", "response.completed", "response.incomplete")
+# the last two are Anthropic's, who counts as input what was neither read from a cache nor put there
+INPUTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+FINISHES: Final = {"max_tokens": "length", "max_output_tokens": "length", "end_turn": "stop"}
 
 
 class Chunk(NamedTuple):
@@ -58,6 +63,8 @@ def _read(body: Any) -> Chunk:
         return Chunk(error=error_message(body["error"]))
     if body.get("object") == "error":  # vLLM before 0.10: the object itself is the error
         return Chunk(error=error_message(body))
+    if "choices" not in body and "type" in body:
+        return _read_typed(body["type"], body)
     choices = body.get("choices")
     usage = body.get("usage")
     completion = prompt = cached = ids = -1
@@ -71,18 +78,42 @@ def _read(body: Any) -> Chunk:
     if choices:
         choice = choices[0]
         delta = choice.get("delta")
+        token_ids = choice.get("token_ids")  # null unless requested
         if delta is None:
-            carries = answer = bool(choice.get("text"))
+            carries = answer = bool(choice.get("text", token_ids))
         else:
             carries = answer = bool(delta.get("content") or delta.get("tool_calls"))
             if not answer:
                 carries = bool(delta.get("reasoning") or delta.get("reasoning_content"))
         finish = choice.get("finish_reason") or ""
         silent = not carries
-        token_ids = choice.get("token_ids")  # null unless requested
         if token_ids is not None:
             ids = len(token_ids)
     return Chunk(carries, answer, ids, completion, prompt, cached, str(finish), "", False, silent)
+
+
+def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
+    """An event of /v1/messages or /v1/responses, which say in `type` what they are."""
+    delta, whole = body.get("delta") or {}, body.get("response") or body
+    if kind in ("error", "response.failed"):
+        return Chunk(error=error_message(whole.get("error") or whole))
+    if isinstance(delta, str):  # of /v1/responses
+        return Chunk(bool(delta), "reasoning" not in kind)
+    answer = bool(delta.get("text") or delta.get("partial_json"))
+    if answer or delta.get("thinking"):
+        return Chunk(carries_token=True, is_answer=answer)
+    usage, done = (body.get("message") or whole).get("usage") or {}, kind in LAST_EVENTS
+    details, known = usage.get("input_tokens_details") or {}, INPUTS[0] in usage
+    prompt = sum(usage.get(name) or 0 for name in INPUTS) if known else -1
+    stopped = delta.get("stop_reason") or (whole.get("incomplete_details") or {}).get("reason")
+    finish = stopped or "stop" * (done and bool(usage))
+    return Chunk(
+        completion_tokens=_count(usage.get("output_tokens")) if finish else -1,
+        prompt_tokens=_count(prompt),
+        cached_tokens=_count(usage.get(INPUTS[1], details.get("cached_tokens"))),
+        finish_reason=FINISHES.get(finish, finish),
+        done=done,
+    )
 
 
 def _count(value: object) -> int:

@@ -1,0 +1,74 @@
+"""What a request says: the fields of its JSON body, for each API, and the user's own headers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.load.plan import RequestSpec
+
+DEFAULT_FIELDS: Final[Mapping[str, Any]] = {"temperature": 0}  # the same answer every time
+# They decide what is measured, so --body must not set them.
+OWN_FIELDS: Final = (
+    "model", "messages", "prompt", "input", "token_ids", "sampling_params", "stream", "n",
+    "stream_options", "ignore_eos", "min_tokens", "max_tokens", "max_completion_tokens",
+    "max_output_tokens",
+)  # fmt: skip
+PLACEHOLDERS: Final = ("session", "user", "request")
+_NAMED: Final = re.compile(r"\$(\w+)|\{(\w+)\}")
+
+
+def json_body(
+    api: str, model: str, spec: RequestSpec, fields: Mapping[str, Any] = DEFAULT_FIELDS, *,
+    fixed_length: bool = False, final_usage: bool = False, continuous_usage: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """The body of a streamed request; `fields` are the user's. What `api` lacks is left out.
+
+    `ignore_eos` and `min_tokens` are vLLM's: without them a model ends where it likes.
+    """
+    responses, chat = api == "responses", api in ("chat", "responses", "messages")
+    length = {"max_output_tokens" if responses else "max_tokens": spec.output_tokens}
+    if fixed_length and api != "messages":
+        length |= {"ignore_eos": True, **({} if responses else {"min_tokens": spec.output_tokens})}
+    body: dict[str, Any] = {"model": spec.model or model, "stream": True}
+    if (final_usage or continuous_usage) and api not in ("responses", "messages"):
+        more = {"continuous_usage_stats": True} if continuous_usage else {}
+        body["stream_options"] = {"include_usage": True, **more}
+    body |= _messages(spec, "input" if responses else "messages") if chat else _prompt(spec, api)
+    if api == "generate":
+        return body | {"sampling_params": {**fields, **length}}
+    return {**fields, **length, **body}
+
+
+def _messages(spec: RequestSpec, name: str) -> dict[str, Any]:
+    tools = {"tools": spec.tools} if spec.tools else {}
+    if spec.messages:
+        return {name: spec.messages, **tools}
+    system = [{"role": "system", "content": spec.system}] if spec.system else []
+    return {name: [*system, {"role": "user", "content": spec.text}], **tools}
+
+
+def _prompt(spec: RequestSpec, api: str) -> dict[str, Any]:
+    if spec.token_ids:
+        return {"token_ids" if api == "generate" else "prompt": list(spec.token_ids)}
+    return {"prompt": f"{spec.system}\n\n{spec.text}" if spec.system else spec.text}
+
+
+def names_in(value: str) -> tuple[list[str], list[str]]:
+    """The (environment variables, placeholders) that a header's value names."""
+    found = _NAMED.findall(value)
+    return [name for name, _ in found if name], [name for _, name in found if name]
+
+
+def fill_headers(
+    headers: Sequence[tuple[str, str]], names: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Headers as they are sent: `{user}` becomes one of `names`, `$NAME` a variable's value."""
+
+    def value(found: re.Match[str]) -> str:
+        return environment.get(found[1], "") if found[1] else names[found[2]]
+
+    return {name: _NAMED.sub(value, text) for name, text in headers}
