@@ -16,6 +16,7 @@ from harness.errors import ConfigError
 from harness.load.workloads import WORKLOADS
 from harness.server.address import Address
 from harness.study import option_table as table
+from harness.study.scenario import scenario_of
 from harness.study.study_options import (
     LoadOptions,
     OutputOptions,
@@ -33,10 +34,13 @@ if TYPE_CHECKING:
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
+# say where results go: no part of a scenario
+OUTPUTS: Final = [option.flag.strip("-") for option in table.OUTPUT]
 
 
 def target(parser: argparse.ArgumentParser) -> None:
-    """Which server."""
+    """Which server, and the file that may say it and all the rest."""
+    table.SCENARIO.declare(parser)
     parser.add_argument("url", nargs="?", metavar="URL", help="the server: http://HOST:PORT")
     table.declare(parser.add_argument_group("target", table.KEY_FROM), table.TARGET)
 
@@ -172,6 +176,7 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
         compat=tuple(dict.fromkeys(args.compat)),
         metrics_port=args.metrics_port,
         metrics_host=args.metrics_host or "127.0.0.1",
+        scenario=scenario_of(args.words, args.options, OUTPUTS),
     )
 
 

@@ -7,7 +7,7 @@ Durations are integer nanoseconds, shares lie in [0, 1].
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
 from harness.units import NS_PER, SECOND, duration_ns
@@ -93,6 +93,7 @@ class OutputOptions:
     compat: tuple[str, ...] = ()  # other tools to compare figures with
     metrics_port: int | None = None  # of live metrics for Prometheus; 0: any, None: off
     metrics_host: str = "127.0.0.1"
+    scenario: Mapping[str, Any] = field(default_factory=dict)  # option -> text, to repeat the run
 
 
 @dataclass(frozen=True, slots=True)
