@@ -98,6 +98,11 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
             f"--server-flag {name} describes the server at a URL, and no URL was "
             f"given: expected one; the embedded server has flags of its own, try --{name}."
         )
+    elif args.metrics_url:
+        raise ConfigError(
+            f"--metrics-url is {args.metrics_url[0]} and no URL was given: expected the URL that "
+            "requests go to; try that of the gateway."
+        )
     key, source = api_key()
     return TargetOptions(
         url=args.url,
@@ -109,6 +114,7 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         timeouts=_timeouts(args),
         engine=engine_flags.engine_config(args) if args.url is None else None,
         server_flags=dict(args.server_flag),
+        metrics_urls=tuple(dict.fromkeys(args.metrics_url)),
         gpu_metrics=args.gpu_metrics,
     )
 

@@ -42,6 +42,7 @@ class DriveOptions:
     processes: int = 1
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
+    metrics: tuple[str, ...] = ()  # where replicas have /metrics, as TargetAccess.replicas has it
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
 
     @property
@@ -78,4 +79,4 @@ class DriveOptions:
         work = dict(data["workload"])
         work |= {part: Lengths(**work[part]) for part in ("prompt", "output")}
         nested = {"workload": Workload(**work), "calibration": Calibration(**data["calibration"])}
-        return cls(**{**data, **nested})
+        return cls(**{**data, **nested, "metrics": tuple(data.get("metrics") or ())})

@@ -341,6 +341,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         model=known.model,
         workload=load.workload,
         seed=load.seed,
+        metrics=known.replicas,
         run_id=f"{CLOCK.now_ns():x}",
         key_source=target.key_source,
         ca_file=str(target.ca_file or ""),

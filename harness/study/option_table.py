@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,7 +17,7 @@ from harness.errors import ConfigError
 from harness.load.workloads import API_PATHS, WORKLOADS, workload
 from harness.measure.compat import TOOLS, parse_tools
 from harness.measure.slo_presets import PREFIX, SLO_PRESETS, slo_texts
-from harness.server.address import parse_exporter_url
+from harness.server.address import Address, parse_exporter_url
 from harness.server.max_num_seqs import parse_server_flag
 from harness.study.study_options import budget_ns
 from harness.units import duration_ns, percent
@@ -171,6 +172,11 @@ def _gpu_source(where: str) -> str:
     return where if where in ("local", "none") else str(parse_exporter_url(where))
 
 
+def _metrics_url(where: str) -> str:
+    address = Address.parse(where, "--metrics-url")
+    return str(replace(address, path=address.path.removesuffix("/metrics")))
+
+
 def _slo(text: str) -> tuple[Slo, ...]:
     from harness.measure.slo import Slo  # noqa: PLC0415 - imports numpy; --help does without
 
@@ -241,6 +247,9 @@ TARGET: Final = (
     *CERTIFICATE,
     *TIMEOUTS,
     *SERVER,
+    Option("--metrics-url", "a replica behind the URL; repeat it for each, and their /metrics are "
+           "added up; default: the URL, or each address of its name", _metrics_url, "URL",
+           action="append"),
 )  # fmt: skip
 LENGTH_HELP: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (

@@ -49,6 +49,13 @@ def checked_target(
         if known.addresses > 1:
             host = Address.parse(url).host
             tell(f"{host} has {known.addresses} addresses; connections are spread over all of them")
+        if known.no_metrics:
+            tell(
+                f"{known.no_metrics.rstrip('.')}: without the server's figures (running, waiting, "
+                "KV cache, queue time) nothing names the bottleneck or finds other clients; "
+                "latencies are measured all the same; behind a gateway, try --metrics-url URL for "
+                "each replica"
+            )
         if clips := clipping_note(load, known.max_model_len):
             tell(clips)
         yield url, known
@@ -138,7 +145,7 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         connect_ns=target.timeouts.connect_ns,
         answer_ns=target.timeouts.answer_ns,
     )
-    found = probe(access, load.workload.api, target.model)
+    found = probe(access, load.workload.api, target.model, target.metrics_urls)
     merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
     check_lengths(load.workload, found.max_model_len)
     return found

@@ -10,9 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError, closest
 from harness.measure.slo_presets import slo_texts
@@ -27,36 +26,33 @@ FLAG: Final = "--scenario"
 REPEATED: Final = argparse._AppendAction  # noqa: SLF001 - of `append` and of `extend`
 
 
-class Given(NamedTuple):
-    """An option on a command line. `key` "": no option is called so."""
-
-    key: str  # max-users
-    text: str
-    words: tuple[str, ...]
-
-
 def options_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """A command's options by the names that a scenario has for them."""
     found = [a for a in parser._actions if a.dest != "help"]  # noqa: SLF001 - their only place
     return {a.option_strings[0].lstrip("-") if a.option_strings else a.dest: a for a in found}
 
 
-def given_options(words: Iterable[str], options: Mapping[str, argparse.Action]) -> Iterator[Given]:
-    """The options on a command line, the URL too; nothing is checked."""
+def given_options(
+    words: Iterable[str], options: Mapping[str, argparse.Action]
+) -> Iterator[tuple[str, str, list[str]]]:
+    """(name, text, words) of each option on a command line, and of the URL; nothing is checked.
+
+    The name of what is no option is "".
+    """
     keys = {name: key for key, action in options.items() for name in action.option_strings}
     rest = iter(words)
     for word in rest:
         name, equals, text = word.partition("=")
         key = keys.get(name, "")
         if not key:
-            yield Given("" if word.startswith("-") else "url", word, (word,))
+            yield "" if word.startswith("-") else "url", word, [word]
         elif options[key].nargs == 0:
-            yield Given(key, "true" if name == f"--{key}" else "false", (word,))
+            yield key, "true" if name == f"--{key}" else "false", [word]
         elif equals:
-            yield Given(key, text, (word,))
+            yield key, text, [word]
         else:
             after = next(rest, None)  # None: argparse says that it lacks its value
-            yield Given(key, after or "", (word,) if after is None else (word, after))
+            yield key, after or "", [word] if after is None else [word, after]
 
 
 def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) -> list[str]:
@@ -67,12 +63,12 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
     every = {name: options_of(parser) for name, parser in commands.items()}
     options = every.get(words[0], {}) if words else {}
     given = list(given_options(words[1:], options))
-    paths = [Path(one.text) for one in given if one.key == "scenario"]
+    paths = [Path(text) for key, text, _ in given if key == "scenario"]
     if "scenario" not in options or not paths:
         return words
     path = paths[-1] / names.SCENARIO if paths[-1].is_dir() else paths[-1]
     ours = {key for of in every.values() if "scenario" in of for key in of} - {"scenario"}
-    taken = {one.key for one in given}
+    taken = {key for key, *_ in given}
     for group in commands[words[0]]._mutually_exclusive_groups:  # noqa: SLF001 - as above
         either = {k for k, a in options.items() if a in group._group_actions}  # noqa: SLF001
         taken |= either if either & taken else set()
@@ -95,7 +91,7 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
             )
     if elsewhere:
         sys.stderr.write(f"{path}: `{words[0]}` leaves out {', '.join(elsewhere)}\n")
-    mine = [word for one in given if one.key != "scenario" for word in one.words]
+    mine = [word for key, _, own in given if key != "scenario" for word in own]
     return [words[0], *ahead, *mine]
 
 
@@ -120,20 +116,15 @@ def _words(what: str, value: Any, action: argparse.Action) -> list[str]:
         return [flag] if value else list(action.option_strings[1:])
     if isinstance(value, dict):
         between = ": " if ":" in str(action.metavar) else "="  # a header, or NAME=VALUE
-        show = json.dumps if str(action.metavar).endswith("JSON") else partial(_text, what)
+        show = json.dumps if str(action.metavar).endswith("JSON") else _text
         texts = [f"{name}{between}{show(one)}" for name, one in value.items()]
     else:
-        texts = [_text(what, one) for one in (value if isinstance(value, list) else [value])]
+        texts = [_text(one) for one in (value if isinstance(value, list) else [value])]
     texts = texts if isinstance(action, REPEATED) else [",".join(texts)]
     return [f"{flag}={text}" if flag else text for text in texts]
 
 
-def _text(what: str, value: Any) -> str:
-    if not isinstance(value, str | int | float):
-        raise ConfigError(
-            f"{what} holds {value!r}: expected text, a number, true or false, or a list or table "
-            "of these; try the text that the option takes on the command line."
-        )
+def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -67,6 +67,7 @@ class TargetOptions:
     server_flags: Mapping[str, int | float | str] = field(
         default_factory=dict
     )  # as the server was started
+    metrics_urls: tuple[str, ...] = ()  # of the replicas behind `url`; (): as it resolves
     gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
 
 
