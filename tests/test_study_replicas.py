@@ -28,8 +28,8 @@ from harness.measure.diagnosis.server_window import (
 )
 from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample
+from harness.report.answer import build_answer
 from harness.report.report_data import ReportData
-from harness.report.small_print import limitations
 from harness.report.tables import replica_rows
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result, read_run
@@ -288,7 +288,7 @@ def test_addresses_of_one_server_are_not_added_up(
 
 
 def test_the_report_has_each_replica(tmp_path: Path) -> None:
-    """A row for each at each level, the skew and the failed scrapes among the limitations."""
+    """A row for each at each level; the answer says how uneven they are, and what is missing."""
     make(tmp_path / "run", seconds=2, levels=(8,))
     run, result = read_run(tmp_path / "run"), read_result(tmp_path / "run")
     assert result is not None
@@ -300,9 +300,12 @@ def test_the_report_has_each_replica(tmp_path: Path) -> None:
         ("r0", "80.0%", "8.00"),
         ("r1", "20.0%", "2.00"),
     ]
-    said = " ".join(limitations(facts))
-    assert "3 scrapes failed and are left out, as no sum may lack a replica: " in said
-    assert "r0 has 80% of the requests in flight and r1 20%" in said
+    *_, uneven, gaps = build_answer(facts).sentences
+    assert uneven.startswith("At 8 concurrent requests, r0 has 80% of the requests in flight and")
+    assert gaps == (
+        "The server's figures have gaps, because no sum may lack a replica: 3 times "
+        f"{B}/metrics answers 503."
+    )
 
 
 # Whole runs.
@@ -386,7 +389,7 @@ def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> N
     balancer = Balancer([Address.parse(url).port for url in engines], (0, 0, 0, 0, 1))
     out = tmp_path / "run"
     flags = [word for url in engines for word in ("--metrics-url", f"{url}/metrics")]
-    _, level = run(balancer.url, out, *flags)
+    printed, level = run(balancer.url, out, *flags)
     balancer.listener.close()
     missing, tokens, requests = counted(out)
     assert (missing, tokens, list(requests)) == (0, 0, engines)
@@ -397,6 +400,7 @@ def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> N
     )
     assert level.skew.startswith(f"{engines[0]} has ")
     assert read_run(out).info["server"]["engines"] == 2
+    assert f"At 10 concurrent requests, {level.skew}." in printed
     assert f"| {engines[1]} |" in (out / names.REPORT_MD).read_text()
     assert "Replicas by level" in (out / names.REPORT_HTML).read_text()
     assert "replicas" not in (out / names.LEVELS_CSV).read_text()

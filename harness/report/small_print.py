@@ -76,14 +76,6 @@ def _missing_sources(facts: ReportData) -> list[str]:
         out.append(f"the server exposed no metrics{found}, so all server-side figures are missing")
     elif facts.result.lacking:
         out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
-    failed = as_mapping(facts.result.client.get("scrapes_failed")).items()
-    out += [
-        f"{count_of(as_int(n), 'scrape')} failed and {'is' if n == 1 else 'are'} left out, as no "
-        f"sum may lack a replica: {why}"
-        for why, n in failed
-    ]
-    uneven = [level for level in facts.levels if level.skew]
-    out += [f"at {count_of(level.users, 'user')}, {level.skew}" for level in uneven[-1:]]
     if not facts.run.gpu:
         why = str(as_mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
         out.append(f"{why}: clocks, power and utilization are unknown")
