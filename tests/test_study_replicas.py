@@ -262,6 +262,16 @@ def test_a_replica_without_metrics_is_refused() -> None:
             assert str(refused.value).startswith(says)
 
 
+def test_an_address_without_a_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a name: the run goes on without the server's figures, as their sum would be too small."""
+    with servers(vllm_like(metrics=page(1))) as one:
+        found = ("127.0.0.1", "127.0.0.3")  # nobody listens at the second
+        monkeypatch.setattr("harness.server.probe.addresses_of", lambda _: found)
+        got = probe(access(f"http://localhost:{one[0].port}"), "chat")
+    assert (got.metrics, got.replicas, got.cache) == (False, found, {})
+    assert got.no_metrics.startswith(f"http://127.0.0.3:{one[0].port}: nothing listens at ")
+
+
 @pytest.mark.parametrize(
     ("started_s", "replicas"),
     [((1.5, 2.5), ("127.0.0.1", "127.0.0.2")), ((1.5, 1.5), ("127.0.0.1",))],
@@ -349,7 +359,7 @@ class Balancer:
 
 
 RUN = ("--users", "10", "--duration", "6s", "--prompt-tokens", "16", "--output-tokens", "60",
-       "--workload", "fixed", "--slo", "ttft_p95=5s", "--gpu-metrics", "none",
+       "--workload", "fixed", "--gpu-metrics", "none",
        "--quiet")  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def _read_pages(
         try:
             answer = fetch(replica, "/metrics")
         except ServerUnreachable as error:
-            missing = str(error)
+            missing = f"{name}: {error}" if replica.via else str(error)
             continue
         sample = read_metrics(replica, answer, 0) if answer.status == HTTPStatus.OK else None
         missing = missing if sample else without_metrics(name, answer.status)
