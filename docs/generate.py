@@ -730,9 +730,11 @@ UNITS = {
 }  # fmt: skip
 FILES = {
     names.RUN: "written before any load: configuration, seeds, versions, server, hardware, clocks",
+    names.SCENARIO: "the options that repeat the run ([scenarios.md](scenarios.md))",
     names.records("N"): "every request of worker N with every token, appended as requests end",
     names.LEVELS: "the held levels: window, users, purpose, decision",
-    names.SERVER: "a scrape of the server's metrics each second, histograms included",
+    names.SERVER: "a scrape of the server's metrics each second, histograms included; of several "
+    "replicas the sum, with the numbers of each in `replicas` ([replicas.md](replicas.md))",
     names.CLIENT: "the load processes' own figures: CPU, loop lag, reads",
     names.GPU: "readings of the GPUs, if there are any",
     names.TRACES: "the server's traces, with `--otlp-port`",
@@ -774,7 +776,7 @@ ONE_LINERS = {
 RUN_FOLDER_HOW = """\
 `make docs` generates this page from the code that writes and reads the folder. Whatever stopped a
 run, its folder can be read: `vllm-harness report DIR` recomputes the results and reports from the
-first eight files, and `harness.open_run(DIR)` returns pandas frames. Start from
+first nine files, and `harness.open_run(DIR)` returns pandas frames. Start from
 [examples/analyze.py](examples/analyze.py).
 """
 RULES_OF_FRAMES = """\

@@ -24,7 +24,7 @@ from little_servers import (
 
 from harness.errors import ConfigError, HarnessError, ServerUnreachable
 from harness.server.access import TargetAccess
-from harness.server.address import Address, count_addresses
+from harness.server.address import Address, addresses_of
 from harness.server.probe import Capabilities, probe
 from harness.units import MS, SECOND
 
@@ -288,17 +288,19 @@ def test_silent_server() -> None:
 @pytest.mark.parametrize(
     ("found", "want"),
     [
-        (["127.0.0.1"], 1),
-        (["127.0.0.1", "127.0.0.2", "127.0.0.3"], 3),
-        (["::1", "127.0.0.1", "127.0.0.2"], 1),  # connections go to the first family
-        (["::1", "127.0.0.1", "::2"], 2),
+        (["127.0.0.1"], ("127.0.0.1",)),
+        (["127.0.0.1", "127.0.0.2", "127.0.0.3"], ("127.0.0.1", "127.0.0.2", "127.0.0.3")),
+        (["::1", "127.0.0.1", "127.0.0.2"], ("::1",)),  # connections go to the first family
+        (["::1", "127.0.0.1", "::2"], ("::1", "::2")),
     ],
 )
-def test_addresses(found: list[str], want: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as connections are spread over."""
+def test_addresses(
+    found: list[str], want: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that connections are spread over."""
     infos = [(10 if ":" in one else 2, 1, 6, "", (one, 8000)) for one in found]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: infos)
-    assert count_addresses(Address.parse("http://replicas:8000")) == want
+    assert addresses_of(Address.parse("http://replicas:8000")) == want
 
 
 def test_unknown_host() -> None:

@@ -180,7 +180,7 @@ def test_a_restart_is_noticed(samples: list[ServerSample], want: str) -> None:
     got = reset_sentence(WINDOW, samples)
     assert (want in got, bool(got)) == (True, bool(want))
     if got:
-        assert got.endswith("look at its log, or give the URL of one server")
+        assert got.endswith("give each server's URL with --metrics-url")
 
 
 def test_nothing_is_made_of_a_restart() -> None:

@@ -135,20 +135,20 @@ def test_a_scraper_without_keep_alive() -> None:
     reply = http(b"vllm:num_requests_running 2\n", kind="text/plain")
     with little_server(lambda *_: reply) as server:
         address = Address.parse(f"http://127.0.0.1:{server.port}")
-        scraper = Scraper(TargetAccess(address), samples.append)
+        scraper = Scraper({"": TargetAccess(address)}, samples.append)
         for _ in range(3):
             scraper.once()
         scraper.stop()
-    assert (len(samples), scraper.failed, server.paths) == (3, 0, ["/metrics"] * 3)
+    assert (len(samples), scraper.failed, server.paths) == (3, {}, ["/metrics"] * 3)
 
 
 def test_a_scraper_of_the_engine() -> None:
     """The engine sees one connection, whose figures follow."""
     with start_engine(EngineConfig()) as engine:
-        scraper = Scraper(TargetAccess(Address.parse(engine.url)))
+        scraper = Scraper({"": TargetAccess(Address.parse(engine.url))})
         for _ in range(3):
             scraper.once()
         sample = scraper.latest()
         scraper.stop()
     assert sample is not None
-    assert (sample.running, sample.waiting, scraper.failed) == (0, 0, 0)
+    assert (sample.running, sample.waiting, scraper.failed) == (0, 0, {})

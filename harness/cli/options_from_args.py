@@ -17,6 +17,7 @@ from harness.load.request_fields import DEFAULT_FIELDS
 from harness.load.workloads import WORKLOADS
 from harness.server.address import Address
 from harness.study import option_table as table
+from harness.study.scenario import scenario_of
 from harness.study.study_options import (
     LoadOptions,
     OutputOptions,
@@ -34,10 +35,13 @@ if TYPE_CHECKING:
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
+# say where results go: no part of a scenario
+OUTPUTS: Final = [option.flag.strip("-") for option in table.OUTPUT]
 
 
 def target(parser: argparse.ArgumentParser) -> None:
-    """Which server."""
+    """Which server, and the file that may say it and all the rest."""
+    table.SCENARIO.declare(parser)
     parser.add_argument("url", nargs="?", metavar="URL", help="the server: http://HOST:PORT")
     table.declare(parser.add_argument_group("target", table.KEY_FROM), table.TARGET)
 
@@ -95,6 +99,11 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
             f"--server-flag {name} describes the server at a URL, and no URL was "
             f"given: expected one; the embedded server has flags of its own, try --{name}."
         )
+    elif args.metrics_url:
+        raise ConfigError(
+            f"--metrics-url is {args.metrics_url[0]} and no URL was given: expected the URL that "
+            "requests go to; try that of the gateway."
+        )
     own_key = "authorization" in (name.lower() for name, _ in args.header)
     key, source = ("", "") if own_key else api_key()
     return TargetOptions(
@@ -108,6 +117,7 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         timeouts=_timeouts(args),
         engine=engine_flags.engine_config(args) if args.url is None else None,
         server_flags=dict(args.server_flag),
+        metrics_urls=tuple(dict.fromkeys(args.metrics_url)),
         gpu_metrics=args.gpu_metrics,
     )
 
@@ -180,6 +190,7 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
         compat=tuple(dict.fromkeys(args.compat)),
         metrics_port=args.metrics_port,
         metrics_host=args.metrics_host or "127.0.0.1",
+        scenario=scenario_of(args.words, args.options, OUTPUTS),
     )
 
 

@@ -9,6 +9,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from harness.errors import ConfigError, closest
+from harness.study.scenario import expanded, options_of
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction["Parser"]  # noqa: SLF001 - its only name
@@ -31,12 +32,15 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Reject unknown options early, so that the message names the subcommand's help."""
         given = list(sys.argv[1:] if args is None else args)
+        top = self._subparsers
+        if top is not None:
+            commands: Any = top._group_actions[0].choices  # noqa: SLF001 - their only place
+            given = expanded(given, commands)
         if VERBATIM in given:  # its value may begin with dashes
             at = given.index(VERBATIM)
             given[at : at + 2] = ["=".join(given[at : at + 2])]
         end = given.index("--") if self.takes_command and "--" in given else len(given)
         words = given[:end]
-        top = self._subparsers is not None
         for word in takewhile(lambda word: word.startswith("-") if top else word != "--", words):
             name = word.partition("=")[0]
             if name.startswith("--") and name not in self._option_string_actions:
@@ -45,7 +49,7 @@ class Parser(argparse.ArgumentParser):
                 raise ConfigError(f"{self.prog} has no option {name}{asked} `{self.prog} --help`.")
         found, extra = super().parse_known_args(words, namespace)
         if not top:
-            found.words, found.inner = words, given[end + 1 :]
+            found.words, found.inner, found.options = words, given[end + 1 :], options_of(self)
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
         return found, extra

@@ -95,7 +95,7 @@ class _TerminalView:
                     self._recent_ns = affordable_ns(known_ns - start, events)
             self._progress(controller, now, now_ns - controller.began_ns, ended)
         self._past(experiment)
-        self._server(controller)
+        self._server(experiment)
         self.live.show(view)
 
     def over(self, experiment: Experiment) -> None:
@@ -153,10 +153,14 @@ class _TerminalView:
         ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
         view.bracket = ends and f"{ends} so far"
 
-    def _server(self, controller: KneeController) -> None:
-        sample = controller.server
+    def _server(self, experiment: Experiment) -> None:
+        sample, session = experiment.controller.server, experiment.session
+        unread = session.scraper.unread if session is not None else []
         if sample is None or math.isnan(sample.running):
             self.view.server = "no metrics"
+            return
+        if unread:
+            self.view.server = f"no metrics from {', '.join(unread)}"
             return
         kv = "" if math.isnan(sample.kv_usage) else f", KV cache {sample.kv_usage:.0%}"
         self.view.server = f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{kv}"

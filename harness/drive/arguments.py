@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS, WORKLOADS, workload
 from harness.measure.slo import Slo
+from harness.measure.slo_presets import slo_texts
 from harness.server.address import Address
 from harness.units import percent
 
@@ -111,5 +112,5 @@ def plan(environment: Environment) -> SearchPlan:
     from harness.measure.search.next_level import SearchPlan  # noqa: PLC0415 - numpy: the CLI asks us too
 
     given: Any = environment.parsed_options
-    slos = tuple(map(Slo.parse, given.slo))
+    slos = tuple(Slo.parse(text) for one in given.slo for text in slo_texts(one))
     return SearchPlan(slos, max_errors=percent(given.max_errors, "--max-errors"), seed=given.seed)

@@ -72,7 +72,7 @@ class Session:
         self.sinks = sinks
         self.drain_s = drain_ns / SECOND
         self.decides = decides
-        self.scraper = Scraper(options.access(), on_sample)
+        self.scraper = Scraper(options.access().replicas(options.metrics), on_sample)
         self.interrupted = False
         self.over_ns = 0  # when the load was to end: what is open then is let go or cut off
         self._over = Event()
@@ -129,7 +129,8 @@ class Session:
                 raise self.shape.error
             missing = load.missing()
             invalid = invalid or load.lost_records or say_missing(missing)
-            return Ended(self.interrupted, invalid, missing, load.figures())
+            figures = load.figures() | self.scraper.figures()
+            return Ended(self.interrupted, invalid, missing, figures)
         finally:
             if ticks is not None:
                 ticks.kill()

@@ -20,7 +20,7 @@ from harness.export.target_metrics import TargetState, gpu_values, target_values
 from harness.measure.diagnosis.server_window import counter_that_fell
 from harness.server.gpu import open_gpus
 from harness.server.probe import cache_summary, flags
-from harness.server.scraping import MetricsScraper
+from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
 from harness.wire.vllm_metrics import cache_config
 
@@ -66,8 +66,8 @@ class TargetReader:
             self.lost(str(error))
             return
         if sample is None:
-            self.lost(f"{self._access.address}/metrics answers {answer.status} without a metric "
-                       "of vLLM's: expected a vLLM server; look at it with curl.")  # fmt: skip
+            found = without_metrics(str(self._access.address), answer.status)
+            self.lost(f"{found}: expected a vLLM server; look at it with curl.")
             return
         kept = list(before.samples)
         # A counter that fell means that the server has restarted: its old samples say nothing about

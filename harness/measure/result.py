@@ -169,6 +169,8 @@ class Level:
     ttft_split: TtftSplit = field(default_factory=TtftSplit)  # the parts of the mean TTFT
     ttft_traced: TracedSplit | None = None  # the same per request, if the server sent traces
     server: ServerFigures = field(default_factory=ServerFigures)  # the server's figures
+    replicas: dict[str, ServerFigures] = field(default_factory=dict)  # each of several, by URL
+    skew: str = ""  # how unevenly they are loaded; empty: evenly, or there is one
     gpu: GpuFigures = field(default_factory=GpuFigures)  # the GPUs' figures
     client: ClientFigures = field(default_factory=ClientFigures)  # the load generator's figures
     gaps: GapFigures = field(default_factory=GapFigures)  # how token gaps follow arriving prompts

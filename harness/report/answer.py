@@ -21,7 +21,7 @@ from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.numbers import Quantity, as_sentence, count_of, slo_bound, slo_limit, slo_name
-from harness.report.report_data import knee_figures
+from harness.report.report_data import as_mapping, knee_figures
 from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
 
@@ -54,10 +54,11 @@ class Answer:
 def build_answer(facts: ReportData) -> Answer:
     """The answer for any status."""
     found, label = STATUSES[facts.status](facts), facts.result.target.label
+    gates = [gate.sentence for gate in facts.result.gates]
     return replace(
         found,
         badge=found.badge + " (simulated)" * bool(label),
-        sentences=[*(gate.sentence for gate in facts.result.gates), *found.sentences],
+        sentences=[*gates, *found.sentences, *replica_sentences(facts)],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
     )
@@ -277,6 +278,18 @@ def _replicas(facts: ReportData) -> list[str]:
     need, users = count_of(-(-planned // each), "replica"), count_of(planned, "user")
     division = f"R = ceil({planned:,} / {each:,}) = {need}"
     return [f"Each replica holds {least}{each:,}, so {users} need {most}{division}."]
+
+
+def replica_sentences(facts: ReportData) -> list[str]:
+    """How unevenly replicas were loaded, and which of them did not show their metrics."""
+    uneven = [level for level in facts.used if level.skew]
+    lines = [f"At {count_of(x.users, REQUESTS)}, {x.skew}." for x in uneven[-1:]]
+    failed = as_mapping(facts.result.client.get("scrapes_failed"))
+    return lines + [
+        f"The server's figures have gaps, because no sum may lack a replica: {int(n):,} times "
+        f"{why.rstrip('.')}."
+        for why, n in failed.items()
+    ]
 
 
 def triage_sentences(facts: ReportData) -> list[str]:

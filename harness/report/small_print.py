@@ -71,7 +71,9 @@ def _missing_sources(facts: ReportData) -> list[str]:
     """Sources without data."""
     out = []
     if not facts.run.server:
-        out.append("the server exposed no metrics, so all server-side figures are missing")
+        why = str(facts.server.get("no_metrics") or "")
+        found = f" ({why.rstrip('.')})" if why else ""
+        out.append(f"the server exposed no metrics{found}, so all server-side figures are missing")
     elif facts.result.lacking:
         out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
     if not facts.run.gpu:

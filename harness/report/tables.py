@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.engine.shapes import GPUS
+from harness.measure.diagnosis.server_window import load_shares
 from harness.measure.metrics import HEADLINES, LATENCIES
 from harness.measure.states import Status
 from harness.report.numbers import (
@@ -189,6 +190,20 @@ def client_rows(facts: ReportData) -> list[dict[str, str]]:
         for level in facts.levels
         if (client := level.client).cpu or client.instrument_share
     ]
+
+
+def replica_rows(facts: ReportData) -> list[Row]:
+    """Each replica's own figures at each level, [] with one server."""
+    return [
+        _first_columns(level) | {
+            "Replica": name, "Load": _share(load_shares(level.replicas).get(name)),
+            "Running": format_number(one.running_mean), "Waiting": format_number(one.waiting_mean),
+            "KV cache": _share(one.kv_usage_mean), "Requests/s": format_number(one.requests_per_s),
+            "Tokens/s": format_number(one.generation_tokens_per_s),
+        }
+        for level in facts.levels
+        for name, one in level.replicas.items()
+    ]  # fmt: skip
 
 
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:

@@ -55,6 +55,9 @@ def markdown(facts: ReportData, found: Answer) -> str:
         lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
         lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
         lines += ["", "</details>"]
+    if replicas := tables.replica_rows(facts):
+        lines += ["", "<details><summary>Replicas by level</summary>", ""]
+        lines += [*tables.markdown(replicas, "Replica"), "", "</details>"]
     lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
     return "\n".join([*lines, ""])
 
@@ -81,7 +84,8 @@ def csv_row(level: Level) -> dict[str, object]:
     own = {"concurrency": level.users, "tok_s": level.output_tokens_per_s, "notes": notes}
     figures = {name: sweep.FIGURES[name](level) for name in FIRST_COLUMNS[1:-1]}
     row: dict[str, object] = plain(figures | own)
-    rest = {key: value for key, value in data.items() if key not in REPEATED_FIELDS}
+    left_out = (*REPEATED_FIELDS, "replicas")  # which are tables of their own
+    rest = {key: value for key, value in data.items() if key not in left_out}
     for key, value in flat(rest).items():
         row[key] = one_line(value) if isinstance(value, str) else value
     return row
@@ -117,6 +121,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         quantiles=tables.quantile_rows(facts),
         at_users=count_of(facts.measured_at, "user") if facts.measured_at else "",
         clients=tables.client_rows(facts),
+        replicas=tables.replica_rows(facts),
         unknown=limitations(facts),
         settings=configuration_rows(facts),
         command=shlex.join(map(str, command if isinstance(command, list) else [])),

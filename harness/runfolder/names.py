@@ -2,6 +2,7 @@
 
 run.json                  written first: configuration, versions, server, hardware, clock, seeds
 records.<worker>.msgpack  append-only, one frame per ended request
+scenario.toml             the options that repeat the run, for --scenario
 levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
@@ -25,6 +26,7 @@ GPU: Final = "gpu.jsonl"
 TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"
 RESULT: Final = "result.json"
+SCENARIO: Final = "scenario.toml"
 PARQUET: Final = "requests.parquet"
 LEVELS_CSV: Final = "levels.csv"
 PROOF: Final = "proof.json"

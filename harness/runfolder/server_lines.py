@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 Bounds = dict[str, tuple[float, ...]]
 
-NUMBER_FIELDS: Final = tuple(
-    f.name for f in fields(ServerSample) if f.name not in ("at_ns", "finished", "histograms")
-)
+OTHER_FIELDS: Final = ("at_ns", "finished", "histograms", "replicas")
+NUMBER_FIELDS: Final = tuple(f.name for f in fields(ServerSample) if f.name not in OTHER_FIELDS)
 
 
 def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
@@ -35,6 +34,8 @@ def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
     row |= {k: _short(v) for k, v in values.items() if k not in repeated and not math.isnan(v)}
     if sample.finished:
         row["finished"] = {reason: _short(count) for reason, count in sample.finished.items()}
+    if sample.replicas:
+        row["replicas"] = {name: to_row(one, {}) for name, one in sample.replicas.items()}
     if sample.histograms:
         row["histograms"] = {key: _packed(each) for key, each in sample.histograms.items()}
         fresh = {k: h.bounds for k, h in sample.histograms.items() if known.get(k) != h.bounds}
@@ -50,10 +51,11 @@ def from_row(row: dict[str, Any], known: Bounds) -> ServerSample:
         known[key] = (*map(float, bounds), math.inf)
     packed = (row.get("histograms") or {}).items()
     histograms = {k: _unpacked(each, known[k]) for k, each in packed if k in known}
-    numbers = {name: number(row[name]) for name in NUMBER_FIELDS if name in row}
-    finished = {str(k): number(v) for k, v in (row.get("finished") or {}).items()}
-    numbers |= summed_fields(histograms)
-    return ServerSample(int(row["at_ns"]), **numbers, finished=finished, histograms=histograms)
+    read: dict[str, Any] = {name: number(row[name]) for name in NUMBER_FIELDS if name in row}
+    read["finished"] = {str(k): number(v) for k, v in (row.get("finished") or {}).items()}
+    read["replicas"] = {str(k): from_row(v, {}) for k, v in (row.get("replicas") or {}).items()}
+    read |= summed_fields(histograms)
+    return ServerSample(int(row["at_ns"]), **read, histograms=histograms)
 
 
 def from_rows(rows: Iterable[dict[str, Any]]) -> tuple[list[ServerSample], int]:

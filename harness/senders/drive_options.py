@@ -44,6 +44,7 @@ class DriveOptions:
     processes: int = 1
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
+    metrics: tuple[str, ...] = ()  # where replicas have /metrics, as TargetAccess.replicas has it
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
     body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
     headers: tuple[tuple[str, str], ...] = ()  # as they were given: `$NAME` is filled in when sent

@@ -1,19 +1,26 @@
-"""The server's own figures, once a second, as seen from here."""
+"""The server's own figures, once a second, as seen from here.
+
+All replicas are read at once and become one sample. If one of them does not answer there is none:
+a sum over the others would look like a drop.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 from gevent.hub import get_hub
+from gevent.pool import Group
 
 from harness.errors import ServerUnreachable
 from harness.reader.clock import CLOCK
-from harness.server.scraping import MetricsScraper
+from harness.server.scraping import MetricsScraper, without_metrics
+from harness.wire.vllm_metrics import sum_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from harness.measure.records.samples import ServerSample
     from harness.server.access import TargetAccess
@@ -26,14 +33,17 @@ class Scraper:
     """Reads /metrics in a greenlet of its own. A server without it gives no samples."""
 
     def __init__(
-        self, access: TargetAccess, on_sample: Callable[[ServerSample], None] | None = None
+        self,
+        replicas: Mapping[str, TargetAccess],
+        on_sample: Callable[[ServerSample], None] | None = None,
     ) -> None:
         """`on_sample` is given each sample as it comes."""
-        self._scrape = MetricsScraper(access, CLOCK.now_ns)
+        self._scrapes = {name: MetricsScraper(one, CLOCK.now_ns) for name, one in replicas.items()}
         self._on_sample = on_sample
         self._latest: ServerSample | None = None
         self._greenlet: gevent.Greenlet | None = None
-        self.failed = 0  # scrapes without an answer
+        self.failed: Counter[str] = Counter()  # pages without figures, by URL and reason
+        self.unread: list[str] = []  # the URLs of those that failed last time
 
     def latest(self) -> ServerSample | None:
         """The newest sample; None when there was none yet."""
@@ -53,7 +63,12 @@ class Scraper:
         """End; harmless when it did not start."""
         if self._greenlet is not None:
             self._greenlet.kill()
-        self._scrape.close()
+        for scrape in self._scrapes.values():
+            scrape.close()
+
+    def figures(self) -> dict[str, Any]:
+        """Scrapes that failed, as in ended.json; of a server without metrics, none count."""
+        return {"scrapes_failed": dict(self.failed)} if self._latest and self.failed else {}
 
     def _loop(self) -> None:
         empty = 0
@@ -73,13 +88,22 @@ class Scraper:
 
     def once(self) -> bool:
         """Scrape now; whether there was a sample."""
-        try:
-            sample = self._scrape().sample
-        except ServerUnreachable:
-            self.failed += 1
+        read = Group().map(self._read, self._scrapes)
+        found = {name: one for name, one in zip(self._scrapes, read, strict=True) if one}
+        self.unread = [name for name in self._scrapes if name not in found]
+        if self.unread:
             return False
-        if sample is not None:
-            self._latest = sample
-            if self._on_sample is not None:
-                self._on_sample(sample)
-        return sample is not None
+        self._latest = sum_samples(found)
+        if self._on_sample is not None:
+            self._on_sample(self._latest)
+        return True
+
+    def _read(self, name: str) -> ServerSample | None:
+        try:
+            answer, sample, _ = self._scrapes[name]()
+        except ServerUnreachable as error:
+            self.failed[f"{name}: {error}"] += 1
+            return None
+        if sample is None:
+            self.failed[without_metrics(name, answer.status)] += 1
+        return sample

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from harness.errors import ConfigError
 from harness.load.request_fields import names_in
+from harness.server.address import Address
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
-
-    from harness.server.address import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class TargetAccess:
         ]
         return tuple(filter(None, (self.api_key, *named)))
 
+    via: str = ""  # the one of the host's addresses to connect to; "": any
+
     def tls_context(self) -> ssl.SSLContext:
         """Return a context that verifies unless `insecure`. Raises ConfigError: unreadable CA."""
         try:
@@ -51,6 +53,21 @@ class TargetAccess:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+    def replicas(self, metrics: Iterable[str]) -> dict[str, TargetAccess]:
+        """Where to read /metrics, by URL: at URLs, or at addresses of the host; (): at the target.
+
+        Another host than the target's is not sent the key.
+        """
+        found = {}
+        for one in metrics:
+            if "://" in one:
+                address = Address.parse(one)
+                key = self.api_key if address.host == self.address.host else ""
+                found[one] = replace(self, address=address, api_key=key)
+            else:
+                found[str(replace(self.address, host=one))] = replace(self, via=one)
+        return found or {str(self.address): self}
 
     def over_tls(self) -> TargetAccess:
         """Return the same target over TLS, unverified: only to find out whether it speaks TLS."""

@@ -100,15 +100,15 @@ def group_by_family(found: list[Any]) -> list[list[Any]]:
     return [list(group) for _, group in groupby(ordered, key=lambda info: info[0])]
 
 
-def count_addresses(address: Address) -> int:
-    """Return the number of addresses that connections are spread over."""
+def addresses_of(address: Address) -> tuple[str, ...]:
+    """Return the addresses that connections are spread over."""
     import socket  # noqa: PLC0415 - the command line parses addresses; --help does without sockets
 
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError:  # the name resolved a moment ago; a hiccup of DNS is no reason to stop
-        return 1
-    return len(group_by_family(found)[0])
+        return ()
+    return tuple(info[4][0] for info in group_by_family(found)[0])
 
 
 def check_port(flag: str, host: str, port: int) -> None:

@@ -13,6 +13,7 @@ import ssl
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ServerUnreachable, one_line
@@ -160,6 +161,9 @@ def _connect(access: TargetAccess) -> http.client.HTTPConnection:
         if where.tls
         else http.client.HTTPConnection(where.host, where.port, timeout=seconds)
     )
+    if access.via:  # in place of one that http.client chooses; Host and TLS keep the name
+        to_one = partial(socket.create_connection, (access.via, where.port))
+        vars(connection)["_create_connection"] = lambda _, *rest: to_one(*rest)
     try:
         connection.connect()
     except OSError as error:  # ssl.SSLError is one

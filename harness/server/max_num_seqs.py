@@ -80,7 +80,8 @@ def merge_flags(read: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 def max_num_seqs(server: Mapping[str, Any], samples: Sequence[ServerSample]) -> MaxNumSeqs:
     """Return it from run.json's server and the run's samples, by engine."""
     # Running requests are summed over all engines, while the flag is per engine.
-    flags, engines = server.get("flags") or {}, server.get("engines") or 1
+    flags, engines = server.get("flags") or {}, server.get("engines")
+    engines = engines or len(server.get("replicas") or [1])
     value = flags.get(MAX_NUM_SEQS)
     if isinstance(value, int):
         read = MAX_NUM_SEQS in (server.get("read") or ())

@@ -7,6 +7,7 @@ can do is returned as `Capabilities`, so that nothing downstream has to guess.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable, one_line
@@ -14,10 +15,10 @@ from harness.load.plan import RequestSpec
 from harness.load.request_fields import DEFAULT_FIELDS, json_body
 from harness.load.tokens import TOKEN_IDS
 from harness.load.workloads import API_PATHS
-from harness.server.address import count_addresses
+from harness.server.address import addresses_of
 from harness.server.http_exchange import MAX_QUOTED_CHARS, TRY_PRINTED_PORT, HttpAnswer, fetch
 from harness.server.max_num_seqs import KNEE_FLAGS
-from harness.server.scraping import read_metrics
+from harness.server.scraping import read_metrics, without_metrics
 from harness.server.stream_probe import StreamUsage, read_stream
 from harness.wire.vllm_metrics import cache_config
 
@@ -35,6 +36,12 @@ TIERS: Final = ((True, True), (False, True), (False, False))
 # Exists only with VLLM_SERVER_DEV_MODE=1 and in the embedded engine.
 SERVER_INFO: Final = "/server_info?config_format=json"
 REFUSED: Final = (400, 422)
+SAME_SERVER: Final = (
+    "started_s",
+    "requests_total",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,9 @@ class Capabilities:
     final_usage: bool  # the last event has the number of tokens
     tokenize: bool  # has /tokenize
     metrics: bool  # has /metrics with vLLM's names
+    no_metrics: str = ""  # why not
     addresses: int = 1  # of its host name; connections are spread over them
+    replicas: tuple[str, ...] = ()  # where each one's /metrics is; (): there is one
     flags: Mapping[str, Any] = field(default_factory=dict)  # if the server shows them
     cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
 
@@ -62,6 +71,7 @@ def probe(
     api: str,
     model: str | None = None,
     fields: Mapping[str, object] = DEFAULT_FIELDS,
+    metrics_urls: Sequence[str] = (),
 ) -> Capabilities:
     """Probe the target; `fields` are --body's. Raises ServerUnreachable, ConfigError."""
     listed = _models(access)
@@ -69,7 +79,8 @@ def probe(
     exact, streamed = _stream(access, api, chosen, fields)
     limit = listed[chosen].get("max_model_len")
     version = _optional(access, "/version")
-    metrics = _optional(access, "/metrics")
+    addresses = addresses_of(access.address)
+    pages, no_metrics = _read_pages(access, metrics_urls, addresses)
     tokens = _optional(access, "/tokenize", {"model": chosen, "prompt": "Hi"})
     body = version.json() if version else None
     return Capabilities(
@@ -83,11 +94,43 @@ def probe(
         continuous_usage=streamed.continuous_usage,
         final_usage=streamed.final_usage,
         tokenize=tokens is not None,
-        metrics=metrics is not None and read_metrics(access, metrics, 0) is not None,
-        addresses=count_addresses(access.address),
+        metrics=not no_metrics,
+        no_metrics=no_metrics,
+        addresses=max(len(addresses), 1),
+        replicas=tuple(filter(None, pages)),
         flags=flags(access),
-        cache=cache_summary(cache_config(metrics.body)) if metrics else {},
+        cache=cache_summary([engine for body in pages.values() for engine in cache_config(body)]),
     )
+
+
+def _read_pages(
+    access: TargetAccess, urls: Sequence[str], addresses: Sequence[str]
+) -> tuple[dict[str, bytes], str]:
+    """The /metrics of each replica, as TargetAccess.replicas calls it; and why one has none, or "".
+
+    Raises ServerUnreachable for one of `urls` that has none.
+    """
+    where = list(urls or (addresses if len(addresses) > 1 else [""]))
+    pages, seen, missing = {}, [], ""
+    replicas = access.replicas(filter(None, where))
+    for one, (name, replica) in zip(where, replicas.items(), strict=True):
+        try:
+            answer = fetch(replica, "/metrics")
+        except ServerUnreachable as error:
+            missing = f"{name}: {error}" if replica.via else str(error)
+            continue
+        sample = read_metrics(replica, answer, 0) if answer.status == HTTPStatus.OK else None
+        missing = missing if sample else without_metrics(name, answer.status)
+        # A server that is idle and began at the same instant is the same, by another address.
+        seen.append(repr([getattr(sample, key, "") for key in SAME_SERVER]))
+        if urls or seen[-1] not in seen[:-1]:
+            pages[one] = answer.body
+    if missing and urls:
+        raise ServerUnreachable(
+            f"{missing.rstrip('.')}. Expected each --metrics-url to be a replica of vLLM; try "
+            "`curl URL/metrics`."
+        )
+    return dict.fromkeys(where, b"") if missing else pages, missing
 
 
 def _models(access: TargetAccess) -> dict[str, dict[str, object]]:

@@ -41,6 +41,11 @@ def read_metrics(
         ) from error
 
 
+def without_metrics(where: str, status: int) -> str:
+    """What a page without any metric of vLLM's says."""
+    return f"{where}/metrics answers {status} without a metric of vLLM's"
+
+
 class MetricsScraper:
     """Call it for one scrape; it keeps one connection, which is cheaper for the server."""
 

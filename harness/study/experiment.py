@@ -24,6 +24,7 @@ from harness.reader.clock import CLOCK
 from harness.reader.reader_choice import code_in_use
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.redact import redact
 from harness.runfolder.runinfo import run_info
 from harness.runfolder.server_lines import to_row
 from harness.senders.drive_options import DriveOptions
@@ -37,6 +38,7 @@ from harness.study.controller import KneeController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import LOCUST
 from harness.study.level_state import LoadTarget
+from harness.study.scenario import to_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -141,6 +143,8 @@ class Experiment:
             wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view
         )
         folder.write_json(names.RUN, begun.info())
+        if scenario := redact(wanted.output.scenario, folder.secrets):
+            folder.write(names.SCENARIO, to_toml(scenario, wanted.kind))
         return begun
 
     def info(self) -> dict[str, Any]:
@@ -338,6 +342,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         model=known.model,
         workload=load.workload,
         seed=load.seed,
+        metrics=known.replicas,
         run_id=f"{CLOCK.now_ns():x}",
         key_source=target.key_source,
         ca_file=str(target.ca_file or ""),

@@ -12,7 +12,12 @@ from harness.measure.diagnosis.gpu_window import gpu_figures
 from harness.measure.diagnosis.instrument import client_figures, instrument_sentence
 from harness.measure.diagnosis.interference import arrival_figures, gap_figures
 from harness.measure.diagnosis.rules.inputs import VerdictInputs
-from harness.measure.diagnosis.server_window import reset_sentence, server_figures
+from harness.measure.diagnosis.server_window import (
+    replica_figures,
+    reset_sentence,
+    server_figures,
+    skew_sentence,
+)
 from harness.measure.diagnosis.ttft_split import late_split
 from harness.measure.records.samples import samples_within
 from harness.measure.states import Purpose
@@ -49,10 +54,12 @@ def with_observations(
     gaps, sample = (counted.tokens.gaps, counted.sample) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
     inside = samples_within(samples, start, end)
-    server = server_figures(inside)
+    server, replicas = server_figures(inside), replica_figures(inside)
     return replace(
         level,
         server=server,
+        replicas=replicas,
+        skew=skew_sentence(replicas),
         gpu=gpu_figures(samples_within(gpus, start, end), level.output_tokens_per_s or math.nan),
         client=client_figures(table, window, slos, clients, gaps),
         gaps=gap_figures(table, start, end, server.prefill_mean_s, sample),

@@ -60,6 +60,13 @@ def read_form(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     return values, wrong
 
 
+def scenario_of(form: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `knee` that a form asks for, as a scenario has them."""
+    texts = {name: field.default for name, field in FIELDS.items()} | dict(form)
+    asked = {name.replace("_", "-"): text for name, text in texts.items() if text not in ("", "0")}
+    return {"url": asked.pop("host"), **asked, "slo": list(map(str, values["slo"]))}
+
+
 def in_labels(sentence: str) -> str:
     """An error message with the labels of the form instead of option names."""
     for name, field in FIELDS.items():

@@ -87,7 +87,9 @@ class LocustKneeStudy(LocustStudy):
             seed=seed,
         )
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        output = OutputOptions(self.runs / f"knee-{stamp}", live=False)
+        asked = forms.scenario_of(form, values) | {"seed": seed}
+        asked |= {"server-flag": [f"{name}={value}" for name, value in self.server_flags.items()]}
+        output = OutputOptions(self.runs / f"knee-{stamp}", live=False, scenario=asked)
         load = LoadOptions(work, seed, max(self.host.load.n_workers, 1))
         target = self._target(values["host"], values["model"])
         return Wanted(KNEE, target, load, output, plan, plan.max_users)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.errors import ConfigError
 from harness.load.workloads import API_PATHS, WORKLOADS, parse_weights, workload
 from harness.measure.compat import TOOLS, parse_tools
-from harness.server.address import parse_exporter_url
+from harness.measure.slo_presets import PREFIX, SLO_PRESETS, slo_texts
+from harness.server.address import Address, parse_exporter_url
 from harness.server.max_num_seqs import parse_server_flag
 from harness.study.request_options import deviation, parse_body_field, parse_header
 from harness.study.study_options import budget_ns
@@ -171,14 +173,19 @@ def _gpu_source(where: str) -> str:
     return where if where in ("local", "none") else str(parse_exporter_url(where))
 
 
-def _slo(text: str) -> Slo:
+def _metrics_url(where: str) -> str:
+    address = Address.parse(where, "--metrics-url")
+    return str(replace(address, path=address.path.removesuffix("/metrics")))
+
+
+def _slo(text: str) -> tuple[Slo, ...]:
     from harness.measure.slo import Slo  # noqa: PLC0415 - imports numpy; --help does without
 
-    return Slo.parse(text)
+    return tuple(map(Slo.parse, slo_texts(text)))
 
 
 def _slos(text: str) -> tuple[Slo, ...]:
-    return tuple(_slo(one) for one in re.split(r"[\s,]+", text.strip()) if one)
+    return tuple(slo for one in re.split(r"[\s,]+", text.strip()) if one for slo in _slo(one))
 
 
 def number_option(
@@ -246,6 +253,9 @@ TARGET: Final = (
     *CERTIFICATE,
     *TIMEOUTS,
     *SERVER,
+    Option("--metrics-url", "a replica behind the URL; repeat it for each, and their /metrics are "
+           "added up; default: the URL, or each address of its name", _metrics_url, "URL",
+           action="append"),
 )  # fmt: skip
 LENGTH_HELP: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (
@@ -274,15 +284,22 @@ SPREAD: Final = tuple(
 LOAD: Final = (
     *LENGTHS,
     *SPREAD,
-    Option("--body", "a field of every request's body, such as top_p=0.9; may be repeated; "
-           "temperature is 0 unless it is given", parse_body_field, "NAME=JSON", action="append"),
+    Option(
+        "--body",
+        "a field of every request's body, such as top_p=0.9; may be repeated; "
+        "temperature is 0 unless it is given",
+        parse_body_field,
+        "NAME=JSON",
+        action="append",
+    ),
     Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
     number_option("--seed", "", 1, min_value=0),
     number_option("--processes", "worker processes that send the load", 1),
 )
 SLO: Final = Option(
-    "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; may be "
-    "repeated", _slo, "METRIC_pQQ=TIME", action="append",
+    "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; or "
+    f"published ones, {PREFIX}{'|'.join(SLO_PRESETS)}; may be repeated", _slo, "METRIC_pQQ=TIME",
+    action="extend",
     field=Field("SLO", "several are separated by spaces; empty: find the power knee",
                 "ttft_p95=500ms itl_p95=50ms", read=_slos),
 )  # fmt: skip
@@ -323,6 +340,10 @@ OTHER_TOOLS: Final = Option(
     "--compat", f"also show what these tools would print: {', '.join(TOOLS)}", parse_tools,
     "TOOL,...",
     action="extend",
+)  # fmt: skip
+SCENARIO: Final = Option(
+    "--scenario", "a TOML file with these options, as each run folder has one; what is given here "
+    "replaces the file's", str, "FILE",
 )  # fmt: skip
 OUTPUT: Final = (
     Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),

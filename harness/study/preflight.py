@@ -49,6 +49,13 @@ def checked_target(
         if known.addresses > 1:
             host = Address.parse(url).host
             tell(f"{host} has {known.addresses} addresses; connections are spread over all of them")
+        if known.no_metrics:
+            tell(
+                f"{known.no_metrics.rstrip('.')}: without the server's figures (running, waiting, "
+                "KV cache, queue time) nothing names the bottleneck or finds other clients; "
+                "latencies are measured all the same; behind a gateway, try --metrics-url URL for "
+                "each replica"
+            )
         if clips := clipping_note(load, known.max_model_len):
             tell(clips)
         yield url, known
@@ -139,7 +146,7 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         answer_ns=target.timeouts.answer_ns,
         headers=target.headers,
     )
-    found = probe(access, load.workload.api, target.model, load.body)
+    found = probe(access, load.workload.api, target.model, load.body, target.metrics_urls)
     for name, _ in load.workload.models:
         choose_model(access, name, found.models)
     merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server

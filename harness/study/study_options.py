@@ -69,6 +69,7 @@ class TargetOptions:
     server_flags: Mapping[str, int | float | str] = field(
         default_factory=dict
     )  # as the server was started
+    metrics_urls: tuple[str, ...] = ()  # of the replicas behind `url`; (): as it resolves
     gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
 
 
@@ -96,6 +97,7 @@ class OutputOptions:
     compat: tuple[str, ...] = ()  # other tools to compare figures with
     metrics_port: int | None = None  # of live metrics for Prometheus; 0: any, None: off
     metrics_host: str = "127.0.0.1"
+    scenario: Mapping[str, Any] = field(default_factory=dict)  # option -> text, to repeat the run
 
 
 @dataclass(frozen=True, slots=True)

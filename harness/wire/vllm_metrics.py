@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import MISSING, fields, replace
 from math import fsum, inf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.histogram import Histogram, sum_histograms
 from harness.measure.records.samples import ServerSample, summed_fields
 from harness.wire.prometheus_text import parse_metrics
-from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES
+from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES, mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -109,6 +110,32 @@ def _bound(name: str, le: str) -> float:
 def _cumulative(counts: Mapping[float, float]) -> Histogram:
     bounds = tuple(sorted(counts))
     return Histogram(bounds, tuple(counts[bound] for bound in bounds), 0.0)
+
+
+def sum_samples(replicas: Mapping[str, ServerSample]) -> ServerSample:
+    """Several replicas as one server; what one of them does not report is not known.
+
+    Counters, requests and histograms add up, as those of several engines do. What a process can use
+    at most (its CPU) is a mean: a sum would look like one process at its limit.
+    """
+    each = list(replicas.values())
+    if len(each) == 1:
+        return each[0]
+    over = {one.key: one.over for one in SERIES} | {"api_cpu_s": mean, "api_threads": mean}
+    found: dict[str, Any] = {}
+    for name in (f.name for f in fields(ServerSample) if f.default is not MISSING):
+        values = [float(getattr(one, name)) for one in each]
+        found[name] = nan if any(map(isnan, values)) else over.get(name, fsum)(values)
+    begun = min(one.at_ns - round(one.took_ns / 2) for one in each)
+    ended = max(one.at_ns + round(one.took_ns / 2) for one in each)
+    shared = set.intersection(*(set(one.histograms) for one in each))
+    return ServerSample(
+        (begun + ended) // 2,
+        **found | {"took_ns": ended - begun},
+        finished=sum((Counter(one.finished) for one in each), Counter()),
+        histograms={key: sum_histograms([one.histograms[key] for one in each]) for key in shared},
+        replicas={name: replace(one, histograms={}) for name, one in replicas.items()},
+    )
 
 
 def cache_config(text: bytes | str) -> list[dict[str, str]]:

@@ -19,7 +19,7 @@ from harness.measure.typed_json import round_floats
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.measure.histogram import Histogram
     from harness.measure.records.samples import ServerSample
@@ -40,6 +40,9 @@ COUNTERS: Final = (
 
 def counter_that_fell(before: ServerSample, after: ServerSample) -> str:
     """Which counter decreased between two readings, in words; "": none (NaN is ignored)."""
+    for name in before.replicas.keys() & after.replicas.keys():  # their sum may still have risen
+        if fell := counter_that_fell(before.replicas[name], after.replicas[name]):
+            return f"{fell} ({name})"
     for name in COUNTERS:
         old, new = getattr(before, name), getattr(after, name)
         if new < old:
@@ -67,12 +70,15 @@ def reset_sentence(window: Window, samples: Sequence[ServerSample]) -> str:
         return ""
     return (
         f"between two scrapes of the server {seen}: it was restarted, or a load balancer answers "
-        "/metrics from several servers; look at its log, or give the URL of one server"
+        "/metrics from several servers; look at its log, or give each server's URL with "
+        "--metrics-url"
     )
 
 
 DECIMALS: Final = 6
 MIN_BEYOND_QUANTILE: Final = 10  # observations needed beyond a quantile
+MAX_SKEW: Final = 1.5  # load of a replica, as a multiple of an even share; as far below it, too
+MIN_IN_FLIGHT: Final = 2  # requests for each replica; with fewer, chance decides
 MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
 GAUGES: Final = (
     *("running", "waiting", "waiting_capacity", "waiting_deferred"),
@@ -93,7 +99,7 @@ REQUIRED_FIGURES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServerFigures:
-    """The server's own figures of one window, all engines together; null: not reported."""
+    """The server's own figures of one window, all engines and replicas; null: not reported."""
 
     samples: int = 0  # scrapes of /metrics in the window
     running_mean: float = nan  # requests in the batch
@@ -170,6 +176,40 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         step_tokens_mean=step.mean if step else nan, finished=_finished(samples),
     )  # fmt: skip
     return round_floats(figures, DECIMALS)
+
+
+def replica_figures(samples: Sequence[ServerSample]) -> dict[str, ServerFigures]:
+    """Of each replica, by its URL; {} if there is one."""
+    names = samples[-1].replicas if samples else ()
+    return {
+        name: server_figures([one.replicas[name] for one in samples if name in one.replicas])
+        for name in names
+    }
+
+
+def load_shares(replicas: Mapping[str, ServerFigures]) -> dict[str, float]:
+    """Each one's share of the requests in flight, the busiest first; {} without any."""
+    load = {name: one.running_mean + one.waiting_mean for name, one in replicas.items()}
+    whole = fsum(load.values())
+    shares = {name: one / whole for name, one in load.items() if whole > 0}
+    return dict(sorted(shares.items(), key=lambda one: -one[1]))
+
+
+def skew_sentence(replicas: Mapping[str, ServerFigures]) -> str:
+    """The busiest and the idlest replica, if one has half as much again, or half, of its share."""
+    shares, n = load_shares(replicas), len(replicas)
+    # With a request or two for each, a balancer cannot do better.
+    few = fsum(one.running_mean + one.waiting_mean for one in replicas.values()) < MIN_IN_FLIGHT * n
+    if few or not shares:
+        return ""
+    order = list(shares)
+    busiest, high, idlest, low = order[0], shares[order[0]], order[-1], shares[order[-1]]
+    if high * n < MAX_SKEW and low * n > 2 - MAX_SKEW:
+        return ""
+    return (
+        f"{busiest} has {high:.0%} of the requests in flight and {idlest} {low:.0%}, where each of "
+        f"{n} replicas should have {1 / n:.0%}: look at how the balancer chooses"
+    )
 
 
 def counter_increase(samples: Sequence[ServerSample], name: str) -> float:

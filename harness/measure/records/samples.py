@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +18,8 @@ class ServerSample:
     """Counters since the server's start and gauges at `at_ns`; NaN: not reported.
 
     `at_ns` is on the records' clock, the middle between sending the scrape and its last byte.
-    Several engines and API servers are one here: how, says `SERIES` in wire/vllm_series.py.
+    Several engines, API servers and replicas are one here: how, says `SERIES` in
+    wire/vllm_series.py.
     """
 
     at_ns: int
@@ -59,6 +60,8 @@ class ServerSample:
     # ttft, itl, e2e, queue, prefill, decode, inference: seconds; step_tokens: tokens a step;
     # preemptions and computed_tokens (of the prompt): of each ended request
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    # each by its URL, without histograms; empty if there is one
+    replicas: Mapping[str, ServerSample] = field(default_factory=dict)
 
 
 SUMMED_HISTOGRAMS: Final = (
@@ -68,7 +71,7 @@ SUMMED_HISTOGRAMS: Final = (
 )  # histograms whose sum and count are fields too
 
 
-def summed_fields(histograms: Mapping[str, Histogram]) -> dict[str, float]:
+def summed_fields(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
     """The fields of ServerSample that repeat a histogram's sum and count."""
     return {
         f"{key}_{part}": value
