@@ -117,6 +117,7 @@ class SloResult:
     verdict: Verdict  # whether it was met
     observed: float = nan  # the quantile that the SLO limits, ms or tokens/s
     users: int | None = None  # the level
+    rate_per_s: float = 0.0  # the level of an open loop
     n: int = 0  # observations; 0 in a search
     n_over: float = 0  # observations over the limit; failed requests count as over
     allowed: float = nan  # share that may be over
@@ -136,7 +137,7 @@ class Level:
     """One number of users, held once."""
 
     index: int  # its place in the run, from 0: `level` of the frames
-    users: int  # concurrent requests
+    users: int  # concurrent requests; 0: an open loop, at the rate below
     purpose: Purpose = Purpose.hold  # why it was held
     decision: Decision = Decision.inconclusive  # of the search's test, over all its holds
     reason: str = ""  # of the decision
@@ -156,9 +157,16 @@ class Level:
     tpot_ms: Latency = field(default_factory=Latency)  # time per output token
     tps: Speed = field(default_factory=Speed)  # output speed per request, tokens/s
     e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
+    rate_per_s: float = 0.0  # open loop: requests per second that were due; 0: closed loop
+    in_flight: float = nan  # requests in flight, mean over the window
+    backlog_per_s: float = nan  # open loop: by how much these grew each second
+    unstable: bool = False  # whether that is shown: its latencies depend on how long it is held
+    schedule_lag_ms: Latency | None = None  # open loop: from due to sent; null: closed loop
+    ttft_from_send_ms: Latency | None = None  # open loop: TTFT from the first byte sent
+    e2e_from_send_ms: Latency | None = None  # open loop: e2e from the first byte sent
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
     prompt_tokens_per_s: float = nan  # as the server counted them, of the requests below; null: no
-    requests_per_s: float = nan  # requests that succeeded in the window, per second
+    requests_per_s: float = nan  # per second of the window: succeeded; open loop: sent
     goodput_per_s: float = nan  # of these, requests that met every SLO, per second
     tokens_per_event: float = nan  # mean number of tokens that an event carried
     exact_share: float = nan  # share of the events with an exact time stamp
@@ -179,6 +187,11 @@ class Level:
     def usable(self) -> bool:
         """Whether its figures may be used."""
         return self.decision != Decision.invalid
+
+    @property
+    def load(self) -> float:
+        """Its users, or its rate."""
+        return self.rate_per_s or self.users
 
     @property
     def seconds(self) -> float:

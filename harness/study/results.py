@@ -98,8 +98,10 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
     logged = []
     for row in run.levels:
         try:
-            instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name != "purpose"}
-            window = Window(**instants, purpose=Purpose(row["purpose"]))
+            own = ("purpose", "rate_per_s")
+            instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name not in own}
+            rate = float(row.get("rate_per_s", 0.0))  # older folders have none
+            window = Window(**instants, purpose=Purpose(row["purpose"]), rate_per_s=rate)
         except (KeyError, TypeError, ValueError, OverflowError):
             run.damage.bad_lines += 1
             continue
@@ -164,7 +166,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
-    if kind in (KNEE, SWEEP):
+    if kind in (KNEE, SWEEP) and not plan.rate_step_per_s:  # they divide by a number of users
         used = [s.evidence for s in replayed.levels if not s.invalid]
         base = replace(base, power=power_knee(used, plan.seed), plateau=plateau_knee(used))
     if kind == KNEE:

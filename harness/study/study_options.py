@@ -24,6 +24,7 @@ DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
 PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late
 
 
+RATE_STEP_PER_S: Final = 0.01  # levels of an open loop are whole numbers of these
 MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
 MIN_BUDGET_NS: Final = 10 * SECOND
 
@@ -78,6 +79,8 @@ class LoadOptions:
     seed: int = 1
     processes: int = 1
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
+    arrivals: str = ""  # of load.arrivals: levels are rates; "": levels are users
+    max_in_flight: int = 0  # of an open loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,10 @@ class KneeOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Hold each of `users` in turn, for `duration_ns`, for `requests` or for `load.batch`."""
+    """Hold each of `users` in turn, for `duration_ns`, for `requests` or for `load.batch`.
+
+    With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S.
+    """
 
     target: TargetOptions
     load: LoadOptions

@@ -49,6 +49,7 @@ class SearchPlan:
     max_errors: float = 0.01
     alpha: float = 0.05
     seed: int = 1
+    rate_step_per_s: float = 0.0  # open loop: what a level's number counts in place of users
 
     @property
     def level_alpha(self) -> float:
@@ -58,6 +59,10 @@ class SearchPlan:
     def width(self, users: int) -> int:
         """Largest width of a final bracket that starts at `users`."""
         return max(1, int(users * self.resolution))
+
+    def rate_of(self, users: int) -> float:
+        """The requests per second that a level stands for; 0: it is a number of users."""
+        return round(users * self.rate_step_per_s, 6)
 
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""
