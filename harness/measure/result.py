@@ -23,11 +23,12 @@ from harness.measure.search.comparison import Difference
 from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
-from harness.measure.typed_json import from_json
+from harness.measure.typed_json import from_json, whole_or
 from harness.units import SECOND
 
 Json = dict[str, Any]
 Interval = tuple[float, float]
+Number = int | float  # users are whole, rates need not be
 SCHEMA_VERSION = 1
 
 
@@ -189,9 +190,14 @@ class Level:
         return self.decision != Decision.invalid
 
     @property
-    def load(self) -> float:
+    def load(self) -> Number:
         """Its users, or its rate."""
-        return self.rate_per_s or self.users
+        return whole_or(self.rate_per_s) or self.users
+
+    @property
+    def concurrency(self) -> float:
+        """Requests in flight: the users of a closed loop."""
+        return self.users or self.in_flight
 
     @property
     def seconds(self) -> float:
@@ -218,14 +224,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The largest number of concurrent requests at which every SLO is met."""
+    """The largest number of concurrent requests, or rate, at which every SLO is met."""
 
-    holds: int | None = None  # the highest level that passed, which is what we promise; null: none
-    estimate: int | None = None  # best estimate; null: none
-    fails_by: int | None = None  # lowest level above the estimate that failed; null: none
-    ci95: tuple[int | None, int | None] = (None, None)  # 95% interval of the estimate
+    unit: str = "users"  # of the levels here; open loop: requests/s
+    holds: Number | None = None  # the highest level that passed, our promise; null: none
+    estimate: Number | None = None  # best estimate; null: none
+    fails_by: Number | None = None  # lowest level above the estimate that failed; null: none
+    ci95: tuple[Number | None, Number | None] = (None, None)  # 95% interval of the estimate
     criterion: str = ""  # the SLOs; power: it was searched without one
     measured_at_users: int | None = None  # level of the figures below: `holds`, if any
+    measured_at_per_s: Number | None = None  # the same of an open loop, requests/s
+    in_flight: float = nan  # requests in flight, mean over these holds
     ttft_p95_ms: float = nan  # p95 time to first token, of all its holds together
     ttft_p95_ms_ci95: Interval = (nan, nan)  # its 95% confidence interval
     itl_p95_ms: float = nan  # p95 inter-token latency, of all its holds together
@@ -233,6 +242,11 @@ class Knee:
     output_tokens_per_s: float = nan  # tokens per second, mean over these holds
     requests_per_s: float = nan  # requests per second, mean over these holds
     goodput_per_s: float = nan  # requests that met every SLO per second, mean over these holds
+
+    @property
+    def measured_at(self) -> Number | None:
+        """The level of its figures, in its unit."""
+        return self.measured_at_per_s or self.measured_at_users
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +343,6 @@ class Result:
     @property
     def at_knee(self) -> Level | None:
         """The longest hold of the level whose figures stand for the knee."""
-        at = self.knee.measured_at_users if self.knee else None
-        there = [level for level in self.used if at in (None, level.users)]
+        at = self.knee.measured_at if self.knee else None
+        there = [level for level in self.used if at in (None, level.load)]
         return max(there, key=lambda level: level.seconds, default=None)

@@ -308,14 +308,26 @@ USER_RANGE: Final = (
         read=whole_number("the highest level", max_value=MAX_FORM_NUMBER),
     )),
 )  # fmt: skip
+RATE_RANGE: Final = (
+    Option("--load", "what levels are: users (closed loop) or a rate (open loop)",
+           choices=("users", "rate"), default="users"),
+    Option("--min-rate", "with --load rate: requests per second at the start", rate("--min-rate"),
+           "R", "1/s"),
+    Option("--max-rate", "with --load rate: the highest to try", rate("--max-rate"), "R", "512/s"),
+)  # fmt: skip
 TOLERANCE: Final = Option(
     "--tolerance", "how much worse than the baseline it may be; default: 5%%",
     share("--tolerance"), "SHARE",
 )  # fmt: skip
+BUDGET: Final = Option(
+    "--budget", "the load ends within this time", partial(budget_ns, what="--budget"), "TIME",
+    "10m", field=Field("Budget", "the load ends within this time"),
+)  # fmt: skip
 SEARCH: Final = (
     *USER_RANGE,
-    Option("--budget", "the load ends within this time", partial(budget_ns, what="--budget"),
-           "TIME", "10m", field=Field("Budget", "the load ends within this time")),
+    *RATE_RANGE,
+    *OPEN_LOOP,
+    BUDGET,
     number_option("--plan-users", "also report how many replicas N concurrent requests need",
            example=2000),
     number_option("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
@@ -349,4 +361,4 @@ OUTPUT: Final = (
     Option("--quiet", "no live view", None),
     Option("--dry-run", "print the plan; no server is needed or contacted", None),
 )  # fmt: skip
-ASKED_IN_FORM: Final = (TARGET[1], SLO, *LENGTHS, *USER_RANGE, SEARCH[2], OBJECTIVES[1])
+ASKED_IN_FORM: Final = (TARGET[1], SLO, *LENGTHS, *USER_RANGE, BUDGET, OBJECTIVES[1])

@@ -215,7 +215,7 @@ def _with_knee(
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan.slos, at, levels, base.target.max_num_seqs),
+        else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs),
     )
 
 
@@ -243,12 +243,13 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     """Why the run ended early: no valid level, or the most common error of the failed requests."""
     if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.levels:
         return ""
-    users = replayed.levels[-1].window.users
+    last = replayed.levels[-1].window
+    users = f"{last.rate_per_s:g} requests/s" if last.rate_per_s else f"{last.users} users"
     if why := replayed.levels[-1].invalid:
-        return f"the result depends on the level of {users} users, which is invalid: {why}."
+        return f"the result depends on the level of {users}, which is invalid: {why}."
     error_text = f"most often with {error!r}" if error else "and none ended well"
     return (
-        f"more than half of the requests failed at {users} users, {error_text}: expected a server "
+        f"more than half of the requests failed at {users}, {error_text}: expected a server "
         "that answers; check that it still runs and read its log, then try again."
     )
 

@@ -100,7 +100,10 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class KneeOptions:
-    """Find the largest number of users that meets every SLO (none: the power knee)."""
+    """Find the largest number of users that meets every SLO (none: the power knee).
+
+    With `load.arrivals` the levels are rates, in steps of RATE_STEP_PER_S.
+    """
 
     target: TargetOptions
     load: LoadOptions
@@ -117,10 +120,17 @@ class KneeOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
+        what, step = ("rate", RATE_STEP_PER_S) if self.load.arrivals else ("users", 1)
         if self.min_users > self.max_users:
+            low, high = (f"{users * step:g}" for users in (self.min_users, self.max_users))
             raise ConfigError(
-                f"--min-users is {self.min_users} and --max-users is {self.max_users}: expected "
-                f"the first to be at most the second; try --min-users 1."
+                f"--min-{what} is {low} and --max-{what} is {high}: expected the first to be at "
+                f"most the second; try --min-{what} 1."
+            )
+        if self.load.arrivals and not self.slos:
+            raise ConfigError(
+                "--load rate is given without an SLO: expected one, as throughput follows the rate "
+                "up to the server's limit; try --slo ttft_p95=500ms."
             )
 
 
