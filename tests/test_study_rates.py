@@ -140,7 +140,7 @@ def test_above_capacity_the_backlog_grows(
 
 
 def test_an_unstable_level_fails_before_its_slo_does() -> None:
-    """20% above capacity for 30 s: a limit of a minute is met by everyone, and yet it is no knee."""
+    """20% above capacity for 30 s: everyone meets a limit of a minute, and yet it is no knee."""
     table, level = held(3, 1.2, "poisson", 30)
     plan = SearchPlan((Slo.parse("ttft_p95=60s"),), rate_step_per_s=0.01)
     judged = plan.judge(gather_evidence(table, level, plan.slos))
@@ -159,7 +159,7 @@ def check(answers: dict[int, list[Any]], figure: Callable[[str], None]) -> None:
     found = {s: holds for s, (status, *_, holds) in answers.items() if status == Status.found}
     kept = [holds / 100 <= truths[s] for s, holds in found.items()]
     figure(
-        f"knee in requests/s within 5% of the formula: {sum(close)} of {n}; interval covers "
+        f"knee in requests/s within 5% of the truth: {sum(close)} of {n}; interval covers "
         f"{sum(covers)}; found in {len(found)}, and of these {sum(kept)} hold"
     )
     assert sum(close) >= 0.95 * n

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.report.answer import Answer
     from harness.runfolder.folder_reader import Run
 
-MARKDOWN_COLUMNS: Final = (
+MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
     "Users", "Rate, 1/s", "In flight", "Result", "n",
     "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
 )  # fmt: skip
