@@ -141,15 +141,21 @@ def _timeouts(args: argparse.Namespace) -> Timeouts:
     return limits
 
 
-def load_options(args: argparse.Namespace, option: str, users: int) -> LoadOptions:
-    """The workload at the lengths and on the API asked for; `option` says how many users."""
-    if args.processes > users:
+def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadOptions:
+    """The workload at the lengths and on the API asked for.
+
+    `option` says how many users; 0: there is a rate instead.
+    """
+    if users and args.processes > users:
         raise ConfigError(
             f"--processes is {args.processes} and {option} is {users}: expected at most a process "
             f"for each user; try --processes {users}."
         )
     body = {**DEFAULT_FIELDS, **dict(args.body)}
-    return LoadOptions(_workload(args), seed=args.seed, processes=args.processes, body=body)
+    load = LoadOptions(_workload(args), seed=args.seed, processes=args.processes, body=body)
+    if users:
+        return load
+    return replace(load, arrivals=args.arrivals, max_in_flight=args.max_in_flight)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
@@ -196,9 +202,14 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
 
 def run_options(args: argparse.Namespace, command: str) -> RunOptions:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
-    users: tuple[int, ...] = args.users
+    users: tuple[int, ...] = args.users or args.rate
     duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
     batch, repeats = getattr(args, "batch", None), getattr(args, "repeats", 1)
+    if batch and args.rate:
+        raise ConfigError(
+            "--batch is given with --rate: a batch is sent by users, all at once; "
+            f"try --users 8 --batch {batch}, or --rate with --requests {batch}."
+        )
     if batch and (batch < max(users) or args.processes > 1):
         raise ConfigError(
             f"--batch is {batch}, --users goes up to {max(users)} and --processes is "
@@ -207,7 +218,7 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
         )
     return RunOptions(
         target=target_options(args),
-        load=replace(load_options(args, "--users", max(users)), batch=batch or 0),
+        load=replace(load_options(args, "--users", max(args.users or (0,))), batch=batch or 0),
         output=output_options(args, command),
         users=users,
         command=command,

@@ -69,21 +69,21 @@ def tiles(facts: ReportData) -> list[dict[str, str]]:
     knee, result = facts.knee, facts.result
     if knee.holds:
         fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
-        out.append(("Holds", count_of(knee.holds, "user"), fails))
+        out.append(("Holds", facts.level_text(knee.holds, "user"), fails))
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append(("Best estimate", count_of(knee.estimate, "user"), note))
+        out.append(("Best estimate", facts.level_text(knee.estimate, "user"), note))
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
-            at = f"at {count_of(facts.measured_at, 'user')}"
+            at = f"at {facts.level_text(facts.measured_at, 'user')}"
             out.append((name, value, f"95% CI: {figure.interval}" if figure.interval else at))
     shown = facts.status != Status.not_reached  # else neither a peak nor a plateau was
     for name, found in (("Power knee", result.power), ("Throughput plateau", result.plateau)):
         if found and shown:
             note = "between {:,} and {:,}".format(*found.ci95)
-            out.append((name, count_of(found.users, "user"), note))
+            out.append((name, facts.level_text(found.users, "user"), note))
     return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in out]
 
 
@@ -94,7 +94,8 @@ def level_rows(facts: ReportData) -> list[Row]:
 
 def _level(facts: ReportData, level: Level) -> Row:
     return _first_columns(level) | {
-        "Result": level.result,
+        "Result": f"{level.result}, unstable" if level.unstable else level.result,
+        **_open_loop(level),
         **{
             f"p95 {name}, ms": Quantity.of(level.latency(key), "p95", facts.limit_ms(key)).cell
             for key, name in HEADLINES.items()
@@ -110,6 +111,12 @@ def _level(facts: ReportData, level: Level) -> Row:
         "Purpose": level.purpose,
         "Why": level.reason,
     }
+
+
+def _open_loop(level: Level) -> Row:
+    """How late requests were sent, and TTFT without that: in an open loop only."""
+    shown = {"TTFT from send": level.ttft_from_send_ms, "schedule lag": level.schedule_lag_ms}
+    return {f"p95 {name}, ms": Quantity.of(x).digits for name, x in shown.items() if x}
 
 
 def _share(value: Any) -> str:
@@ -145,7 +152,10 @@ def _extras(facts: ReportData, level: Level) -> Row:
 
 
 def _first_columns(level: Level) -> Row:
-    return {"#": str(level.index + 1), "Users": f"{level.users:,}"}
+    number = {"#": str(level.index + 1)}
+    if not level.rate_per_s:
+        return number | {"Users": f"{level.users:,}"}
+    return number | {"Rate, 1/s": f"{level.load:,}", "In flight": format_number(level.in_flight)}
 
 
 def quantile_rows(facts: ReportData) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from harness.report import sweep, tables
 from harness.report.answer import build_answer
 from harness.report.curves import curve_charts
 from harness.report.distributions import distribution_charts
-from harness.report.numbers import count_of, escape_markdown
+from harness.report.numbers import escape_markdown
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.timeline import timeline_chart
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from harness.report.answer import Answer
     from harness.runfolder.folder_reader import Run
 
-MARKDOWN_COLUMNS: Final = (
-    "Users", "Result", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
+MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
+    "Users", "Rate, 1/s", "In flight", "Result", "n",
+    "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
 )  # fmt: skip
 FIRST_COLUMNS: Final = (
     "concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes",
@@ -43,7 +44,10 @@ REPEATED_FIELDS: Final = ("users", "reason", "slos", "output_tokens_per_s", "req
 
 def markdown(facts: ReportData, found: Answer) -> str:
     """Short enough for a pull request comment; it includes any damage of the folder."""
-    rows = [{name: row[name] for name in MARKDOWN_COLUMNS} for row in tables.level_rows(facts)]
+    rows = [
+        {name: row[name] for name in MARKDOWN_COLUMNS if name in row}
+        for row in tables.level_rows(facts)
+    ]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
     lines = [f"Simulated: {escape_markdown(found.simulated)}.", ""] if found.simulated else []
     lines += [f"**{escape_markdown(found.headline)}**"]
@@ -119,7 +123,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         beside=tables.tool_comparisons(facts),
         instrument=instrument_rows(facts),
         quantiles=tables.quantile_rows(facts),
-        at_users=count_of(facts.measured_at, "user") if facts.measured_at else "",
+        at_users=facts.level_text(facts.measured_at, "user") if facts.measured_at else "",
         clients=tables.client_rows(facts),
         replicas=tables.replica_rows(facts),
         unknown=limitations(facts),

@@ -7,12 +7,15 @@ machine sees it, and sends them to the master. Without a master they come back t
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
+from gevent.event import Event
 
 from harness.errors import MeasurementInvalid
+from harness.load.arrivals import Stripe
 from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
 from harness.reader.client_connection import Place
@@ -26,6 +29,7 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.load.arrivals import Due, Schedule
     from harness.load.plan import RequestSpec
     from harness.measure.records.request_record import RequestRecord
     from harness.senders.drive_options import DriveOptions
@@ -55,6 +59,9 @@ class Driver:
         self.worker = worker
         self.issued = 0  # requests begun
         self.users = 0
+        self._sent_by: Counter[int] = Counter()  # requests of each user, the next one's number
+        self.stripe = Stripe(options.arrivals, options.seed, worker, options.processes)
+        self.told = Event()  # of another schedule
         self._batch_end = 0  # `issued` when all requests of this batch are begun
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
@@ -78,11 +85,14 @@ class Driver:
         return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
 
     def new_user(self) -> int:
-        """A number for a user, unique in this process. The first after a batch begins the next."""
+        """A number for a user, unique in the run. The first after a batch begins the next."""
         if self.batch_sent:
             self._batch_end = self.issued + self.options.batch
         self.users += 1
-        return self.users - 1
+        first, step = self.worker, self.options.processes
+        if first >= step:  # a worker of Locust's that joined in the middle: no number is like its
+            first, step = first << 32, 1
+        return first + (self.users - 1) * step
 
     @property
     def batch_sent(self) -> bool:
@@ -97,28 +107,46 @@ class Driver:
         and never so many at once that starting them keeps this process from its reads.
         """
         window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) * (not self.options.batch)
-        drawn = window * seeded_random(self.options.seed, "stagger", self.worker, user).random()
+        drawn = window * seeded_random(self.options.seed, "stagger", user).random()
         now = time.monotonic()
         self._next_start_s = max(self._next_start_s, now) + START_S
         return max(drawn, self._next_start_s - now)
 
-    def next_spec(self) -> RequestSpec | None:
-        """What the next request asks for; None when the run's requests are all begun."""
-        o, number, words = self.options, self.issued, self.options.run_id
-        if self.batch_sent or 0 <= o.quota(self.worker) <= number:
+    def next_spec(self, user: int) -> RequestSpec | None:
+        """What the user's next request asks for; None when the run's requests are all begun."""
+        o, number, words = self.options, self._sent_by[user], self.options.run_id
+        if self.batch_sent or 0 <= o.quota(self.worker) <= self.issued:
             return None
+        self._sent_by[user] += 1
         if o.batch:  # the same lengths, so that the times of batches compare, in new words
-            words, number = f"{words}/{number // o.batch}", number % o.batch
-        return plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
+            user, words, number = 0, f"{words}/{self.issued // o.batch}", self.issued % o.batch
+        return plan(o.workload, o.seed, user, number, o.calibration, run_id=words)
 
-    def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
+    def due_spec(self, due: Due) -> RequestSpec:
+        """What a request of the schedule asks for, whichever process sends it."""
+        o = self.options
+        sender = f"schedule {due.level}"
+        return plan(o.workload, o.seed, sender, due.number, o.calibration, run_id=o.run_id)
+
+    def tell(self, schedule: Schedule) -> None:
+        """Send by this schedule from its start on."""
+        self.stripe.tell(schedule)
+        self.told.set()
+
+    def drop(self, due: Due, spec: RequestSpec) -> None:
+        """Record a request that was due while too many were in flight, and send nothing."""
+        reader = self.start()
+        number, self.issued = self.issued, self.issued + 1
+        reader.drop(number, due.number, spec.output_tokens, due.at_ns)
+
+    def request(self, user: int, api: str, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""
         reader = self.start()
         number, self.issued = self.issued, self.issued + 1
         name = request_id(self.options.run_id, self.worker, number)
-        who = {"request_id": name, "user": f"{self.worker}-{user}"}
+        who = {"request_id": name, "user": str(user)}
         data = request_bytes(self.options, self._access, api, spec, **who)
-        sent = reader.request(data, number, user, spec.output_tokens)
+        sent = reader.request(data, number, user, spec.output_tokens, scheduled_ns)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)
