@@ -145,7 +145,7 @@ LINES = [
     f"knee {URL} --model é\"'\\{chr(127)}{chr(9)}😀 --ca-file a.pem --insecure --gpu-metrics none",
     "knee --embedded --no-enable-prefix-caching --jitter 3% --baseline B --at-least 4",
     "run --embedded --users 3 --requests 40 --workload rag --prompt-tokens 99 --api completions",
-    f'run {URL} --users 3 --body user="me" --body logprobs=true --header X-A:{{user}} --header X-B:$HOME',
+    f'run {URL} --users 3 --body user="me" --header X-A:{{user}} --header X-B:$HOME',
     "sweep --embedded --users 1,2,4 --duration 5s --repeats 2 --idle-timeout 9s",
     "sweep --embedded --users 1,2 --batch 8 --max-errors 3%",
 ]
