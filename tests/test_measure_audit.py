@@ -3,6 +3,8 @@
 Tokens arrive every 100 ms, 20 a second in all.
 """
 
+from dataclasses import replace
+
 import pytest
 from measure_tables import SECOND, record, table, window
 
@@ -76,6 +78,14 @@ def test_tokens_of_both_sides(generated, want_surplus, want_ok):
     """Only a surplus of the server's beyond what the edges explain is somebody else's load."""
     found = audit_tokens(table(*BUSY), TEN_S, scrapes(generated))
     assert (to_json(found)["surplus"], found.ok) == (want_surplus, want_ok)
+
+
+@pytest.mark.parametrize(("told", "want"), [(-1, (120, 1.0, False)), (20, (240, 0.0, True))])
+def test_tokens_that_share_an_event(told, want):
+    """An API may say only at the end that ten events held 20 tokens: no other client's load."""
+    merged = [replace(r, output_tokens=told) for r in BUSY]
+    found = audit_tokens(table(*merged), TEN_S, scrapes(240))
+    assert (found.client_tokens, found.surplus, found.ok) == want
 
 
 def test_tokens_are_not_compared_where_requests_failed():

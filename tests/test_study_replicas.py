@@ -207,11 +207,12 @@ def test_a_gateway_without_metrics_says_nothing_every_second() -> None:
 
 
 def test_the_key_stays_with_its_host() -> None:
-    """Other hosts are asked without it."""
-    got = access("http://gateway:80").replicas(["http://gateway:8001", "http://10.0.0.7:8000"])
-    assert {name: one.api_key for name, one in got.items()} == {
-        "http://gateway:8001": "a-secret-key",
-        "http://10.0.0.7:8000": "",
+    """Other hosts are asked without it, and without headers of the user."""
+    mine = replace(access("http://gateway:80"), headers=(("X-Key", "$KEY"),))
+    got = mine.replicas(["http://gateway:8001", "http://10.0.0.7:8000"])
+    assert {name: (one.api_key, one.headers) for name, one in got.items()} == {
+        "http://gateway:8001": ("a-secret-key", mine.headers),
+        "http://10.0.0.7:8000": ("", ()),
     }
 
 
@@ -241,7 +242,7 @@ def test_what_the_probe_finds() -> None:
     """Every replica that is given, and the KV cache of all."""
     with servers(vllm_like(metrics=http({}, 404)), lambda *_: page(3), lambda *_: page(4)) as three:
         gateway, *where = urls(three)
-        got = probe(access(gateway), "chat", None, where)
+        got = probe(access(gateway), "chat", metrics_urls=where)
         alone = probe(access(gateway), "chat")
     assert (got.metrics, got.replicas, got.no_metrics) == (True, tuple(where), "")
     assert (got.cache["engines"], got.cache["kv_blocks"]) == (2, 4 + 5)
@@ -258,7 +259,7 @@ def test_a_replica_without_metrics_is_refused() -> None:
             ("http://127.0.0.1:9", "nothing listens at http://127.0.0.1:9"),
         ):
             with pytest.raises(ServerUnreachable, match="Expected each --metrics-url") as refused:
-                probe(access(gateway), "chat", None, [gateway, bad])
+                probe(access(gateway), "chat", metrics_urls=[gateway, bad])
             assert str(refused.value).startswith(says)
 
 

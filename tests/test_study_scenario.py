@@ -48,6 +48,11 @@ def options(words: list[str]) -> KneeOptions | RunOptions:
             "knee",
             f"knee {URL} --server-flag max-num-seqs=8 --server-flag enforce-eager=true",
         ),
+        (
+            '[header]\nX-Session-ID = "{session}"\n[body]\ntop_p = 0.9\nuser = "me"',
+            f"knee {URL}",
+            f'knee {URL} --header X-Session-ID:{{session}} --body top_p=0.9 --body user="me"',
+        ),
         ('[slo]\nttft_p95 = "1s"', f"knee {URL}", f"knee {URL} --slo ttft_p95=1s"),
         # switches: on, off, and with a --no- form
         (f'url = "{URL}"\ninsecure = true\nprove = false', "knee", f"knee {URL} --insecure"),
@@ -140,6 +145,7 @@ LINES = [
     f"knee {URL} --model é\"'\\{chr(127)}{chr(9)}😀 --ca-file a.pem --insecure --gpu-metrics none",
     "knee --embedded --no-enable-prefix-caching --jitter 3% --baseline B --at-least 4",
     "run --embedded --users 3 --requests 40 --workload rag --prompt-tokens 99 --api completions",
+    f'run {URL} --users 3 --body user="me" --header X-A:{{user}} --header X-B:$HOME',
     "sweep --embedded --users 1,2,4 --duration 5s --repeats 2 --idle-timeout 9s",
     "sweep --embedded --users 1,2 --batch 8 --max-errors 3%",
 ]
@@ -162,7 +168,7 @@ def test_what_a_run_writes_repeats_it(line: str, tmp_path: Path) -> None:
 def test_rows_of_options_need_no_further_code() -> None:
     """Headers, JSON, lists, switches: an option that is declared can be in a file."""
     rows = (
-        Option("--header", "", metavar="'NAME: VALUE'", action="append"),
+        Option("--header", "", metavar="NAME:VALUE", action="append"),
         Option("--body", "", metavar="KEY=JSON", action="append"),
         Option("--rate"), Option("--ids", "", None), SCENARIO,
     )  # fmt: skip
@@ -170,7 +176,7 @@ def test_rows_of_options_need_no_further_code() -> None:
     declare(command, rows)
     words = expanded(["run", "--scenario", str(ROWS)], {"run": command})
     want: dict[str, Any] = {
-        "header": ["X-Session-ID: {session}", "X-Team: a b"],
+        "header": ["X-Session-ID:{session}", "X-Team:a b"],
         "body": ["temperature=0.7", 'user="me"', 'stop=["x"]', "logprobs=true"],
         "rate": "5,10.5", "ids": True, "scenario": None,
     }  # fmt: skip

@@ -33,7 +33,7 @@ SAME = (
 RUN = ("-m", "harness", "run")
 LOCUST = (
     "-m", "locust", "-f", "locustfiles/chat.py", "--autostart", "--users", "4", "--spawn-rate", "4",
-    "--run-time", "8s", "--web-host", "127.0.0.1",
+    "--run-time", "5s", "--web-host", "127.0.0.1",
 )  # fmt: skip
 
 

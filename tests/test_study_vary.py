@@ -465,8 +465,8 @@ def test_a_and_b_on_a_real_vllm(
 ) -> None:
     """One slot against eight, for batches of 24 requests: the difference is shown, by two starts.
 
-    On two cores vLLM leaves the client little time while it computes: with one slot all of four
-    users wait until it is idle, so their loop is not closed, and the run is refused. A batch is
+    On two cores vLLM leaves the client little time while it computes: with one slot all users that
+    wait go on when it is idle, so their loop is not closed, and `run` is refused. A batch is
     judged by its time as a whole, in which the client hardly matters.
     """
     if missing := real_vllm.not_here():

@@ -57,14 +57,14 @@ class TargetAccess:
     def replicas(self, metrics: Iterable[str]) -> dict[str, TargetAccess]:
         """Where to read /metrics, by URL: at URLs, or at addresses of the host; (): at the target.
 
-        Another host than the target's is not sent the key.
+        Another host than the target's is sent neither the key nor the user's headers.
         """
         found = {}
         for one in metrics:
             if "://" in one:
-                address = Address.parse(one)
-                key = self.api_key if address.host == self.address.host else ""
-                found[one] = replace(self, address=address, api_key=key)
+                there = replace(self, address=Address.parse(one))
+                other = there.address.host != self.address.host
+                found[one] = replace(there, api_key="", headers=()) if other else there
             else:
                 found[str(replace(self.address, host=one))] = replace(self, via=one)
         return found or {str(self.address): self}

@@ -115,7 +115,7 @@ def _words(what: str, value: Any, action: argparse.Action) -> list[str]:
             raise ConfigError(f"{what} is {value!r}: expected a switch; try true or false.")
         return [flag] if value else list(action.option_strings[1:])
     if isinstance(value, dict):
-        between = ": " if ":" in str(action.metavar) else "="  # a header, or NAME=VALUE
+        between = ":" if ":" in str(action.metavar) else "="  # a header, or NAME=VALUE
         show = json.dumps if str(action.metavar).endswith("JSON") else _text
         texts = [f"{name}{between}{show(one)}" for name, one in value.items()]
     else:
