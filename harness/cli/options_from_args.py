@@ -28,6 +28,7 @@ from harness.units import SECOND, exact_ns
 if TYPE_CHECKING:
     import argparse
 
+    from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.server.vllm_start import StartOptions
 
@@ -135,7 +136,31 @@ def load_options(args: argparse.Namespace, option: str, users: int) -> LoadOptio
             f"--processes is {args.processes} and {option} is {users}: expected at most a process "
             f"for each user; try --processes {users}."
         )
-    return LoadOptions(_workload(args), seed=args.seed, processes=args.processes)
+    load = LoadOptions(_workload(args), args.seed, args.processes, salt=args.salt)
+    if (data := _data(args, load.workload)) is None:
+        return load
+    data.workload = data.as_workload(args.api)
+    return replace(load, workload=data.workload, data=data)
+
+
+def _data(args: argparse.Namespace, chosen: Workload) -> DataSource | None:
+    """The rows of --data. Raises ConfigError."""
+    own, batch = args.data is not None, getattr(args, "batch", None)
+    without, beside = (args.data_end, args.speed), (args.prompt_tokens, batch)
+    names = ("--data-end", "--speed") if not own else ("--prompt-tokens", "--batch")
+    for flag, value in zip(names, beside if own else without, strict=True):
+        if value is not None:
+            raise ConfigError(
+                f"{flag} is {value} {'beside' if own else 'without'} --data, whose rows have "
+                f"lengths of their own: expected {'one of the two' if own else 'both'}; try "
+                f"{'--data FILE alone' if own else f'--data FILE {flag} {value}'}."
+            )
+    if not own:
+        return None
+    from harness.load.own_data import DataOptions, DataSource  # noqa: PLC0415 - heavy: see app.py
+
+    options = DataOptions(args.data, args.speed or 1.0, repeat=args.data_end != "stop")
+    return DataSource(options, chosen, seed=args.seed)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
@@ -186,14 +211,18 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
             f"{args.processes}: expected a request for each user, shared out by one process; "
             f"try --batch {max(batch, 4 * max(users))} --processes 1."
         )
+    load = replace(load_options(args, "--users", max(users)), batch=batch or 0)
+    requests = args.requests
+    if load.data is not None and not load.data.options.repeat and args.duration is None:
+        requests = requests or len(load.data)  # the whole file, however long it takes
     return RunOptions(
         target=target_options(args),
-        load=replace(load_options(args, "--users", max(users)), batch=batch or 0),
+        load=load,
         output=output_options(args, command),
         users=users,
         command=command,
-        duration_ns=duration_ns if args.requests is None and not batch else None,
-        requests=args.requests,
+        duration_ns=duration_ns if requests is None and not batch else None,
+        requests=requests,
         repeats=repeats or (3 if batch else 1),  # three: the fewest that show how much they vary
         slos=tuple(args.slo),
         max_errors=args.max_errors,

@@ -112,6 +112,7 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
         ("SLOs", ", ".join(f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos)),
         ("Requests", _requests_sent(facts)),
         ("Workload", _lengths(config)),
+        ("Data", _data(facts)),
         ("Seeds", _pairs(info.get("seeds"))),
         ("Versions", _pairs(info.get("versions"))),
         ("Client machine", _pairs(info.get("hardware"))),
@@ -177,6 +178,19 @@ def _lengths(config: dict[str, Any]) -> str:
     context = as_int(work.get("max_model_len"))
     parts += [f"{clipped} of 1,000 requests clipped to {context:,} tokens"] * bool(clipped)
     return f"{work.get('name')}: {', '.join(parts)}" if prompt and output else ""
+
+
+def _data(facts: ReportData) -> str:
+    """`chats.jsonl: 120 rows, sent 2.5 times; 3 clipped to 4,096 tokens; no salt`."""
+    drive, rows = as_mapping(facts.config.get("drive")), as_int(facts.config.get("rows"))
+    if not rows:
+        return ""
+    own, clipped = as_mapping(drive.get("data")), as_int(facts.config.get("clipped"))
+    context = as_int(as_mapping(drive.get("workload")).get("max_model_len"))
+    parts = [f"{own.get('path')}: {rows:,} rows, sent {len(facts.run.table) / rows:.1f} times"]
+    parts += ["the run ended with them"] * (own.get("repeat") is False)
+    parts += [f"{clipped:,} clipped to {context:,} tokens"] * bool(clipped)
+    return "; ".join([*parts, f"salt {drive['salt']}" if drive.get("salt") else "no salt"])
 
 
 def _pairs(values: Any) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.load.lengths import Lengths
+from harness.load.own_data import DataOptions, DataSource
 from harness.load.tokens import Calibration
 from harness.load.workloads import Workload
 from harness.server.access import TargetAccess
@@ -43,6 +44,8 @@ class DriveOptions:
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
+    salt: str = ""  # in place of `run_id`, so that runs send the same; with `data`: before prompts
+    data: DataOptions | None = None  # rows that are sent in place of the workload's prompts
 
     @property
     def api_key(self) -> str:
@@ -61,6 +64,14 @@ class DriveOptions:
             self.first_token_ns,
         )
 
+    def data_source(self) -> DataSource | None:
+        """The rows of `data`, read here. Raises ConfigError."""
+        if self.data is None:
+            return None
+        return DataSource(
+            self.data, self.workload, self.calibration, seed=self.seed, salt=self.salt
+        )
+
     def quota(self, worker: int) -> int:
         """How many of `requests` are this worker's; -1: no limit."""
         if self.requests < 0:
@@ -77,5 +88,7 @@ class DriveOptions:
         """The inverse of `to_json`."""
         work = dict(data["workload"])
         work |= {part: Lengths(**work[part]) for part in ("prompt", "output")}
+        own = DataOptions(**data["data"]) if data.get("data") else None
         nested = {"workload": Workload(**work), "calibration": Calibration(**data["calibration"])}
+        nested["data"] = own
         return cls(**{**data, **nested})

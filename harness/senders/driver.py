@@ -65,6 +65,7 @@ class Driver:
         self._reader: Reader | None = None
         self._ready = False  # the first reader runs, or ran
         self._figures: dict[str, Any] = {}
+        self._data = options.data_source()
         self._trouble = ""
 
     @property
@@ -104,9 +105,11 @@ class Driver:
 
     def next_spec(self) -> RequestSpec | None:
         """What the next request asks for; None when the run's requests are all begun."""
-        o, number, words = self.options, self.issued, self.options.run_id
+        o, number, words = self.options, self.issued, self.options.salt or self.options.run_id
         if self.batch_sent or 0 <= o.quota(self.worker) <= number:
             return None
+        if self._data is not None:
+            return self._data.spec(number * o.processes + self.worker)
         if o.batch:  # the same lengths, so that the times of batches compare, in new words
             words, number = f"{words}/{number // o.batch}", number % o.batch
         return plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)

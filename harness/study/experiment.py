@@ -155,7 +155,7 @@ class Experiment:
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
-            "clipped_of_1000": count_clipped(self.options.workload, self.wanted.load.seed),
+            **_clipped(self.options, self.wanted.load),
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
         engine = self.wanted.target.engine
@@ -329,15 +329,29 @@ class _Watched:
         return target
 
 
+def _clipped(options: DriveOptions, load: LoadOptions) -> dict[str, int]:
+    """How many requests, or rows of own data, are clipped to the model's context."""
+    if load.data is not None:
+        return {
+            "rows": len(load.data),
+            "clipped": load.data.n_clipped(options.workload.max_model_len),
+        }
+    return {"clipped_of_1000": count_clipped(options.workload, load.seed)}
+
+
 def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions:
     """What the load processes are told; the key stays in the environment."""
     target, load, limits = wanted.target, wanted.load, wanted.target.timeouts
+    run_id, data = f"{CLOCK.now_ns():x}", load.data
     return DriveOptions(
         url=url,
         model=known.model,
         workload=load.workload,
         seed=load.seed,
-        run_id=f"{CLOCK.now_ns():x}",
+        run_id=run_id,
+        salt=run_id if load.salt == "auto" else load.salt,
+        data=data.options if data else None,
+        requests=len(data) if data and not data.options.repeat else -1,
         key_source=target.key_source,
         ca_file=str(target.ca_file or ""),
         insecure=target.insecure,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,10 @@ def invalid_reason(
 def shared_prompt_tokens(drive: Mapping[str, Any]) -> int:
     """The tokens shared by all prompts: the chat template and the system message of the workload.
 
-    `drive`: the options in run.json; 0 where they are missing.
+    `drive`: the options in run.json; 0 where they are missing. Rows of own data may share anything,
+    also with an earlier run.
     """
+    if drive.get("data"):
+        return sys.maxsize
     calibration, workload = drive.get("calibration") or {}, drive.get("workload") or {}
     return int(calibration.get("overhead") or 0) + int(workload.get("system_tokens") or 0)

@@ -116,6 +116,17 @@ def whole_number(
     return read
 
 
+def positive_number(option: str) -> Callable[[str], float]:
+    """A parser of a number above 0."""
+
+    def read(text: str) -> float:
+        if not re.fullmatch(r"\d{1,6}(\.\d+)?", text) or not float(text):
+            raise ConfigError(f"{option} is {text!r}: expected a number above 0; try {option} 2.")
+        return float(text)
+
+    return read
+
+
 def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
     """A parser of `1,2,4` into (1, 2, 4)."""
     one = whole_number(option)
@@ -252,8 +263,19 @@ LENGTHS: Final = (
            field=Field("Output tokens", "mean; 0: the workload's own", "0",
                        read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER))),
 )  # fmt: skip
+DATA: Final = (
+    Option("--data", "send the rows of a file, one JSON object per line (docs/data.md); request k "
+           "is row k", str, "FILE"),
+    Option("--data-end", "after the last row: begin again, or end the run; default: repeat",
+           choices=("repeat", "stop")),
+    Option("--speed", "2: twice as fast as the timestamps of --data say; default: 1",
+           positive_number("--speed"), "X"),
+    Option("--salt", "TEXT, or auto for another in each run, that keeps prompts out of the "
+           "server's prefix cache; default: auto, and with --data none", str, "TEXT", ""),
+)  # fmt: skip
 LOAD: Final = (
     *LENGTHS,
+    *DATA,
     Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
     number_option("--seed", "", 1, min_value=0),
     number_option("--processes", "worker processes that send the load", 1),

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.errors import ConfigError, RunFolderError
+from harness.load.lengths import FROM_DATA
 from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
+from harness.senders.prepare import count_tokens
 from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port
 from harness.server.max_num_seqs import merge_flags
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
+    from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
@@ -141,13 +144,16 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
     found = probe(access, load.workload.api, target.model)
     merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
     check_lengths(load.workload, found.max_model_len)
+    if load.data is not None and found.tokenize:
+        load.data.learn(lambda text: count_tokens(access, found, text))
     return found
 
 
 def check_lengths(workload: Workload, max_model_len: int | None) -> None:
     """The model's context holds the mean request. Raises ConfigError."""
     prompt, output = workload.prompt_tokens, workload.output.mean
-    if max_model_len is None or prompt + output <= max_model_len:
+    by_row = workload.prompt.shape == FROM_DATA  # each row is clipped by itself
+    if max_model_len is None or prompt + output <= max_model_len or by_row:
         return
     own = workload.prompt.mean
     # Shrink prompt and output by the same factor; the shared system message keeps its length.
@@ -161,7 +167,12 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
 
 
 def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
-    """How many planned requests are clipped to the model's context; "" for none."""
+    """How many planned requests are clipped to the model's context; "" for none.
+
+    Of own data, what is sent and what comes after the last row.
+    """
+    if load.data is not None:
+        return _data_note(load.data, load.salt, max_model_len)
     workload = replace(load.workload, max_model_len=max_model_len or 0)
     count = count_clipped(workload, load.seed)
     if not count:
@@ -170,3 +181,13 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
         f"{count:,} of {CLIP_SAMPLE_SIZE:,} planned requests are clipped to the model's context of "
         f"{max_model_len:,} tokens"
     )
+
+
+def _data_note(data: DataSource, salt: str, max_model_len: int | None) -> str:
+    clipped = data.n_clipped(max_model_len or 0)
+    end = "they begin again" if data.options.repeat else "the run ends"
+    parts = [f"{data.options.path}: {len(data):,} rows, in order; after the last, {end}"]
+    parts += [f"{clipped:,} clipped to the context of {max_model_len:,} tokens"] * bool(clipped)
+    cached = "prompts go out as they are: the server's prefix cache may know them from an earlier "
+    parts += [f"{cached}run or pass (see --salt)"] * (not salt)
+    return "; ".join(parts)

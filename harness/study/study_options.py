@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
+    from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.measure.slo import Slo
 
@@ -78,6 +79,8 @@ class LoadOptions:
     seed: int = 1
     processes: int = 1
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
+    data: DataSource | None = None  # whose rows are sent
+    salt: str = ""  # of DriveOptions; auto: the run's own
 
 
 @dataclass(frozen=True, slots=True)
