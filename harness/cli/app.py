@@ -11,7 +11,19 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import compare, doctor, engine, exporter, knee, report, rules, run, serve, vary
+from harness.cli import (
+    compare,
+    data,
+    doctor,
+    engine,
+    exporter,
+    knee,
+    report,
+    rules,
+    run,
+    serve,
+    vary,
+)
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
@@ -24,6 +36,7 @@ COMMANDS: Final = {
     "run": run.add_run,
     "sweep": run.add_sweep,
     "vary": vary.add,
+    "data": data.add,
     "report": report.add,
     "compare": compare.add,
     "rules": rules.add,

@@ -28,7 +28,6 @@ from harness.units import SECOND, exact_ns
 if TYPE_CHECKING:
     import argparse
 
-    from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.server.vllm_start import StartOptions
 
@@ -136,31 +135,27 @@ def load_options(args: argparse.Namespace, option: str, users: int) -> LoadOptio
             f"--processes is {args.processes} and {option} is {users}: expected at most a process "
             f"for each user; try --processes {users}."
         )
-    load = LoadOptions(_workload(args), args.seed, args.processes, salt=args.salt)
-    if (data := _data(args, load.workload)) is None:
-        return load
-    data.workload = data.as_workload(args.api)
-    return replace(load, workload=data.workload, data=data)
-
-
-def _data(args: argparse.Namespace, chosen: Workload) -> DataSource | None:
-    """The rows of --data. Raises ConfigError."""
+    load = LoadOptions(_workload(args), seed=args.seed, processes=args.processes)
     own, batch = args.data is not None, getattr(args, "batch", None)
-    without, beside = (args.data_end, args.speed), (args.prompt_tokens, batch)
-    names = ("--data-end", "--speed") if not own else ("--prompt-tokens", "--batch")
-    for flag, value in zip(names, beside if own else without, strict=True):
-        if value is not None:
+    for flag, value, fits in (
+        ("--data-end", args.data_end, own),
+        ("--speed", args.speed, own),
+        ("--prompt-tokens", args.prompt_tokens, not own),
+        ("--batch", batch, not own),
+    ):
+        if value is not None and not fits:
             raise ConfigError(
-                f"{flag} is {value} {'beside' if own else 'without'} --data, whose rows have "
-                f"lengths of their own: expected {'one of the two' if own else 'both'}; try "
-                f"{'--data FILE alone' if own else f'--data FILE {flag} {value}'}."
+                f"{flag} is given {'with' if own else 'without'} --data: expected "
+                f"{'one of the two' if own else 'both'}; leave out {flag}."
             )
     if not own:
-        return None
-    from harness.load.own_data import DataOptions, DataSource  # noqa: PLC0415 - heavy: see app.py
+        return replace(load, salt="" if args.salt == table.AUTO else args.salt)
+    from harness.load.own_data import DataSource  # noqa: PLC0415 - heavy: see app.py
 
-    options = DataOptions(args.data, args.speed or 1.0, repeat=args.data_end != "stop")
-    return DataSource(options, chosen, seed=args.seed)
+    data = DataSource(args.data, load.workload, seed=args.seed, salt=args.salt)
+    data.speed, data.repeat = args.speed or 1.0, args.data_end != "stop"
+    data.workload = data.as_workload(args.api)
+    return replace(load, workload=data.workload, data=data)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
@@ -213,7 +208,7 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
         )
     load = replace(load_options(args, "--users", max(users)), batch=batch or 0)
     requests = args.requests
-    if load.data is not None and not load.data.options.repeat and args.duration is None:
+    if load.data is not None and not load.data.repeat and args.duration is None:
         requests = requests or len(load.data)  # the whole file, however long it takes
     return RunOptions(
         target=target_options(args),

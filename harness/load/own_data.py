@@ -11,10 +11,11 @@ are in ms. Memory holds 32 bytes per row; a line is read again when it is due.
 from __future__ import annotations
 
 import math
+import os
+import weakref
 from array import array
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from hashlib import blake2b
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,13 +25,13 @@ import orjson
 from harness.errors import ConfigError, one_line
 from harness.load.lengths import FROM_DATA, Lengths
 from harness.load.plan import UNCALIBRATED, RequestSpec, room_of, seeded_random
-from harness.load.tokens import HashedDraws, prompt_ids, prompt_text
+from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
 from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from io import BufferedReader
 
-    from harness.load.tokens import Calibration
     from harness.load.workloads import Workload
 
     Row = dict[str, Any]
@@ -48,23 +49,19 @@ def _is_list(value: object, kind: type) -> bool:
     return isinstance(value, list) and all(type(one) is kind for one in value)
 
 
-def _is_number(value: object, least: int, *kinds: type) -> bool:
-    return type(value) in kinds and value >= least  # type: ignore[operator]
-
-
 # field -> whether its value can be used, what is expected
 FIELDS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
-    "prompt": (lambda value: isinstance(value, str) and bool(value), "text that is not empty"),
+    "prompt": (lambda value: isinstance(value, str) and value != "", "text"),
     "messages": (
         lambda value: _is_list(value, dict) and value and all("role" in one for one in value),
-        "a list of messages, each an object with a role",
+        "a list of messages, each with a role",
     ),
     "tools": (lambda value: _is_list(value, dict), "a list of objects"),
-    "timestamp": (lambda value: _is_number(value, 0, int, float), "milliseconds, 0 or more"),
+    "timestamp": (lambda value: type(value) in (int, float) and value >= 0, "ms, 0 or more"),
     "hash_ids": (lambda value: _is_list(value, int), "a list of whole numbers"),
 } | dict.fromkeys(
     ("output_tokens", "output_length", "input_length"),
-    (lambda value: _is_number(value, 1, int), "a whole number from 1 up"),
+    (lambda value: type(value) is int and value > 0, "a whole number from 1 up"),
 )
 
 
@@ -83,12 +80,12 @@ def parse_row(line: bytes) -> Row:
     if len(row.keys() & {"prompt", "messages", "input_length"}) != 1:
         value = one_line(line.decode(), QUOTED)
         raise ValueError(f"found {value}, expected one of prompt, messages and input_length")
-    n_blocks = math.ceil(row.get("input_length", 0) / TRACE_BLOCK)
-    n_hashes = len(row.get("hash_ids", ()))
-    if n_blocks and (n_hashes != n_blocks or "output_length" not in row):
+    blocks = math.ceil(row.get("input_length", 0) / TRACE_BLOCK)
+    if blocks and not (len(row.get("hash_ids", ())) == blocks and "output_length" in row):
         raise ValueError(
-            f"found {n_hashes} hash_ids and output_length {row.get('output_length', 'missing')}, "
-            f"expected both, and a hash for each {TRACE_BLOCK} tokens of input_length: {n_blocks}"
+            f"found {len(row.get('hash_ids', ()))} hash_ids and output_length "
+            f"{row.get('output_length')}, expected both, a hash for each {TRACE_BLOCK} tokens of "
+            f"input_length: {blocks}"
         )
     return row
 
@@ -100,59 +97,42 @@ def text_of(row: Row) -> bytes:
     return prompt.encode() + b"".join(map(orjson.dumps, parts))
 
 
-@dataclass(frozen=True, slots=True)
-class DataOptions:
-    """What each load process must know to send the same rows; it opens the file itself."""
+@dataclass(eq=False)
+class DataSource:
+    """The requests of a file: request k of a run is row k, modulo the number of rows.
+
+    Reads and checks the whole file at once. Raises ConfigError that names the lines that are wrong.
+    """
 
     path: str
+    workload: Workload  # gives the API, and the length of the answer to rows without one
+    calibration: Calibration = UNCALIBRATED
+    seed: int = 1
+    salt: str = ""  # prompts begin with it, and with the number of the pass over the rows
     speed: float = 1.0  # timestamps come so many times as fast
     repeat: bool = True  # after the last row the first comes again; else the run ends
-    digest: str = ""  # of the file that was checked; "": not yet
     tokens_per_byte: float = TOKENS_PER_BYTE
 
-
-class DataSource:
-    """The requests of a file: request k of a run is row k, modulo the number of rows."""
-
-    def __init__(
-        self,
-        options: DataOptions,
-        workload: Workload,
-        calibration: Calibration = UNCALIBRATED,
-        *,
-        seed: int = 1,
-        salt: str = "",
-    ) -> None:
-        """Read and check the whole file. Raises ConfigError that names the lines that are wrong.
-
-        `workload` gives the API and, to rows without one, the length of the answer. With `salt`
-        each pass over the rows begins its prompts with words of its own.
-        """
-        self.workload, self.calibration, self.seed, self.salt = workload, calibration, seed, salt
+    def __post_init__(self) -> None:
         self.n_messages = self.n_traces = 0  # rows of these kinds
         self.at_ms, self.outputs = array("d"), array("l")  # NaN, 0: not given
         self._starts = array("q", [0])  # of the lines in the file, and its end
         self._sizes = array("l")  # of prompts: tokens, or minus the bytes of a text
         try:
-            self._file = Path(options.path).open("rb")  # noqa: SIM115 - as long as the process
-            digest = self._read(options.path)
+            with Path(self.path).open("rb") as file:
+                self._file = os.dup(file.fileno())  # rows are read as long as this object lives
+                weakref.finalize(self, os.close, self._file)
+                self._read(file)
         except OSError as error:
             raise ConfigError(
-                f"--data is {options.path}, which cannot be read ({error.strerror}): expected a "
-                "file with a JSON object per line, at this path on each machine that sends load."
+                f"--data is {self.path}, which cannot be read ({error.strerror}): expected a file "
+                "with a JSON object per line, at this path on each machine that sends load."
             ) from None
-        if options.digest not in ("", digest):
-            raise ConfigError(
-                f"--data {options.path} is not the file that was checked: expected the same one "
-                "for each load process, unchanged as long as the run lasts."
-            )
-        self.options = replace(options, digest=digest)
 
-    def _read(self, path: str) -> str:
-        digest, n_wrong, wrong = blake2b(digest_size=16), 0, []
-        lines = iter(lambda: self._file.readline(LONGEST_LINE), b"")
+    def _read(self, file: BufferedReader) -> None:
+        n_wrong, wrong = 0, []
+        lines = iter(lambda: file.readline(LONGEST_LINE), b"")
         for number, line in enumerate(lines, start=1):
-            digest.update(line)
             try:
                 self._add(line)
             except ValueError as error:
@@ -161,12 +141,12 @@ class DataSource:
             if len(line) == LONGEST_LINE:  # half an object was named above, and is the end
                 break
         if n_wrong or not self._sizes:
-            what = f"{n_wrong:,} bad lines ({'; '.join(wrong)}{'; ...' * (n_wrong > NAMED)})"
+            more = "; ..." * (n_wrong > NAMED)
+            what = f"{n_wrong:,} bad lines ({'; '.join(wrong)}{more})" if wrong else "no lines"
             raise ConfigError(
-                f"--data {path} has {what if wrong else 'no lines'}: expected a JSON object per "
-                'line; try {"prompt": "Hello", "output_tokens": 16}.'
+                f"--data {self.path} has {what}: expected a JSON object per line; "
+                'try {"prompt": "Hello", "output_tokens": 16}.'
             )
-        return digest.hexdigest()
 
     def _add(self, line: bytes) -> None:
         self._starts.append(self._starts[-1] + len(line))
@@ -187,6 +167,11 @@ class DataSource:
     def __len__(self) -> int:
         return len(self._sizes)
 
+    def to_json(self) -> dict[str, Any]:
+        """What another process needs to send the same rows; it reads the file itself."""
+        names = ("path", "seed", "salt", "speed", "repeat", "tokens_per_byte")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def timed(self) -> bool:
         """Whether the rows have timestamps."""
@@ -194,8 +179,8 @@ class DataSource:
 
     def row(self, index: int) -> Row:
         """Row `index`, read again."""
-        self._file.seek(self._starts[index])
-        return parse_row(self._file.read(self._starts[index + 1] - self._starts[index]))
+        start, end = self._starts[index : index + 2]
+        return parse_row(os.pread(self._file, end - start, start))
 
     def as_workload(self, api: str | None) -> Workload:
         """The file's mean lengths, on an API that takes its rows. Raises ConfigError."""
@@ -204,35 +189,25 @@ class DataSource:
                 f"--api is {api} and --data has {self.n_messages:,} rows with messages: expected "
                 "an API that takes them; try --api chat."
             )
-        traces, n = self.n_traces == len(self), len(self)
-        usual = "chat" if self.n_messages else "completions" if traces else self.workload.api
-        prompt, output = (
-            Lengths(FROM_DATA, math.ceil(sum(self.planned(i)[part] for i in range(n)) / n))
-            for part in (0, 1)
-        )
-        return replace(
-            self.workload,
-            name="data",
-            title=f"{n:,} rows of {Path(self.options.path).name} ({self.options.digest[:8]})",
-            api=api or usual,
-            prompt=prompt,
-            output=self.workload.output if 0 in self.outputs else output,
-            system_tokens=0,
-            token_ids=traces and (api or usual) == "completions",
-        )
+        traces, n, work = self.n_traces == len(self), len(self), self.workload
+        api = api or ("chat" if self.n_messages else "completions" if traces else work.api)
+        sums = (sum(some) for some in zip(*map(self.planned, range(n)), strict=True))
+        prompt, output = (Lengths(FROM_DATA, math.ceil(tokens / n)) for tokens in sums)
+        title, ids = f"{n:,} rows of {Path(self.path).name}", traces and api == "completions"
+        work = replace(work, name="data", title=title, api=api, system_tokens=0, token_ids=ids)
+        return replace(work, prompt=prompt, output=work.output if 0 in self.outputs else output)
 
     def learn(self, count_tokens: Callable[[str], int]) -> None:
         """How many tokens a byte of the texts has, from the server's count of some of them."""
         some = range(0, len(self), math.ceil(len(self) / SAMPLE))
         if text := "".join(text_of(self.row(i)).decode()[:2000] for i in some):
-            share = count_tokens(text) / len(text.encode())
-            self.options = replace(self.options, tokens_per_byte=share)
+            self.tokens_per_byte = count_tokens(text) / len(text.encode())
 
     def planned(self, index: int) -> tuple[int, int]:
         """(prompt, output) tokens of row `index` as the file has them; of text, about."""
         size, output = self._sizes[index], self.outputs[index]
         output = output or self.workload.output.draw(seeded_random(self.seed, "data", index))
-        return size if size > 0 else math.ceil(-size * self.options.tokens_per_byte), output
+        return size if size > 0 else math.ceil(-size * self.tokens_per_byte), output
 
     def lengths(self, index: int, room: int) -> tuple[int, int]:
         """The same, clipped to `room` tokens (0: not known).
@@ -257,12 +232,10 @@ class DataSource:
         salt = f"{self.salt}/{turn} " if self.salt else ""
         if "input_length" in row:
             return self._of_hashes([f"{salt}{one}" for one in row["hash_ids"]], tokens, output)
-        prompt = {"role": "user", "content": row.get("prompt")}
-        messages = [dict(one) for one in row.get("messages", (prompt,))]
-        # What is clipped, the longest text, and the first one, which gets the salt.
+        messages = row.get("messages") or [{"content": row["prompt"]}]
         texts = [one for one in messages if isinstance(one.get("content"), str)]
-        drop = math.ceil((self.planned(index)[0] - tokens) / self.options.tokens_per_byte)
-        if drop and texts:
+        drop = math.ceil((self.planned(index)[0] - tokens) / self.tokens_per_byte)
+        if drop and texts:  # the longest has the most to lose
             longest = max(texts, key=lambda one: len(one["content"]))
             data = longest["content"].encode()
             longest["content"] = data[: max(len(data) - drop, 1)].decode(errors="ignore")
@@ -283,26 +256,23 @@ class DataSource:
         return RequestSpec(" ".join(words[: self.calibration.words(tokens)]), tokens, output)
 
     def offset_ns(self, number: int) -> int:
-        """When request `number` is due, from the first on.
-
-        The first row comes again one mean gap after the last.
-        """
+        """When request `number` is due; the first row comes again one mean gap after the last."""
         (turn, index), at = divmod(number, len(self)), self.at_ms
         pass_ms = (at[-1] - at[0]) * len(self) / max(len(self) - 1, 1)
-        return round((turn * pass_ms + at[index] - at[0]) * MS / self.options.speed)
+        return round((turn * pass_ms + at[index] - at[0]) * MS / self.speed)
 
     def offsets_ns(self) -> Iterator[int]:
         """The same of each request: endless, unless the run ends with the data."""
-        return map(self.offset_ns, count() if self.options.repeat else range(len(self)))
+        return map(self.offset_ns, count() if self.repeat else range(len(self)))
 
     def shared_tokens(self) -> Iterator[int]:
         """By row, the tokens that a cache which evicts nothing has from earlier rows.
 
         Whole KV blocks from the start and never the last token, as vLLM does it. Text is cut where
-        the blocks are expected to end.
+        the blocks are expected to end. Blocks beyond REMEMBERED_BLOCKS hit nothing.
         """
         seen: dict[int, int] = {}  # a block with all before it -> its tokens
-        size = CACHE_BLOCK / self.options.tokens_per_byte
+        size = CACHE_BLOCK / self.tokens_per_byte
         for index, (tokens, _) in enumerate(map(self.planned, range(len(self)))):
             row, key, shared, hit = self.row(index), 0, 0, True
             step, text = (TRACE_BLOCK, b"") if "hash_ids" in row else (CACHE_BLOCK, text_of(row))

@@ -181,16 +181,15 @@ def _lengths(config: dict[str, Any]) -> str:
 
 
 def _data(facts: ReportData) -> str:
-    """`chats.jsonl: 120 rows, sent 2.5 times; 3 clipped to 4,096 tokens; no salt`."""
-    drive, rows = as_mapping(facts.config.get("drive")), as_int(facts.config.get("rows"))
-    if not rows:
+    """`chats.jsonl: 120 rows, sent 2.5 times; 3 clipped to the model's context; no salt`."""
+    own = as_mapping(as_mapping(facts.config.get("drive")).get("data"))
+    counts = as_mapping(facts.config.get("data"))
+    if not (rows := as_int(counts.get("rows"))):
         return ""
-    own, clipped = as_mapping(drive.get("data")), as_int(facts.config.get("clipped"))
-    context = as_int(as_mapping(drive.get("workload")).get("max_model_len"))
-    parts = [f"{own.get('path')}: {rows:,} rows, sent {len(facts.run.table) / rows:.1f} times"]
-    parts += ["the run ended with them"] * (own.get("repeat") is False)
-    parts += [f"{clipped:,} clipped to {context:,} tokens"] * bool(clipped)
-    return "; ".join([*parts, f"salt {drive['salt']}" if drive.get("salt") else "no salt"])
+    sent = f"{own.get('path')}: {rows:,} rows, sent {len(facts.run.table) / rows:.1f} times"
+    clipped = f"{as_int(counts.get('clipped')):,} clipped to the model's context"
+    end = "" if own.get("repeat") else ", and the run ended"
+    return f"{sent}{end}; {clipped}; {'with' if own.get('salt') else 'no'} salt"
 
 
 def _pairs(values: Any) -> str:

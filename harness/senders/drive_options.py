@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.load.lengths import Lengths
-from harness.load.own_data import DataOptions, DataSource
 from harness.load.tokens import Calibration
 from harness.load.workloads import Workload
 from harness.server.access import TargetAccess
@@ -44,8 +43,8 @@ class DriveOptions:
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
-    salt: str = ""  # in place of `run_id`, so that runs send the same; with `data`: before prompts
-    data: DataOptions | None = None  # rows that are sent in place of the workload's prompts
+    salt: str = ""  # in place of `run_id`, so that other runs send the same prompts
+    data: dict[str, Any] = field(default_factory=dict)  # arguments of the DataSource that is sent
 
     @property
     def api_key(self) -> str:
@@ -64,14 +63,6 @@ class DriveOptions:
             self.first_token_ns,
         )
 
-    def data_source(self) -> DataSource | None:
-        """The rows of `data`, read here. Raises ConfigError."""
-        if self.data is None:
-            return None
-        return DataSource(
-            self.data, self.workload, self.calibration, seed=self.seed, salt=self.salt
-        )
-
     def quota(self, worker: int) -> int:
         """How many of `requests` are this worker's; -1: no limit."""
         if self.requests < 0:
@@ -88,7 +79,5 @@ class DriveOptions:
         """The inverse of `to_json`."""
         work = dict(data["workload"])
         work |= {part: Lengths(**work[part]) for part in ("prompt", "output")}
-        own = DataOptions(**data["data"]) if data.get("data") else None
         nested = {"workload": Workload(**work), "calibration": Calibration(**data["calibration"])}
-        nested["data"] = own
         return cls(**{**data, **nested})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 
 from harness.errors import MeasurementInvalid
+from harness.load.own_data import DataSource
 from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
 from harness.reader.client_connection import Place
@@ -65,7 +66,8 @@ class Driver:
         self._reader: Reader | None = None
         self._ready = False  # the first reader runs, or ran
         self._figures: dict[str, Any] = {}
-        self._data = options.data_source()
+        known: dict[str, Any] = {"workload": options.workload, "calibration": options.calibration}
+        self._data = DataSource(**options.data, **known) if options.data else None
         self._trouble = ""
 
     @property

@@ -37,6 +37,7 @@ from harness.study.controller import KneeController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import LOCUST
 from harness.study.level_state import LoadTarget
+from harness.study.option_table import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +145,8 @@ class Experiment:
 
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
-        plan = self.wanted.plan
+        plan, data = self.wanted.plan, self.wanted.load.data
+        context = self.options.workload.max_model_len
         config = {
             "kind": self.wanted.kind,
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
@@ -155,7 +157,8 @@ class Experiment:
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
-            **_clipped(self.options, self.wanted.load),
+            "clipped_of_1000": count_clipped(self.options.workload, self.wanted.load.seed),
+            "data": data and {"rows": len(data), "clipped": data.n_clipped(context)},
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
         engine = self.wanted.target.engine
@@ -329,29 +332,21 @@ class _Watched:
         return target
 
 
-def _clipped(options: DriveOptions, load: LoadOptions) -> dict[str, int]:
-    """How many requests, or rows of own data, are clipped to the model's context."""
-    if load.data is not None:
-        return {
-            "rows": len(load.data),
-            "clipped": load.data.n_clipped(options.workload.max_model_len),
-        }
-    return {"clipped_of_1000": count_clipped(options.workload, load.seed)}
-
-
 def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions:
     """What the load processes are told; the key stays in the environment."""
     target, load, limits = wanted.target, wanted.load, wanted.target.timeouts
     run_id, data = f"{CLOCK.now_ns():x}", load.data
+    if data is not None and data.salt == AUTO:
+        data.salt = run_id
     return DriveOptions(
         url=url,
         model=known.model,
         workload=load.workload,
         seed=load.seed,
         run_id=run_id,
-        salt=run_id if load.salt == "auto" else load.salt,
-        data=data.options if data else None,
-        requests=len(data) if data and not data.options.repeat else -1,
+        salt=load.salt,
+        data=data.to_json() if data else {},
+        requests=len(data) if data and not data.repeat else -1,
         key_source=target.key_source,
         ca_file=str(target.ca_file or ""),
         insecure=target.insecure,

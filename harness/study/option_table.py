@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
+AUTO: Final = "auto"  # a salt of the run's own
 KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
 
 
@@ -160,7 +161,7 @@ def _words(text: str) -> tuple[str, ...]:
         ) from None
 
 
-def _writable(option: str, path: str) -> str:
+def writable(option: str, path: str) -> str:
     """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
     where = Path(path)
     try:
@@ -317,7 +318,7 @@ SEARCH: Final = (
 )  # fmt: skip
 JSON: Final = Option(
     "--json", "write the result there too; -: to stdout (words then go to stderr)",
-    partial(_writable, "--json"), "FILE",
+    partial(writable, "--json"), "FILE",
 )  # fmt: skip
 OTHER_TOOLS: Final = Option(
     "--compat", f"also show what these tools would print: {', '.join(TOOLS)}", parse_tools,
@@ -327,7 +328,7 @@ OTHER_TOOLS: Final = Option(
 OUTPUT: Final = (
     Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
     Option("--junit", "write a JUnit report there: a test case for each SLO",
-           partial(_writable, "--junit"), "FILE"),
+           partial(writable, "--junit"), "FILE"),
     JSON,
     Option("--ui", "serve Locust's web UI during the run", None),
     number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
-    from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
@@ -169,10 +168,13 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
 def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
     """How many planned requests are clipped to the model's context; "" for none.
 
-    Of own data, what is sent and what comes after the last row.
+    Of own data also what comes after the last row, and whether the server's cache may know it.
     """
-    if load.data is not None:
-        return _data_note(load.data, load.salt, max_model_len)
+    if (data := load.data) is not None:
+        end = "they begin again" if data.repeat else "the run ends"
+        clipped = f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
+        salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
+        return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
     workload = replace(load.workload, max_model_len=max_model_len or 0)
     count = count_clipped(workload, load.seed)
     if not count:
@@ -181,13 +183,3 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
         f"{count:,} of {CLIP_SAMPLE_SIZE:,} planned requests are clipped to the model's context of "
         f"{max_model_len:,} tokens"
     )
-
-
-def _data_note(data: DataSource, salt: str, max_model_len: int | None) -> str:
-    clipped = data.n_clipped(max_model_len or 0)
-    end = "they begin again" if data.options.repeat else "the run ends"
-    parts = [f"{data.options.path}: {len(data):,} rows, in order; after the last, {end}"]
-    parts += [f"{clipped:,} clipped to the context of {max_model_len:,} tokens"] * bool(clipped)
-    cached = "prompts go out as they are: the server's prefix cache may know them from an earlier "
-    parts += [f"{cached}run or pass (see --salt)"] * (not salt)
-    return "; ".join(parts)

@@ -80,7 +80,7 @@ class LoadOptions:
     processes: int = 1
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
     data: DataSource | None = None  # whose rows are sent
-    salt: str = ""  # of DriveOptions; auto: the run's own
+    salt: str = ""  # fixes the prompts of the workload; "": the run's own
 
 
 @dataclass(frozen=True, slots=True)
