@@ -94,7 +94,7 @@ def expected(table: RecordTable, slos: Sequence[Slo]) -> dict[str, Any]:
     had = table.counts > 0
     first = np.where(had, table.offsets[:-1], 0)
     arrived = table.at_ns[first] if len(table.at_ns) else table.sent_ns
-    observed["ttft"] = np.where(had, arrived - table.sent_ns, np.inf)[had | ~cut]
+    observed["ttft"] = np.where(had, arrived - table.begun_ns, np.inf)[had | ~cut]
     planned = table.scheduled_ns >= 0
     want = (table.sent_ns - table.scheduled_ns)[planned].tolist()
     assert observed["schedule_lag"].tolist() == want

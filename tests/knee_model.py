@@ -63,6 +63,7 @@ class Model:
         bad = rng.random(count) < self.fail
         columns = dict.fromkeys(NUMBER_COLUMNS, np.zeros(count, np.int64))
         columns |= {
+            "scheduled_ns": np.full(count, -1),
             "sent_ns": begin_ns + sent,
             "done_ns": at[:, -1],
             "planned_tokens": np.full(count, EVENTS),

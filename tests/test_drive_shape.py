@@ -25,6 +25,8 @@ class Target:
     users: int
     spawn_per_s: float = 2.0
     done: bool = False
+    rate_per_s: float | None = None
+    level: int = 0
 
 
 class Script:
@@ -74,6 +76,21 @@ def test_targets_reach_locust(
         got.append(shape.tick())
     assert got == [(users, 2.0) for users in told], name
     assert script.seen == [(7, 5, users) for users in running]
+
+
+def test_a_rate_is_told_once_everybody_is_there() -> None:
+    """Locust's users are the three processes that send; the level and its rate go another way."""
+    targets = [Target(40, rate_per_s=0.4), Target(40, rate_per_s=0.4), Target(80, rate_per_s=0.8)]
+    told: list[tuple[int, float]] = []
+    shape = ControllerShape(
+        Script(targets), lambda: 7, lambda: 5, lambda: None, lambda: None,
+        pace=lambda level, rate: told.append((level, rate)), pacers=3,
+    )  # fmt: skip
+    shape.runner = runner = Users()  # type: ignore[assignment]
+    got = []
+    for runner.user_count in (0, 3, 3):
+        got.append(shape.tick())
+    assert (got, told) == ([(3, 3.0)] * 3, [(0, 0.4), (0, 0.8)])
 
 
 def test_done_is_said_once_and_holds_the_level() -> None:

@@ -1,13 +1,11 @@
 """What is sent: workloads, lengths, prompts, plans. Pure and seeded, so figures are exact."""
 
 from dataclasses import replace
-from itertools import islice, pairwise
 from statistics import fmean, pstdev
 
 import pytest
 
 from harness.errors import ConfigError
-from harness.load.arrivals import ARRIVALS
 from harness.load.lengths import SHAPES, Lengths
 from harness.load.plan import count_clipped, plan, plan_lengths, seeded_random
 from harness.load.tokens import TEXT_WORDS, Calibration, calibrate, prompt_ids, prompt_text
@@ -18,7 +16,7 @@ SOME = range(2000)
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_plan_is_a_function_of_its_key(name: str) -> None:
-    """The same (seed, worker, number) gives the same request, any other gives another prompt."""
+    """The same (seed, sender, number) gives the same request, any other gives another prompt."""
     row = WORKLOADS[name]
     spec = plan(row, 1, 0, 7)
     assert plan(row, 1, 0, 7) == spec
@@ -95,22 +93,6 @@ def test_calibration_recovers_the_tokenizer() -> None:
     found = calibrate(lambda text: 12 + round(1.5 * len(text.split())))
     assert found == Calibration(pytest.approx(1.5), 12)
     assert found.words(100) == 59  # (100 - 12) / 1.5 = 58.7
-
-
-@pytest.mark.parametrize(
-    ("name", "deviation"), [("constant", 0.0), ("poisson", 0.1), ("bursty", 0.2)]
-)
-def test_arrivals_keep_their_rate(name: str, deviation: float) -> None:
-    """At 10/s the gaps have mean 100 ms and the process's own deviation (cv 0, 1, 2)."""
-    at = [ns / 1e9 for ns in islice(ARRIVALS[name](10.0, seeded_random("some")), 20_000)]
-    gaps = [b - a for a, b in pairwise(at)]
-    assert fmean(gaps) == pytest.approx(0.1, rel=0.05)
-    assert pstdev(gaps) == pytest.approx(deviation, rel=0.05, abs=1e-6)
-
-
-def test_closed_arrivals_have_no_schedule() -> None:
-    """Closed loops are due at -1: when the last answer has ended."""
-    assert list(islice(ARRIVALS["closed"](1.0, seeded_random("some")), 3)) == [-1, -1, -1]
 
 
 @pytest.mark.parametrize(("wrong", "word"), [("chats", "chat, completions"), ("", "try 'chat'")])

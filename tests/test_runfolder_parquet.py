@@ -94,9 +94,10 @@ def test_a_request_in_full(tmp_path: Path) -> None:
         "worker": 1, "number": 7, "user": 3, "level": 1, "users": 8, "phase": "drain",
         "scheduled_at": at(START - MS), "sent_at": at(START),
         "first_token_at": at(START + 20 * MS), "last_token_at": at(START + 70 * MS),
-        "done_at": at(START + 80 * MS), "ttft_ms": 20, "ttfot_ms": 50,
+        # from the schedule, 1 ms before it was sent
+        "done_at": at(START + 80 * MS), "ttft_ms": 21, "ttfot_ms": 51,
         # 50 ms for the three tokens after the first event, to the nanosecond
-        "tpot_ms": 16.666667, "e2e_ms": 80, "connect_ms": 2, "outcome": "ok", "error": None,
+        "tpot_ms": 16.666667, "e2e_ms": 81, "connect_ms": 2, "outcome": "ok", "error": None,
         "finish_reason": "length", "status": 200, "planned_tokens": 3, "prompt_tokens": 11,
         "output_tokens": 3, "cached_tokens": 0,
         "token_at_ns": [20 * MS, 50 * MS, 70 * MS],

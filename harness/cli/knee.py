@@ -21,13 +21,13 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "knee",
         usage="%(prog)s (URL | --embedded) [OPTION ...]",
-        help="find how many concurrent requests meet every SLO, and what limits them",
+        help="find how many concurrent requests, or per second, meet every SLO; what limits them",
         description="Steps the load up until an SLO is missed, closes in on the knee, and explains "
         "it. Without an SLO it looks for the power knee, where throughput over latency peaks. "
         "--embedded measures a simulated vLLM in place of a server.",
         epilog=examples(
             "vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s",
-            "vllm-harness knee http://127.0.0.1:8000 --slo ttft_p95=500ms --slo itl_p95=50ms",
+            "vllm-harness knee http://127.0.0.1:8000 --load rate --slo ttft_p95=500ms",
             "vllm-harness knee http://127.0.0.1:8000 --slo e2e_p95=10s --plan-users 2000 --dry-run",
         ),
     )
@@ -46,13 +46,20 @@ def options(args: argparse.Namespace) -> KneeOptions:
             "--tolerance is given without --baseline: expected a run folder to compare with; "
             "try --baseline reports/main."
         )
+    rates, users = args.load == "rate", (args.min_users, args.max_users)
+    low, high = (args.min_rate, args.max_rate) if rates else users
+    if rates and (given := args.plan_users or args.at_least):
+        raise ConfigError(
+            f"--load rate is given with a number of users ({given}): expected one or the other; "
+            "try it without --plan-users and --at-least."
+        )
     return KneeOptions(
         target=plain.target_options(args),
-        load=plain.load_options(args, "--max-users", args.max_users),
+        load=plain.load_options(args, "--max-users", 0 if rates else args.max_users),
         output=plain.output_options(args, "knee"),
         slos=tuple(args.slo),
-        min_users=args.min_users,
-        max_users=args.max_users,
+        min_users=low,
+        max_users=high,
         budget_ns=args.budget,
         max_errors=args.max_errors,
         plan_users=args.plan_users,

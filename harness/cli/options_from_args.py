@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from harness.cli import engine_flags
 from harness.errors import ConfigError
+from harness.load.lengths import FROM_DATA
 from harness.load.workloads import WORKLOADS
 from harness.server.address import Address
 from harness.study import option_table as table
 from harness.study.study_options import (
+    RATE_STEP_PER_S,
     LoadOptions,
     OutputOptions,
     RunOptions,
@@ -128,14 +130,24 @@ def _timeouts(args: argparse.Namespace) -> Timeouts:
     return limits
 
 
-def load_options(args: argparse.Namespace, option: str, users: int) -> LoadOptions:
-    """The workload at the lengths and on the API asked for; `option` says how many users."""
-    if args.processes > users:
+def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadOptions:
+    """The workload at the lengths and on the API asked for.
+
+    `option` says how many users; 0: there is a rate instead.
+    """
+    if users and args.processes > users:
         raise ConfigError(
             f"--processes is {args.processes} and {option} is {users}: expected at most a process "
             f"for each user; try --processes {users}."
         )
     load = LoadOptions(_workload(args), seed=args.seed, processes=args.processes)
+    if not users and args.arrivals == FROM_DATA and getattr(args, "rate", True):
+        raise ConfigError(
+            "--arrivals is data and there is a rate: expected one of the two to say when requests "
+            "are due; try `run --data FILE --speed 2`."
+        )
+    if not users:
+        load = replace(load, arrivals=args.arrivals, max_in_flight=args.max_in_flight)
     own, batch = args.data is not None, getattr(args, "batch", None)
     for flag, value, fits in (
         ("--data-end", args.data_end, own),
@@ -197,22 +209,36 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
 
 def run_options(args: argparse.Namespace, command: str) -> RunOptions:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
-    users: tuple[int, ...] = args.users
+    load = load_options(args, "--users", max(args.users or (0,)))
+    users: tuple[int, ...] = args.users or args.rate
+    if not users:
+        timed_per_s = load.data.rate_per_s if load.data is not None else 0.0
+        if not timed_per_s:
+            raise ConfigError(
+                "one of --users and --rate is required, unless --data has timestamps: expected "
+                f"one of the three; try `vllm-harness {command} --help`."
+            )
+        load = replace(load, arrivals=FROM_DATA)
+        users = (max(round(timed_per_s / RATE_STEP_PER_S), 1),)
     duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
     batch, repeats = getattr(args, "batch", None), getattr(args, "repeats", 1)
+    if batch and args.rate:
+        raise ConfigError(
+            "--batch is given with --rate: a batch is sent by users, all at once; "
+            f"try --users 8 --batch {batch}, or --rate with --requests {batch}."
+        )
     if batch and (batch < max(users) or args.processes > 1):
         raise ConfigError(
             f"--batch is {batch}, --users goes up to {max(users)} and --processes is "
             f"{args.processes}: expected a request for each user, shared out by one process; "
             f"try --batch {max(batch, 4 * max(users))} --processes 1."
         )
-    load = replace(load_options(args, "--users", max(users)), batch=batch or 0)
     requests = args.requests
     if load.data is not None and not load.data.repeat and args.duration is None:
         requests = requests or len(load.data)  # the whole file, however long it takes
     return RunOptions(
         target=target_options(args),
-        load=load,
+        load=replace(load, batch=batch or 0),
         output=output_options(args, command),
         users=users,
         command=command,

@@ -16,7 +16,7 @@ from harness.study.preflight import (
     message_stream,
     simulation_note,
 )
-from harness.study.study_options import KneeOptions
+from harness.study.study_options import RATE_STEP_PER_S, KneeOptions
 from harness.units import say_ns
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ def start_study(options: Options) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
     users = planned_levels(options)
     option = "--max-users" if isinstance(options, KneeOptions) else "--users"
+    most = max(users)
+    if options.load.arrivals:
+        option, most = "--max-in-flight", options.load.max_in_flight
     if options.slos:
         from harness.measure.slo import check_slos  # noqa: PLC0415 - heavy: see app.py
 
@@ -38,15 +41,12 @@ def start_study(options: Options) -> int:
 
         check_folder(options.baseline)
     if options.dry_run:
-        check_machine(options.output, max(users), option)
+        check_machine(options.output, most, option)
         rows = [f"  {name:<10}{what}\n" for name, what in plan_rows(options, users).items()]
         message_stream(options.output).write("".join(["Plan (nothing was sent):\n", *rows]))
         return EXIT_OK
-    max_users = max(users)
-    with checked_target(options.target, options.load, options.output, max_users, option=option) as (
-        url,
-        known,
-    ):
+    checked = checked_target(options.target, options.load, options.output, most, option=option)
+    with checked as (url, known):
         # Imports and charts create many objects that live long; the default would scan them
         # repeatedly.
         gc.set_threshold(100_000)
@@ -79,6 +79,9 @@ def plan_rows(options: Options, users: tuple[int, ...]) -> dict[str, str]:
     )
     shared = f" ({work.system_tokens:,} of them shared by all)" if work.system_tokens else ""
     levels_text = f"{', '.join(f'{n:,}' for n in users)} {'user' if users == (1,) else 'users'}"
+    if options.load.arrivals:
+        rates = ", ".join(f"{n * RATE_STEP_PER_S:,.6g}" for n in users)
+        levels_text = f"{rates} requests/s ({options.load.arrivals} arrivals)"
     rows = {
         "target": simulation_note(target.engine) if target.engine
         else f"{target.model or 'the only model'} at {Address.parse(target.url or '')}",

@@ -25,14 +25,17 @@ from locust.runners import STATE_INIT, STATE_MISSING, MasterRunner, WorkerRunner
 from harness.drive.dispatch import Dispatcher
 from harness.drive.users import register
 from harness.errors import HarnessError
+from harness.load.arrivals import Schedule
+from harness.reader.clock import CLOCK
 from harness.reader.transport import say_missing
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.record_writer import RecordWriter
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 from harness.senders.process_figures import merge
-from harness.senders.relay import FLUSH_S, MasterRelay, WorkerRelay
+from harness.senders.relay import FLUSH_S, SCHEDULE, MasterRelay, WorkerRelay
 from harness.senders.sinks import Fanout
+from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +49,7 @@ logger = logging.getLogger("locust.harness")  # Locust's handlers show it
 PREPARED: Final = "harness_prepared"  # the master's finished options, on their way to the workers
 REPORT_S: Final = 1  # Locust's own 3 s make the master's user count late
 POLL_S: Final = 0.05
+LEAD_NS: Final = 300 * MS  # every process has heard of a rate before it begins
 END_S: Final = 60.0  # beyond the drain, for Locust's own end of a test
 
 
@@ -70,6 +74,7 @@ class LoadRunner:
         self._clients: list[str] = []  # workers that the session began with
         self._stopping = False
         self._trouble = ""  # why Locust stopped by itself
+        self._paced: tuple[int, float] | None = None
         self._stopped = Event()
         self._driven = Event()  # the driver has started, or failed to
         environment.dispatcher_class = Dispatcher
@@ -103,6 +108,7 @@ class LoadRunner:
         self.sinks.sinks = list(sinks)
         self._interrupt, self._on_stopping = interrupt, on_stopping
         self._stopping, self._trouble = False, ""
+        self._paced = None
         self._stopped.clear()
         self.shape, self.options = shape, options
         if shape is not None:
@@ -151,6 +157,17 @@ class LoadRunner:
         if self.master is not None:
             return self.master.inbox.trouble
         return self.driver.trouble if self.driver is not None else ""
+
+    def pace(self, level: int, rate_per_s: float) -> None:
+        """All processes send at this rate, each its stripe, from one instant on. Told once."""
+        if self._paced == (level, rate_per_s):
+            return
+        self._paced = level, rate_per_s
+        schedule = Schedule(level, rate_per_s, CLOCK.now_ns() + LEAD_NS)
+        if self.master is not None:
+            self.runner.send_message(SCHEDULE, schedule._asdict())
+        elif self.driver is not None:
+            self.driver.tell(schedule)
 
     def used_up(self) -> bool:
         """Whether `options.requests` have all ended."""

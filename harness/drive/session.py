@@ -78,7 +78,13 @@ class Session:
         self._over = Event()
         self._lag = LoopLag(CLOCK, MASTER_LAG_S)
         self.shape = ControllerShape(
-            controller, CLOCK.now_ns, load.known_ns, self.scraper.latest, self._over.set
+            controller,
+            CLOCK.now_ns,
+            load.known_ns,
+            self.scraper.latest,
+            self._over.set,
+            pace=load.pace,
+            pacers=options.processes,
         )
         self.shape.runner = load.runner
 

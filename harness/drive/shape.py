@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ShapeTarget(Protocol):
-    """What the load should be: any object with these three attributes."""
+    """What the load should be: any object with these attributes."""
 
     @property
     def users(self) -> int:
@@ -23,6 +23,14 @@ class ShapeTarget(Protocol):
     @property
     def spawn_per_s(self) -> float:
         """How fast to get there, users per second."""
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Requests per second by schedule, whatever `users` is; None: closed loop."""
+
+    @property
+    def level(self) -> int:
+        """Which level of the run this is, from 0."""
 
     @property
     def done(self) -> bool:
@@ -60,14 +68,21 @@ class ControllerShape(LoadTestShape):
         known_ns: Callable[[], int],
         sample: Callable[[], ServerSample | None],
         done: Callable[[], None],
+        *,
+        pace: Callable[[int, float], None] = lambda _level, _rate: None,
+        pacers: int = 1,
     ) -> None:
-        """`sample` gives the server's latest figures; `done` is called once, at the end."""
+        """`sample` gives the server's latest figures; `done` is called once, at the end.
+
+        In an open loop `pace` is told the level and its rate, and Locust's users are `pacers`.
+        """
         super().__init__()
         self.controller = controller
         self.now_ns = now_ns
         self.known_ns = known_ns
         self.sample = sample
         self.done = done
+        self.pace, self.pacers = pace, pacers
         self.current: tuple[int, float] = (0, 1.0)
         self.over = False
         self.error: Exception | None = None  # what the controller raised
@@ -88,6 +103,10 @@ class ControllerShape(LoadTestShape):
         draining = running > self.current[0]
         if target.done:
             self._end()
+        elif target.rate_per_s is not None:
+            self.current = self.pacers, float(self.pacers)
+            if running == self.pacers:  # one that comes later would begin late
+                self.pace(target.level, target.rate_per_s)
         elif not draining or target.users == 0:
             self.current = target.users, spawn_rate(target.spawn_per_s)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 import gevent
+from gevent.pool import Group
 from locust import User, constant, task
 from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_STOPPING
@@ -24,16 +25,19 @@ from harness.errors import ConfigError
 from harness.load.plan import RequestSpec
 from harness.load.workloads import API_PATHS
 from harness.measure.records.request_record import Outcome
+from harness.reader.clock import CLOCK
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from locust.env import Environment
 
+    from harness.load.arrivals import Due
     from harness.reader.reader import Exchange
     from harness.senders.driver import Driver
 
 
 REFUSED_S: Final = 0.1
-WAIT_S: Final = 0.2  # between two looks whether a batch is over
+WAIT_S: Final = 0.2  # between two looks whether a batch, or the run, is over
 # Locust makes users with nothing but their environment: they find their driver here.
 _drivers: WeakKeyDictionary[Environment, Driver | None] = WeakKeyDictionary()
 
@@ -82,23 +86,28 @@ class StreamingUser(User):
         Raises StopUser when the run's requests are used up, its target was refused or the run is
         over.
         """
-        spec = self.driver.next_spec() if self.driver is not None else None
+        spec = self.driver.next_spec(self.number) if self.driver is not None else None
         if self.driver is None or spec is None:
             raise StopUser
         if prompt is not None:
             spec = RequestSpec(prompt, -1, spec.output_tokens)
         if output_tokens is not None:
             spec = spec._replace(output_tokens=output_tokens)
-        try:
-            sent = self.driver.request(self.number, self.api, spec)
-        except gevent.GreenletExit:  # Locust cuts this user off; its record says `cancelled`
-            self._report(Outcome.cancelled, 0, 0, "the harness stopped it")
-            raise
-        self._report(sent.outcome, sent.e2e_ns, sent.n_bytes, sent.error)
+        sent = self._exchange(self.number, spec)
         if sent.outcome is Outcome.connect:  # nobody there: asking a thousand times a second helps
             gevent.sleep(REFUSED_S)  # neither side, and fills the run folder
         if sent.outcome is Outcome.cancelled:  # the reader was closed: there is none to go on with
             raise StopUser
+        return sent
+
+    def _exchange(self, number: int, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
+        assert self.driver is not None  # noqa: S101 - who sends has one
+        try:
+            sent = self.driver.request(number, self.api, spec, scheduled_ns)
+        except gevent.GreenletExit:  # Locust cuts this user off; its record says `cancelled`
+            self._report(Outcome.cancelled, 0, 0, "the harness stopped it")
+            raise
+        self._report(sent.outcome, sent.e2e_ns, sent.n_bytes, sent.error)
         return sent
 
     def _report(self, outcome: Outcome, e2e_ns: int, n_bytes: int, error: str) -> None:
@@ -133,8 +142,51 @@ class WorkloadUser(StreamingUser):
     abstract = True
 
 
-def session_user(api: str) -> type[StreamingUser]:
+class Pacer(StreamingUser):
+    """Sends the requests of this process's schedule when they are due: one for each process.
+
+    The number of Locust's users is then no load: each request has a greenlet of its own, and goes
+    out whether or not others have ended.
+    """
+
+    abstract = True
+
+    def on_start(self) -> None:
+        """The schedule says when."""
+
+    @task
+    def pace(self) -> None:
+        """Until the run is over; then requests in flight may end, or are cut off with this user."""
+        driver, in_flight = self.driver, Group()
+        if driver is None:
+            raise StopUser
+        most = driver.options.share(driver.options.max_in_flight, driver.worker)
+        planned: Due | None = None
+        try:
+            while self._state != LOCUST_STATE_STOPPING:
+                driver.told.clear()
+                due = driver.stripe.ahead()
+                if due is not None and due != planned:  # before it is due: planning takes a while
+                    planned, spec = due, driver.due_spec(due)
+                wait_s = (due.at_ns - CLOCK.now_ns()) / SECOND if due is not None else WAIT_S
+                if due is None or wait_s > 0:
+                    driver.told.wait(min(wait_s, WAIT_S))  # another schedule may come first
+                    continue
+                driver.stripe.take()
+                if len(in_flight) < most:
+                    in_flight.spawn(self._exchange, due.number, spec, due.at_ns)
+                else:
+                    driver.drop(due, spec)
+                    self._report(Outcome.dropped, 0, 0, "too many in flight")
+            in_flight.join()
+        finally:
+            in_flight.kill()
+
+
+def session_user(api: str, *, paced: bool = False) -> type[StreamingUser]:
     """The concrete user of a session: sends what the workload plans, again and again."""
+    if paced:
+        return type("RateUser", (Pacer,), {"abstract": False, "api": api})
 
     class SessionUser(ChatUser if api == "chat" else CompletionsUser):  # type: ignore[misc]
         abstract = False

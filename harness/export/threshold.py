@@ -60,7 +60,12 @@ def threshold(folder: Path) -> Threshold:
             f"`vllm-harness knee`; try `vllm-harness report {folder}`, which writes it."
         )
     knee = result.knee or Knee()
-    low, estimate = knee.holds or knee.ci95[0] or 0, knee.estimate or 0
+    if knee.unit != Knee().unit:
+        raise NoKnee(
+            f"{folder} has a knee in {knee.unit}: expected one in users, by which replicas are "
+            "counted; try `vllm-harness knee` without --load rate."
+        )
+    low, estimate = int(knee.holds or knee.ci95[0] or 0), int(knee.estimate or 0)
     if result.status != Status.found or low < 1:
         found = result.status == Status.found
         why = "its interval reaches 0" if found else f"its status is {result.status}"

@@ -1,52 +1,123 @@
-"""ARRIVALS: when requests are due, as endless offsets in ns from the start of the load."""
+"""When requests of an open loop are due, and which of them are this process's.
+
+Every process computes the whole schedule of a level from the seed and sends its stripe of it: of
+`processes` the requests k with k mod processes = worker. Nobody hands out numbers, so there is no
+gap and no repeat, however late a process is.
+"""
 
 from __future__ import annotations
 
-from itertools import accumulate, repeat
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate, count, islice, repeat
+from math import isfinite
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from harness.errors import ConfigError
+from harness.load.lengths import FROM_DATA
+from harness.load.plan import seeded_random
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
-BURST_SHAPE: Final = 0.25  # gamma shape k: cv = 1 / sqrt(k) = 2, four times Poisson's variance
+POISSON: Final = "poisson"
+ARRIVALS: Final = {
+    "constant": "evenly spaced",
+    POISSON: "independent: exponential gaps",
+    FROM_DATA: "as the timestamps of --data say, the default without --rate",
+    "gamma:CV": "gamma gaps with this coefficient of variation: above 1, bursts",
+}
+MAX_CV: Final = 10.0
 
 
-def _accumulated(gaps_s: Iterator[float]) -> Iterator[int]:
-    """Offsets of gaps, summed as floats in seconds and rounded once: no drift."""
+class Schedule(NamedTuple):
+    """The rate of a level from an instant on the records' clock on; 0: nothing is due."""
+
+    level: int
+    rate_per_s: float
+    start_ns: int
+
+
+class Due(NamedTuple):
+    """Request `number` of the schedule of a level, counted from 0 over all processes."""
+
+    level: int
+    number: int
+    at_ns: int
+
+
+def parse_arrivals(text: str) -> str:
+    """`constant`, `poisson` or `gamma:2`. Raises ConfigError."""
+    kind, _, cv = text.strip().partition(":")
+    try:
+        good = (text.strip() in ("constant", POISSON, FROM_DATA)) or (
+            kind == "gamma" and 0 < float(cv) <= MAX_CV
+        )
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(
+            f"--arrivals is {text!r}: expected constant, poisson, data, or gamma:CV with a "
+            f"coefficient of variation up to {MAX_CV:g}; try --arrivals gamma:2."
+        )
+    return text.strip()
+
+
+def offsets_ns(arrivals: str, rate_per_s: float, rng: Random) -> Iterator[int]:
+    """Endless offsets in ns from the start of a level, at `rate_per_s` on average."""
+    if not rate_per_s or not isfinite(rate_per_s):
+        return iter(())
+    if arrivals == "constant":  # the k-th is due at k / rate, free of summed rounding
+        return (round(k * SECOND / rate_per_s) for k in count())
+    if arrivals == POISSON:
+        gaps_s = (rng.expovariate(rate_per_s) for _ in repeat(None))
+    else:
+        shape = float(arrivals.partition(":")[2]) ** -2  # of a gamma, cv = 1 / sqrt(shape)
+        scale_s = 1 / (rate_per_s * shape)
+        gaps_s = (rng.gammavariate(shape, scale_s) for _ in repeat(None))
+    # summed as floats in seconds and rounded once: no drift
     return (round(at_s * SECOND) for at_s in accumulate(gaps_s))
 
 
-def _closed(rate_per_s: float, rng: Random) -> Iterator[int]:  # noqa: ARG001 - one signature
-    """No schedule: a user sends its next request when the last has ended (-1)."""
-    return repeat(-1)
+class Stripe:
+    """The requests of this process, level after level; a level ends when the next one starts."""
 
+    def __init__(
+        self,
+        arrivals: str,
+        seed: int,
+        worker: int = 0,
+        processes: int = 1,
+        timed: Callable[[], Iterator[int]] | None = None,
+    ) -> None:
+        """`timed` gives the offsets of own data, in place of `arrivals`."""
+        self._arrivals, self._seed, self._timed = arrivals, seed, timed
+        self._worker, self._processes = worker, processes
+        self._told: list[Schedule] = []
+        self._due: Iterator[Due] = iter(())
+        self._ahead: Due | None = None
 
-def _constant(rate_per_s: float, rng: Random) -> Iterator[int]:  # noqa: ARG001 - one signature
-    """Evenly spaced. The k-th is due at k / rate, free of summed rounding."""
-    return (round(k * SECOND / rate_per_s) for k in _naturals())
+    def tell(self, schedule: Schedule) -> None:
+        """What follows the schedules told so far."""
+        self._told.append(schedule)
 
+    def ahead(self) -> Due | None:
+        """The next request, the same one until `take`; None: nothing is due as far as is known."""
+        while True:
+            self._ahead = self._ahead or next(self._due, None)
+            if not self._told or (self._ahead and self._ahead.at_ns < self._told[0].start_ns):
+                return self._ahead
+            level, rate_per_s, start_ns = self._told.pop(0)
+            rng = seeded_random(self._seed, "arrivals", level)
+            planned = (
+                offsets_ns(self._arrivals, rate_per_s, rng)
+                if not self._timed or not rate_per_s
+                else self._timed()
+            )
+            mine = islice(enumerate(planned), self._worker, None, self._processes)
+            self._due = (Due(level, number, start_ns + at_ns) for number, at_ns in mine)
+            self._ahead = None
 
-def _poisson(rate_per_s: float, rng: Random) -> Iterator[int]:
-    """Independent arrivals: exponential gaps of mean 1 / rate."""
-    return _accumulated(rng.expovariate(rate_per_s) for _ in repeat(None))
-
-
-def _bursty(rate_per_s: float, rng: Random) -> Iterator[int]:
-    """Clumped arrivals: gamma gaps of mean 1 / rate and twice the deviation of Poisson's."""
-    scale_s = 1 / (rate_per_s * BURST_SHAPE)
-    return _accumulated(rng.gammavariate(BURST_SHAPE, scale_s) for _ in repeat(None))
-
-
-def _naturals() -> Iterator[int]:
-    return accumulate(repeat(1), initial=0)
-
-
-ARRIVALS: Final[dict[str, Callable[[float, Random], Iterator[int]]]] = {
-    "closed": _closed,
-    "constant": _constant,
-    "poisson": _poisson,
-    "bursty": _bursty,
-}
+    def take(self) -> None:
+        """The request ahead is on its way."""
+        self._ahead = None

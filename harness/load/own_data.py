@@ -26,7 +26,7 @@ from harness.errors import ConfigError, one_line
 from harness.load.lengths import FROM_DATA, Lengths
 from harness.load.plan import UNCALIBRATED, RequestSpec, room_of, seeded_random
 from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
-from harness.units import MS
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,9 +173,10 @@ class DataSource:
         return {name: getattr(self, name) for name in names}
 
     @property
-    def timed(self) -> bool:
-        """Whether the rows have timestamps."""
-        return not math.isnan(self.at_ms[0])
+    def rate_per_s(self) -> float:
+        """The mean rate of the timestamps; 0: there are none, or all are the same."""
+        last_ns = self.offset_ns(len(self) - 1) if self.at_ms[0] >= 0 else 0
+        return (len(self) - 1) * SECOND / last_ns if last_ns else 0.0
 
     def row(self, index: int) -> Row:
         """Row `index`, read again."""

@@ -1,4 +1,8 @@
-"""Plans requests: worker `worker` sends the same request as number `number` in every run."""
+"""Plans requests: each is a pure function of who sends it and of its number there.
+
+A user counts its own requests; in an open loop those of a level's schedule are counted. So the same
+requests are planned however many processes send them.
+"""
 
 from __future__ import annotations
 
@@ -77,28 +81,28 @@ def count_clipped(workload: Workload, seed: int) -> int:
     return sum(tokens > room > 0 for tokens in planned)
 
 
-def plan_lengths(workload: Workload, seed: int, worker: int, number: int) -> tuple[int, int]:
+def plan_lengths(workload: Workload, seed: int, sender: int | str, number: int) -> tuple[int, int]:
     """Return the (prompt, output) tokens of `plan` with these arguments, without making a text."""
     is_random = workload.prompt.is_random or workload.output.is_random
-    return draw_lengths(workload, seeded_random(seed, worker, number) if is_random else UNUSED)
+    return draw_lengths(workload, seeded_random(seed, sender, number) if is_random else UNUSED)
 
 
 def plan(
     workload: Workload,
     seed: int,
-    worker: int,
+    sender: int | str,
     number: int,
     calibration: Calibration = UNCALIBRATED,
     *,
     run_id: str = "",
 ) -> RequestSpec:
-    """Plan request `number` of worker `worker`: a pure function of its arguments.
+    """Plan request `number` of user (or schedule) `sender`: a pure function of its arguments.
 
     Lengths depend on the seed alone. `run_id` changes the words: if the same prompts were sent to
     the same server again, its prefix cache would make the second run look faster.
     """
-    prompt_tokens, output_tokens = plan_lengths(workload, seed, worker, number)
-    draws = HashedDraws(f"{run_id}/{seed}/{worker}/{number}")
+    prompt_tokens, output_tokens = plan_lengths(workload, seed, sender, number)
+    draws = HashedDraws(f"{run_id}/{seed}/{sender}/{number}")
     if workload.token_ids:
         ids = prompt_ids(prompt_tokens, draws)
         return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from harness.measure.metrics import GAPS, SLO_METRICS, Observations
+from harness.measure.metrics import ALL_LATENCIES, GAPS, Observations
 from harness.measure.records.record_table import CANCELLED
 from harness.measure.search.evidence import MIN_BLOCKS, lifetime_ns
 from harness.measure.search.statistics import (
@@ -69,7 +69,7 @@ def in_window(
     """
     at = seen.at_ns if key in GAPS else table.sent_ns[seen.row]
     keep = (at >= start) & (at <= end)
-    if not SLO_METRICS[key].at_age:
+    if not ALL_LATENCIES[key].at_age:
         keep &= ~(seen.only_age & (table.outcome[seen.row] == CANCELLED))
     return Observations(seen.ns[keep], seen.lo_ns[keep], seen.hi_ns[keep], at[keep], seen.row[keep])
 
@@ -174,7 +174,7 @@ def blocked_windows(table: RecordTable, windows: Sequence[tuple[int, int]]) -> l
 
 def sample_figures(table: RecordTable, key: str, spans: Sequence[BlockedWindow]) -> SampleFigures:
     """One latency over several windows, their blocks side by side."""
-    whole, seen, blocks, before = SLO_METRICS[key].observe(table), [], [], 0
+    whole, seen, blocks, before = ALL_LATENCIES[key].observe(table), [], [], 0
     for start, end, block_ns in spans:
         part = in_window(whole, table, key, start, end)
         seen.append(part)

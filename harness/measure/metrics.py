@@ -8,20 +8,21 @@ people, and seconds for Prometheus.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.event_gaps import event_gaps, token_gaps
 from harness.measure.histogram import bucket_ladder
-from harness.measure.records.record_table import OK, OUTCOME_CODE, RecordTable
-from harness.measure.records.request_record import Outcome
+from harness.measure.records.record_table import DROPPED, OK, RecordTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from harness.measure.event_gaps import Events, TokenGaps
     from harness.measure.slo import Slo
 
     Floats = NDArray[np.float64]
@@ -50,18 +51,21 @@ class Observations:
 
 
 def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Observations:
-    """From sent to an instant in (lows, ends], where `have`; open ones [age, inf], failed inf."""
-    is_open = table.is_open
+    """To an instant in (lows, ends], where `have`; open ones [age, inf], failed inf.
+
+    From sent; in an open loop from the schedule, and how late a request was sent is a doubt too.
+    """
+    is_open, begun = table.is_open, table.begun_ns
     known = have & ((table.outcome == OK) | is_open)
-    age = np.where(is_open, table.done_ns - table.sent_ns, np.inf)
-    ns = np.where(known, ends - table.sent_ns, age)
+    age = np.where(is_open, table.done_ns - begun, np.inf)
+    ns = np.where(known, ends - begun, age)
     lo = np.where(known, (lows - table.sent_ns).clip(min=0), age)
     hi = np.where(known, ns, np.inf)
     return Observations(ns, lo, hi, np.where(known, ends, table.done_ns), np.arange(len(table)))
 
 
 def _to_event(table: RecordTable, index: Ints) -> Observations:
-    """From sent to event `index` of each request (-1: it has none)."""
+    """To event `index` of each request (-1: it has none)."""
     have = index >= 0
     if not len(table.at_ns):
         return _per_request(table, table.done_ns, table.done_ns, have & False)
@@ -152,49 +156,6 @@ def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
     return rows[owed > 0], owed[owed > 0]
 
 
-class Events(Protocol):
-    """Token-bearing events of some requests, flat: of a RecordTable, or those just arrived."""
-
-    @property
-    def offsets(self) -> Ints:
-        """The events of request i are `offsets[i]` up to `offsets[i + 1]`."""
-
-    @property
-    def at_ns(self) -> Ints:
-        """When each arrived."""
-
-    @property
-    def not_before_ns(self) -> Ints:
-        """Each arrived after this instant; an exact stamp equals `at_ns`."""
-
-    @property
-    def tokens(self) -> Ints:
-        """How many tokens each carried."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenGaps:
-    """Gaps between consecutive events of a request; all arrays have one entry per gap."""
-
-    end: Ints  # flat index of the event that ends it
-    at_ns: Ints  # when it ended
-    ns: Ints  # its length by the stamps
-    min_ns: Ints
-    max_ns: Ints
-
-
-def event_gaps(events: Events) -> TokenGaps:
-    """From each event of a request to its next one, however many tokens they carry."""
-    at, low, offsets = events.at_ns, events.not_before_ns, events.offsets
-    # Every event ends the gap since its predecessor, except the first of each request.
-    inner = np.ones(len(at), bool)
-    inner[offsets[:-1][offsets[1:] > offsets[:-1]]] = False
-    end = np.flatnonzero(inner)
-    at_ns, before_ns = at[end], at[end - 1]
-    min_ns = (low[end] - before_ns).clip(min=0)
-    return TokenGaps(end, at_ns, at_ns - before_ns, min_ns, at_ns - low[end - 1])
-
-
 def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observations:
     """Every gap of every request, plus one +inf gap for each token not delivered.
 
@@ -218,17 +179,6 @@ def itl(table: RecordTable) -> Observations:
     return pooled(table, event_gaps)
 
 
-def token_gaps(events: Events) -> TokenGaps:
-    """As `event_gaps`, per token: a gap ended by k tokens counts as k gaps of a k-th each."""
-    gaps = event_gaps(events)
-    tokens = events.tokens[gaps.end].clip(min=1)
-    if (tokens == 1).all():
-        return gaps
-    min_ns, max_ns = gaps.min_ns // tokens, gaps.max_ns // tokens
-    columns = (gaps.end, gaps.at_ns, gaps.ns // tokens, min_ns, max_ns)
-    return TokenGaps(*(np.repeat(column, tokens) for column in columns))
-
-
 def itl_per_token(table: RecordTable) -> Observations:
     """The gaps between tokens."""
     return pooled(table, token_gaps)
@@ -236,10 +186,21 @@ def itl_per_token(table: RecordTable) -> Observations:
 
 def schedule_lag(table: RecordTable) -> Observations:
     """From when a request was scheduled to when it was sent, of those that have a schedule."""
-    sent = (table.scheduled_ns >= 0) & (table.outcome != OUTCOME_CODE[Outcome.dropped])
+    sent = (table.scheduled_ns >= 0) & (table.outcome != DROPPED)
     rows = np.flatnonzero(sent)
     ns = (table.sent_ns - table.scheduled_ns)[rows].astype(float)
     return Observations(ns, ns, ns, table.sent_ns[rows], rows)
+
+
+def from_send(observe: Callable[[RecordTable], Observations]) -> Callable[..., Observations]:
+    """The same latency from the first byte sent, of the requests that have a schedule."""
+
+    def seen(table: RecordTable) -> Observations:
+        scheduled = table.select(table.scheduled_ns >= 0)
+        found = observe(replace(scheduled, scheduled_ns=np.full(len(scheduled), -1)))
+        return replace(found, row=np.flatnonzero(table.scheduled_ns >= 0)[found.row])
+
+    return seen
 
 
 def good_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
@@ -275,7 +236,8 @@ class LatencyMetric(Metric):
 
     observe: Callable[[RecordTable], Observations]
     gaps: Callable[[Events], TokenGaps] | None = None  # `observe` pools these over requests
-    slo: bool = True  # promised by SLOs, and a field of `result.Level`
+    slo: bool = True  # promised by SLOs
+    scheduled: bool = False  # only of requests with a schedule
     speed: bool = False  # for people its inverse, in tokens/s: more is better
     judged_by: str = ""  # the latency that a single request is judged by, in goodput; "": this one
     buckets_s: tuple[float, ...] = ()  # of its Prometheus histogram; (): it has none
@@ -298,9 +260,10 @@ METRICS: Final[dict[str, Metric]] = {
     for m in (
         LatencyMetric(
             "ttft", "TTFT", "Time to first token",
-            "From the instant the request's first byte goes to the kernel on an open connection to "
-            "the arrival of the first event that carries a token (non-empty content, text, "
-            "reasoning or tool-call delta). A role-only or empty event is not a token.",
+            "From the instant the request's first byte goes to the kernel on an open connection, "
+            "or in an open loop from the instant at which it was due, to the arrival of the first "
+            "event that carries a token (non-empty content, text, reasoning or tool-call delta). A "
+            "role-only or empty event is not a token.",
             "harness_ttft_seconds", "ms", ttft, buckets_s=bucket_ladder(2_000, 200_000_000),
             counted="Counted when the first token arrives; a request that fails without one counts "
             "as +Inf.", early=True, live=True, headline=True,
@@ -348,7 +311,8 @@ METRICS: Final[dict[str, Metric]] = {
         ),
         LatencyMetric(
             "e2e", "e2e", "End-to-end latency",
-            "From the first byte sent to the last byte received; connecting is measured apart.",
+            "From the first byte sent, or in an open loop from when the request was due, to the "
+            "last byte received. In a closed loop connecting is measured apart.",
             "harness_e2e_seconds", "ms", e2e, buckets_s=bucket_ladder(20_000, 1_000_000_000),
             counted=AT_END, at_age=True,
             high="Dominated by output length: compare like with like; bands are lengths of "
@@ -357,9 +321,19 @@ METRICS: Final[dict[str, Metric]] = {
         LatencyMetric(
             "schedule_lag", "schedule lag", "Schedule lag",
             "How much later than scheduled a request was sent; only for runs with a schedule.",
-            "harness_schedule_lag_seconds", "ms", schedule_lag, slo=False,
+            "harness_schedule_lag_seconds", "ms", schedule_lag, slo=False, scheduled=True,
             buckets_s=bucket_ladder(100, 10_000_000),
             counted="How much later than scheduled it was sent; only for runs with a schedule.",
+        ),
+        LatencyMetric(
+            "ttft_from_send", "TTFT from send", "Time to first token from the send",
+            "As TTFT, from the request's first byte; only for runs with a schedule.",
+            "", "ms", from_send(ttft), slo=False, scheduled=True,
+        ),
+        LatencyMetric(
+            "e2e_from_send", "e2e from send", "End-to-end latency from the send",
+            "As e2e, from the request's first byte; only for runs with a schedule.",
+            "", "ms", from_send(e2e), slo=False, scheduled=True, at_age=True,
         ),
         Metric(
             "output_tokens_per_s", "output tokens/s", "Output token throughput",
@@ -369,7 +343,8 @@ METRICS: Final[dict[str, Metric]] = {
         ),
         Metric(
             "requests_per_s", "requests/s", "Request throughput",
-            "Requests that succeeded in the level's window, divided by the window.",
+            "Requests that succeeded in the level's window, divided by the window; in an open loop "
+            "the requests that were sent in it.",
             "harness_requests_total", "1/s",
         ),
         Metric(
@@ -383,6 +358,7 @@ METRICS: Final[dict[str, Metric]] = {
 ALL_LATENCIES: Final = {k: m for k, m in METRICS.items() if isinstance(m, LatencyMetric)}
 SLO_METRICS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.slo}
 LATENCIES: Final = {k: m for k, m in SLO_METRICS.items() if not m.speed}  # in ms
+SCHEDULED: Final = {k: m for k, m in ALL_LATENCIES.items() if m.scheduled}
 SPEEDS: Final = {k: m for k, m in SLO_METRICS.items() if m.speed}
 GAPS: Final = {k: m.gaps for k, m in ALL_LATENCIES.items() if m.gaps is not None}
 HEADLINES: Final = {k: m.name for k, m in LATENCIES.items() if m.headline}

@@ -23,11 +23,12 @@ from harness.measure.search.comparison import Difference
 from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
-from harness.measure.typed_json import from_json
+from harness.measure.typed_json import from_json, whole_or
 from harness.units import SECOND
 
 Json = dict[str, Any]
 Interval = tuple[float, float]
+Number = int | float  # users are whole, rates need not be
 SCHEMA_VERSION = 1
 
 
@@ -117,6 +118,7 @@ class SloResult:
     verdict: Verdict  # whether it was met
     observed: float = nan  # the quantile that the SLO limits, ms or tokens/s
     users: int | None = None  # the level
+    rate_per_s: float = 0.0  # the level of an open loop
     n: int = 0  # observations; 0 in a search
     n_over: float = 0  # observations over the limit; failed requests count as over
     allowed: float = nan  # share that may be over
@@ -136,7 +138,7 @@ class Level:
     """One number of users, held once."""
 
     index: int  # its place in the run, from 0: `level` of the frames
-    users: int  # concurrent requests
+    users: int  # concurrent requests; 0: an open loop, at the rate below
     purpose: Purpose = Purpose.hold  # why it was held
     decision: Decision = Decision.inconclusive  # of the search's test, over all its holds
     reason: str = ""  # of the decision
@@ -156,9 +158,16 @@ class Level:
     tpot_ms: Latency = field(default_factory=Latency)  # time per output token
     tps: Speed = field(default_factory=Speed)  # output speed per request, tokens/s
     e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
+    rate_per_s: float = 0.0  # open loop: requests per second that were due; 0: closed loop
+    in_flight: float = nan  # requests in flight, mean over the window
+    backlog_per_s: float = nan  # open loop: by how much these grew each second
+    unstable: bool = False  # whether that is shown: its latencies depend on how long it is held
+    schedule_lag_ms: Latency | None = None  # open loop: from due to sent; null: closed loop
+    ttft_from_send_ms: Latency | None = None  # open loop: TTFT from the first byte sent
+    e2e_from_send_ms: Latency | None = None  # open loop: e2e from the first byte sent
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
     prompt_tokens_per_s: float = nan  # as the server counted them, of the requests below; null: no
-    requests_per_s: float = nan  # requests that succeeded in the window, per second
+    requests_per_s: float = nan  # per second of the window: succeeded; open loop: sent
     goodput_per_s: float = nan  # of these, requests that met every SLO, per second
     tokens_per_event: float = nan  # mean number of tokens that an event carried
     exact_share: float = nan  # share of the events with an exact time stamp
@@ -179,6 +188,16 @@ class Level:
     def usable(self) -> bool:
         """Whether its figures may be used."""
         return self.decision != Decision.invalid
+
+    @property
+    def load(self) -> Number:
+        """Its users, or its rate."""
+        return whole_or(self.rate_per_s) or self.users
+
+    @property
+    def concurrency(self) -> float:
+        """Requests in flight: the users of a closed loop."""
+        return self.users or self.in_flight
 
     @property
     def seconds(self) -> float:
@@ -205,14 +224,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The largest number of concurrent requests at which every SLO is met."""
+    """The largest number of concurrent requests, or rate, at which every SLO is met."""
 
-    holds: int | None = None  # the highest level that passed, which is what we promise; null: none
-    estimate: int | None = None  # best estimate; null: none
-    fails_by: int | None = None  # lowest level above the estimate that failed; null: none
-    ci95: tuple[int | None, int | None] = (None, None)  # 95% interval of the estimate
+    unit: str = "users"  # of the levels here; open loop: requests/s
+    holds: Number | None = None  # the highest level that passed, our promise; null: none
+    estimate: Number | None = None  # best estimate; null: none
+    fails_by: Number | None = None  # lowest level above the estimate that failed; null: none
+    ci95: tuple[Number | None, Number | None] = (None, None)  # 95% interval of the estimate
     criterion: str = ""  # the SLOs; power: it was searched without one
     measured_at_users: int | None = None  # level of the figures below: `holds`, if any
+    measured_at_per_s: Number | None = None  # the same of an open loop, requests/s
+    in_flight: float = nan  # requests in flight, mean over these holds
     ttft_p95_ms: float = nan  # p95 time to first token, of all its holds together
     ttft_p95_ms_ci95: Interval = (nan, nan)  # its 95% confidence interval
     itl_p95_ms: float = nan  # p95 inter-token latency, of all its holds together
@@ -220,6 +242,11 @@ class Knee:
     output_tokens_per_s: float = nan  # tokens per second, mean over these holds
     requests_per_s: float = nan  # requests per second, mean over these holds
     goodput_per_s: float = nan  # requests that met every SLO per second, mean over these holds
+
+    @property
+    def measured_at(self) -> Number | None:
+        """The level of its figures, in its unit."""
+        return self.measured_at_per_s or self.measured_at_users
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +343,6 @@ class Result:
     @property
     def at_knee(self) -> Level | None:
         """The longest hold of the level whose figures stand for the knee."""
-        at = self.knee.measured_at_users if self.knee else None
-        there = [level for level in self.used if at in (None, level.users)]
+        at = self.knee.measured_at if self.knee else None
+        there = [level for level in self.used if at in (None, level.load)]
         return max(there, key=lambda level: level.seconds, default=None)

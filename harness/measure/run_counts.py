@@ -21,10 +21,10 @@ import numpy as np
 
 from harness.measure.histogram import Histogram
 from harness.measure.metrics import (
-    ALL_LATENCIES,
     GAPS,
     HISTOGRAMS,
     LATENCIES,
+    SLO_METRICS,
     good_requests,
     lost_gaps,
 )
@@ -141,7 +141,7 @@ class RunCounts:
 
     def _ends(self, table: RecordTable) -> None:
         """Count what is known only when a request has ended; `table`: the whole records."""
-        for key, row in ALL_LATENCIES.items():
+        for key, row in (SLO_METRICS | HISTOGRAMS).items():
             if row.gaps is not None:
                 self._add(key, np.full(int(lost_gaps(table)[1].sum()), inf))
                 continue
@@ -166,7 +166,7 @@ class _Fresh:
     """
 
     def __init__(self) -> None:
-        self.first_after_ns: list[int] = []  # from sent to the first token, where that is new
+        self.first_after_ns: list[int] = []  # from its beginning to the first token, where new
         self._at: list[memoryview | bytes] = []
         self._tokens: list[memoryview | bytes] = []
         self._ends = [0]
@@ -180,7 +180,7 @@ class _Fresh:
             self._at.append(now.last_ns.to_bytes(8, sys.byteorder))
             self._tokens.append(bytes(8))
         else:
-            self.first_after_ns.append(record.at_ns[skip] - record.sent_ns)
+            self.first_after_ns.append(record.at_ns[skip] - record.begun_ns)
         self._at.append(memoryview(record.at_ns)[skip:])
         self._tokens.append(memoryview(record.tokens)[skip:])
         self._ends.append(self._ends[-1] + new + (now.events > 0))

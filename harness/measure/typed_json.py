@@ -34,6 +34,11 @@ NUMBER_SCHEMA: Final = {
 FIELD_COMMENT: Final = re.compile(r"^ +(\w+): .*  # (.+)$", re.MULTILINE)
 
 
+def whole_or(value: float) -> int | float:
+    """The same number, as an integer where it is one."""
+    return int(value) if value == int(value) else value
+
+
 def round_floats(value: D, places: int) -> D:
     """The dataclass with all its floats rounded."""
     found = {field.name: getattr(value, field.name) for field in fields(value)}

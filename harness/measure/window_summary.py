@@ -12,8 +12,16 @@ from harness.measure.latency_figures import (
     sample_figures,
     speed_json,
 )
-from harness.measure.metrics import GAPS, LATENCIES, SPEEDS, failed_requests, good_requests
-from harness.measure.records.record_table import OK, OPEN, OUTCOMES
+from harness.measure.metrics import (
+    GAPS,
+    LATENCIES,
+    SCHEDULED,
+    SPEEDS,
+    failed_requests,
+    good_requests,
+)
+from harness.measure.records.ledger import mean_in_flight
+from harness.measure.records.record_table import DROPPED, OK, OPEN, OUTCOMES
 from harness.measure.records.scan import ArrivalCounter, scan
 from harness.measure.records.token_gaps import WindowGapCounter
 from harness.units import SECOND
@@ -66,13 +74,19 @@ def window_summary(
         out[metric.field] = latency_json(seen)
     for key, metric in SPEEDS.items():
         out[metric.field] = speed_json(sample_figures(table, key, spans))
+    is_open_loop = bool((table.scheduled_ns >= 0).any())
+    for key, metric in SCHEDULED.items():
+        shown = is_open_loop and latency_json(sample_figures(table, key, spans))
+        out[metric.field] = shown or None
+    out["in_flight"] = round(mean_in_flight(table, start_ns, end_ns), 3)
     ended = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
     sent = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
     out["output_tokens_per_s"] = round(tokens.arrived.tokens / seconds, 3)
     done = ended & (table.outcome == OK)
     prompts = table.prompt_tokens[done] / seconds  # below 0: the server did not count
     out["prompt_tokens_per_s"] = None if (prompts < 0).any() else round(float(prompts.sum()), 3)
-    out["requests_per_s"] = round(float(done.sum()) / seconds, 4)
+    counted = sent & (table.outcome != DROPPED) if is_open_loop else done
+    out["requests_per_s"] = round(float(counted.sum()) / seconds, 4)
     good = good_requests(table, slos)
     out["goodput_per_s"] = round(float((ended & good).sum()) / seconds, 4)
     outcome = np.where(table.is_open, OPEN, table.outcome)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STOPPED: Final = "the harness stopped it"
+DROPPED: Final = "too many requests were in flight when it was due"
 
 
 class Reader:
@@ -116,6 +117,12 @@ class Reader:
             if connection is not None:
                 self._release(connection, stream)
         return stream.exchange()
+
+    def drop(self, number: int, user: int, planned_tokens: int, scheduled_ns: int) -> None:
+        """Record a request that is never sent."""
+        now = self.clock.now_ns()
+        self.link.open(number, (self.worker, number, user, planned_tokens, scheduled_ns, 0, now))
+        self.link.end(number, Outcome.dropped, DROPPED, now)
 
     def _connection(self, asked: list[int]) -> Connection:
         while self._idle:

@@ -20,7 +20,15 @@ from harness.measure.diagnosis.triage import (
 from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
-from harness.report.numbers import Quantity, as_sentence, count_of, slo_bound, slo_limit, slo_name
+from harness.report.numbers import (
+    Quantity,
+    as_sentence,
+    count_of,
+    format_number,
+    slo_bound,
+    slo_limit,
+    slo_name,
+)
 from harness.report.report_data import knee_figures
 from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
@@ -70,12 +78,12 @@ def _found(facts: ReportData) -> Answer:
     interval = f"95% interval {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
     if not facts.slos:
         headline = (
-            f"Throughput divided by latency peaks at {count_of(knee.estimate or 0, REQUESTS)} "
+            f"Throughput divided by latency peaks at {facts.level_text(knee.estimate or 0)} "
             f"({interval}): beyond that, each additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
     headline = (
-        f"Holds {count_of(knee.holds or 0, REQUESTS)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
+        f"Holds {facts.level_text(knee.holds or 0)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
         f"best estimate {knee.estimate:,} ({interval})."
     )
     return Answer("knee found", "good", headline, explanation(facts))
@@ -100,14 +108,14 @@ def _observed(level: Level | None, slo: Slo) -> str:
 
 
 def _slo_failed_at_min(facts: ReportData) -> Answer:
-    first = min(facts.used, key=lambda level: level.users, default=None)
+    first = min(facts.used, key=lambda level: level.load, default=None)
     if first is None or not facts.slos:
         return Answer("SLO missed at the lowest level", "bad", "The lowest level already fails.")
     missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[
         :1
     ]
     failures = " and ".join(
-        f"{slo_name(slo)} is {_observed(first, slo)} at {count_of(first.users, REQUESTS)}, "
+        f"{slo_name(slo)} is {_observed(first, slo)} at {facts.level_text(first.load)}, "
         f"{slo.beyond} the {slo_limit(slo)} limit"
         for slo in missed
     )
@@ -116,15 +124,19 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
 
 
 def _not_reached(facts: ReportData) -> Answer:
-    highest = facts.knee.holds or max((level.users for level in facts.used), default=0)
+    highest = facts.knee.holds or max((level.load for level in facts.used), default=0)
     headline = (
-        f"Holds at least {count_of(highest, REQUESTS)}, the highest level tried: {_kept(facts)}."
+        f"Holds at least {facts.level_text(highest)}, the highest level tried: {_kept(facts)}."
         if facts.slos
-        else f"Throughput divided by latency still rises at {count_of(highest, REQUESTS)}, the "
+        else f"Throughput divided by latency still rises at {facts.level_text(highest)}, the "
         "highest level tried."
     )
-    next_step = "Raise --max-users to find the knee."
+    next_step = f"Raise {_most(facts)} to find the knee."
     return Answer("knee not reached", "good", headline, [*explanation(facts), next_step])
+
+
+def _most(facts: ReportData) -> str:
+    return "--max-rate" if facts.is_rate else "--max-users"
 
 
 def _inconclusive(facts: ReportData) -> Answer:
@@ -142,16 +154,16 @@ def _inconclusive(facts: ReportData) -> Answer:
     elif knee.ci95[1] is not None:
         lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
-        lacking.append("a level that clearly fails (raise --max-users)")
+        lacking.append(f"a level that clearly fails (raise {_most(facts)})")
     next_step = f"Still needed: {' and '.join(lacking)}. Try a longer --budget."
     return Answer("inconclusive", "unsure", headline, [*explanation(facts), next_step])
 
 
 def _target_failed(facts: ReportData) -> Answer:
     why = as_sentence(facts.result.invalid_reason)
-    *before, last = [s.users for s in facts.used if s.decision == Decision.failed] or [0]
+    *before, last = [s.load for s in facts.used if s.decision == Decision.failed] or [0]
     then = f", and again at {last:,}" if before else ""
-    where = f" at {count_of([*before, last][-2:][0], REQUESTS)}" if last else ""
+    where = f" at {facts.level_text([*before, last][-2:][0])}" if last else ""
     headline = f"The server failed under load{where}{then}."
     return Answer("server failed", "bad", headline, [why, *explanation(facts, capacity=False)])
 
@@ -200,7 +212,18 @@ def _figures(facts: ReportData, level: Level) -> str:
     speeds = [slo for slo in facts.slos if slo.speed]
     shown += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in speeds]
     tokens = Quantity(level.output_tokens_per_s, unit="output tokens/s")
-    return f"{count_of(level.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
+    if level.rate_per_s:
+        shown.insert(0, f"{format_number(level.in_flight)} in flight")
+    unstable = f" {as_sentence(backlog_text(level))}" if level.unstable else ""
+    return f"{facts.level_text(level.load)}: {', '.join(shown)}, {tokens}.{unstable}"
+
+
+def backlog_text(level: Level) -> str:
+    """Why the figures of a level hold for as long as it was held and no longer."""
+    return (
+        f"unstable: the requests in flight grew by {format_number(level.backlog_per_s)} each "
+        "second, so its latencies grow for as long as it is held"
+    )
 
 
 def slo_sentence(one: SloResult, commonest_error: str = "") -> str:
@@ -209,6 +232,7 @@ def slo_sentence(one: SloResult, commonest_error: str = "") -> str:
     Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
     """
     at = f" at {count_of(one.users, REQUESTS)}" if one.users else ""
+    at = f" at {one.rate_per_s:,g} requests/s" if one.rate_per_s else at
     share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
     shares = f"({share:.1%}; {one.allowed:.1%} allowed)"
     detail = f"no observations for {one.slo}"
@@ -231,8 +255,8 @@ def slo_sentence(one: SloResult, commonest_error: str = "") -> str:
 
 def _bracket(facts: ReportData) -> str:
     """`: passed at 48, failed at 56`, as far as levels were decided."""
-    passed = max((s.users for s in facts.used if s.decision == Decision.passed), default=0)
-    above = [s.users for s in facts.used if s.decision == Decision.failed]
+    passed = max((s.load for s in facts.used if s.decision == Decision.passed), default=0)
+    above = [s.load for s in facts.used if s.decision == Decision.failed]
     failed = min(above, default=0)
     parts = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
     return f": {', '.join(parts)}" if parts else ""
@@ -260,14 +284,15 @@ def knee_sentences(facts: ReportData) -> list[str]:
     if not figures:
         return []
     parts = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
+    parts += [f"{format_number(facts.knee.in_flight)} requests in flight"] * facts.is_rate
     return [f"At {facts.measured_at:,}: {', '.join(parts)}."]
 
 
 def _replicas(facts: ReportData) -> list[str]:
     """The replicas for U users: U over the lower end of the interval, rounded up."""
     promised = facts.status in (Status.found, Status.not_reached)
-    each = facts.knee.holds or facts.knee.ci95[0] or 0
-    if not promised or each < 1:
+    each = int(facts.knee.holds or facts.knee.ci95[0] or 0)
+    if not promised or each < 1 or facts.is_rate:
         return []
     planned = facts.config.get("plan_users")
     if not planned:
@@ -288,12 +313,12 @@ def triage_sentences(facts: ReportData) -> list[str]:
     knee = facts.knee.estimate or 0
     for levels in facts.by_users:
         level = max(levels, key=lambda one: one.seconds)
-        if level.users <= knee or not _shown_over(level):
+        if level.load <= knee or not _shown_over(level):
             continue
         ttft, itl = (_sign_ns(level, sign) for sign in SYMPTOMS)
         found = triage(ttft, itl, ttft_ns, itl_ns)
         if found.over:
-            return [f"At {count_of(level.users, 'concurrent request')} {found.sentence}."]
+            return [f"At {facts.level_text(level.load)} {found.sentence}."]
     return []
 
 

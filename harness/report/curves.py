@@ -108,8 +108,9 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
     )  # details near the knee are in their own panel
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
-        axes.set_xlabel("concurrent requests")
-        _x_axis(axes, [level.users for level in facts.levels if near(level)], linear=around)
+        what = "rate" if facts.is_rate else "users"
+        axes.set_xlabel("requests/s" if facts.is_rate else "concurrent requests")
+        _x_axis(axes, [level.load for level in facts.levels if near(level)], linear=around)
         values = [*(figure_of(level).value for level in shown), *(y for _, y in medians)]
         if around:
             values += [end for level in shown for end in (figure_of(level).lo, figure_of(level).hi)]
@@ -122,17 +123,17 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
                 axes, x, level.result, figure_of(level), small=dense and _is_near_knee(facts, level)
             )
         _slo_lines(axes, facts, metric)
-        return to_svg(figure, f"curve-{name}{'-around' * around}", f"{title} against users")
+        return to_svg(figure, f"curve-{name}{'-around' * around}", f"{title} against {what}")
 
 
 def _is_near_knee(facts: ReportData, level: Level) -> bool:
     at = facts.knee.estimate or 0
-    return abs(level.users - at) <= KNEE_NEIGHBORHOOD * at
+    return abs(level.load - at) <= KNEE_NEIGHBORHOOD * at
 
 
 def _x_positions(levels: Sequence[Level], *, apart: bool) -> list[float]:
     """The x position of each point; with `apart`, the holds of a level are side by side."""
-    users = [held_level.users for held_level in levels]
+    users = [held_level.load for held_level in levels]
     gap = min((b - a for a, b in pairwise(sorted(set(users)))), default=1) if apart else 0
     places, seen = [], dict.fromkeys(users, 0)
     for level in users:
@@ -142,10 +143,10 @@ def _x_positions(levels: Sequence[Level], *, apart: bool) -> list[float]:
     return places
 
 
-def _x_axis(axes: Axes, users: list[int], *, linear: bool) -> None:
+def _x_axis(axes: Axes, users: list[float], *, linear: bool) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator  # noqa: PLC0415
 
-    low, high = max(min(users), 1), max(users)
+    low, high = min(users), max(users)
     if linear:
         margin = max((high - low) * 0.08, 0.6)
         axes.set_xlim(low - margin, high + margin)
@@ -158,7 +159,9 @@ def _x_axis(axes: Axes, users: list[int], *, linear: bool) -> None:
     ticks: list[float] = []
     # Few levels are labeled one by one, many by powers of two.
     levels = sorted(set(users))
-    powers = [2**i for i in range(1 + high.bit_length()) if low / 1.25 <= 2**i <= high * 1.25]
+    powers = [
+        2**i for i in range(1 + math.ceil(high).bit_length()) if low / 1.25 <= 2**i <= high * 1.25
+    ]
     for tick in levels if linear or len(levels) <= MAX_TICKS else powers:
         here, last = axes.transData.transform([(tick, 1.0), (ticks[-1] if ticks else tick, 1.0)])
         if not ticks or here[0] - last[0] >= MIN_TICK_DISTANCE * (2 if tick >= 100 else 1) * width:  # noqa: PLR2004 - digits
@@ -210,7 +213,7 @@ def _means(groups: Sequence[Sequence[Level]], figure_of: Callable[[Level], Quant
         values = [figure_of(level).value for level in levels]
         finite = [v for v in values if math.isfinite(v)]
         if finite:
-            means.append((levels[0].users, sum(finite) / len(finite)))
+            means.append((levels[0].load, sum(finite) / len(finite)))
     return means
 
 

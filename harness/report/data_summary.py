@@ -54,15 +54,16 @@ def data_summary(data: DataSource) -> str:
 
 def _arrivals(data: DataSource) -> str:
     """The rate as a whole and over time."""
-    at_s = [data.offset_ns(k) / SECOND for k in range(len(data))] if data.timed else [0.0]
-    if not (span := at_s[-1]):
-        return "Arrivals: all at once" if data.timed else "Arrivals: no timestamps"
+    if not data.rate_per_s:
+        return "Arrivals: no timestamps, or all at once"
+    at_s = [data.offset_ns(k) / SECOND for k in range(len(data))]
+    span = at_s[-1]
     gaps, bins = [b - a for a, b in pairwise(at_s)], [0] * BAR
     for at in at_s:
         bins[min(int(at / span * BAR), BAR - 1)] += 1
     graph = "".join(EIGHTHS[ceil(8 * some / max(bins))] for some in bins)
     return (
-        f"Arrivals: {format_number(1 / fmean(gaps))}/s over {say_ns(span * SECOND)}; deviation / "
+        f"Arrivals: {format_number(data.rate_per_s)}/s over {say_ns(span * SECOND)}; deviation / "
         f"mean of the gaps {pstdev(gaps) / fmean(gaps):.2f} (Poisson: 1)\n"
         f"{'over time':>14} {graph} at most {format_number(max(bins) * BAR / span)}/s"
     )

@@ -11,7 +11,7 @@ from harness.measure.metrics import ttft
 from harness.measure.records.token_gaps import pool_gaps
 from harness.measure.states import Decision, Verdict
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.numbers import count_of, metric_name, slo_limit
+from harness.report.numbers import metric_name, slo_limit
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
@@ -38,12 +38,12 @@ def chosen_levels(facts: ReportData) -> dict[str, list[Level]]:
     levels = facts.by_users
     if at is None:
         return {"knee": levels[-1]} if levels else {}
-    chosen = {"knee": next(holds for holds in levels if holds[0].users == at.users)}
-    below = [holds for holds in levels if holds[0].users < at.users]
+    chosen = {"knee": next(holds for holds in levels if holds[0].load == at.load)}
+    below = [holds for holds in levels if holds[0].load < at.load]
     if below:
-        chosen["below"] = min(below, key=lambda holds: abs(holds[0].users - at.users / 2))
-    above = [s for s in levels if s[0].users > at.users and any(x.result in FAILED for x in s)]
-    above = above or [holds for holds in levels if holds[0].users > at.users]
+        chosen["below"] = min(below, key=lambda holds: abs(holds[0].load - at.load / 2))
+    above = [s for s in levels if s[0].load > at.load and any(x.result in FAILED for x in s)]
+    above = above or [holds for holds in levels if holds[0].load > at.load]
     if above:
         chosen["above"] = above[0]
     return {name: chosen[name] for name in CURVE_STYLES if name in chosen}
@@ -77,11 +77,11 @@ def itl_curve(facts: ReportData, levels: list[Level]) -> Curve:
     return x, (rank + 1) / max(gaps.n, 1)
 
 
-def level_curves(facts: ReportData, metric: str) -> dict[str, tuple[int, Curve]]:
+def level_curves(facts: ReportData, metric: str) -> dict[str, tuple[float, Curve]]:
     """(users, curve) of each chosen level that has observations above zero: x is logarithmic."""
     curve = {"ttft": ttft_curve, "itl": itl_curve}[metric]
     levels = chosen_levels(facts)
-    found = {name: (holds[0].users, curve(facts, holds)) for name, holds in levels.items()}
+    found = {name: (holds[0].load, curve(facts, holds)) for name, holds in levels.items()}
     return {name: (users, c) for name, (users, c) in found.items() if (c[0] > 0).any()}
 
 
@@ -90,7 +90,7 @@ def distribution_chart(facts: ReportData, metric: str) -> str:
     samples = level_curves(facts, metric)
     if not samples:
         return ""
-    failed = {level.users for level in facts.used if level.result in FAILED}
+    failed = {level.load for level in facts.used if level.result in FAILED}
     what = "requests" if metric == "ttft" else "gaps"
     title = f"{metric_name(metric)}: share of {what} up to x ms"
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
@@ -104,7 +104,9 @@ def distribution_chart(facts: ReportData, metric: str) -> str:
             color, dash = CURVE_STYLES[name]
             if name == "above" and users not in failed:
                 color = GOLD
-            label = f"{count_of(users, 'user')}" + (" (holds)" if users == facts.knee.holds else "")
+            label = facts.level_text(users, "user") + (
+                " (holds)" if users == facts.knee.holds else ""
+            )
             axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)
         for slo in facts.slos:
             if slo.metric == metric:

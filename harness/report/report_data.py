@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.measure.result import Knee
 from harness.measure.slo import Slo
-from harness.report.numbers import Quantity
+from harness.report.numbers import Quantity, count_of
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class ReportData:
 
     @cached_property
     def by_users(self) -> list[list[Level]]:
-        """Holds whose figures may be used, grouped by users, ascending."""
-        groups: dict[int, list[Level]] = {}
+        """Holds whose figures may be used, grouped by users or rate, ascending."""
+        groups: dict[float, list[Level]] = {}
         for level in self.used:
-            groups.setdefault(level.users, []).append(level)
+            groups.setdefault(level.load, []).append(level)
         return [groups[users] for users in sorted(groups)]
 
     @property
@@ -82,10 +82,19 @@ class ReportData:
         return next(limits, nan)
 
     @property
-    def measured_at(self) -> int:
+    def measured_at(self) -> float:
         """The level whose figures represent the knee; 0 if there is none."""
         level = self.result.at_knee
-        return level.users if level else 0
+        return level.load if level else 0
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether levels are rates: an open loop."""
+        return any(level.rate_per_s for level in self.levels)
+
+    def level_text(self, load: float, one: str = "concurrent request") -> str:
+        """`16 concurrent requests`, `20 requests/s`."""
+        return f"{load:,} requests/s" if self.is_rate else count_of(load, one)
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

@@ -59,7 +59,8 @@ def concurrency_rows(facts: ReportData) -> list[Row]:
     """Of concurrency_sweep.csv: for each number of users the means over its measurements."""
     rows = []
     for levels in facts.by_users if facts.result.command == "sweep" else []:
-        row = {"concurrency": levels[0].users, "measurements": len(levels), **_means(levels)}
+        load = "rate_per_s" if facts.is_rate else "concurrency"
+        row = {load: levels[0].load, "measurements": len(levels), **_means(levels)}
         ends = [level.e2e_ms.p95_ci95 for level in levels]  # NaN: without an upper end
         row["p95_e2e_s_lo"] = round(min(lo for lo, _ in ends) / 1e3, 6)
         row["p95_e2e_s_hi"] = round(max(inf if isnan(hi) else hi for _, hi in ends) / 1e3, 6)

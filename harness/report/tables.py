@@ -68,12 +68,16 @@ def tiles(facts: ReportData) -> list[dict[str, str]]:
     knee = facts.knee
     if knee.holds:
         fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
-        out.append({"name": "Holds", "value": count_of(knee.holds, "user"), "note": fails})
+        out.append({"name": "Holds", "value": facts.level_text(knee.holds, "user"), "note": fails})
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
         out.append(
-            {"name": "Best estimate", "value": count_of(knee.estimate, "user"), "note": note}
+            {
+                "name": "Best estimate",
+                "value": facts.level_text(knee.estimate, "user"),
+                "note": note,
+            }
         )
     for name, figure in knee_figures(facts).items():
         if figure.known:
@@ -81,7 +85,7 @@ def tiles(facts: ReportData) -> list[dict[str, str]]:
             note = (
                 f"95% CI: {figure.interval}"
                 if figure.interval
-                else f"at {count_of(facts.measured_at, 'user')}"
+                else f"at {facts.level_text(facts.measured_at, 'user')}"
             )
             out.append({"name": name, "value": value, "note": note})
     if facts.status == Status.not_reached:
@@ -91,7 +95,7 @@ def tiles(facts: ReportData) -> list[dict[str, str]]:
         if found:
             low, high = found.ci95
             note = f"between {low:,} and {high:,}"
-            out.append({"name": name, "value": count_of(found.users, "user"), "note": note})
+            out.append({"name": name, "value": facts.level_text(found.users, "user"), "note": note})
     return out
 
 
@@ -102,7 +106,8 @@ def level_rows(facts: ReportData) -> list[Row]:
 
 def _level(facts: ReportData, level: Level) -> Row:
     return _first_columns(level) | {
-        "Result": level.result,
+        "Result": f"{level.result}, unstable" if level.unstable else level.result,
+        **_open_loop(level),
         **{
             f"p95 {name}, ms": Quantity.of(level.latency(key), "p95", facts.limit_ms(key)).cell
             for key, name in HEADLINES.items()
@@ -118,6 +123,12 @@ def _level(facts: ReportData, level: Level) -> Row:
         "Purpose": level.purpose,
         "Why": level.reason,
     }
+
+
+def _open_loop(level: Level) -> Row:
+    """How late requests were sent, and TTFT without that: in an open loop only."""
+    shown = {"TTFT from send": level.ttft_from_send_ms, "schedule lag": level.schedule_lag_ms}
+    return {f"p95 {name}, ms": Quantity.of(x).digits for name, x in shown.items() if x}
 
 
 def _share(value: Any) -> str:
@@ -153,7 +164,10 @@ def _extras(facts: ReportData, level: Level) -> Row:
 
 
 def _first_columns(level: Level) -> Row:
-    return {"#": str(level.index + 1), "Users": f"{level.users:,}"}
+    number = {"#": str(level.index + 1)}
+    if not level.rate_per_s:
+        return number | {"Users": f"{level.users:,}"}
+    return number | {"Rate, 1/s": f"{level.load:,}", "In flight": format_number(level.in_flight)}
 
 
 def quantile_rows(facts: ReportData) -> list[dict[str, str]]:

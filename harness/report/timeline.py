@@ -76,7 +76,7 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
     """The users of the levels, and the requests in flight from the records."""
     if facts.levels:
         edges = [*(level.chosen_ns for level in facts.levels), facts.levels[-1].end_ns]
-        users = [level.users for level in facts.levels]
+        users = [level.load for level in facts.levels]
         axes.plot(
             [(at - zero) / SECOND for at in edges],
             [*users, users[-1]],
@@ -84,7 +84,7 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
             linewidth=3,
             alpha=0.5,
             drawstyle="steps-post",
-            label="users (target)",
+            label="requests/s (target)" if facts.is_rate else "users (target)",
         )
     table = facts.run.table
     if len(table):

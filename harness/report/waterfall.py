@@ -38,7 +38,7 @@ def waterfall_chart(facts: ReportData) -> str:
         for place, level in enumerate(levels):
             _whiskers(axes, place, level)
         axes.axvline(0, color=INK, linewidth=1)
-        axes.set_yticks(places, [f"#{level.index + 1}: {level.users:,}" for level in levels])
+        axes.set_yticks(places, [f"#{level.index + 1}: {level.load:,}" for level in levels])
         axes.set_ylim(len(levels) - 0.4, -0.6)
         axes.set_xlim(min(0.0, *(min(left) for left in lefts)), None)
         axes.set_xmargin(0.02)

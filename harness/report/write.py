@@ -14,7 +14,7 @@ from harness.report import sweep, tables
 from harness.report.answer import build_answer
 from harness.report.curves import curve_charts
 from harness.report.distributions import distribution_charts
-from harness.report.numbers import as_sentence, count_of, escape_markdown
+from harness.report.numbers import as_sentence, escape_markdown
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.timeline import timeline_chart
@@ -118,7 +118,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         beside=tables.tool_comparisons(facts),
         instrument=instrument_rows(facts),
         quantiles=tables.quantile_rows(facts),
-        at_users=count_of(facts.measured_at, "user") if facts.measured_at else "",
+        at_users=facts.level_text(facts.measured_at, "user") if facts.measured_at else "",
         clients=tables.client_rows(facts),
         unknown=limitations(facts),
         settings=configuration_rows(facts),

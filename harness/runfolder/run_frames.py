@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.measure.metrics import GAPS, LATENCIES, Observations, event_gaps, itl
+from harness.measure.event_gaps import event_gaps
+from harness.measure.metrics import GAPS, LATENCIES, Observations, itl
 from harness.measure.records.record_table import OUTCOMES, concat_tables
 from harness.measure.records.request_record import Outcome
 from harness.measure.records.samples import GpuSample

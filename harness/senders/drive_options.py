@@ -42,6 +42,8 @@ class DriveOptions:
     processes: int = 1
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
+    arrivals: str = ""  # of load.arrivals: requests go out on schedule; "": closed loop
+    max_in_flight: int = 0  # open loop: what is due beyond it, over all processes, is dropped
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
     salt: str = ""  # in place of `run_id`, so that other runs send the same prompts
     data: dict[str, Any] = field(default_factory=dict)  # arguments of the DataSource that is sent
@@ -65,9 +67,11 @@ class DriveOptions:
 
     def quota(self, worker: int) -> int:
         """How many of `requests` are this worker's; -1: no limit."""
-        if self.requests < 0:
-            return -1
-        share, rest = divmod(self.requests, self.processes)
+        return -1 if self.requests < 0 else self.share(self.requests, worker)
+
+    def share(self, total: int, worker: int) -> int:
+        """This worker's part of a number that all of them share."""
+        share, rest = divmod(total, self.processes)
         return share + (worker < rest)
 
     def to_json(self) -> dict[str, Any]:

@@ -7,12 +7,16 @@ machine sees it, and sends them to the master. Without a master they come back t
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
+from gevent.event import Event
 
 from harness.errors import MeasurementInvalid
+from harness.load.arrivals import Stripe
+from harness.load.lengths import FROM_DATA
 from harness.load.own_data import DataSource
 from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
@@ -27,6 +31,7 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.load.arrivals import Due, Schedule
     from harness.load.plan import RequestSpec
     from harness.measure.records.request_record import RequestRecord
     from harness.senders.drive_options import DriveOptions
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0
 START_S: Final = 0.001  # from one user's start to the next's: a start costs half of it
+MOST_PASSES: Final = 1 << 20  # over the rows of own data, in a level
 SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 
 
@@ -56,6 +62,13 @@ class Driver:
         self.worker = worker
         self.issued = 0  # requests begun
         self.users = 0
+        self._sent_by: Counter[int] = Counter()  # requests of each user, the next one's number
+        known: dict[str, Any] = {"workload": options.workload, "calibration": options.calibration}
+        self._data = DataSource(**options.data, **known) if options.data else None
+        timed = self._data.offsets_ns if self._data and options.arrivals == FROM_DATA else None
+        self.stripe = Stripe(options.arrivals, options.seed, worker, options.processes, timed)
+        self._words = options.salt or options.run_id  # what makes prompts new to the server
+        self.told = Event()  # of another schedule
         self._batch_end = 0  # `issued` when all requests of this batch are begun
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
@@ -66,8 +79,6 @@ class Driver:
         self._reader: Reader | None = None
         self._ready = False  # the first reader runs, or ran
         self._figures: dict[str, Any] = {}
-        known: dict[str, Any] = {"workload": options.workload, "calibration": options.calibration}
-        self._data = DataSource(**options.data, **known) if options.data else None
         self._trouble = ""
 
     @property
@@ -81,11 +92,11 @@ class Driver:
         return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
 
     def new_user(self) -> int:
-        """A number for a user, unique in this process. The first after a batch begins the next."""
+        """A number for a user, unique in the run. The first after a batch begins the next."""
         if self.batch_sent:
             self._batch_end = self.issued + self.options.batch
         self.users += 1
-        return self.users - 1
+        return (self.users - 1) * self.options.processes + self.worker
 
     @property
     def batch_sent(self) -> bool:
@@ -100,30 +111,50 @@ class Driver:
         and never so many at once that starting them keeps this process from its reads.
         """
         window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) * (not self.options.batch)
-        drawn = window * seeded_random(self.options.seed, "stagger", self.worker, user).random()
+        drawn = window * seeded_random(self.options.seed, "stagger", user).random()
         now = time.monotonic()
         self._next_start_s = max(self._next_start_s, now) + START_S
         return max(drawn, self._next_start_s - now)
 
-    def next_spec(self) -> RequestSpec | None:
-        """What the next request asks for; None when the run's requests are all begun."""
-        o, number, words = self.options, self.issued, self.options.salt or self.options.run_id
-        if self.batch_sent or 0 <= o.quota(self.worker) <= number:
+    def next_spec(self, user: int) -> RequestSpec | None:
+        """What the user's next request asks for; None when the run's requests are all begun."""
+        o, number, words = self.options, self._sent_by[user], self._words
+        if self.batch_sent or 0 <= o.quota(self.worker) <= self.issued:
             return None
         if self._data is not None:
-            return self._data.spec(number * o.processes + self.worker)
+            return self._data.spec(self.issued * o.processes + self.worker)
+        self._sent_by[user] += 1
         if o.batch:  # the same lengths, so that the times of batches compare, in new words
-            words, number = f"{words}/{number // o.batch}", number % o.batch
-        return plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
+            user, words, number = 0, f"{words}/{self.issued // o.batch}", self.issued % o.batch
+        return plan(o.workload, o.seed, user, number, o.calibration, run_id=words)
 
-    def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
+    def due_spec(self, due: Due) -> RequestSpec:
+        """What a request of the schedule asks for, whichever process sends it."""
+        o = self.options
+        if self._data is not None:  # each level begins with row 0, in a pass with a salt of its own
+            return self._data.spec(due.number + due.level * MOST_PASSES * len(self._data))
+        sender = f"schedule {due.level}"
+        return plan(o.workload, o.seed, sender, due.number, o.calibration, run_id=self._words)
+
+    def tell(self, schedule: Schedule) -> None:
+        """Send by this schedule from its start on."""
+        self.stripe.tell(schedule)
+        self.told.set()
+
+    def drop(self, due: Due, spec: RequestSpec) -> None:
+        """Record a request that was due while too many were in flight, and send nothing."""
+        reader = self.start()
+        number, self.issued = self.issued, self.issued + 1
+        reader.drop(number, due.number, spec.output_tokens, due.at_ns)
+
+    def request(self, user: int, api: str, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""
         reader = self.start()
         number, self.issued = self.issued, self.issued + 1
         name = request_id(self.options.run_id, self.worker, number)
         told = name if self.options.request_ids else ""
         data = request_bytes(self.options, self._access, api, spec, told)
-        sent = reader.request(data, number, user, spec.output_tokens)
+        sent = reader.request(data, number, user, spec.output_tokens, scheduled_ns)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)

@@ -18,6 +18,7 @@ import gevent
 from gevent.event import Event
 from locust.runners import STATE_MISSING
 
+from harness.load.arrivals import Schedule
 from harness.reader.transport import ACK, BEAT, RECORDS, Beat, Inbox, RecordBatch
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FINISH: Final = "harness_finish"  # master -> worker: {"drain_s": seconds}
+SCHEDULE: Final = "harness_schedule"  # master -> worker: the fields of load.arrivals.Schedule
 FINISHED: Final = "harness_finished"  # worker -> master: {"worker": index}
 TICK_S: Final = 0.2
 BEAT_S: Final = 1.0
@@ -48,6 +50,7 @@ class WorkerRelay:
         self._tell = Event()
         self.begin(driver)
         runner.register_message(FINISH, self._finish, concurrent=True)
+        runner.register_message(SCHEDULE, self._schedule)
         self._greenlet = gevent.spawn(self._loop)
 
     def begin(self, driver: Driver) -> None:
@@ -88,6 +91,9 @@ class WorkerRelay:
             self.runner.send_message(BEAT, dict(beat))
         except Exception:  # Locust's RPCError among others: the next one comes
             logger.debug("A beat could not be sent.", exc_info=True)
+
+    def _schedule(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
+        self.driver.tell(Schedule(**msg.data))
 
     def _finish(self, environment: Environment, msg: Message) -> None:
         retire_users(environment, msg.data["drain_s"])

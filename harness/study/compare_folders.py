@@ -197,8 +197,8 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
 def _own_sides(run: Run, plan: SearchPlan) -> dict[str, Side]:
     sides, result = _read(run, plan), read_result(run.path) or Result()
     fastest = max(result.used, key=lambda one: one.output_tokens_per_s, default=None)
-    at = result.knee.measured_at_users if result.knee else fastest.users if fastest else None
-    return sides.get(0, {}) | sides.get(at or 0, {})
+    at = result.knee.measured_at if result.knee else fastest.load if fastest else None
+    return sides.get(0, {}) | sides.get(round((at or 0) / (plan.rate_step_per_s or 1)), {})
 
 
 def _read(run: Run, plan: SearchPlan) -> Sides:
@@ -223,6 +223,7 @@ def _settings(run: Run) -> dict[str, str]:
         "GPUs": [gpu.get("name") for gpu in gpus],
         "workload": (config.get("drive") or {}).get("workload"),
         "SLOs": config.get("slos"),
+        "arrivals": (config.get("drive") or {}).get("arrivals") or "as answers end",
         "client": {name: client.get(name) for name in ("cpu", "usable_cores")},
     }
     flat = ((n, v if isinstance(v, dict) else {"": v}) for n, v in settings.items())

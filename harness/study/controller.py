@@ -25,16 +25,18 @@ from harness.measure.search.evidence import (
     Window,
     gather_evidence,
     pool_evidence,
-    worst_ratio,
 )
 from harness.measure.search.judge import Judgement, judge_share
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.study.level_state import (
+    CLEARLY_BAD_MIN_N,
     CurrentLevel,
     Drain,
     HeldLevel,
     LoadTarget,
+    is_far,
+    least_observed,
     next_level,
     should_drain,
 )
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 LAG_NS: Final = 2 * SECOND  # the delay of records in real time; simulated runs use it too
 MAX_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
+RATE_LEAD_NS: Final = SECOND  # by then every process sends at a level's rate
 # The ramp is over when this share of the users has a request in flight; the level has settled when
 # this many requests per user have ended since.
 BUSY_SHARE: Final = 0.9
@@ -61,12 +64,6 @@ MIN_LIFETIMES: Final = 2  # before any decision
 MIN_LIFETIMES_LEAN: Final = 1  # before a quick check on the way up
 GOOD_LIFETIMES: Final = 8  # before a level near the knee may pass: queues and caches fill slowly
 STEADY_LIFETIMES: Final = 6  # for throughput: one per block of its block bootstrap
-# On the way up a quick check is enough if the worst SLO is far from its limit, that is, if the odds
-# differ by a factor of two, or if it is met with many observations. The minimum of each case:
-FAR_LOG_ODDS: Final = float(np.log(2))
-CLEARLY_GOOD_MIN_N: Final = 3
-CLEARLY_BAD_MIN_N: Final = 10
-MET_MIN_N: Final = 40
 # A level ends at once when this share of the requests of the last ten seconds failed. Where answers
 # take seconds, a single failure may be all that ended, so at least three are required.
 HARD_FAIL_NS: Final = 10 * SECOND
@@ -139,8 +136,10 @@ class KneeController:
             self._observe(self.now, now_ns, running_users)
         if self.result is not None or self.now is None:
             return LoadTarget(0, 1.0, done=True)
+        users = 0 if self.now.drain is not None else self.now.hold.users
         per_s = float(max(self.now.hold.users, running_users, 1))
-        return LoadTarget(0 if self.now.drain is not None else self.now.hold.users, per_s)
+        rate = self.plan.rate_of(users) if self.plan.rate_step_per_s else None
+        return LoadTarget(users, per_s, rate_per_s=rate, level=len(self.levels))
 
     def _advance(self, now_ns: int) -> None:
         action = self.choose(self.plan, self.levels, now_ns - self.began_ns)
@@ -161,6 +160,8 @@ class KneeController:
             self._emptied |= {action.users: len(self.levels)} if opens and not batch else {}
 
     def _drain(self, now: CurrentLevel, drain: Drain, now_ns: int, running_users: int) -> None:
+        if self.plan.rate_step_per_s:  # who sends stays; what it sent must have ended
+            running_users = self._in_flight() if self.horizon_ns > now.began_ns + SECOND else 1
         empty = drain.over(now_ns, running_users, self.server)
         # A server that never becomes empty has other clients, so later levels do not try again.
         self._drains = empty or not drain.late(now_ns)
@@ -195,8 +196,12 @@ class KneeController:
     def _ramp(
         self, now: CurrentLevel, table: RecordTable, horizon: int, running_users: int
     ) -> None:
-        busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         waited = horizon - now.loaded_ns
+        if self.plan.rate_step_per_s:  # whatever is in flight, the load is all there
+            if (table.sent_ns > now.loaded_ns + RATE_LEAD_NS).any() or waited > self._slow():
+                now.ramped_ns = horizon
+            return
+        busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         # A long queue at the server can keep users from being busy, so a long wait is enough.
         there = running_users == now.hold.users
         if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
@@ -208,9 +213,18 @@ class KneeController:
 
     def _settle(self, now: CurrentLevel, horizon: int) -> None:
         ended, _ = self.records.ended(now.ramped_ns + 1, horizon)
-        turned = ended >= self._turnovers(now) * now.hold.users
+        users = now.hold.users
+        if self.plan.rate_step_per_s:
+            users = max(self._in_flight(), 1)
+            self._life_ns = (horizon - now.ramped_ns) * users / max(ended, 1)
+        turned = ended >= self._turnovers(now) * users
         if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
+
+    def _in_flight(self) -> int:
+        """Requests in flight at the horizon, from the records."""
+        table = self.records.table(self.horizon_ns, self.horizon_ns).table
+        return int((table.is_open & (table.sent_ns >= 0)).sum())
 
     def _turnovers(self, now: CurrentLevel) -> int:
         hold = now.hold
@@ -231,6 +245,7 @@ class KneeController:
             settled_ns=settled,
             end_ns=max(horizon, settled),
             judged_ns=now_ns,
+            rate_per_s=self.plan.rate_of(now.hold.users),
         )
 
     def _measure(self, now: CurrentLevel, seen: RecordSource, now_ns: int, horizon: int) -> None:
@@ -256,7 +271,8 @@ class KneeController:
         """Hold a given level: its length is fixed, so no token is read while it lasts."""
         hold, length = now.hold, horizon - now.settled_ns
         ended, bad = self.records.ended(now.settled_ns, horizon)
-        self._life_ns = hold.users * length / ended if ended else length  # Little's law
+        if not self.plan.rate_step_per_s:
+            self._life_ns = hold.users * length / ended if ended else length  # Little's law
         too_many = judge_share(ended, bad, self.plan.max_errors, self.plan.level_alpha)
         if bad > self._hard_share * ended and too_many == Decision.failed:
             self._hard_failed(now, now_ns, horizon)
@@ -283,8 +299,8 @@ class KneeController:
         """Keep a given level; it is judged and audited after the run."""
         ended, bad = self.records.ended(window.settled_ns, window.end_ns)
         seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
-        counts = (np.array([float(n)]) for n in (ended, bad, 0))
-        empty = Evidence(window, self._life_ns, seconds, (), *counts)
+        ends, errors, tokens = (np.array([float(n)]) for n in (ended, bad, 0))
+        empty = Evidence(window, self._life_ns, seconds, (), ends, errors, tokens)
         judgement = Judgement(
             Decision.held, "judged from the records at the end", leans_to_fail=False
         )
@@ -296,7 +312,7 @@ class KneeController:
         too_few = self.last_evidence is None or self.last_evidence.window.index != len(self.levels)
         if not too_few and self.last_evidence is not None:
             short = length < _min_lifetimes(now.hold) * self.last_evidence.lifetime_ns
-            too_few = short or self._least(self.last_evidence) < CLEARLY_BAD_MIN_N
+            too_few = short or least_observed(self.last_evidence, self.plan) < CLEARLY_BAD_MIN_N
         # Without enough observations the level may take twice its cap, but never more than the
         # budget.
         over_budget = now_ns - self.began_ns >= self.plan.budget_ns
@@ -319,23 +335,7 @@ class KneeController:
         decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if now.hold.purpose == Purpose.repeat:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
-        return decided or (lean and self._far(evidence))
-
-    def _far(self, evidence: Evidence) -> bool:
-        if not self.plan.slos:  # no limit to compare with
-            return self._least(evidence) >= MET_MIN_N
-        z = float(worst_ratio(evidence, self.plan.slos)[0])
-        n = self._least(evidence)
-        return bool(
-            (z < -FAR_LOG_ODDS and n >= CLEARLY_GOOD_MIN_N)
-            or (z > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N)
-            or (z < 0 and n >= MET_MIN_N)
-        )
-
-    def _least(self, evidence: Evidence) -> float:
-        """The number of observations of the SLO that has the fewest."""
-        seen = [float(evidence.over(i)[0].sum()) for i in range(len(self.plan.slos))]
-        return min(seen, default=float(evidence.ended.sum()))
+        return decided or (lean and is_far(evidence, self.plan))
 
     def _finish(
         self, window: Window, seen: RecordSource, evidence: Evidence, judgement: Judgement

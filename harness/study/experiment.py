@@ -356,6 +356,8 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         total_ns=limits.total_ns,
         processes=load.processes,
         batch=load.batch,
+        arrivals=load.arrivals,
+        max_in_flight=load.max_in_flight,
         request_ids=wanted.output.otlp_port is not None,
     )
 

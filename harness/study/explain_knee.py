@@ -63,7 +63,7 @@ def with_observations(
 
 
 def bottleneck(
-    slos: Sequence[Slo], knee: int, levels: Sequence[Level], max_num_seqs: MaxNumSeqs
+    slos: Sequence[Slo], knee: float, levels: Sequence[Level], max_num_seqs: MaxNumSeqs
 ) -> Bottleneck:
     """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
 
@@ -74,12 +74,12 @@ def bottleneck(
     used = [level for level in levels if level.usable] or levels
     # Just above the knee the bottleneck is saturated and nothing else is yet. A single scrape shows
     # no rates: on an H200 one second at 144 users hid a full KV cache that 160 users showed.
-    above = [level for level in used if level.usable and level.users > knee]
+    above = [level for level in used if level.usable and level.load > knee]
     above = [level for level in above if level.server.samples > 1] or above
     broken = [level for level in above if _worst(slos, level)[0] > 1]
-    first = min((level.users for level in broken or above), default=0)
-    pick = max((x for x in above if x.users == first), key=lambda x: x.seconds, default=None)
-    pick = pick or max(levels, key=lambda x: (x.users, x.seconds), default=None)
+    first = min((level.load for level in broken or above), default=0)
+    pick = max((x for x in above if x.load == first), key=lambda x: x.seconds, default=None)
+    pick = pick or max(levels, key=lambda x: (x.load, x.seconds), default=None)
     if pick is None:
         return diagnose(VerdictInputs())
     missed, slo = _worst(slos, pick)  # the SLO broken most, or closest to it

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Purpose, Status, StopRule
+from harness.study.study_options import RATE_STEP_PER_S
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front)
     from harness.study.experiment import Wanted  # noqa: PLC0415 - as above
 
     kind, users, holds = options.command, options.users, given(options)
+    step = RATE_STEP_PER_S if options.load.arrivals else 0.0
     plan = SearchPlan(
         slos=options.slos,
         min_users=min(users),
@@ -52,6 +54,7 @@ def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front)
         budget_ns=sum(hold.max_ns for hold in holds) + SLACK_NS,
         max_errors=options.max_errors,
         seed=options.load.seed,
+        rate_step_per_s=step,
     )
     most, n_levels = max(users), len(holds)
     wanted = Wanted(kind, options.target, options.load, options.output, plan, most, n_levels)

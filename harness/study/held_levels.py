@@ -107,7 +107,10 @@ def judge_given_levels(
 def _said(found: SloResult, level: Level, observed: float = nan) -> SloResult:
     name = f"max_errors={found.allowed:.4%}".rstrip("0%").rstrip(".") + "%"
     name = name if found.slo == ERROR_RATE else found.slo
-    return replace(found, slo=name, observed=observed, users=level.users)
+    if level.unstable and found.verdict == Verdict.met:  # only as long as it was held
+        found = replace(found, verdict=Verdict.inconclusive)
+    users, rate = level.users, level.rate_per_s
+    return replace(found, slo=name, observed=observed, users=users, rate_per_s=rate)
 
 
 def _how_bad(one: SloResult) -> tuple[int, float]:

@@ -86,13 +86,13 @@ def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
     )
 
 
-def bracket_users(plan: SearchPlan, levels: Sequence[HeldLevel]) -> list[int | None]:
+def bracket_users(plan: SearchPlan, levels: Sequence[HeldLevel]) -> list[int | float | None]:
     """The levels between which the knee lies so far; None where there is none yet."""
     used = decided_evidence(levels)
     if not plan.slos or not used:
         return [None, None]
     ends = bracket_of(fit_levels(used, plan.slos, plan.max_errors))
-    return [end.users if end else None for end in (ends.low, ends.high)]
+    return [plan.load_of(end.users) if end else None for end in (ends.low, ends.high)]
 
 
 def decided_levels(plan: SearchPlan, levels: Sequence[FitLevel]) -> tuple[list[int], list[int]]:
@@ -122,9 +122,9 @@ def knee_result(
     plan: SearchPlan, found: KneeEstimate, levels: Sequence[Level], counted: RunTokenStats
 ) -> Knee:
     """The knee with the figures of the level that represents it, pooled over all its holds."""
-    at = _measured_at(found, levels)
+    at = _measured_at(plan, found, levels)
     # All valid holds of the level that represents the knee are pooled.
-    same = [level for level in levels if level.users == at and level.usable]
+    same = [level for level in levels if level.load == at and level.usable]
     windows = [(level.settled_ns, level.end_ns) for level in same]
     ttft, itl = (
         Latency.of(latency_json(counted.level(key, windows))) if windows else Latency()
@@ -132,16 +132,18 @@ def knee_result(
     )
     rates = {
         name: round(sum(getattr(level, name) for level in same) / len(same), 4)
-        for name in ("output_tokens_per_s", "requests_per_s", "goodput_per_s")
+        for name in ("output_tokens_per_s", "requests_per_s", "goodput_per_s", "in_flight")
         if same
     }
     return Knee(
-        holds=found.holds or None,
-        estimate=found.users,
-        fails_by=found.fails_by,
-        ci95=(found.lo, found.hi),
+        unit="requests/s" if plan.rate_step_per_s else "users",
+        holds=plan.load_of(found.holds) or None,
+        estimate=None if found.users is None else plan.load_of(found.users),
+        fails_by=None if found.fails_by is None else plan.load_of(found.fails_by),
+        ci95=(plan.load_of(found.lo), plan.load_of(found.hi)),
         criterion=" and ".join(map(str, plan.slos)) or "power",
-        measured_at_users=at,
+        measured_at_users=None if plan.rate_step_per_s or at is None else int(at),
+        measured_at_per_s=at if plan.rate_step_per_s else None,
         ttft_p95_ms=ttft.p95,
         ttft_p95_ms_ci95=ttft.p95_ci95,
         itl_p95_ms=itl.p95,
@@ -150,17 +152,19 @@ def knee_result(
     )
 
 
-def _measured_at(found: KneeEstimate, levels: Sequence[Level]) -> int | None:
+def _measured_at(
+    plan: SearchPlan, found: KneeEstimate, levels: Sequence[Level]
+) -> int | float | None:
     """The level that passed, else the highest one up to the estimate, else the lowest."""
-    used = [level.users for level in levels if level.usable]
-    highest = found.holds or (found.lo if found.users is None else found.users)
-    return max((users for users in used if users <= highest), default=min(used, default=None))
+    used = [level.load for level in levels if level.usable]
+    highest = plan.load_of(found.holds or (found.lo if found.users is None else found.users))
+    return max((load for load in used if load <= highest), default=min(used, default=None))
 
 
 def slo_results(plan: SearchPlan, found: KneeEstimate, levels: Sequence[Level]) -> list[SloResult]:
     """The verdict of a search on each SLO, at the level that represents the knee."""
-    at = _measured_at(found, levels)
-    there = [level for level in levels if level.users == at and level.usable]
+    at = _measured_at(plan, found, levels)
+    there = [level for level in levels if level.load == at and level.usable]
     longest = max(there, key=lambda level: level.seconds, default=None)
     results = []
     for slo in plan.slos:
@@ -171,5 +175,10 @@ def slo_results(plan: SearchPlan, found: KneeEstimate, levels: Sequence[Level]) 
         elif found.status == Status.slo_failed_at_min and share > slo.allowed:
             verdict = Verdict.missed
         observed = longest.observed(slo) if longest else math.nan
-        results.append(SloResult(str(slo), verdict, observed, at, allowed=slo.allowed))
+        where = (longest.users, longest.rate_per_s) if longest else (None, 0.0)
+        results.append(
+            SloResult(
+                str(slo), verdict, observed, where[0], rate_per_s=where[1], allowed=slo.allowed
+            )
+        )
     return results

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from harness.measure.search.next_level import SearchPlan
 from harness.study.conduct import conduct
 from harness.study.experiment import Wanted
+from harness.study.study_options import RATE_STEP_PER_S
 
 if TYPE_CHECKING:
     from harness.server.probe import Capabilities
@@ -23,6 +24,7 @@ def plan_of(options: KneeOptions) -> SearchPlan:
         budget_ns=options.budget_ns,
         max_errors=options.max_errors,
         seed=options.load.seed,
+        rate_step_per_s=RATE_STEP_PER_S if options.load.arrivals else 0.0,
     )
 
 

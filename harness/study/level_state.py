@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
+
 from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS, scrape_interval
+from harness.measure.search.evidence import worst_ratio
 from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.measure.search.power import next_power_action
 from harness.measure.states import Decision, Purpose, Status, StopRule
@@ -26,6 +29,13 @@ if TYPE_CHECKING:
 DRAIN_SHARE: Final = 24
 DRAIN_SLACK_NS: Final = 5 * SECOND  # two ticks and a scrape, in addition to the lifetimes
 INVALID_IN_A_ROW: Final = 2  # after two invalid holds of a level the next would be invalid too
+
+# On the way up a quick check is enough if the worst SLO is far from its limit, that is, if the odds
+# differ by a factor of two, or if it is met with many observations. The minimum of each case:
+FAR_LOG_ODDS: Final = float(np.log(2))
+CLEARLY_GOOD_MIN_N: Final = 3
+CLEARLY_BAD_MIN_N: Final = 10
+MET_MIN_N: Final = 40
 
 
 class RecordView(Protocol):
@@ -45,6 +55,8 @@ class LoadTarget:
     users: int
     spawn_per_s: float
     done: bool = False
+    rate_per_s: float | None = None  # open loop: in place of users
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,25 @@ def decided_evidence(levels: Sequence[HeldLevel]) -> list[Evidence]:
     """The evidence of the valid levels, without those that are judged after the run."""
     used = [level for level in levels if not level.invalid]
     return [level.evidence for level in used if level.judgement.decision != Decision.held]
+
+
+def least_observed(evidence: Evidence, plan: SearchPlan) -> float:
+    """The number of observations of the SLO that has the fewest."""
+    seen = [float(evidence.over(i)[0].sum()) for i in range(len(plan.slos))]
+    return min(seen, default=float(evidence.ended.sum()))
+
+
+def is_far(evidence: Evidence, plan: SearchPlan) -> bool:
+    """Whether the level is clearly on one side of the knee, so that the search may go on."""
+    n = least_observed(evidence, plan)
+    if not plan.slos:  # no limit to compare with
+        return n >= MET_MIN_N
+    z = float(worst_ratio(evidence, plan.slos)[0])
+    return bool(
+        (z < -FAR_LOG_ODDS and n >= CLEARLY_GOOD_MIN_N)
+        or (z > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N)
+        or (z < 0 and n >= MET_MIN_N)
+    )
 
 
 def should_drain(hold: Hold, life_ns: float, server: ServerSample | None) -> bool:

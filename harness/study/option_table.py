@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.errors import ConfigError
+from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.workloads import API_PATHS, WORKLOADS, workload
 from harness.measure.compat import TOOLS, parse_tools
 from harness.server.address import parse_exporter_url
 from harness.server.max_num_seqs import parse_server_flag
-from harness.study.study_options import budget_ns
+from harness.study.study_options import RATE_STEP_PER_S, budget_ns
 from harness.units import duration_ns, percent
 
 if TYPE_CHECKING:
@@ -142,6 +143,31 @@ def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
             ) from None
 
     return read
+
+
+def rate(option: str) -> Callable[[str], int]:
+    """A parser of `20/s` or `20` into a whole number of RATE_STEP_PER_S."""
+
+    def read(text: str) -> int:
+        word = text.strip().removesuffix("/s")
+        try:
+            steps = float(word) / RATE_STEP_PER_S
+        except ValueError:
+            steps = 0.0
+        if not 1 <= steps <= MAX_FORM_NUMBER / RATE_STEP_PER_S or abs(steps - round(steps)) > 1e-6:  # noqa: PLR2004 - rounding
+            raise ConfigError(
+                f"{option} is {text!r}: expected requests per second, from {RATE_STEP_PER_S:g}/s "
+                f"up in steps of it; try {option} 20/s."
+            )
+        return round(steps)
+
+    return read
+
+
+def rate_list(option: str) -> Callable[[str], tuple[int, ...]]:
+    """A parser of `5,10,20/s` into whole numbers of RATE_STEP_PER_S."""
+    one = rate(option)
+    return lambda text: tuple(map(one, text.split(",")))
 
 
 def _folder(text: str) -> Path:
@@ -281,6 +307,11 @@ LOAD: Final = (
     number_option("--seed", "", 1, min_value=0),
     number_option("--processes", "worker processes that send the load", 1),
 )
+OPEN_LOOP: Final = (
+    Option("--arrivals", f"with rates: {', '.join(ARRIVALS)}", parse_arrivals, "KIND", POISSON),
+    number_option("--max-in-flight", "with rates: what is due beyond it is dropped, and failed",
+                  2000, example=1000),
+)  # fmt: skip
 SLO: Final = Option(
     "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; may be "
     "repeated", _slo, "METRIC_pQQ=TIME", action="append",
@@ -300,14 +331,26 @@ USER_RANGE: Final = (
         read=whole_number("the highest level", max_value=MAX_FORM_NUMBER),
     )),
 )  # fmt: skip
+RATE_RANGE: Final = (
+    Option("--load", "what levels are: users (closed loop) or a rate (open loop)",
+           choices=("users", "rate"), default="users"),
+    Option("--min-rate", "with --load rate: requests per second at the start", rate("--min-rate"),
+           "R", "1/s"),
+    Option("--max-rate", "with --load rate: the highest to try", rate("--max-rate"), "R", "512/s"),
+)  # fmt: skip
 TOLERANCE: Final = Option(
     "--tolerance", "how much worse than the baseline it may be; default: 5%%",
     share("--tolerance"), "SHARE",
 )  # fmt: skip
+BUDGET: Final = Option(
+    "--budget", "the load ends within this time", partial(budget_ns, what="--budget"), "TIME",
+    "10m", field=Field("Budget", "the load ends within this time"),
+)  # fmt: skip
 SEARCH: Final = (
     *USER_RANGE,
-    Option("--budget", "the load ends within this time", partial(budget_ns, what="--budget"),
-           "TIME", "10m", field=Field("Budget", "the load ends within this time")),
+    *RATE_RANGE,
+    *OPEN_LOOP,
+    BUDGET,
     number_option("--plan-users", "also report how many replicas N concurrent requests need",
            example=2000),
     number_option("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
@@ -341,4 +384,4 @@ OUTPUT: Final = (
     Option("--quiet", "no live view", None),
     Option("--dry-run", "print the plan; no server is needed or contacted", None),
 )  # fmt: skip
-ASKED_IN_FORM: Final = (TARGET[1], SLO, *LENGTHS, *USER_RANGE, SEARCH[2], OBJECTIVES[1])
+ASKED_IN_FORM: Final = (TARGET[1], SLO, *LENGTHS, *USER_RANGE, BUDGET, OBJECTIVES[1])

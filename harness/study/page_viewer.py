@@ -137,7 +137,8 @@ class LivePageViewer:
             return {}
         return {
             "step": len(controller.levels) + 1,
-            "users": now.hold.users,
+            "users": controller.plan.load_of(now.hold.users),
+            "unit": "requests/s" if controller.plan.rate_step_per_s else "",
             "purpose": now.hold.purpose,
             "phase": now.phase,
             "left_s": max(left, 0) // SECOND,
@@ -169,7 +170,7 @@ class LivePageViewer:
         window, began_ns = level.window, experiment.controller.began_ns
         seen = ended_levels(experiment)[window.index]
         return {
-            "users": window.users,
+            "users": experiment.controller.plan.load_of(window.users),
             "purpose": window.purpose,
             "decision": Decision.invalid if level.invalid else level.judgement.decision,
             "why": level.invalid or level.judgement.reason,

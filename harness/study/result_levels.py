@@ -10,8 +10,9 @@ from harness.measure.diagnosis.audit import apply_littles_law, audit_tokens
 from harness.measure.diagnosis.trace_split import traced_split
 from harness.measure.diagnosis.ttft_split import ttft_split
 from harness.measure.latency_figures import blocked_windows, latency_json, sample_figures
-from harness.measure.metrics import LATENCIES, SPEEDS
+from harness.measure.metrics import LATENCIES, SCHEDULED, SPEEDS
 from harness.measure.result import Everything, Latency, Level, Speed
+from harness.measure.search.evidence import backlog_growth
 from harness.measure.states import Decision
 from harness.measure.window_summary import window_summary
 from harness.study.explain_knee import with_observations
@@ -73,12 +74,17 @@ def _level(
         over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
     latency_fields: Any = {m.field: Latency.of(figures[m.field]) for m in LATENCIES.values()}
     latency_fields |= {m.field: Speed.of(figures[m.field]) for m in SPEEDS.values()}
+    latency_fields |= {
+        m.field: figures[m.field] and Latency.of(figures[m.field]) for m in SCHEDULED.values()
+    }
+    growth, unstable = backlog_growth(table, w)
     for key in ("tokens_per_event", "exact_share", "prompt_tokens_per_s"):
         latency_fields[key] = math.nan if figures[key] is None else figures[key]
     whole = blocked_windows(counted.sent, [counted.span])
     level = Level(
         index=w.index,
-        users=w.users,
+        users=0 if w.rate_per_s else w.users,
+        rate_per_s=w.rate_per_s,
         purpose=w.purpose,
         decision=Decision.invalid if held_level.invalid else held_level.judgement.decision,
         reason=held_level.invalid or held_level.judgement.reason,
@@ -91,6 +97,9 @@ def _level(
         n_failed=figures["n_failed"],
         outcomes=figures["outcomes"],
         **latency_fields,
+        in_flight=figures["in_flight"],
+        backlog_per_s=round(growth, 4) if w.rate_per_s else math.nan,
+        unstable=unstable,
         output_tokens_per_s=figures["output_tokens_per_s"],
         requests_per_s=figures["requests_per_s"],
         goodput_per_s=figures["goodput_per_s"],

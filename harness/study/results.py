@@ -98,8 +98,10 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
     logged = []
     for row in run.levels:
         try:
-            instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name != "purpose"}
-            window = Window(**instants, purpose=Purpose(row["purpose"]))
+            own = ("purpose", "rate_per_s")
+            instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name not in own}
+            rate = float(row.get("rate_per_s", 0.0))  # older folders have none
+            window = Window(**instants, purpose=Purpose(row["purpose"]), rate_per_s=rate)
         except (KeyError, TypeError, ValueError, OverflowError):
             run.damage.bad_lines += 1
             continue
@@ -164,7 +166,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
-    if kind in (KNEE, SWEEP):
+    if kind in (KNEE, SWEEP) and not plan.rate_step_per_s:  # they divide by a number of users
         used = [s.evidence for s in replayed.levels if not s.invalid]
         base = replace(base, power=power_knee(used, plan.seed), plateau=plateau_knee(used))
     if kind == KNEE:
@@ -213,7 +215,7 @@ def _with_knee(
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan.slos, at, levels, base.target.max_num_seqs),
+        else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs),
     )
 
 
@@ -241,12 +243,13 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     """Why the run ended early: no valid level, or the most common error of the failed requests."""
     if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.levels:
         return ""
-    users = replayed.levels[-1].window.users
+    last = replayed.levels[-1].window
+    users = f"{last.rate_per_s:g} requests/s" if last.rate_per_s else f"{last.users} users"
     if why := replayed.levels[-1].invalid:
-        return f"the result depends on the level of {users} users, which is invalid: {why}."
+        return f"the result depends on the level of {users}, which is invalid: {why}."
     error_text = f"most often with {error!r}" if error else "and none ended well"
     return (
-        f"more than half of the requests failed at {users} users, {error_text}: expected a server "
+        f"more than half of the requests failed at {users}, {error_text}: expected a server "
         "that answers; check that it still runs and read its log, then try again."
     )
 

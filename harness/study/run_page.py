@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness.drive.load_runner import LoadRunner
     from harness.measure.records.request_record import RecordSink
     from harness.measure.records.samples import ClientSample
-    from harness.measure.result import Result
+    from harness.measure.result import Level, Result, SloResult
     from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Wanted
     from harness.study.study_options import OutputOptions
@@ -202,27 +202,29 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
     }
 
 
+def _at(one: Level | SloResult) -> str:
+    return f"at {one.rate_per_s:g} requests/s" if one.rate_per_s else f"at {one.users} users"
+
+
 def tiles(result: Result) -> list[dict[str, Any]]:
     """The result in a few figures: [value, low, high] where there is an interval."""
     knee, level = result.knee, result.at_knee
     out: list[tuple[str, Any, str, str, float]] = []
     if knee and knee.holds:
         fails = f"fails by {knee.fails_by}" if knee.fails_by else "the highest level tried"
-        out.append(("Holds", str(knee.holds), "users", fails, nan))
+        out.append(("Holds", str(knee.holds), knee.unit, fails, nan))
     if knee and knee.estimate is not None:
         note = f"95% CI: {knee.ci95[0]} to {knee.ci95[1]}"
-        out.append(("Best estimate", str(knee.estimate), "users", note, nan))
+        out.append(("Best estimate", str(knee.estimate), knee.unit, note, nan))
     if knee is None:
-        out += [(one.slo, one.verdict, "", f"at {one.users} users", nan) for one in result.slos]
+        out += [(one.slo, one.verdict, "", _at(one), nan) for one in result.slos]
     if level is not None and (knee or len(result.used) == 1):
         limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
         for key, name in HEADLINES.items():
             p95 = level.latency(key).at("p95")
             if knee:
                 p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
-            out.append(
-                (f"p95 {name}", p95, "ms", f"at {level.users} users", limits.get(f"{key}_p95", nan))
-            )
+            out.append((f"p95 {name}", p95, "ms", _at(level), limits.get(f"{key}_p95", nan)))
         rate = (knee or level).output_tokens_per_s
-        out.append(("Output tokens/s", [rate, nan, nan], "", f"at {level.users} users", nan))
+        out.append(("Output tokens/s", [rate, nan, nan], "", _at(level), nan))
     return [dict(zip(("name", "value", "unit", "note", "limit"), one, strict=True)) for one in out]

@@ -25,6 +25,7 @@ DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
 PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late
 
 
+RATE_STEP_PER_S: Final = 0.01  # levels of an open loop are whole numbers of these
 MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
 MIN_BUDGET_NS: Final = 10 * SECOND
 
@@ -81,6 +82,8 @@ class LoadOptions:
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
     data: DataSource | None = None  # whose rows are sent
     salt: str = ""  # fixes the prompts of the workload; "": the run's own
+    arrivals: str = ""  # of load.arrivals: levels are rates; "": levels are users
+    max_in_flight: int = 0  # of an open loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,10 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class KneeOptions:
-    """Find the largest number of users that meets every SLO (none: the power knee)."""
+    """Find the largest number of users that meets every SLO (none: the power knee).
+
+    With `load.arrivals` the levels are rates, in steps of RATE_STEP_PER_S.
+    """
 
     target: TargetOptions
     load: LoadOptions
@@ -117,16 +123,26 @@ class KneeOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
+        what, step = ("rate", RATE_STEP_PER_S) if self.load.arrivals else ("users", 1)
         if self.min_users > self.max_users:
+            low, high = (f"{users * step:g}" for users in (self.min_users, self.max_users))
             raise ConfigError(
-                f"--min-users is {self.min_users} and --max-users is {self.max_users}: expected "
-                f"the first to be at most the second; try --min-users 1."
+                f"--min-{what} is {low} and --max-{what} is {high}: expected the first to be at "
+                f"most the second; try --min-{what} 1."
+            )
+        if self.load.arrivals and not self.slos:
+            raise ConfigError(
+                "--load rate is given without an SLO: expected one, as throughput follows the rate "
+                "up to the server's limit; try --slo ttft_p95=500ms."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Hold each of `users` in turn, for `duration_ns`, for `requests` or for `load.batch`."""
+    """Hold each of `users` in turn, for `duration_ns`, for `requests` or for `load.batch`.
+
+    With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S.
+    """
 
     target: TargetOptions
     load: LoadOptions

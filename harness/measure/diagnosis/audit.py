@@ -16,6 +16,7 @@ from harness.measure.records.ledger import mean_in_flight
 from harness.measure.records.record_table import CANCELLED, CONNECT, OK
 from harness.measure.records.samples import samples_within
 from harness.measure.records.scan import ArrivalCounter, scan
+from harness.measure.search.evidence import concurrency
 from harness.measure.states import Purpose
 from harness.units import MS, SECOND
 
@@ -41,10 +42,10 @@ MIN_LITTLE_REQUESTS: Final = 10  # finished requests; with fewer, the mean is to
 class Little:
     """Little's law, N = X (R + Z) with Z = 0: the users held, and X and R from the records."""
 
-    n: float  # users held
+    n: float  # users held; open loop: the rate times R
     x: float  # requests that ended, 1/s
     r_s: float  # mean time in flight of these requests, s
-    error: float  # (in flight by the records - users) / users
+    error: float  # (in flight by the records - n) / n
 
 
 def apply_littles_law(table: RecordTable, window: Window) -> Little:
@@ -53,8 +54,9 @@ def apply_littles_law(table: RecordTable, window: Window) -> Little:
     ended = ~table.is_open & (table.done_ns >= start) & (table.done_ns <= end)
     r_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND) if ended.any() else 0.0
     x = float(ended.sum()) / max(end - start, 1) * SECOND
-    error = mean_in_flight(table, start, end) / max(window.users, 1) - 1
-    return Little(float(window.users), round(x, 4), round(r_s, 6), round(error, 4))
+    n = window.rate_per_s * r_s if window.rate_per_s else float(window.users)
+    error = mean_in_flight(table, start, end) / (n or 1.0) - 1
+    return Little(round(n, 4), round(x, 4), round(r_s, 6), round(error, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def audit_tokens(
     slack = TOKEN_TOLERANCE * client + client * 2 * SCRAPE_UNCERTAINTY_NS / max(
         last.at_ns - first.at_ns, 1
     )
-    slack += 2 * window.users
+    slack += 2 * concurrency(table, window)
     surplus = (server - client) / max(client, 1)
     return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
 
@@ -133,8 +135,21 @@ def prefix_surplus(
     if np.isnan(queries) or np.isnan(hits) or queries <= 0:
         return 0.0
     sent = int(((table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)).sum())
-    allowed = (shared_tokens + KV_BLOCK_TOKENS) * (sent + window.users)
+    allowed = (shared_tokens + KV_BLOCK_TOKENS) * (sent + concurrency(table, window))
     return float(max(hits - allowed, 0) / queries)
+
+
+def gap_sentence(table: RecordTable, window: Window) -> str:
+    """Which requests of a level's schedule have no record, although later ones do; ""."""
+    inside = (table.scheduled_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
+    numbers = table.user[inside]
+    # the newest may be on their way, or wait for their turn in another process
+    settled = np.unique(numbers[numbers < numbers.max(initial=0) - len(numbers) // 10])
+    lost = int(settled[-1] - settled[0]) + 1 - len(settled) if len(settled) else 0
+    return (
+        f"{lost} requests that were due have no record: a load process fell behind or stopped; try "
+        "a lower rate, or --processes 2"
+    ) * bool(lost)
 
 
 def audit_sentence(
@@ -159,6 +174,8 @@ def audit_sentence(
             f"the server generated {tokens.server_tokens:.0f} tokens while this client received "
             f"{tokens.client_tokens}: it has another client; stop the other load"
         )
+    if window.rate_per_s:  # how many are in flight follows from the server
+        return gap_sentence(table, window)
     law = apply_littles_law(table, window)
     backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
     enough = int((table.outcome == OK).sum()) > MIN_LITTLE_REQUESTS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.latency_figures import SampleFigures, blocked_windows, sample_figures
-from harness.measure.metrics import GAPS, SLO_METRICS, SPEEDS
+from harness.measure.metrics import GAPS, SLO_METRICS, SPEEDS, schedule_lag
 from harness.measure.records.samples import samples_within
 from harness.measure.search.statistics import quantile
 from harness.measure.slo import statistic
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MAX_INSTRUMENT_SHARE: Final = 0.05
 # Without an SLO these latencies are judged; the values are the accuracy that the harness claims.
 DEFAULT_PRECISION_NS: Final = {"ttft": 0.5 * MS, "itl": 0.1 * MS}
+SCHEDULE_PRECISION_NS: Final = 2.5 * MS  # in an open loop: a timer, and the request's way out
 MIN_OBSERVATIONS: Final = 20  # observations: fewer cannot have a p95
 
 
@@ -83,7 +84,10 @@ def quantile_uncertainties(
         else:
             seen = _closed(sample_figures(table, key, blocked_windows(table, [span])))
         if seen.n >= MIN_OBSERVATIONS:
-            found.append(_bounds(seen, key, q, limit_ns))
+            claimed = DEFAULT_PRECISION_NS.get(key, 0.0)
+            if window.rate_per_s and key not in GAPS:
+                claimed = SCHEDULE_PRECISION_NS
+            found.append(_bounds(seen, key, q, limit_ns, claimed))
     return found
 
 
@@ -95,11 +99,13 @@ def _closed(sample: SampleFigures) -> SampleFigures:
     return SampleFigures(replace(seen, lo_ns=lo, hi_ns=hi), sample.blocks)
 
 
-def _bounds(seen: LatencyFigures, key: str, q: float, limit_ns: float) -> QuantileUncertainty:
+def _bounds(
+    seen: LatencyFigures, key: str, q: float, limit_ns: float, claimed_ns: float
+) -> QuantileUncertainty:
     value, (low, high) = seen.quantile(q), seen.instrument(q)
     scale = max(limit_ns, value if np.isfinite(value) else 0.0)
     if not limit_ns:
-        scale = max(scale, DEFAULT_PRECISION_NS[key] / MAX_INSTRUMENT_SHARE)
+        scale = max(scale, claimed_ns / MAX_INSTRUMENT_SHARE)
     return QuantileUncertainty(key, q, value, low, high, scale)
 
 
@@ -116,8 +122,11 @@ def instrument_sentence(
         return ""
     exact = recorded.table.not_before_ns == recorded.table.at_ns
     name = "TPOT" if worst.metric in SPEEDS else SLO_METRICS[worst.metric].name
+    lags = schedule_lag(recorded.table).ns
     why = (
-        "two arrivals shared a read, or were read late"
+        f"requests were sent up to {lags.max() / MS:.4g} ms later than they were due"
+        if len(lags) and lags.max() > MAX_INSTRUMENT_SHARE * worst.scale_ns
+        else "two arrivals shared a read, or were read late"
         if exact.any()
         else "no arrival has a kernel stamp here"
     )
@@ -137,7 +146,9 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     # Sorted by worker, then user, then time: neighbors of one user are consecutive requests.
     order = np.lexsort((table.sent_ns, table.user, table.worker))
     user, worker = table.user[order], table.worker[order]
-    same = (user[1:] == user[:-1]) & (worker[1:] == worker[:-1])
+    same = (
+        (table.scheduled_ns[order][1:] < 0) & (user[1:] == user[:-1]) & (worker[1:] == worker[:-1])
+    )
     sent, done = table.sent_ns[order], table.done_ns[order]
     inside = (sent[1:] >= window.settled_ns) & (sent[1:] <= window.end_ns)
     gaps = (sent[1:] - done[:-1])[same & inside]

@@ -29,6 +29,7 @@ OK: Final = OUTCOME_CODE[Outcome.ok]
 OPEN: Final = OUTCOME_CODE[Outcome.open]
 CANCELLED: Final = OUTCOME_CODE[Outcome.cancelled]
 CONNECT: Final = OUTCOME_CODE[Outcome.connect]
+DROPPED: Final = OUTCOME_CODE[Outcome.dropped]
 
 CHUNK_EVENTS: Final = 1 << 14  # events
 NUMBER_COLUMNS: Final = (
@@ -101,6 +102,11 @@ class RecordTable:
     def is_open(self) -> NDArray[np.bool_]:
         """Requests without a known end: in flight at the horizon, or cut off by the harness."""
         return np.asarray((self.outcome == OPEN) | (self.outcome == CANCELLED))
+
+    @property
+    def begun_ns(self) -> Ints:
+        """From when a request's latencies count: its schedule; in a closed loop, its sending."""
+        return np.where(self.scheduled_ns >= 0, self.scheduled_ns, self.sent_ns)
 
     @property
     def counts(self) -> Ints:

@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     """
 
     ok = "ok"
-    dropped = "dropped"  # never sent: no user or connection was free at its time (open loop)
+    dropped = "dropped"  # never sent: too many were in flight when it was due (open loop)
     connect = "connect"  # refused, unreachable, TLS failure
     timeout = "timeout"  # a phase took longer than allowed; `error` names the phase
     status = "status"  # an HTTP status other than 200, or an error object inside the stream
@@ -64,7 +64,7 @@ class RequestRecord:
 
     worker: int
     number: int  # counts from 0 in each worker without gaps, so that lost records can be counted
-    user: int
+    user: int  # its number in the run; open loop: the request's place in the level's schedule
     sent_ns: int  # the first byte went to the kernel on an open connection
     done_ns: int  # the last byte, or the instant of failure; for a part: until when it is known
     outcome: Outcome
@@ -90,6 +90,11 @@ class RequestRecord:
     # The record as it arrived, encoded (`runfolder.codec`), so that it is not encoded again. A copy
     # has no frame, so records must only be changed with `replace`.
     frame: bytes = field(default=b"", init=False, repr=False, compare=False)
+
+    @property
+    def begun_ns(self) -> int:
+        """As `RecordTable.begun_ns`."""
+        return self.sent_ns if self.scheduled_ns < 0 else self.scheduled_ns
 
     @property
     def key(self) -> tuple[int, int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.metrics import TokenGaps
+    from harness.measure.event_gaps import TokenGaps
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
 

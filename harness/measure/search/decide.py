@@ -36,7 +36,7 @@ import numpy as np
 
 from harness.measure.metrics import SLO_METRICS, failed_requests
 from harness.measure.result import SloResult
-from harness.measure.search.evidence import BINS_PER_SIDE
+from harness.measure.search.evidence import BINS_PER_SIDE, concurrency
 from harness.measure.search.statistics import (
     binomial_tail,
     block_count,
@@ -210,7 +210,8 @@ def counts_of(
     """
     level = table.select((table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
     level = level.ordered(np.argsort(level.sent_ns, kind="stable"))
-    lifetimes = len(level) / max(window.users, 1)
+    users = concurrency(table, window)
+    lifetimes = len(level) / users
     counts = []
     for slo in slos:
         name, allowed = str(slo), slo.allowed
@@ -226,10 +227,10 @@ def counts_of(
         known = np.isfinite(seen.hi_ns) | (seen.lo_ns > slo.limit_ns)  # else open, not over yet
         ns, sent = seen.ns[known], level.sent_ns[seen.row[known]]
         over = ns > slo.limit_ns
-        counts.append(count_in_order(name, allowed, over, sent, users=window.users, values=ns))
+        counts.append(count_in_order(name, allowed, over, sent, users=users, values=ns))
     ended = ~level.is_open
     bad, sent = failed_requests(level)[ended], level.sent_ns[ended]
-    return [*counts, count_in_order(ERROR_RATE, max_errors, bad, sent, users=window.users)]
+    return [*counts, count_in_order(ERROR_RATE, max_errors, bad, sent, users=users)]
 
 
 def count_in_order(
@@ -238,7 +239,7 @@ def count_in_order(
     over: NDArray[np.bool_],
     sent: NDArray[np.int64] | Floats,
     *,
-    users: int,
+    users: float,
     values: Floats | None = None,
 ) -> SloCounts:
     """Counts of requests in the order in which they were sent; `over`: which exceed the limit.
@@ -248,7 +249,7 @@ def count_in_order(
     n, one = len(sent), np.ones(max(len(sent), 1))
     if not n:
         return count_slices(slo, allowed, 0, 0 * one, 0 * one, lifetimes=0, together=1)
-    lifetimes = n / max(users, 1)
+    lifetimes = n / users
     near = (sent[-1] - sent[0]) / lifetimes / (2 * WAVES_PER_LIFETIME)
     together = np.searchsorted(sent, sent + near, "right") - np.searchsorted(sent, sent - near)
     above: Floats | float = 1.0

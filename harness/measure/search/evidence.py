@@ -9,11 +9,13 @@ quantile's ratio to the limit, and each bootstrap replicate of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from harness.measure.metrics import GAPS, SLO_METRICS, failed_requests, lost_gaps
+from harness.measure.records.ledger import mean_in_flight
 from harness.measure.records.scan import scan, within_window
 from harness.measure.search.statistics import MAX_BLOCKS
 from harness.units import SECOND
@@ -36,6 +38,12 @@ BINS_PER_SIDE: Final = 240  # bins on each side of the limit
 LOG_SPAN: Final = float(np.log(20))  # the grid reaches from 1/20 to 20 times the limit
 RATIO_BINS: Final = 2 * BINS_PER_SIDE + 2  # one more at each end for everything beyond
 MIN_BLOCKS: Final = 4
+# An open loop above capacity: requests in flight grow, in a straight line through so many blocks,
+# by a slope this many standard errors above 0, which repeated looks at a stable level do not find.
+BACKLOG_BLOCKS: Final = 12
+BACKLOG_ERRORS: Final = 6.0
+MIN_BACKLOG_SHARE: Final = 0.02  # of the rate: slower growth is not worth a name
+MIN_BACKLOG: Final = 5.0  # requests more at the end than at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +51,14 @@ class Window:
     """The window of one hold: it has the requests *sent* in it and the gaps that *ended* in it."""
 
     index: int
-    users: int
+    users: int  # of a rate: in steps of `SearchPlan.rate_step_per_s`
     purpose: Purpose
     chosen_ns: int  # when the search chose this level
     start_ns: int  # when all its users were busy
     settled_ns: int  # when the warm-up ended
     end_ns: int  # horizon of what was known when the level was judged
     judged_ns: int  # when it was judged
+    rate_per_s: float = 0.0  # requests per second by schedule; 0: a closed loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class Evidence:
     ended: Floats
     errors: Floats
     tokens: Floats  # output tokens that arrived, per block
+    unstable: str = ""  # of an open loop: how its backlog grows, if that is shown
 
     @property
     def blocks(self) -> int:
@@ -94,6 +104,39 @@ def lifetime_ns(table: RecordTable) -> float:
         return 0.0
     seen = (table.done_ns - table.sent_ns).clip(min=0).sum()
     return float(seen / max(int((~table.is_open).sum()), 1))
+
+
+def concurrency(table: RecordTable, window: Window) -> float:
+    """Requests in flight: the users of a closed loop, the mean of an open one; above 0."""
+    if not window.rate_per_s:
+        return max(window.users, 1)
+    inside = (table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
+    return max(window.rate_per_s * lifetime_ns(table.select(inside)) / SECOND, 1e-3)
+
+
+def backlog_growth(table: RecordTable, window: Window) -> tuple[float, bool]:
+    """(requests in flight more each second, whether an open loop is thereby shown to be unstable).
+
+    The line's standard error counts neighboring blocks as fewer the more alike their residuals are.
+    """
+    edges = np.linspace(window.settled_ns, window.end_ns, BACKLOG_BLOCKS + 1)
+    mean = np.array([mean_in_flight(table, int(a), int(b)) for a, b in pairwise(edges)])
+    seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
+    x = (np.arange(BACKLOG_BLOCKS) + 0.5) / BACKLOG_BLOCKS * seconds
+    x -= x.mean()
+    slope = float(x @ mean / (x @ x))
+    left = mean - mean.mean() - slope * x
+    alike = float(np.clip((left[1:] @ left[:-1]) / max(left @ left, 1e-9), 0, 0.8))
+    error = np.sqrt(left @ left / (BACKLOG_BLOCKS - 2) / (x @ x) * (1 + alike) / (1 - alike))
+    least = max(MIN_BACKLOG_SHARE * window.rate_per_s, MIN_BACKLOG / seconds)
+    return slope, bool(window.rate_per_s and slope > max(least, BACKLOG_ERRORS * float(error)))
+
+
+def unstable_sentence(table: RecordTable, window: Window) -> str:
+    """Why a rate is more than the server can take; "" if that is not shown."""
+    growth, unstable = backlog_growth(table, window)
+    more = f"{growth:.3g} more requests in flight each second at {window.rate_per_s:g} requests/s"
+    return f"unstable: {more}" if unstable else ""
 
 
 class EvidenceCounter:
@@ -175,6 +218,7 @@ def gather_evidence(
         np.bincount(block, minlength=count).astype(float),
         np.bincount(block, weights=bad, minlength=count).astype(float),
         judged.tokens,
+        unstable_sentence(table, window) if window.rate_per_s else "",
     )
 
 
@@ -206,6 +250,7 @@ def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
         np.concatenate([e.ended for e in evidences]),
         np.concatenate([e.errors for e in evidences]),
         np.concatenate([e.tokens for e in evidences]),
+        next((e.unstable for e in evidences if e.unstable), ""),
     )
 
 

@@ -71,6 +71,8 @@ def judge(
         return Judgement(
             Decision.failed, f"{errors:.0f} of {ended:.0f} requests failed", leans_to_fail=True
         )
+    if evidence.unstable:  # its latencies are a matter of how long it is held
+        return Judgement(Decision.failed, evidence.unstable, leans_to_fail=True)
     decisions, leans, worst = [], False, ("", -1.0)
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)

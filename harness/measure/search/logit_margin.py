@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PRIOR_OBSERVATIONS: Final = 1.0
 # Alpha at which failures are certainly too many: that of one level in the default plan.
 ERROR_ALPHA: Final = 0.05 / 8
+UNSTABLE_MARGIN: Final = 1.0  # an unstable level is above the knee, whatever it shows so far
 MIN_ALLOWED_SHARE: Final = 1e-6  # stands for `--max-errors 0%`, whose log-odds are not finite
 
 
@@ -87,4 +88,6 @@ def logit_margin(
         return np.full(len(rows if weights is None else weights), np.nan), 0.0
     values = np.array([np.where(np.isnan(value), value[0], value) for value, _ in each])
     worst = np.asarray(values.max(axis=0), np.float64)
+    if evidence.unstable:
+        worst = worst.clip(min=UNSTABLE_MARGIN)
     return (worst if weights is None else worst[1:]), each[int(np.argmax(values[:, 0]))][1]

@@ -19,6 +19,7 @@ import numpy as np
 from harness.measure.search.fit import fit_levels, isotonic
 from harness.measure.search.judge import Judgement, judge
 from harness.measure.states import Decision, Purpose, Status, StopRule
+from harness.measure.typed_json import whole_or
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class SearchPlan:
     max_errors: float = 0.01
     alpha: float = 0.05
     seed: int = 1
+    rate_step_per_s: float = 0.0  # open loop: what a level's number counts in place of users
 
     @property
     def level_alpha(self) -> float:
@@ -58,6 +60,14 @@ class SearchPlan:
     def width(self, users: int) -> int:
         """Largest width of a final bracket that starts at `users`."""
         return max(1, int(users * self.resolution))
+
+    def rate_of(self, users: int) -> float:
+        """The requests per second that a level stands for; 0: it is a number of users."""
+        return round(users * self.rate_step_per_s, 6)
+
+    def load_of(self, users: int) -> int | float:
+        """A level in its unit: users, or requests per second."""
+        return whole_or(self.rate_of(users)) or users
 
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""

@@ -53,7 +53,7 @@ COMPUTE_BOUND_SHARE: Final = 0.65
 class VerdictInputs:
     """Figures of the level that is judged; NaN: not known. Times in ms, CPU in cores."""
 
-    users: int = 0
+    users: float = 0  # requests in flight
     seconds: float = 0.0
     broken: str = ""  # metric of the SLO that is broken most: ttft, itl, ...
     limit_ms: float = nan  # of that SLO
@@ -100,7 +100,7 @@ class VerdictInputs:
     outside_share: float = nan  # and outside the engine (`LateSplit`)
     dispersion: float = nan  # of arrivals,
     scheduled: float = nan  # and the share of them that a schedule sent, not an answer's end
-    low_users: float = nan  # the lowest level held, and its median gap
+    low_users: float = nan  # in flight at the lowest level held, and its median gap
     low_gap_ms: float = nan
     low_ttft_ms: float = nan  # and the client's mean TTFT there
     missed: float = nan  # share over the SLO's limit, over the share allowed; at most 1: it is met
@@ -117,17 +117,18 @@ class VerdictInputs:
         """Facts of `level`; `levels` has all of them, for comparison."""
         server, gpu, client, gaps = level.server, level.gpu, level.client, level.gaps
         threads = server.api_server_threads
-        lowest = min(levels, key=lambda one: one.users, default=level)
+        lowest = min(levels, key=lambda one: one.load, default=level)
         busy = [x for x in levels if x.gpu.util_pct_mean >= AS_BUSY * gpu.util_pct_mean]
-        clocks = [x.gpu.sm_clock_mhz_mean for x in busy if x.users < level.users]
+        clocks = [x.gpu.sm_clock_mhz_mean for x in busy if x.load < level.load]
         fastest = max((clock for clock in clocks if not isnan(clock)), default=nan)
         # Without the requests themselves: users are running, waiting, or outside the engine.
-        idle = max(level.users - server.running_mean, 0.0)
+        idle = max(level.concurrency - server.running_mean, 0.0)
         queue, outside = _over(server.waiting_mean, idle), level.late.outside
         queue = min(queue, 1.0) if isnan(outside) else level.late.queue
         kv = server.kv_usage_fullest_max  # of the engine that has least left, where that is known
         return cls(
-            level.users, level.seconds, broken, limit_ms, max_num_seqs.slots, max_num_seqs.source,
+            level.concurrency, level.seconds, broken, limit_ms, max_num_seqs.slots,
+            max_num_seqs.source,
             samples=server.samples, running=server.running_mean, running_max=server.running_max,
             running_flat=server.running_flat_share, waiting=server.waiting_mean,
             waiting_max=server.waiting_max, capacity=server.waiting_capacity_mean,
@@ -150,7 +151,7 @@ class VerdictInputs:
             prompt_tokens=gaps.prompt_tokens_mean, queue_share=queue,
             outside_share=1 - queue if isnan(outside) else outside,
             dispersion=level.arrivals.dispersion, scheduled=level.arrivals.scheduled,
-            low_users=lowest.users, low_gap_ms=lowest.gaps.p50_ms,
+            low_users=lowest.concurrency, low_gap_ms=lowest.gaps.p50_ms,
             low_ttft_ms=lowest.ttft_ms.mean,
         )  # fmt: skip
 

@@ -1,0 +1,139 @@
+"""Open-loop schedules: when requests are due, and which process sends them. Pure and seeded."""
+
+from dataclasses import replace
+from itertools import chain, islice, pairwise
+from math import lgamma, sqrt
+
+import numpy as np
+import pytest
+
+from harness.errors import ConfigError
+from harness.load.arrivals import Due, Schedule, Stripe, offsets_ns, parse_arrivals
+from harness.load.plan import plan, seeded_random
+from harness.load.workloads import WORKLOADS
+from harness.senders.drive_options import DriveOptions
+
+SEEDS = range(200)
+N = 400
+
+
+def planned(arrivals: str, rate_per_s: float, seed: int) -> list[int]:
+    """The first offsets of a schedule."""
+    return list(islice(offsets_ns(arrivals, rate_per_s, seeded_random(seed, "arrivals", 0)), N))
+
+
+@pytest.mark.parametrize("rate_per_s", [0.01, 0.3, 7.0, 20.0, 333.33, 10_000.0])
+def test_constant_gaps_differ_by_a_nanosecond_at_most(rate_per_s: float) -> None:
+    """And the last request is where it belongs: nothing adds up. The same for 200 seeds."""
+    for seed in SEEDS:
+        at = planned("constant", rate_per_s, seed)
+        gaps = [b - a for a, b in pairwise(at)]
+        assert max(gaps) - min(gaps) <= 1
+        assert abs(at[-1] - (N - 1) * 1e9 / rate_per_s) <= 1
+
+
+def gamma_below(shape: float, gaps: np.ndarray) -> np.ndarray:
+    """P(gap <= x) of gamma gaps with mean 1: the series of the incomplete gamma function."""
+    x = np.maximum(gaps, 1e-12) * shape
+    terms = [n * np.log(x) - lgamma(shape + n + 1) for n in range(400)]
+    return np.asarray(np.exp(shape * np.log(x) - x) * np.exp(terms).sum(axis=0))
+
+
+def kolmogorov(values: np.ndarray) -> float:
+    """P-value of "these are uniform" (Stephens' form of Kolmogorov's series)."""
+    p, n = np.sort(values), len(values)
+    distance = max((np.arange(1, n + 1) / n - p).max(), (p - np.arange(n) / n).max())
+    x, k = distance * (sqrt(n) + 0.12 + 0.11 / sqrt(n)), np.arange(1, 101)
+    return float(np.clip(2 * ((-1.0) ** (k - 1) * np.exp(-2 * (k * x) ** 2)).sum(), 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "shape"), [("poisson", 1.0), ("gamma:1", 1.0), ("gamma:2", 0.25), ("gamma:0.5", 4)]
+)
+def test_gaps_have_the_distribution_asked_for(arrivals: str, shape: float) -> None:
+    """Each of 200 seeds gets a p-value for its gaps, and these p-values are uniform themselves.
+
+    Of 200 uniform p-values 10 are below 5%, give or take 3; the p-value of all of them together is
+    above 1%, and gaps of another shape are found out by every seed.
+    """
+    gaps = [np.diff(planned(arrivals, 20.0, seed), prepend=0) * 20 / 1e9 for seed in SEEDS]
+    p = np.array([kolmogorov(gamma_below(shape, each)) for each in gaps])
+    assert kolmogorov(p) > 0.01
+    assert 2 <= (p < 0.05).sum() <= 20
+    wrong = np.array([kolmogorov(gamma_below(2 * shape, each)) for each in gaps])
+    assert (wrong < 0.05).all()
+
+
+@pytest.mark.parametrize("arrivals", ["constant", "poisson", "gamma:2"])
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_stripes_have_neither_gaps_nor_repeats(arrivals: str, processes: int) -> None:
+    """Whatever the number of processes, they send the same requests at the same instants.
+
+    Three levels: 50/s from 1 s, a drain from 3 s, 10/s from 5 s. A level ends where the next
+    begins, even for a process that hears of it late.
+    """
+    schedules = [
+        Schedule(0, 50.0, 10**9),
+        Schedule(1, 0.0, 3 * 10**9),
+        Schedule(1, 10.0, 5 * 10**9),
+    ]
+
+    def sent(worker: int, processes: int) -> list[Due]:
+        stripe = Stripe(arrivals, 5, worker, processes)
+        found = [stripe.ahead()]  # nothing is known yet
+        for schedule in schedules:
+            stripe.tell(schedule)
+        while (due := stripe.ahead()) is not None and due.at_ns < 9 * 10**9:
+            assert stripe.ahead() is due  # until it is taken
+            stripe.take()
+            found.append(due)
+        return [due for due in found if due is not None]
+
+    alone = sent(0, 1)
+    striped = [sent(worker, processes) for worker in range(processes)]
+    assert sorted(chain(*striped), key=lambda due: (due.level, due.number)) == alone
+    numbers = [[due.number for due in alone if due.level == level] for level in (0, 1)]
+    assert numbers == [list(range(len(numbers[0]))), list(range(len(numbers[1])))]
+    assert {due.number % processes for due in striped[-1]} <= {processes - 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [("constant", True), (" gamma:0.5 ", True), ("gamma", False), ("gamma:0", False),
+     ("gamma:x", False), ("gamma:11", False), ("gamma:nan", False), ("poisson:1", False),
+     ("gamma:CV", False), ("", False)],
+)  # fmt: skip
+def test_what_arrivals_are_called(text: str, good: bool) -> None:
+    """Anything else is refused in one sentence."""
+    if good:
+        assert parse_arrivals(text) == text.strip()
+        return
+    with pytest.raises(ConfigError, match="expected constant, poisson, or gamma:CV"):
+        parse_arrivals(text)
+
+
+def test_a_rate_of_zero_has_no_arrivals() -> None:
+    """As in a drain."""
+    assert list(offsets_ns("poisson", 0.0, seeded_random("any"))) == []
+
+
+def test_requests_do_not_depend_on_the_number_of_processes() -> None:
+    """Closed: request i of user u. Open: request k of the schedule. With 1, 2 or 5 processes."""
+    from harness.senders.driver import Driver  # noqa: PLC0415 - gevent, for this test alone
+
+    options = DriveOptions("http://127.0.0.1:1", "m", WORKLOADS["chat"], seed=3, run_id="r")
+
+    def closed(processes: int) -> dict[int, list[object]]:
+        drivers = [
+            Driver(replace(options, processes=processes), worker) for worker in range(processes)
+        ]
+        users = {driver.new_user(): driver for _ in range(10 // processes) for driver in drivers}
+        return {user: [users[user].next_spec(user) for _ in range(4)] for user in sorted(users)}
+
+    want = {u: [plan(WORKLOADS["chat"], 3, u, i, run_id="r") for i in range(4)] for u in range(10)}
+    assert [closed(processes) for processes in (1, 2, 5)] == [want] * 3
+    due, other = Due(1, 7, 0), Due(2, 7, 0)
+    drivers = [Driver(replace(options, processes=n), worker) for n, worker in ((1, 0), (5, 2))]
+    first, second = (driver.due_spec(due) for driver in drivers)
+    assert first == second != drivers[0].due_spec(other)
+    assert first.text not in {spec.text for each in want.values() for spec in each}
