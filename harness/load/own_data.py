@@ -192,7 +192,7 @@ class DataSource:
             )
         traces, n, work = self.n_traces == len(self), len(self), self.workload
         api = api or ("chat" if self.n_messages else "completions" if traces else work.api)
-        sums = (sum(some) for some in zip(*map(self.planned, range(n)), strict=True))
+        sums = (sum(self.planned(index)[part] for index in range(n)) for part in (0, 1))
         prompt, output = (Lengths(FROM_DATA, math.ceil(tokens / n)) for tokens in sums)
         title, ids = f"{n:,} rows of {Path(self.path).name}", traces and api == "completions"
         work = replace(work, name="data", title=title, api=api, system_tokens=0, token_ids=ids)

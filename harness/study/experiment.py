@@ -157,7 +157,9 @@ class Experiment:
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
-            "clipped_of_1000": count_clipped(self.options.workload, self.wanted.load.seed),
+            "clipped_of_1000": 0
+            if data
+            else count_clipped(self.options.workload, self.wanted.load.seed),
             "data": data and {"rows": len(data), "clipped": data.n_clipped(context)},
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
