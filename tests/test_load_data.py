@@ -356,11 +356,16 @@ def test_the_command_shows_what_a_file_holds(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--data", "prompts", "--prompt-tokens", "5"], "--prompt-tokens is given with --data"),
-        (["--speed", "2"], "--speed is given without --data: expected both"),
-        (["--data-end", "stop"], "--data-end is given without --data"),
+        (
+            ["--data", "prompts", "--prompt-tokens", "5"],
+            "--prompt-tokens is given: expected it without --data",
+        ),
+        (["--speed", "2"], "--speed is given: expected it with --data, without"),
+        (["--data-end", "stop"], "--data-end is given: expected it with --data;"),
         (["--data", "chats", "--api", "completions"], "15 rows with messages: expected an API"),
         (["--data", "prompts", "--speed", "0"], "--speed is '0': expected a number above 0"),
+        (["--data", "chats", "--speed", "2"], "without --users and --rate; leave out --speed"),
+        (["--data", "chats", "--arrivals", "data"], "--arrivals data is given: expected it with"),
         (["--data", "none"], "which cannot be read (No such file or directory)"),
     ],
 )

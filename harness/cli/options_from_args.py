@@ -141,25 +141,18 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
             f"for each user; try --processes {users}."
         )
     load = LoadOptions(_workload(args), seed=args.seed, processes=args.processes)
-    if not users and args.arrivals == FROM_DATA and getattr(args, "rate", True):
-        raise ConfigError(
-            "--arrivals is data and there is a rate: expected one of the two to say when requests "
-            "are due; try `run --data FILE --speed 2`."
-        )
     if not users:
         load = replace(load, arrivals=args.arrivals, max_in_flight=args.max_in_flight)
-    own, batch = args.data is not None, getattr(args, "batch", None)
-    for flag, value, fits in (
-        ("--data-end", args.data_end, own),
-        ("--speed", args.speed, own),
-        ("--prompt-tokens", args.prompt_tokens, not own),
-        ("--batch", batch, not own),
+    own, timed = args.data is not None, not (users or getattr(args, "rate", True))
+    for flag, given, fits, needs in (
+        ("--data-end", args.data_end, own, "with --data"),
+        ("--speed", args.speed, own and timed, "with --data, without --users and --rate"),
+        ("--arrivals data", args.arrivals == FROM_DATA, own and timed, "with --data alone"),
+        ("--prompt-tokens", args.prompt_tokens, not own, "without --data"),
+        ("--batch", getattr(args, "batch", None), not own, "without --data"),
     ):
-        if value is not None and not fits:
-            raise ConfigError(
-                f"{flag} is given {'with' if own else 'without'} --data: expected "
-                f"{'one of the two' if own else 'both'}; leave out {flag}."
-            )
+        if given and not fits:
+            raise ConfigError(f"{flag} is given: expected it {needs}; leave out {flag}.")
     if not own:
         return replace(load, salt="" if args.salt == table.AUTO else args.salt)
     from harness.load.own_data import DataSource  # noqa: PLC0415 - heavy: see app.py
