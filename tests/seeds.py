@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from simulated_knee import found, known_truths
+from simulated_rate import found_rate, known_rates
 from simulated_verdict import conclusion, known
 from source_hash import source_hash
 
@@ -29,6 +30,12 @@ EVERY = 5  # four kinds of configuration take turns, and every fifth seed has th
 def knee(seed: int) -> list[Any]:
     """The answer of a search: status, knee, the ends of its interval, what is promised."""
     answer = found(seed)
+    return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
+
+
+def rate(seed: int) -> list[Any]:
+    """As `knee`, for a rate, in steps of 0.01 requests per second."""
+    answer = found_rate(seed)
     return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
 
 
@@ -55,7 +62,11 @@ class Study:
         return source_hash("seeds", self.answer.__name__, json.dumps(self.known()))
 
 
-STUDIES: Final = {"knees": Study(knee, known_truths), "verdicts": Study(verdict, known)}
+STUDIES: Final = {
+    "knees": Study(knee, known_truths),
+    "rates": Study(rate, known_rates),
+    "verdicts": Study(verdict, known),
+}
 
 
 def stored(name: str) -> dict[int, list[Any]]:
@@ -67,7 +78,8 @@ def stored(name: str) -> dict[int, list[Any]]:
 def stale() -> list[str]:
     """The studies whose stored answers were computed with other code or for other truths."""
     found = json.loads(STORED.read_text())
-    return [name for name, study in STUDIES.items() if found[name]["source"] != study.source()]
+    kept = {name: found.get(name, {}).get("source") for name in STUDIES}
+    return [name for name, study in STUDIES.items() if kept[name] != study.source()]
 
 
 def main() -> None:

@@ -84,9 +84,12 @@ class _TerminalView:
         ended = 0
         view.latencies, view.tokens_per_s, view.counts = {}, "", ""
         if now is not None:
-            view.level, view.users = len(controller.levels) + 1, now.hold.users
+            plan, users = controller.plan, now.hold.users
+            view.level, view.users = len(controller.levels) + 1, users
+            if plan.rate_step_per_s:
+                view.rate = f"{plan.load_of(users):,} requests/s, {running_users:,} in flight"
             view.purpose = PURPOSES.get(now.hold.purpose, "")
-            view.phase = phase_text(now.phase, running_users, now.hold.users)
+            view.phase = phase_text(now.phase, running_users, 0 if plan.rate_step_per_s else users)
             if now.phase == "measuring" and known_ns - now.settled_ns >= SECOND:
                 ended, failed = experiment.ledger.ended(now.settled_ns, known_ns)
                 view.counts = request_counts(ended, failed)
@@ -148,7 +151,15 @@ class _TerminalView:
             reason = level.invalid or level.judgement.reason
             requests = ended.replace(" ended", "")
             view.past.append(
-                LevelRow(level.window.users, ttft, itl, rate, requests, result_text(level), reason)
+                LevelRow(
+                    controller.plan.load_of(level.window.users),
+                    ttft,
+                    itl,
+                    rate,
+                    requests,
+                    result_text(level),
+                    reason,
+                )
             )
         # The bracket so far, as `between 16 and 32 so far`.
         low, high = bracket_users(controller.plan, controller.levels)

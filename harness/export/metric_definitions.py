@@ -110,6 +110,9 @@ RUN: Final = (
            "kind", "workload", "run", "model", "target"),
     _gauge("users_target", "", "Target number of users."),
     _gauge("users_running", "", "Users running, including those that finish their last request."),
+    _gauge("rate_target", "per_second", "Target rate of requests, in an open loop, where there are "
+           "no users."),
+    _gauge("in_flight", "", "Requests in flight, in an open loop."),
     _gauge("level", "", "Number of the current level, from 1; 0 before the first."),
     _gauge("level_phase", "", "1 for the current phase of the level.", "phase"),
     _gauge("level_purpose", "", "1 for the purpose of the level.", "purpose"),
@@ -137,6 +140,11 @@ RUN: Final = (
     _gauge("knee_users", "", "The knee, once found."),
     _gauge("knee_low_users", "", "Lower end of the knee's 95% interval."),
     _gauge("knee_high_users", "", "Upper end of the knee's 95% interval."),
+    _gauge("bracket_low_rate", "per_second", "As `bracket_low_users`, in an open loop."),
+    _gauge("bracket_high_rate", "per_second", "As `bracket_high_users`, in an open loop."),
+    _gauge("knee_rate", "per_second", "The knee of an open loop, once found."),
+    _gauge("knee_low_rate", "per_second", "Lower end of its 95% interval."),
+    _gauge("knee_high_rate", "per_second", "Upper end of its 95% interval."),
 )  # fmt: skip
 METRIC_DEFINITIONS: Final = {
     "the exporter": (*TARGET, *GPU),

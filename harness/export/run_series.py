@@ -42,15 +42,21 @@ class RunSeries:
             "slo_allowed": {(s.name,): s.allowed for s in self.counts.slos},
         }
         self._about = (kind, workload)
+        self._unit = "users"  # of levels; or rate
         self.set_run_info("", "", "")
 
     def set_run_info(self, run: str, model: str, target: str) -> None:
         """Set the run's name (that of its folder), and the model and HOST:PORT that it loads."""
         self._values["run_info"] = {(*self._about, run, model, target): 1.0}
 
-    def set_users(self, target: int, running: int) -> None:
-        """Set the target number of users and the number running."""
-        self._values |= {"users_target": float(target), "users_running": float(running)}
+    def set_users(self, target: int, running: int, rate_per_s: float | None = None) -> None:
+        """Set the target number of users (or rate) and the number running (or in flight)."""
+        self._unit = "users" if rate_per_s is None else "rate"
+        names = ("users_target", "users_running")
+        if rate_per_s is not None:
+            names = ("rate_target", "in_flight")
+        values = (float(target if rate_per_s is None else rate_per_s), float(running))
+        self._values |= dict(zip(names, values, strict=True))
 
     def set_level(self, number: int, phase: str, purpose: str) -> None:
         """Set the current level; without a phase and a purpose ("") between two levels."""
@@ -65,8 +71,8 @@ class RunSeries:
         decided = list(decisions)
         self._values |= {
             "levels": {(one,): float(decided.count(one)) for one in Decision},
-            "bracket_low_users": low,
-            "bracket_high_users": high,
+            f"bracket_low_{self._unit}": low,
+            f"bracket_high_{self._unit}": high,
         }
 
     def set_client_samples(self, samples: Iterable[ClientSample]) -> None:
@@ -83,8 +89,9 @@ class RunSeries:
 
     def set_knee(self, knee: Knee) -> None:
         low, high = knee.ci95
-        users = {"knee_users": knee.estimate, "knee_low_users": low, "knee_high_users": high}
-        self._values |= {key: float(value) for key, value in users.items() if value is not None}
+        ends = {"knee": knee.estimate, "knee_low": low, "knee_high": high}
+        known = {key: float(value) for key, value in ends.items() if value is not None}
+        self._values |= {f"{key}_{self._unit}": value for key, value in known.items()}
 
     def page(self) -> bytes:
         """Render the metrics of RUN that are known."""

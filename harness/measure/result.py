@@ -226,15 +226,12 @@ class Level:
 class Knee:
     """The largest number of concurrent requests, or rate, at which every SLO is met."""
 
-    unit: str = "users"  # of the levels here; open loop: requests/s
     holds: Number | None = None  # the highest level that passed, our promise; null: none
     estimate: Number | None = None  # best estimate; null: none
     fails_by: Number | None = None  # lowest level above the estimate that failed; null: none
     ci95: tuple[Number | None, Number | None] = (None, None)  # 95% interval of the estimate
     criterion: str = ""  # the SLOs; power: it was searched without one
     measured_at_users: int | None = None  # level of the figures below: `holds`, if any
-    measured_at_per_s: Number | None = None  # the same of an open loop, requests/s
-    in_flight: float = nan  # requests in flight, mean over these holds
     ttft_p95_ms: float = nan  # p95 time to first token, of all its holds together
     ttft_p95_ms_ci95: Interval = (nan, nan)  # its 95% confidence interval
     itl_p95_ms: float = nan  # p95 inter-token latency, of all its holds together
@@ -242,6 +239,9 @@ class Knee:
     output_tokens_per_s: float = nan  # tokens per second, mean over these holds
     requests_per_s: float = nan  # requests per second, mean over these holds
     goodput_per_s: float = nan  # requests that met every SLO per second, mean over these holds
+    unit: str = "users"  # of the levels here; open loop: requests/s
+    measured_at_per_s: Number | None = None  # as measured_at_users, of an open loop
+    in_flight: float = nan  # requests in flight, mean over these holds
 
     @property
     def measured_at(self) -> Number | None:

@@ -30,6 +30,7 @@ from harness.report.numbers import (
     slo_name,
 )
 from harness.report.report_data import knee_figures
+from harness.report.small_print import loop_text
 from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
 
@@ -67,6 +68,11 @@ def build_answer(facts: ReportData) -> Answer:
     found = replace(
         found, sentences=[*(gate.sentence for gate in facts.result.gates), *found.sentences]
     )
+    if facts.is_rate:
+        loop = as_sentence(
+            f"this is an open loop: {loop_text(facts.config).removeprefix('open: ')}"
+        )
+        found = replace(found, sentences=[*found.sentences, loop])
     if simulated:
         found = replace(found, badge=f"{found.badge} (simulated)")
     return replace(found, tables=tools_as_text(tool_comparisons(facts)), simulated=simulated)

@@ -111,6 +111,7 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
         ("GPUs", _gpus(facts)),
         ("SLOs", ", ".join(f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos)),
         ("Requests", _requests_sent(facts)),
+        ("Loop", loop_text(config)),
         ("Workload", _lengths(config)),
         ("Data", _data(facts)),
         ("Seeds", _pairs(info.get("seeds"))),
@@ -119,6 +120,17 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
         ("Started", str(as_mapping(info.get("clock")).get("started", ""))),
     ]
     return [(name, value) for name, value in rows if value.strip(" :")]
+
+
+def loop_text(config: dict[str, Any]) -> str:
+    """`closed: ...` or `open: ...`: who decides when a request is sent."""
+    drive = as_mapping(config.get("drive"))
+    if not drive.get("arrivals"):
+        return "closed: each user sends its next request when the last one has ended"
+    return (
+        f"open: requests are sent when they are due ({drive['arrivals']} arrivals, at most "
+        f"{as_int(drive.get('max_in_flight')):,} in flight), and latencies count from then"
+    )
 
 
 def _flags(server: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ NARROW_TERMINAL_COLUMNS: Final = 96  # below this width
 class LevelRow:
     """One level that ended."""
 
-    users: int
+    users: float  # or its rate
     ttft: Quantity
     itl: Quantity
     tokens_per_s: Quantity
@@ -89,6 +89,12 @@ class TerminalPanel:
     server: str = ""
     bracket: str = ""
     past: list[LevelRow] = field(default_factory=list)
+    rate: str = ""  # in place of users: "20 requests/s"
+
+    @property
+    def load(self) -> str:
+        """`16 users`, `20 requests/s`."""
+        return self.rate or count_of(self.users, "user")
 
 
 class LiveTerminal:
@@ -137,7 +143,12 @@ class LiveTerminal:
     def _rows(self, view: TerminalPanel) -> None:
         narrow = self._live is not None and self._live.console.width < NARROW_TERMINAL_COLUMNS
         if view.past and not self._told:
-            self._print(aligned_row(COLUMNS, "result", narrow=narrow), "dim")
+            self._print(
+                aligned_row(
+                    ("1/s" if view.rate else COLUMNS[0], *COLUMNS[1:]), "result", narrow=narrow
+                ),
+                "dim",
+            )
         for row in view.past[self._told :]:
             self._print(row.text(narrow=narrow), DECISION_COLORS.get(row.result, ""))
         self._told = len(view.past)
@@ -157,7 +168,7 @@ def progress_line(view: TerminalPanel) -> str:
         return "waiting for the first level"
     known = [f"p95 {name} {value}" for name, value in view.latencies.items() if value]
     details = ", ".join(filter(None, [*known, view.counts, view.time]))
-    return one_line(f"level {view.level}, {count_of(view.users, 'user')}, {view.phase}: {details}")
+    return one_line(f"level {view.level}, {view.load}, {view.phase}: {details}")
 
 
 def progress_panel(view: TerminalPanel) -> RenderableType:
@@ -173,7 +184,7 @@ def progress_panel(view: TerminalPanel) -> RenderableType:
     for name, value in (
         (
             f"level {view.level}" if view.level else "",
-            ", ".join(filter(None, [count_of(view.users, "user") + purpose, view.phase])),
+            ", ".join(filter(None, [view.load + purpose, view.phase])),
         ),
         *((f"p95 {name}", value) for name, value in view.latencies.items()),
         ("throughput", view.tokens_per_s),

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from harness.report.answer import Answer
     from harness.runfolder.folder_reader import Run
 
-MARKDOWN_COLUMNS: Final = (
-    "Users", "Result", "n", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
+MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
+    "Users", "Rate, 1/s", "In flight", "Result", "n",
+    "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
 )  # fmt: skip
 FIRST_COLUMNS: Final = (
     "concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes",
@@ -43,7 +44,10 @@ REPEATED_FIELDS: Final = ("users", "reason", "slos", "output_tokens_per_s", "req
 
 def markdown(facts: ReportData, found: Answer) -> str:
     """Short enough for a pull request comment; it includes any damage of the folder."""
-    rows = [{name: row[name] for name in MARKDOWN_COLUMNS} for row in tables.level_rows(facts)]
+    rows = [
+        {name: row[name] for name in MARKDOWN_COLUMNS if name in row}
+        for row in tables.level_rows(facts)
+    ]
     lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
     lines = [f"Simulated: {escape_markdown(found.simulated)}.", ""] if found.simulated else []
     lines += [f"**{escape_markdown(found.headline)}**"]

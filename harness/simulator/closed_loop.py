@@ -167,6 +167,10 @@ class ClosedLoop:
         self._records.end(sequence.request_id, at_ns)
         insort(self._over_ns, at_ns)
         self._life_ns += 0.05 * (at_ns - sequence.arrived_ns - self._life_ns)
+        self._follow(at_ns)
+
+    def _follow(self, at_ns: int) -> None:
+        """What the end of a request leads to."""
         if self._retiring:
             self._retiring -= 1
         else:

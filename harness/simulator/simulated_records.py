@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-ROW: Final = 7  # numbers of a request: `_row`
-PLACE, NUMBER, SENT, DONE, PROMPT, OUTPUT, SPANS = range(ROW)
+ROW: Final = 8  # numbers of a request: `_row`
+PLACE, NUMBER, SENT, DONE, PROMPT, OUTPUT, SPANS, SCHEDULED = range(ROW)
 
 
 class SimulatedRecords:
@@ -31,6 +31,7 @@ class SimulatedRecords:
     def __init__(self) -> None:
         self._count = 0
         self._open: dict[int, tuple[int, int, Sequence]] = {}  # number -> (place, sent, sequence)
+        self.scheduled: dict[int, int] = {}  # number -> when an open one was due
         self._ended: list[Sequence] = []
         self._rows = array("q")  # of each that ended, ROW numbers
         self._spans = array("q")  # of the same, [first step, end step) of each of its spans
@@ -50,7 +51,8 @@ class SimulatedRecords:
         """Record that the client of a request has its last token."""
         place, sent_ns, sequence = self._open.pop(number)
         self._ended.append(sequence)
-        self._rows.extend(_row(place, sent_ns, done_ns, sequence))
+        scheduled_ns = self.scheduled.pop(number, -1)
+        self._rows.extend(_row(place, sent_ns, done_ns, sequence, scheduled_ns))
         self._spans.extend(chain.from_iterable(sequence.spans))
 
     def forget(self, before_ns: int) -> None:
@@ -74,7 +76,11 @@ class SimulatedRecords:
         late_spans = np.array(self._spans, np.int64).reshape(-1, 2)
         late_spans = late_spans[np.repeat(late, ended[:, SPANS])]
         under_way = [one for one in self._open.values() if one[1] <= horizon_ns]
-        rows = np.array([_row(place, sent, -1, s) for place, sent, s in under_way], np.int64)
+        due = self.scheduled
+        rows = np.array(
+            [_row(at, sent, -1, s, due.get(s.request_id, -1)) for at, sent, s in under_way],
+            np.int64,
+        )
         spans = np.array([span for *_, s in under_way for span in s.spans], np.int64)
         rows = np.concatenate([ended[late], rows.reshape(-1, ROW)])
         spans = np.concatenate([late_spans, spans.reshape(-1, 2)])
@@ -87,7 +93,9 @@ class SimulatedRecords:
         return _table(rows[order], at, counts, horizon_ns)
 
 
-def _row(place: int, sent_ns: int, done_ns: int, sequence: Sequence) -> tuple[int, ...]:
+def _row(
+    place: int, sent_ns: int, done_ns: int, sequence: Sequence, scheduled_ns: int
+) -> tuple[int, ...]:
     return (
         place,
         sequence.request_id,
@@ -96,6 +104,7 @@ def _row(place: int, sent_ns: int, done_ns: int, sequence: Sequence) -> tuple[in
         sequence.prompt_tokens,
         sequence.output_tokens,
         len(sequence.spans),
+        scheduled_ns,
     )
 
 
@@ -130,7 +139,7 @@ def _table(rows: Ints, at: Ints, counts: Ints, horizon_ns: int) -> RecordTable:
         worker=zero,
         number=number,
         user=zero,
-        scheduled_ns=zero - 1,
+        scheduled_ns=rows[:, SCHEDULED],
         connect_ns=zero,
         sent_ns=sent,
         head_ns=zero - 1,

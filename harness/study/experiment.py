@@ -100,6 +100,7 @@ class Experiment:
     view: RunPage | None = None  # in a browser, or for Prometheus
     session: Session | None = None  # while `hold` lasts
     target_users: int = 0
+    target_rate: float | None = None  # in an open loop
     ended: list[EndedLevel] = field(default_factory=list)  # what watch.py has looked up
 
     @classmethod
@@ -329,6 +330,9 @@ class _Watched:
         target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
         self.experiment.target_users = target.users
         self.report()
+        self.experiment.target_rate = target.rate_per_s
+        if target.rate_per_s is not None:  # for people; Locust's users are the processes
+            running_users = self.experiment.ledger.in_flight
         for viewer in self.viewers:
             viewer.show(self.experiment, now_ns, running_users)
         return target

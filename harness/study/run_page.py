@@ -127,7 +127,7 @@ class RunPage:
         """A second has passed."""
         controller = experiment.controller
         now = controller.now
-        self.live.set_users(experiment.target_users, running_users)
+        self.live.set_users(experiment.target_users, running_users, experiment.target_rate)
         phase, purpose = (now.phase, now.hold.purpose) if now is not None else ("", "")
         self.live.set_level(len(controller.levels) + (now is not None), phase, purpose)
         if len(controller.levels) != self._n_steps:
@@ -138,7 +138,7 @@ class RunPage:
 
     def over(self, experiment: Experiment) -> None:
         """The load has ended and every record is here."""
-        self.live.set_users(0, 0)
+        self.live.set_users(0, 0, experiment.target_rate and 0.0)
         self.live.set_level(len(experiment.controller.levels), "", "")
         self._past(experiment.controller)
         self._show_metrics()

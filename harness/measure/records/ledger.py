@@ -73,6 +73,11 @@ class Ledger:
     def close(self) -> None:
         """Nothing to flush."""
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended, as far as is known."""
+        return len(self._open)
+
     def table(self, from_ns: int, horizon_ns: int) -> LedgerView:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`.
 
