@@ -12,10 +12,12 @@ import pytest
 from harness.cli.app import main
 from harness.errors import ConfigError
 from harness.load import own_data
+from harness.load.arrivals import Schedule, Stripe
 from harness.load.conversation_log import convert
 from harness.load.own_data import DataSource
 from harness.load.tokens import Calibration
 from harness.load.workloads import WORKLOADS
+from harness.units import SECOND
 
 SAMPLES = Path(__file__).parents[1] / "docs/examples/data"
 CHAT = WORKLOADS["chat"]
@@ -234,8 +236,26 @@ def test_offsets_follow_the_timestamps(
 ) -> None:
     """From the first on, scaled; the next pass begins a mean gap after the last row."""
     rows = [{"prompt": "a", "timestamp": 1000 + at} for at in (0, 100, 300)]
-    data = source(tmp_path, rows, speed=speed, repeat=repeat)
-    assert [ns / 1e6 for ns in islice(data.offsets_ns(), 7)] == want_ms
+    data = source(tmp_path, rows, speed=speed, repeat=repeat, timed=True)
+    assert [ns / 1e6 for ns in islice(data.due_ns(iter(())), 7)] == want_ms
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize(("timed", "repeat"), [(True, True), (True, False), (False, False)])
+def test_a_schedule_is_striped(processes: int, timed: bool, repeat: bool) -> None:
+    """Each process sends its rows at their times; at a rate too, the data ends the schedule."""
+    data = DataSource(str(SAMPLES / "trace.jsonl"), CHAT, timed=timed, repeat=repeat)
+    arrivals = "data" if timed else "constant"
+    due = []
+    for worker in range(processes):
+        stripe = Stripe(arrivals, 1, worker, processes, data.due_ns)
+        stripe.tell(Schedule(3, 2.0, 1_000))
+        while (one := stripe.ahead()) is not None and one.number < 20:
+            due.append((one.number, one.at_ns))
+            stripe.take()
+    n = 20 if repeat else 9
+    offsets = [data.offset_ns(k) if timed else k * SECOND // 2 for k in range(n)]
+    assert sorted(due) == [(k, 1_000 + offsets[k]) for k in range(n)]
 
 
 @pytest.mark.parametrize(

@@ -205,14 +205,13 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
     load = load_options(args, "--users", max(args.users or (0,)))
     users: tuple[int, ...] = args.users or args.rate
     if not users:
-        timed_per_s = load.data.rate_per_s if load.data is not None else 0.0
-        if not timed_per_s:
+        if (data := load.data) is None or not data.rate_per_s:
             raise ConfigError(
                 "one of --users and --rate is required, unless --data has timestamps: expected "
                 f"one of the three; try `vllm-harness {command} --help`."
             )
-        load = replace(load, arrivals=FROM_DATA)
-        users = (max(round(timed_per_s / RATE_STEP_PER_S), 1),)
+        load, data.timed = replace(load, arrivals=FROM_DATA), True
+        users = (max(round(data.rate_per_s / RATE_STEP_PER_S), 1),)
     duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
     batch, repeats = getattr(args, "batch", None), getattr(args, "repeats", 1)
     if batch and args.rate:

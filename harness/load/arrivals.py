@@ -65,7 +65,7 @@ def parse_arrivals(text: str) -> str:
 
 def offsets_ns(arrivals: str, rate_per_s: float, rng: Random) -> Iterator[int]:
     """Endless offsets in ns from the start of a level, at `rate_per_s` on average."""
-    if not rate_per_s or not isfinite(rate_per_s):
+    if not rate_per_s or not isfinite(rate_per_s) or arrivals == FROM_DATA:
         return iter(())
     if arrivals == "constant":  # the k-th is due at k / rate, free of summed rounding
         return (round(k * SECOND / rate_per_s) for k in count())
@@ -88,10 +88,10 @@ class Stripe:
         seed: int,
         worker: int = 0,
         processes: int = 1,
-        timed: Callable[[], Iterator[int]] | None = None,
+        due_ns: Callable[[Iterator[int]], Iterator[int]] = iter,
     ) -> None:
-        """`timed` gives the offsets of own data, in place of `arrivals`."""
-        self._arrivals, self._seed, self._timed = arrivals, seed, timed
+        """`due_ns`: of own data, what becomes of the offsets that are planned for a level."""
+        self._arrivals, self._seed, self._due_ns = arrivals, seed, due_ns
         self._worker, self._processes = worker, processes
         self._told: list[Schedule] = []
         self._due: Iterator[Due] = iter(())
@@ -109,12 +109,9 @@ class Stripe:
                 return self._ahead
             level, rate_per_s, start_ns = self._told.pop(0)
             rng = seeded_random(self._seed, "arrivals", level)
-            planned = (
-                offsets_ns(self._arrivals, rate_per_s, rng)
-                if not self._timed or not rate_per_s
-                else self._timed()
-            )
-            mine = islice(enumerate(planned), self._worker, None, self._processes)
+            offsets = offsets_ns(self._arrivals, rate_per_s, rng)
+            numbered = enumerate(self._due_ns(offsets) if rate_per_s else offsets)
+            mine = islice(numbered, self._worker, None, self._processes)
             self._due = (Due(level, number, start_ns + at_ns) for number, at_ns in mine)
             self._ahead = None
 

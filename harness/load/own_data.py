@@ -109,7 +109,8 @@ class DataSource:
     calibration: Calibration = UNCALIBRATED
     seed: int = 1
     salt: str = ""  # prompts begin with it, and with the number of the pass over the rows
-    speed: float = 1.0  # timestamps come so many times as fast
+    timed: bool = False  # timestamps say when requests are due
+    speed: float = 1.0  # they come so many times as fast
     repeat: bool = True  # after the last row the first comes again; else the run ends
     tokens_per_byte: float = TOKENS_PER_BYTE
 
@@ -169,7 +170,7 @@ class DataSource:
 
     def to_json(self) -> dict[str, Any]:
         """What another process needs to send the same rows; it reads the file itself."""
-        names = ("path", "seed", "salt", "speed", "repeat", "tokens_per_byte")
+        names = ("path", "seed", "salt", "timed", "speed", "repeat", "tokens_per_byte")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -262,9 +263,10 @@ class DataSource:
         pass_ms = (at[-1] - at[0]) * len(self) / max(len(self) - 1, 1)
         return round((turn * pass_ms + at[index] - at[0]) * MS / self.speed)
 
-    def offsets_ns(self) -> Iterator[int]:
-        """The same of each request: endless, unless the run ends with the data."""
-        return map(self.offset_ns, count() if self.repeat else range(len(self)))
+    def due_ns(self, planned: Iterator[int]) -> Iterator[int]:
+        """When each request is due: as `planned`, or as timestamps say; no more if data ends."""
+        offsets = map(self.offset_ns, count()) if self.timed else planned
+        return offsets if self.repeat else islice(offsets, len(self))
 
     def shared_tokens(self) -> Iterator[int]:
         """By row, the tokens that a cache which evicts nothing has from earlier rows.

@@ -16,7 +16,6 @@ from gevent.event import Event
 
 from harness.errors import MeasurementInvalid
 from harness.load.arrivals import Stripe
-from harness.load.lengths import FROM_DATA
 from harness.load.own_data import DataSource
 from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
@@ -65,8 +64,8 @@ class Driver:
         self._sent_by: Counter[int] = Counter()  # requests of each user, the next one's number
         known: dict[str, Any] = {"workload": options.workload, "calibration": options.calibration}
         self._data = DataSource(**options.data, **known) if options.data else None
-        timed = self._data.offsets_ns if self._data and options.arrivals == FROM_DATA else None
-        self.stripe = Stripe(options.arrivals, options.seed, worker, options.processes, timed)
+        due = (self._data.due_ns,) if self._data else ()
+        self.stripe = Stripe(options.arrivals, options.seed, worker, options.processes, *due)
         self._words = options.salt or options.run_id  # what makes prompts new to the server
         self.told = Event()  # of another schedule
         self._batch_end = 0  # `issued` when all requests of this batch are begun

@@ -146,8 +146,7 @@ class Experiment:
 
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
-        plan, data = self.wanted.plan, self.wanted.load.data
-        context = self.options.workload.max_model_len
+        plan, work, data = self.wanted.plan, self.options.workload, self.wanted.load.data
         config = {
             "kind": self.wanted.kind,
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
@@ -158,10 +157,8 @@ class Experiment:
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
-            "clipped_of_1000": 0
-            if data
-            else count_clipped(self.options.workload, self.wanted.load.seed),
-            "data": data and {"rows": len(data), "clipped": data.n_clipped(context)},
+            "clipped_of_1000": 0 if data else count_clipped(work, self.wanted.load.seed),
+            "data": data and {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)},
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
         engine = self.wanted.target.engine
