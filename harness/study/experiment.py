@@ -194,6 +194,10 @@ class Experiment:
                     self.view.serve(load, self.wanted.output.ui_port)
             viewers: list[Viewer] = [one for one in (self.view, viewer) if one is not None]
             ended = self._hold(load, viewers)
+        if self.options.requests >= 0 and not (self.controller.levels or ended.interrupted):
+            short = "the data ended before the load had settled: expected more rows than requests "
+            short += "that settle it, two per user; try --data-end repeat."
+            ended = replace(ended, invalid=ended.invalid or short)
         for one in viewers:
             one.over(self)
         done = self.controller.result
