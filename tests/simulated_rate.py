@@ -95,8 +95,8 @@ def search(case: Server, seed: int) -> tuple[KneeEstimate, list[HeldLevel]]:
         if target.done:
             assert controller.result is not None
             return estimate_knee(plan, controller.levels, controller.result), controller.levels
-        assert target.rate_per_s is not None
-        loop.set_rate(target.level, target.rate_per_s)
+        assert target.pace is not None
+        loop.set_rate(*target.pace)
 
 
 def found_rate(seed: int) -> KneeEstimate:

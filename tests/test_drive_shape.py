@@ -25,8 +25,7 @@ class Target:
     users: int
     spawn_per_s: float = 2.0
     done: bool = False
-    rate_per_s: float | None = None
-    level: int = 0
+    pace: tuple[int, float] | None = None
 
 
 class Script:
@@ -80,7 +79,7 @@ def test_targets_reach_locust(
 
 def test_a_rate_is_told_once_everybody_is_there() -> None:
     """Locust's users are the three processes that send; the level and its rate go another way."""
-    targets = [Target(40, rate_per_s=0.4), Target(40, rate_per_s=0.4), Target(80, rate_per_s=0.8)]
+    targets = [Target(40, pace=(0, 0.4)), Target(40, pace=(0, 0.4)), Target(80, pace=(1, 0.8))]
     told: list[tuple[int, float]] = []
     shape = ControllerShape(
         Script(targets), lambda: 7, lambda: 5, lambda: None, lambda: None,
@@ -90,7 +89,7 @@ def test_a_rate_is_told_once_everybody_is_there() -> None:
     got = []
     for runner.user_count in (0, 3, 3):
         got.append(shape.tick())
-    assert (got, told) == ([(3, 3.0)] * 3, [(0, 0.4), (0, 0.8)])
+    assert (got, told) == ([(3, 3.0)] * 3, [(0, 0.4), (1, 0.8)])
 
 
 def test_done_is_said_once_and_holds_the_level() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from seeds import STUDIES, stored
 from simulated_rate import SEEDS, TRAFFIC, known_rates, server
 
 from harness.engine.config import EngineConfig
+from harness.measure.diagnosis.audit import apply_littles_law, audit_sentence
+from harness.measure.diagnosis.instrument import instrument_sentence, turnarounds
 from harness.measure.metrics import SCHEDULED, e2e, ttft
 from harness.measure.search.evidence import Window, backlog_growth, gather_evidence
 from harness.measure.search.next_level import SearchPlan
@@ -68,6 +71,40 @@ def test_the_senders_stall_shows_from_the_schedule_alone() -> None:
     figures = window_summary(table, 0, 20 * SECOND)
     assert figures["requests_per_s"] == pytest.approx(40, abs=0.1)
     assert figures["schedule_lag_ms"]["max"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slo", "late"),
+    [(20, "ttft_p95=500ms", True), (60, "ttft_p95=500ms", False), (60, "ttft_p99=500ms", True),
+     (60, "itl_p99=50ms", False), (20, "e2e_p95=500ms", True), (20, "ttft_p50=500ms", False)],
+)  # fmt: skip
+def test_a_late_sender_is_no_instrument(seconds: int, slo: str, late: bool) -> None:
+    """40 late ones of 800 are 5%, of 2,400 1.7%: a p95 knows the first, a p99 the second."""
+
+    def sent_ns(due_ns: int) -> int:
+        return STALL[1] if STALL[0] - SECOND // 10 <= due_ns < STALL[1] else due_ns
+
+    loop = OpenLoop(FAST, TRAFFIC, 1, arrivals="constant", sent_ns=sent_ns)
+    loop.set_rate(0, 40.0)
+    loop.advance(seconds * SECOND)
+    table = loop.table(0, loop.now_ns)
+    said = instrument_sentence(table, window(40.0, 0, loop.now_ns), [Slo.parse(slo)])
+    assert ("later than they were due" in said) is late
+    assert len(turnarounds(table, window(40.0, 0, loop.now_ns))) == 0  # of users alone
+
+
+@pytest.mark.parametrize(("lost", "said"), [((), ""), ((300, 301), "2 requests"), ((799,), "")])
+def test_requests_without_a_record_are_missed(lost: tuple[int, ...], said: str) -> None:
+    """Of 800 that were due; the newest may be on their way."""
+    loop = OpenLoop(FAST, TRAFFIC, 1, arrivals="constant")
+    loop.set_rate(0, 40.0)
+    loop.advance(20 * SECOND)
+    table = loop.table(0, loop.now_ns)
+    table = replace(table, user=np.arange(len(table)))
+    kept = table.select(~np.isin(table.user, lost))
+    assert audit_sentence(kept, window(40.0, 0, loop.now_ns), [])[: len("2 requests")] == said
+    law = apply_littles_law(kept, window(40.0, 0, loop.now_ns))
+    assert law.error == pytest.approx(0, abs=0.01)  # 40/s for 20 s: N is 40 R
 
 
 def stalled(loop: ClosedLoop) -> RecordTable:
@@ -132,7 +169,7 @@ def test_above_capacity_the_backlog_grows(
     for seed in range(40):
         table, level = held(seed, share, arrivals, 30)
         growth, unstable = backlog_growth(table, level)
-        found += unstable
+        found += bool(unstable)
         slopes.append(growth / level.rate_per_s)
     figure(f"{arrivals} arrivals at {share:.0%} of capacity for 30 s: {found} of 40 unstable")
     assert least <= found <= most

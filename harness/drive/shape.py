@@ -25,12 +25,8 @@ class ShapeTarget(Protocol):
         """How fast to get there, users per second."""
 
     @property
-    def rate_per_s(self) -> float | None:
-        """Requests per second by schedule, whatever `users` is; None: closed loop."""
-
-    @property
-    def level(self) -> int:
-        """Which level of the run this is, from 0."""
+    def pace(self) -> tuple[int, float] | None:
+        """(level, requests per second) of an open loop, whatever `users` is."""
 
     @property
     def done(self) -> bool:
@@ -103,10 +99,10 @@ class ControllerShape(LoadTestShape):
         draining = running > self.current[0]
         if target.done:
             self._end()
-        elif target.rate_per_s is not None:
+        elif target.pace is not None:
             self.current = self.pacers, float(self.pacers)
             if running == self.pacers:  # one that comes later would begin late
-                self.pace(target.level, target.rate_per_s)
+                self.pace(*target.pace)
         elif not draining or target.users == 0:
             self.current = target.users, spawn_rate(target.spawn_per_s)
 

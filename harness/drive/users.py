@@ -178,6 +178,7 @@ class Pacer(StreamingUser):
                 else:
                     driver.drop(due, spec)
                     self._report(Outcome.dropped, 0, 0, "too many in flight")
+                gevent.sleep(0)  # it goes out before the next one is planned
             in_flight.join()
         finally:
             in_flight.kill()

@@ -161,7 +161,7 @@ class Level:
     rate_per_s: float = 0.0  # open loop: requests per second that were due; 0: closed loop
     in_flight: float = nan  # requests in flight, mean over the window
     backlog_per_s: float = nan  # open loop: by how much these grew each second
-    unstable: bool = False  # whether that is shown: its latencies depend on how long it is held
+    unstable: str = ""  # how, if growth is shown: then latencies grow for as long as it is held
     schedule_lag_ms: Latency | None = None  # open loop: from due to sent; null: closed loop
     ttft_from_send_ms: Latency | None = None  # open loop: TTFT from the first byte sent
     e2e_from_send_ms: Latency | None = None  # open loop: e2e from the first byte sent

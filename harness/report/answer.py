@@ -220,16 +220,8 @@ def _figures(facts: ReportData, level: Level) -> str:
     tokens = Quantity(level.output_tokens_per_s, unit="output tokens/s")
     if level.rate_per_s:
         shown.insert(0, f"{format_number(level.in_flight)} in flight")
-    unstable = f" {as_sentence(backlog_text(level))}" if level.unstable else ""
+    unstable = f" {as_sentence(level.unstable)}" if level.unstable else ""
     return f"{facts.level_text(level.load)}: {', '.join(shown)}, {tokens}.{unstable}"
-
-
-def backlog_text(level: Level) -> str:
-    """Why the figures of a level hold for as long as it was held and no longer."""
-    return (
-        f"unstable: the requests in flight grew by {format_number(level.backlog_per_s)} each "
-        "second, so its latencies grow for as long as it is held"
-    )
 
 
 def slo_sentence(one: SloResult, commonest_error: str = "") -> str:

@@ -138,8 +138,8 @@ class KneeController:
             return LoadTarget(0, 1.0, done=True)
         users = 0 if self.now.drain is not None else self.now.hold.users
         per_s = float(max(self.now.hold.users, running_users, 1))
-        rate = self.plan.rate_of(users) if self.plan.rate_step_per_s else None
-        return LoadTarget(users, per_s, rate_per_s=rate, level=len(self.levels))
+        pace = (len(self.levels), self.plan.rate_of(users)) if self.plan.rate_step_per_s else None
+        return LoadTarget(users, per_s, pace=pace)
 
     def _advance(self, now_ns: int) -> None:
         action = self.choose(self.plan, self.levels, now_ns - self.began_ns)

@@ -331,8 +331,8 @@ class _Watched:
         target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
         self.experiment.target_users = target.users
         self.report()
-        self.experiment.target_rate = target.rate_per_s
-        if target.rate_per_s is not None:  # for people; Locust's users are the processes
+        if target.pace is not None:  # for people; Locust's users are the processes
+            self.experiment.target_rate = target.pace[1]
             running_users = self.experiment.ledger.in_flight
         for viewer in self.viewers:
             viewer.show(self.experiment, now_ns, running_users)

@@ -55,8 +55,7 @@ class LoadTarget:
     users: int
     spawn_per_s: float
     done: bool = False
-    rate_per_s: float | None = None  # open loop: in place of users
-    level: int = 0
+    pace: tuple[int, float] | None = None  # open loop: the level and its rate, in place of users
 
 
 @dataclass(frozen=True, slots=True)

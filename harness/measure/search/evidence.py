@@ -114,8 +114,8 @@ def concurrency(table: RecordTable, window: Window) -> float:
     return max(window.rate_per_s * lifetime_ns(table.select(inside)) / SECOND, 1e-3)
 
 
-def backlog_growth(table: RecordTable, window: Window) -> tuple[float, bool]:
-    """(requests in flight more each second, whether an open loop is thereby shown to be unstable).
+def backlog_growth(table: RecordTable, window: Window) -> tuple[float, str]:
+    """(requests in flight more each second, a sentence if this shows that a rate is unstable).
 
     The line's standard error counts neighboring blocks as fewer the more alike their residuals are.
     """
@@ -129,14 +129,9 @@ def backlog_growth(table: RecordTable, window: Window) -> tuple[float, bool]:
     alike = float(np.clip((left[1:] @ left[:-1]) / max(left @ left, 1e-9), 0, 0.8))
     error = np.sqrt(left @ left / (BACKLOG_BLOCKS - 2) / (x @ x) * (1 + alike) / (1 - alike))
     least = max(MIN_BACKLOG_SHARE * window.rate_per_s, MIN_BACKLOG / seconds)
-    return slope, bool(window.rate_per_s and slope > max(least, BACKLOG_ERRORS * float(error)))
-
-
-def unstable_sentence(table: RecordTable, window: Window) -> str:
-    """Why a rate is more than the server can take; "" if that is not shown."""
-    growth, unstable = backlog_growth(table, window)
-    more = f"{growth:.3g} more requests in flight each second at {window.rate_per_s:g} requests/s"
-    return f"unstable: {more}" if unstable else ""
+    shown = window.rate_per_s and slope > max(least, BACKLOG_ERRORS * float(error))
+    more = f"{slope:.3g} more requests in flight each second at {window.rate_per_s:g} requests/s"
+    return slope, f"unstable: {more}" if shown else ""
 
 
 class EvidenceCounter:
@@ -218,7 +213,7 @@ def gather_evidence(
         np.bincount(block, minlength=count).astype(float),
         np.bincount(block, weights=bad, minlength=count).astype(float),
         judged.tokens,
-        unstable_sentence(table, window) if window.rate_per_s else "",
+        backlog_growth(table, window)[1] if window.rate_per_s else "",
     )
 
 
