@@ -137,7 +137,7 @@ def test_answers_without_a_length_get_the_workloads(tmp_path: Path) -> None:
         ),
         (['{"input_length": 5, "hash_ids": [1]}'], "hash_ids and output_length None, expected"),
         (["x"] * 5, "5 bad lines (line 1: found no JSON"),
-        (["x"] * 5, "; ...): expected a JSON object per line"),
+        (["x"] * 5, "JSON value), expected an object): expected a JSON object per line"),
         ([], "has no lines"),
     ],
 )  # fmt: skip

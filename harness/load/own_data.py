@@ -72,20 +72,18 @@ def parse_row(line: bytes) -> Row:
     except orjson.JSONDecodeError as error:
         raise ValueError(f"found no JSON ({error.msg}), expected an object") from None
     row = {k: v for k, v in found.items() if v is not None} if isinstance(found, dict) else {}
-    for name in row.keys() & FIELDS.keys():
-        fits, expected = FIELDS[name]
-        if not fits(row[name]):
+    for name, (fits, expected) in FIELDS.items():
+        if name in row and not fits(row[name]):
             value = one_line(repr(row[name]), QUOTED)
             raise ValueError(f"found {name} {value}, expected {expected}")
     if len(row.keys() & {"prompt", "messages", "input_length"}) != 1:
         value = one_line(line.decode(), QUOTED)
         raise ValueError(f"found {value}, expected one of prompt, messages and input_length")
-    blocks = math.ceil(row.get("input_length", 0) / TRACE_BLOCK)
-    if blocks and not (len(row.get("hash_ids", ())) == blocks and "output_length" in row):
+    blocks, hashes = math.ceil(row.get("input_length", 0) / TRACE_BLOCK), row.get("hash_ids", ())
+    if blocks and not (len(hashes) == blocks and "output_length" in row):
         raise ValueError(
-            f"found {len(row.get('hash_ids', ()))} hash_ids and output_length "
-            f"{row.get('output_length')}, expected both, a hash for each {TRACE_BLOCK} tokens of "
-            f"input_length: {blocks}"
+            f"found {len(hashes)} hash_ids and output_length {row.get('output_length')}, expected "
+            f"both, a hash for each {TRACE_BLOCK} tokens of input_length: {blocks}"
         )
     return row
 
@@ -131,19 +129,17 @@ class DataSource:
             ) from None
 
     def _read(self, file: BufferedReader) -> None:
-        n_wrong, wrong = 0, []
-        lines = iter(lambda: file.readline(LONGEST_LINE), b"")
-        for number, line in enumerate(lines, start=1):
+        n_wrong, wrong, line = 0, "", b""
+        # A line that is too long is half an object: it is named, and the last that is read.
+        while len(line) < LONGEST_LINE and (line := file.readline(LONGEST_LINE)):
             try:
                 self._add(line)
             except ValueError as error:
                 n_wrong += 1
-                wrong += [f"line {number}: {error}"] * (n_wrong <= NAMED)
-            if len(line) == LONGEST_LINE:  # half an object was named above, and is the end
-                break
+                if n_wrong <= NAMED:
+                    wrong += f"line {len(self._starts) - 1}: {error}; "
         if n_wrong or not self._sizes:
-            more = "; ..." * (n_wrong > NAMED)
-            what = f"{n_wrong:,} bad lines ({'; '.join(wrong)}{more})" if wrong else "no lines"
+            what = f"{n_wrong:,} bad lines ({wrong[:-2]})" if wrong else "no lines"
             raise ConfigError(
                 f"--data {self.path} has {what}: expected a JSON object per line; "
                 'try {"prompt": "Hello", "output_tokens": 16}.'

@@ -122,9 +122,9 @@ def positive_number(option: str) -> Callable[[str], float]:
     """A parser of a number above 0."""
 
     def read(text: str) -> float:
-        if not re.fullmatch(r"\d{1,6}(\.\d+)?", text) or not float(text):
-            raise ConfigError(f"{option} is {text!r}: expected a number above 0; try {option} 2.")
-        return float(text)
+        if re.fullmatch(r"\d{1,6}(\.\d+)?", text) and (value := float(text)):
+            return value
+        raise ConfigError(f"{option} is {text!r}: expected a number above 0; try {option} 2.")
 
     return read
 
