@@ -124,6 +124,8 @@ def test_answers_without_a_length_get_the_workloads(tmp_path: Path) -> None:
         (['{"messages": [{"content": "a"}]}'], "expected a list of messages, each with a role"),
         (['{"prompt": "a", "tools": [1]}'], "found tools [1], expected a list of objects"),
         (['{"prompt": "a", "output_tokens": 0}'], "found output_tokens 0, expected a whole number"),
+        (['{"prompt": "a", "output_tokens": 9223372036854775808}'], "found output_tokens 92233720"),
+        (['{"prompt": "a", "timestamp": 1e300}'], "found timestamp 1e+300, expected ms"),
         (['{"prompt": "a", "output_tokens": true}'], "found output_tokens True, expected a whole"),
         (['{"prompt": "a", "timestamp": "9 am"}'], "found timestamp '9 am', expected ms"),
         (

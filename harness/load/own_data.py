@@ -10,6 +10,7 @@ are in ms. Memory holds 32 bytes per row; a line is read again when it is due.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import weakref
@@ -57,11 +58,11 @@ FIELDS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         "a list of messages, each with a role",
     ),
     "tools": (lambda value: _is_list(value, dict), "a list of objects"),
-    "timestamp": (lambda value: type(value) in (int, float) and value >= 0, "ms, 0 or more"),
+    "timestamp": (lambda value: type(value) in (int, float) and 0 <= value < 1e15, "ms, 0 or more"),
     "hash_ids": (lambda value: _is_list(value, int), "a list of whole numbers"),
 } | dict.fromkeys(
     ("output_tokens", "output_length", "input_length"),
-    (lambda value: type(value) is int and value > 0, "a whole number from 1 up"),
+    (lambda value: type(value) is int and 0 < value < 1 << 32, "a whole number from 1 up"),
 )
 
 
@@ -119,6 +120,8 @@ class DataSource:
         self._sizes = array("l")  # of prompts: tokens, or minus the bytes of a text
         try:
             with Path(self.path).open("rb") as file:
+                if not file.seekable():
+                    raise OSError(errno.ESPIPE, "a pipe")
                 self._file = os.dup(file.fileno())  # rows are read as long as this object lives
                 weakref.finalize(self, os.close, self._file)
                 self._read(file)
