@@ -10,7 +10,6 @@ are in ms. Memory holds 32 bytes per row; a line is read again when it is due.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import weakref
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
 TRACE_BLOCK: Final = 512  # tokens of a Mooncake block
 CACHE_BLOCK: Final = 16  # tokens of a KV block, vLLM's default
+MOST_MS: Final = 1 << 50  # so that it is known in ns
 LONGEST_LINE: Final = 64 << 20  # bytes
 TOKENS_PER_BYTE: Final = 0.25  # of text, until a server has counted some
 SAMPLE: Final = 16  # rows of which it counts the tokens
@@ -58,7 +58,10 @@ FIELDS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         "a list of messages, each with a role",
     ),
     "tools": (lambda value: _is_list(value, dict), "a list of objects"),
-    "timestamp": (lambda value: type(value) in (int, float) and 0 <= value < 1e15, "ms, 0 or more"),
+    "timestamp": (
+        lambda value: type(value) in (int, float) and 0 <= value < MOST_MS,
+        "ms, 0 or more",
+    ),
     "hash_ids": (lambda value: _is_list(value, int), "a list of whole numbers"),
 } | dict.fromkeys(
     ("output_tokens", "output_length", "input_length"),
@@ -120,10 +123,9 @@ class DataSource:
         self._sizes = array("l")  # of prompts: tokens, or minus the bytes of a text
         try:
             with Path(self.path).open("rb") as file:
-                if not file.seekable():
-                    raise OSError(errno.ESPIPE, "a pipe")
                 self._file = os.dup(file.fileno())  # rows are read as long as this object lives
                 weakref.finalize(self, os.close, self._file)
+                os.lseek(self._file, 0, os.SEEK_CUR)  # refuses a pipe, which cannot be read again
                 self._read(file)
         except OSError as error:
             raise ConfigError(
