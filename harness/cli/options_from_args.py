@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from harness.cli import engine_flags
 from harness.errors import ConfigError
+from harness.load.lengths import FROM_DATA
 from harness.load.request_fields import DEFAULT_FIELDS
 from harness.load.workloads import WORKLOADS
 from harness.server.address import Address
 from harness.study import option_table as table
 from harness.study.scenario import scenario_of
 from harness.study.study_options import (
+    RATE_STEP_PER_S,
     LoadOptions,
     OutputOptions,
     RunOptions,
@@ -153,9 +155,26 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
         )
     body = {**DEFAULT_FIELDS, **dict(args.body)}
     load = LoadOptions(_workload(args), seed=args.seed, processes=args.processes, body=body)
-    if users:
-        return load
-    return replace(load, arrivals=args.arrivals, max_in_flight=args.max_in_flight)
+    if not users:
+        load = replace(load, arrivals=args.arrivals, max_in_flight=args.max_in_flight)
+    own, timed = args.data is not None, not (users or getattr(args, "rate", True))
+    for flag, given, fits, needs in (
+        ("--data-end", args.data_end, own, "with --data"),
+        ("--speed", args.speed, own and timed, "with --data, without --users and --rate"),
+        ("--arrivals data", args.arrivals == FROM_DATA, own and timed, "with --data alone"),
+        ("--prompt-tokens", args.prompt_tokens, not own, "without --data"),
+        ("--batch", getattr(args, "batch", None), not own, "without --data"),
+    ):
+        if given and not fits:
+            raise ConfigError(f"{flag} is given: expected it {needs}; leave out {flag}.")
+    if not own:
+        return replace(load, salt="" if args.salt == table.AUTO else args.salt)
+    from harness.load.own_data import DataSource  # noqa: PLC0415 - heavy: see app.py
+
+    data = DataSource(args.data, load.workload, seed=args.seed, salt=args.salt)
+    data.speed, data.repeat = args.speed or 1.0, args.data_end != "stop"
+    data.workload = data.as_workload(args.api)
+    return replace(load, workload=data.workload, data=data)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
@@ -202,7 +221,16 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
 
 def run_options(args: argparse.Namespace, command: str) -> RunOptions:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
+    load = load_options(args, "--users", max(args.users or (0,)))
     users: tuple[int, ...] = args.users or args.rate
+    if not users:
+        if (data := load.data) is None or not data.rate_per_s:
+            raise ConfigError(
+                "one of --users and --rate is required, unless --data has timestamps: expected "
+                f"one of the three; try `vllm-harness {command} --help`."
+            )
+        load, data.timed = replace(load, arrivals=FROM_DATA), True
+        users = (max(round(data.rate_per_s / RATE_STEP_PER_S), 1),)
     duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
     batch, repeats = getattr(args, "batch", None), getattr(args, "repeats", 1)
     if batch and args.rate:
@@ -216,14 +244,17 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
             f"{args.processes}: expected a request for each user, shared out by one process; "
             f"try --batch {max(batch, 4 * max(users))} --processes 1."
         )
+    requests = args.requests
+    if load.data is not None and not load.data.repeat and args.duration is None:
+        requests = requests or len(load.data)  # the whole file, however long it takes
     return RunOptions(
         target=target_options(args),
-        load=replace(load_options(args, "--users", max(args.users or (0,))), batch=batch or 0),
+        load=replace(load, batch=batch or 0),
         output=output_options(args, command),
         users=users,
         command=command,
-        duration_ns=duration_ns if args.requests is None and not batch else None,
-        requests=args.requests,
+        duration_ns=duration_ns if requests is None and not batch else None,
+        requests=requests,
         repeats=repeats or (3 if batch else 1),  # three: the fewest that show how much they vary
         slos=tuple(args.slo),
         max_errors=args.max_errors,

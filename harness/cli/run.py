@@ -77,7 +77,7 @@ def _add(
 ) -> None:
     parser = commands.add_parser(name, **texts)
     plain.target(parser)
-    level = parser.add_mutually_exclusive_group(required=True)
+    level = parser.add_mutually_exclusive_group()
     level.add_argument(
         "--users",
         type=users,

@@ -87,7 +87,7 @@ def plan_rows(options: Options, users: tuple[int, ...]) -> dict[str, str]:
         else f"{target.model or 'the only model'} at {Address.parse(target.url or '')}",
         "workload": f"{work.name}: about {count_of(work.prompt_tokens, 'prompt token')}{shared} "
         f"and {count_of(work.output.mean, 'output token')} a request, by {work.path}",
-        "clipped": clips,
+        "data" if options.load.data else "clipped": clips,
         "SLOs": f"{slos}; at most {100 * options.max_errors:g}% of requests may fail",
     }  # fmt: skip
     if isinstance(options, KneeOptions):

@@ -11,15 +11,21 @@ from itertools import accumulate, count, islice, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from harness.errors import ConfigError
+from harness.load.lengths import FROM_DATA
 from harness.load.plan import seeded_random
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from random import Random
 
 POISSON: Final = "poisson"
-ARRIVALS: Final = ("constant", POISSON, "gamma:CV")  # gaps alike, exponential, gamma with this cv
+ARRIVALS: Final = {
+    "constant": "evenly spaced",
+    POISSON: "independent: exponential gaps",
+    FROM_DATA: "as the timestamps of --data say, the default without --rate",
+    "gamma:CV": "gamma gaps with this coefficient of variation: above 1, bursts",
+}
 MAX_CV: Final = 10.0
 
 
@@ -43,22 +49,22 @@ def parse_arrivals(text: str) -> str:
     """`constant`, `poisson` or `gamma:2`. Raises ConfigError."""
     kind, _, cv = text.strip().partition(":")
     try:
-        good = (text.strip() in ("constant", POISSON)) or (
+        good = (text.strip() in ("constant", POISSON, FROM_DATA)) or (
             kind == "gamma" and 0 < float(cv) <= MAX_CV
         )
     except ValueError:
         good = False
     if not good:
         raise ConfigError(
-            f"--arrivals is {text!r}: expected constant, poisson, or gamma:CV with a coefficient "
-            f"of variation up to {MAX_CV:g}; try --arrivals gamma:2."
+            f"--arrivals is {text!r}: expected constant, poisson, data, or gamma:CV with a "
+            f"coefficient of variation up to {MAX_CV:g}; try --arrivals gamma:2."
         )
     return text.strip()
 
 
 def offsets_ns(arrivals: str, rate_per_s: float, rng: Random) -> Iterator[int]:
     """Endless offsets in ns from the start of a level, at `rate_per_s` on average."""
-    if not rate_per_s:
+    if not rate_per_s or arrivals == FROM_DATA:
         return iter(())
     if arrivals == "constant":  # the k-th is due at k / rate, free of summed rounding
         return (round(k * SECOND / rate_per_s) for k in count())
@@ -75,8 +81,16 @@ def offsets_ns(arrivals: str, rate_per_s: float, rng: Random) -> Iterator[int]:
 class Stripe:
     """The requests of this process, level after level; a level ends when the next one starts."""
 
-    def __init__(self, arrivals: str, seed: int, worker: int = 0, processes: int = 1) -> None:
-        self._arrivals, self._seed = arrivals, seed
+    def __init__(
+        self,
+        arrivals: str,
+        seed: int,
+        worker: int = 0,
+        processes: int = 1,
+        due_ns: Callable[[Iterator[int]], Iterator[int]] = iter,
+    ) -> None:
+        """`due_ns`: of own data, what becomes of the offsets that are planned for a level."""
+        self._arrivals, self._seed, self._due_ns = arrivals, seed, due_ns
         self._worker, self._processes = worker, processes
         self._told: list[Schedule] = []
         self._due: Iterator[Due] = iter(())
@@ -94,8 +108,9 @@ class Stripe:
                 return self._ahead
             level, rate_per_s, start_ns = self._told.pop(0)
             rng = seeded_random(self._seed, "arrivals", level)
-            offsets = enumerate(offsets_ns(self._arrivals, rate_per_s, rng))
-            mine = islice(offsets, self._worker, None, self._processes)
+            offsets = offsets_ns(self._arrivals, rate_per_s, rng)
+            numbered = enumerate(self._due_ns(offsets) if rate_per_s else offsets)
+            mine = islice(numbered, self._worker, None, self._processes)
             self._due = (Due(level, number, start_ns + at_ns) for number, at_ns in mine)
             self._ahead = None
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # moves the mean by less than 0.1%, and no single request can exceed a model's context by chance.
 MIN_MEAN_RATIO: Final = 1 / 8
 MAX_MEAN_RATIO: Final = 4.0
+FROM_DATA: Final = "data"  # a shape: the lengths are those of --data, around this mean
 
 
 def _fixed(mean: float, cv: float, rng: Random) -> float:  # noqa: ARG001 - one signature for all
@@ -53,7 +54,7 @@ class Lengths:
     @property
     def is_random(self) -> bool:
         """Whether `draw` uses its generator: seeding one takes as long as the rest of a plan."""
-        return self.shape != "fixed"
+        return self.shape not in ("fixed", FROM_DATA)
 
     @property
     def limits(self) -> tuple[float, float]:

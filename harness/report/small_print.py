@@ -117,6 +117,7 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
         ("Request fields", _pairs(drive.get("body"))),
         ("Headers", ", ".join(name for name, _ in drive.get("headers") or ())),
         ("Models", ", ".join(f"{name} {weight:g}" for name, weight in models or ())),
+        ("Data", _data(facts)),
         ("Seeds", _pairs(info.get("seeds"))),
         ("Versions", _pairs(info.get("versions"))),
         ("Client machine", _pairs(info.get("hardware"))),
@@ -200,6 +201,18 @@ def _shape(lengths: dict[str, Any]) -> str:
     words = (("cv", "cv"), ("low", "from"), ("high", "to"))
     given = [f"{word} {lengths[name]:g}" for name, word in words if lengths.get(name)]
     return ", ".join([str(lengths.get("shape")), *given])
+
+
+def _data(facts: ReportData) -> str:
+    """`chats.jsonl: 120 rows, sent 2.5 times; 3 clipped to the model's context; no salt`."""
+    own = as_mapping(as_mapping(facts.config.get("drive")).get("data"))
+    counts = as_mapping(facts.config.get("data"))
+    if not (rows := as_int(counts.get("rows"))):
+        return ""
+    sent = f"{own.get('path')}: {rows:,} rows, sent {len(facts.run.table) / rows:.1f} times"
+    clipped = f"{as_int(counts.get('clipped')):,} clipped to the model's context"
+    end = "" if own.get("repeat") else ", and the run ended"
+    return f"{sent}{end}; {clipped}; {'with' if own.get('salt') else 'no'} salt"
 
 
 def _pairs(values: Any) -> str:

@@ -50,6 +50,8 @@ class DriveOptions:
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
     body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
     headers: tuple[tuple[str, str], ...] = ()  # as they were given: `$NAME` is filled in when sent
+    salt: str = ""  # in place of `run_id`, so that other runs send the same prompts
+    data: dict[str, Any] = field(default_factory=dict)  # arguments of the DataSource that is sent
 
     @property
     def api_key(self) -> str:

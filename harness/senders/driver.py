@@ -16,6 +16,7 @@ from gevent.event import Event
 
 from harness.errors import MeasurementInvalid
 from harness.load.arrivals import Stripe
+from harness.load.own_data import DataSource
 from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
 from harness.reader.client_connection import Place
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0
 START_S: Final = 0.001  # from one user's start to the next's: a start costs half of it
+MOST_PASSES: Final = 1 << 20  # over the rows of own data, in a level
 SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 
 
@@ -60,7 +62,11 @@ class Driver:
         self.issued = 0  # requests begun
         self.users = 0
         self._sent_by: Counter[int] = Counter()  # requests of each user, the next one's number
-        self.stripe = Stripe(options.arrivals, options.seed, worker, options.processes)
+        known: dict[str, Any] = {"workload": options.workload, "calibration": options.calibration}
+        self._data = DataSource(**options.data, **known) if options.data else None
+        due = (self._data.due_ns,) if self._data else ()
+        self.stripe = Stripe(options.arrivals, options.seed, worker, options.processes, *due)
+        self._words = options.salt or options.run_id  # what makes prompts new to the server
         self.told = Event()  # of another schedule
         self._batch_end = 0  # `issued` when all requests of this batch are begun
         self.mean_s = 0.0  # service time, smoothed
@@ -114,9 +120,11 @@ class Driver:
 
     def next_spec(self, user: int) -> RequestSpec | None:
         """What the user's next request asks for; None when the run's requests are all begun."""
-        o, number, words = self.options, self._sent_by[user], self.options.run_id
+        o, number, words = self.options, self._sent_by[user], self._words
         if self.batch_sent or 0 <= o.quota(self.worker) <= self.issued:
             return None
+        if self._data is not None:
+            return self._data.spec(self.issued * o.processes + self.worker)
         self._sent_by[user] += 1
         if o.batch:  # the same lengths, so that the times of batches compare, in new words
             user, words, number = 0, f"{words}/{self.issued // o.batch}", self.issued % o.batch
@@ -125,8 +133,10 @@ class Driver:
     def due_spec(self, due: Due) -> RequestSpec:
         """What a request of the schedule asks for, whichever process sends it."""
         o = self.options
+        if self._data is not None:  # each level begins with row 0, in a pass with a salt of its own
+            return self._data.spec(due.number + due.level * MOST_PASSES * len(self._data))
         sender = f"schedule {due.level}"
-        return plan(o.workload, o.seed, sender, due.number, o.calibration, run_id=o.run_id)
+        return plan(o.workload, o.seed, sender, due.number, o.calibration, run_id=self._words)
 
     def tell(self, schedule: Schedule) -> None:
         """Send by this schedule from its start on."""

@@ -50,12 +50,12 @@ def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> 
 def _calibrated(access: TargetAccess, known: Capabilities) -> Calibration:
     """By /tokenize, else by the usage of two tiny requests; one word a token if neither says."""
     try:
-        return calibrate(lambda text: _count(access, known, text))
+        return calibrate(lambda text: count_tokens(access, known, text))
     except LookupError:
         return Calibration()
 
 
-def _count(access: TargetAccess, known: Capabilities, text: str) -> int:
+def count_tokens(access: TargetAccess, known: Capabilities, text: str) -> int:
     """Tokens of a prompt of `text`, chat template included. Raises LookupError if unknown."""
     if known.tokenize:
         form = {"messages": [{"role": "user", "content": text}]}  # all APIs but one have a template

@@ -38,6 +38,7 @@ from harness.study.controller import KneeController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import LOCUST
 from harness.study.level_state import LoadTarget
+from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Experiment:
 
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
-        plan = self.wanted.plan
+        plan, work, data = self.wanted.plan, self.options.workload, self.wanted.load.data
         config = {
             "kind": self.wanted.kind,
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
@@ -161,7 +162,8 @@ class Experiment:
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
             "folder": str(self._folder_from_here()),
-            "clipped_of_1000": count_clipped(self.options.workload, self.wanted.load.seed),
+            "clipped_of_1000": 0 if data else count_clipped(work, self.wanted.load.seed),
+            "data": data and {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)},
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
         engine = self.wanted.target.engine
@@ -197,6 +199,10 @@ class Experiment:
                     self.view.serve(load, self.wanted.output.ui_port)
             viewers: list[Viewer] = [one for one in (self.view, viewer) if one is not None]
             ended = self._hold(load, viewers)
+        if self.options.requests >= 0 and not (self.controller.levels or ended.interrupted):
+            short = "the data ended before the load had settled: expected more rows than requests "
+            short += "that settle it, two per user; try --data-end repeat."
+            ended = replace(ended, invalid=ended.invalid or short)
         for one in viewers:
             one.over(self)
         done = self.controller.result
@@ -341,13 +347,19 @@ class _Watched:
 def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions:
     """What the load processes are told; the key stays in the environment."""
     target, load, limits = wanted.target, wanted.load, wanted.target.timeouts
+    run_id, data = f"{CLOCK.now_ns():x}", load.data
+    if data is not None and data.salt == AUTO:
+        data.salt = run_id
     return DriveOptions(
         url=url,
         model=known.model,
         workload=load.workload,
         seed=load.seed,
         metrics=known.replicas,
-        run_id=f"{CLOCK.now_ns():x}",
+        run_id=run_id,
+        salt=load.salt,
+        data=data.to_json() if data else {},
+        requests=len(data) if data and not data.repeat else -1,
         key_source=target.key_source,
         ca_file=str(target.ca_file or ""),
         insecure=target.insecure,

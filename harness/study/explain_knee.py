@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -126,8 +127,11 @@ def invalid_reason(
 def shared_prompt_tokens(drive: Mapping[str, Any]) -> int:
     """The tokens shared by all prompts: the chat template and the system message of the workload.
 
-    `drive`: the options in run.json; 0 where they are missing.
+    `drive`: the options in run.json; 0 where they are missing. Rows of own data may share anything,
+    also with an earlier run.
     """
+    if drive.get("data"):
+        return sys.maxsize
     calibration, workload = drive.get("calibration") or {}, drive.get("workload") or {}
     rows = [workload, *(row for row, _ in workload.get("rows") or ())]  # of a mix: at most
     shared = max(int(row.get("system_tokens") or 0) for row in rows)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
+AUTO: Final = "auto"  # a salt of the run's own
 KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
 
 
@@ -120,6 +121,17 @@ def whole_number(
     return read
 
 
+def positive_number(option: str) -> Callable[[str], float]:
+    """A parser of a number above 0."""
+
+    def read(text: str) -> float:
+        if re.fullmatch(r"\d{1,6}(\.\d+)?", text) and (value := float(text)):
+            return value
+        raise ConfigError(f"{option} is {text!r}: expected a number above 0; try {option} 2.")
+
+    return read
+
+
 def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
     """A parser of `1,2,4` into (1, 2, 4)."""
     one = whole_number(option)
@@ -178,7 +190,7 @@ def _words(text: str) -> tuple[str, ...]:
         ) from None
 
 
-def _writable(option: str, path: str) -> str:
+def writable(option: str, path: str) -> str:
     """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
     where = Path(path)
     try:
@@ -307,9 +319,20 @@ SPREAD: Final = tuple(
                       example=4096),
     )
 )  # fmt: skip
+DATA: Final = (
+    Option("--data", "send the rows of a file, one JSON object per line (docs/data.md); request k "
+           "is row k", str, "FILE"),
+    Option("--data-end", "after the last row: begin again, or end the run; default: repeat",
+           choices=("repeat", "stop")),
+    Option("--speed", "2: twice as fast as the timestamps of --data say; default: 1",
+           positive_number("--speed"), "X"),
+    Option("--salt", "TEXT, or auto for another in each run, that keeps prompts out of the "
+           "server's prefix cache; default: auto, and with --data none", str, "TEXT", ""),
+)  # fmt: skip
 LOAD: Final = (
     *LENGTHS,
     *SPREAD,
+    *DATA,
     Option(
         "--body",
         "a field of every request's body, such as top_p=0.9; may be repeated; "
@@ -377,7 +400,7 @@ SEARCH: Final = (
 )  # fmt: skip
 JSON: Final = Option(
     "--json", "write the result there too; -: to stdout (words then go to stderr)",
-    partial(_writable, "--json"), "FILE",
+    partial(writable, "--json"), "FILE",
 )  # fmt: skip
 OTHER_TOOLS: Final = Option(
     "--compat", f"also show what these tools would print: {', '.join(TOOLS)}", parse_tools,
@@ -391,7 +414,7 @@ SCENARIO: Final = Option(
 OUTPUT: Final = (
     Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
     Option("--junit", "write a JUnit report there: a test case for each SLO",
-           partial(_writable, "--junit"), "FILE"),
+           partial(writable, "--junit"), "FILE"),
     JSON,
     Option("--ui", "serve Locust's web UI during the run", None),
     number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.errors import ConfigError, RunFolderError
+from harness.load.lengths import FROM_DATA
 from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
+from harness.senders.prepare import count_tokens
 from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port
 from harness.server.max_num_seqs import merge_flags
@@ -151,13 +153,16 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         choose_model(access, name, found.models)
     merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
     check_lengths(load.workload, found.max_model_len)
+    if load.data is not None and found.tokenize:
+        load.data.learn(lambda text: count_tokens(access, found, text))
     return found
 
 
 def check_lengths(workload: Workload, max_model_len: int | None) -> None:
     """The model's context holds the mean request. Raises ConfigError."""
     prompt, output = workload.prompt_tokens, workload.output.mean
-    if max_model_len is None or prompt + output <= max_model_len:
+    by_row = workload.prompt.shape == FROM_DATA  # each row is clipped by itself
+    if max_model_len is None or prompt + output <= max_model_len or by_row:
         return
     own = workload.prompt.mean
     # Shrink prompt and output by the same factor; the shared system message keeps its length.
@@ -171,7 +176,15 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
 
 
 def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
-    """How many planned requests are clipped to the model's context; "" for none."""
+    """How many planned requests are clipped to the model's context; "" for none.
+
+    Of own data also what comes after the last row, and whether the server's cache may know it.
+    """
+    if (data := load.data) is not None:
+        end = "they begin again" if data.repeat else "the run ends"
+        clipped = f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
+        salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
+        return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
     workload = replace(load.workload, max_model_len=max_model_len or 0)
     count = count_clipped(workload, load.seed)
     if not count:

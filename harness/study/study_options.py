@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
+    from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.measure.slo import Slo
 
@@ -83,6 +84,8 @@ class LoadOptions:
     processes: int = 1
     body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
+    data: DataSource | None = None  # whose rows are sent
+    salt: str = ""  # fixes the prompts of the workload; "": the run's own
     arrivals: str = ""  # of load.arrivals: levels are rates; "": levels are users
     max_in_flight: int = 0  # of an open loop
 
