@@ -265,7 +265,7 @@ def test_users_of_a_batch_share_its_requests() -> None:
         sent = []
         assert [driver.stagger_s(driver.new_user()) < 0.1 for _ in range(users)] == [True] * users
         for turn in range(5 + users):  # each user asks in turn until it is sent home
-            spec = driver.next_spec()
+            spec = driver.next_spec(0)
             assert (spec is None) == (turn >= 5)
             if spec is not None:
                 sent.append(spec)

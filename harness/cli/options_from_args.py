@@ -140,10 +140,34 @@ def load_options(args: argparse.Namespace, option: str, users: int) -> LoadOptio
 
 def _workload(args: argparse.Namespace) -> Workload:
     chosen: Workload = args.workload.sized(args.prompt_tokens, args.output_tokens)
+    chosen = _with_sessions(chosen, args)
     if args.api in (None, chosen.api):
         return chosen
     # Token ids exist on /v1/completions only, a shared system message on /v1/chat/completions only.
     return replace(chosen, api=args.api, token_ids=args.api == "completions", system_tokens=0)
+
+
+def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
+    """The think time and sessions asked for. Raises ConfigError where a workload has none."""
+    if args.think_time is not None:
+        chosen = replace(chosen, think_ms=args.think_time)
+    given = {one.dest: getattr(args, one.dest) for one in table.SESSIONS}
+    given = {name: value for name, value in given.items() if value is not None}
+    talk, wrong, expected = chosen.conversation, "", "conversation"
+    if talk is None and given:
+        wrong = f"--{next(iter(given)).replace('_', '-')}"
+    elif talk is not None and (args.api not in (None, "chat") or getattr(args, "batch", None)):
+        wrong = "--batch" if args.api in (None, "chat") else f"--api {args.api}"
+        expected = "chat"
+    if wrong:
+        has = "sessions, which go by chat, user by user" if talk else "no sessions"
+        raise ConfigError(
+            f"{wrong} is given and --workload {chosen.name} has {has}: expected a workload with "
+            f"{'independent requests' if talk else 'sessions'}; try --workload {expected}."
+        )
+    if talk is not None:
+        chosen = replace(chosen, conversation=replace(talk, **given))
+    return chosen
 
 
 def default_folder(command: str) -> Path:

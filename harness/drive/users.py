@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 import gevent
-from locust import User, constant, task
+from locust import User, task
 from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_STOPPING
 
@@ -24,6 +24,7 @@ from harness.errors import ConfigError
 from harness.load.plan import RequestSpec
 from harness.load.workloads import API_PATHS
 from harness.measure.records.request_record import Outcome
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from locust.env import Environment
@@ -54,7 +55,6 @@ class StreamingUser(User):
     """Sends streamed requests, one at a time. Abstract: `api` and tasks are a subclass's."""
 
     abstract = True
-    wait_time = constant(0)  # no think time: the number of users is the number of requests
     api: ClassVar[str] = ""  # a key of API_PATHS; "": the workload's own
 
     def __init__(self, environment: Environment) -> None:
@@ -67,6 +67,7 @@ class StreamingUser(User):
             )
         self.driver = _drivers[environment]
         self.number = -1
+        self._think_ns = -1  # planned after the latest request
         if not self.api and self.driver is not None:
             self.api = self.driver.options.workload.api  # type: ignore[misc]
 
@@ -76,19 +77,24 @@ class StreamingUser(User):
             self.number = self.driver.new_user()
             gevent.sleep(self.driver.stagger_s(self.number))
 
+    def wait_time(self) -> float:
+        """The workload's think time, in seconds; Locust waits that long between two tasks."""
+        return max(self._think_ns, 0) / SECOND
+
     def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Exchange:
         """Send one request and wait for its end; without a prompt, the workload's next.
 
         Raises StopUser when the run's requests are used up, its target was refused or the run is
         over.
         """
-        spec = self.driver.next_spec() if self.driver is not None else None
+        spec = self.driver.next_spec(self.number) if self.driver is not None else None
         if self.driver is None or spec is None:
             raise StopUser
         if prompt is not None:
             spec = RequestSpec(prompt, -1, spec.output_tokens)
         if output_tokens is not None:
             spec = spec._replace(output_tokens=output_tokens)
+        self._think_ns = spec.think_ns
         try:
             sent = self.driver.request(self.number, self.api, spec)
         except gevent.GreenletExit:  # Locust cuts this user off; its record says `cancelled`
@@ -147,5 +153,7 @@ def session_user(api: str) -> type[StreamingUser]:
                     gevent.sleep(WAIT_S)  # one that leaves now is replaced: Locust counts on it
                 else:
                     self.send()
+                    if self._think_ns > 0:
+                        self.wait()  # as between tasks: a user who thinks may leave at once
 
     return SessionUser

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.errors import ConfigError, closest
+from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
 
 AS_USERS: Final = "default"  # `locust`: the workload whose name is that of the users' API
@@ -24,6 +25,8 @@ class Workload:
     system_tokens: int = 0  # a system message that all requests share (prefix caching); chat only
     token_ids: bool = False  # prompts as token ids: exact lengths; completions only
     max_model_len: int = 0  # the model's context, to which requests are clipped; 0: not known
+    think_ms: Lengths | None = None  # from a user's answer to its next request; None: none
+    conversation: Conversation | None = None  # its users have sessions (chat only)
 
     @property
     def path(self) -> str:
@@ -36,8 +39,10 @@ class Workload:
         return self.prompt.mean + self.system_tokens
 
     def through(self, api: str) -> Workload:
-        """Return the same traffic for another API; only completions takes token ids."""
-        return replace(self, api=api, token_ids=self.token_ids and api == "completions")
+        """Return the same traffic for another API; only completions takes token ids, chat turns."""
+        talk = self.conversation if api == "chat" else None
+        ids = self.token_ids and api == "completions"
+        return replace(self, api=api, token_ids=ids, conversation=talk)
 
     def sized(self, prompt_tokens: int | None = None, output_tokens: int | None = None) -> Workload:
         """Return the same traffic with other means. Raises ConfigError for a mean below 1 token."""
@@ -82,7 +87,14 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload(
             "agent", "a long system message shared by all, short turns: prefix caching helps",
             "chat", Lengths("lognormal", 192, 0.4), Lengths("lognormal", 96, 0.4),
-            system_tokens=1024,
+            system_tokens=1024, conversation=Conversation(Lengths("lognormal", 8, 0.5)),
+            think_ms=Lengths("lognormal", 1_000, 0.8),
+        ),
+        Workload(
+            "conversation", "sessions of a few turns, with pauses: prompts grow with the history",
+            "chat", Lengths("lognormal", 96, 0.6), Lengths("lognormal", 192, 0.5),
+            conversation=Conversation(Lengths("lognormal", 5, 0.5)),
+            think_ms=Lengths("lognormal", 5_000, 0.5),
         ),
     )
 }  # fmt: skip

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import orjson
 from gevent.event import Event
 
 from harness.measure.records.request_record import Outcome
@@ -56,6 +57,7 @@ class Exchange:
     e2e_ns: int
     n_bytes: int
     error: str
+    text: str = ""  # of the answer, if it was to be kept
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +78,7 @@ class Stream:
     error: str = ""
     done_ns: int = 0
     in_time_ns: int = 0  # no limit can pass before: nobody need look
+    whole: list[bytes] | None = None  # the body so far, if its text is wanted: C keeps none
     open_bytes: int = 0  # since the latest end of an event in the body that Python saw
     _tail: bytes = b""
 
@@ -119,6 +122,8 @@ class Stream:
 
         What C reads past Python is never how a stream ends, nor an error object.
         """
+        if self.whole is not None:
+            self.whole.append(body)
         latest = self.latest
         if latest and len(latest[-1]) < SHORT:
             latest[-1] += body
@@ -148,13 +153,22 @@ class Stream:
         elif outcome is None or outcome is Outcome.truncated:
             latest = b"".join(self.latest)
             if outcome is None and latest.endswith(LAST_EVENT) and ERROR_KEY not in latest:
-                return Exchange(Outcome.ok, max(self.done_ns - self.sent_ns, 0), self.n_bytes, "")
+                took_ns = max(self.done_ns - self.sent_ns, 0)
+                return Exchange(Outcome.ok, took_ns, self.n_bytes, "", text_of(self.whole or ()))
             events = SseDecoder().feed(latest)
             if said := error_in(events):
                 outcome, error = Outcome.status, said
             elif outcome is None:
                 outcome, error = outcome_of_body(response.content_type, error, done=DONE in events)
         return Exchange(outcome, max(self.done_ns - self.sent_ns, 0), self.n_bytes, error)
+
+
+def text_of(body: Iterable[bytes]) -> str:
+    """The answer in a whole stream, without its reasoning."""
+    events = SseDecoder().feed(b"".join(body))
+    choices = (orjson.loads(data)["choices"] for data in events if data not in (DONE, b""))
+    firsts = (some[0] for some in choices if some)
+    return "".join(one.get("delta", one).get("content") or one.get("text") or "" for one in firsts)
 
 
 def error_in(events: Iterable[bytes]) -> str:

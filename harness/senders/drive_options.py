@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
 from harness.load.tokens import Calibration
 from harness.load.workloads import Workload
@@ -76,6 +77,12 @@ class DriveOptions:
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
         """The inverse of `to_json`."""
         work = dict(data["workload"])
-        work |= {part: Lengths(**work[part]) for part in ("prompt", "output")}
+        work |= {
+            part: Lengths(**work[part])
+            for part in ("prompt", "output", "think_ms")
+            if work.get(part)
+        }
+        if talk := work.get("conversation"):
+            work["conversation"] = Conversation(**talk | {"turns": Lengths(**talk["turns"])})
         nested = {"workload": Workload(**work), "calibration": Calibration(**data["calibration"])}
         return cls(**{**data, **nested})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 
 from harness.errors import MeasurementInvalid
+from harness.load.conversations import Talk, global_user, think_ns
 from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
 from harness.reader.client_connection import Place
@@ -21,7 +22,7 @@ from harness.reader.raw_batch import Output
 from harness.reader.reader import Exchange, Limits, Reader
 from harness.runfolder import names
 from harness.senders.request_body import request_bytes
-from harness.units import SECOND
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,9 +60,12 @@ class Driver:
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
+        self._talks: dict[int, Talk] = {}  # by user, of a workload with sessions
         self._ended_before = 0  # by readers before this one
         self._next_start_s = 0.0
         self._access = options.access()
+        talk = options.workload.conversation
+        self._real = talk is not None and talk.replies == "real"
         self._reader: Reader | None = None
         self._ready = False  # the first reader runs, or ran
         self._figures: dict[str, Any] = {}
@@ -96,20 +100,32 @@ class Driver:
         level would begin with a wave. Spread over about one service time they come as they will,
         and never so many at once that starting them keeps this process from its reads.
         """
-        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) * (not self.options.batch)
+        think = self.options.workload.think_ms
+        pause_s = think.mean * MS / SECOND if think else 0.0  # a user may begin with what is left
+        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) + pause_s
+        window *= not self.options.batch
         drawn = window * seeded_random(self.options.seed, "stagger", self.worker, user).random()
         now = time.monotonic()
         self._next_start_s = max(self._next_start_s, now) + START_S
         return max(drawn, self._next_start_s - now)
 
-    def next_spec(self) -> RequestSpec | None:
+    def next_spec(self, user: int) -> RequestSpec | None:
         """What the next request asks for; None when the run's requests are all begun."""
         o, number, words = self.options, self.issued, self.options.run_id
         if self.batch_sent or 0 <= o.quota(self.worker) <= number:
             return None
         if o.batch:  # the same lengths, so that the times of batches compare, in new words
             words, number = f"{words}/{number // o.batch}", number % o.batch
-        return plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
+        if o.workload.conversation is not None:
+            return self._talk(user).next_spec(CLOCK.now_ns())
+        spec = plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
+        return spec._replace(think_ns=think_ns(o.workload, o.seed, self.worker, number))
+
+    def _talk(self, user: int) -> Talk:
+        if user not in self._talks:
+            o, everywhere = self.options, global_user(user, self.worker, self.options.processes)
+            self._talks[user] = Talk(o.workload, o.seed, everywhere, o.calibration, o.run_id)
+        return self._talks[user]
 
     def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""
@@ -118,7 +134,12 @@ class Driver:
         name = request_id(self.options.run_id, self.worker, number)
         told = name if self.options.request_ids else ""
         data = request_bytes(self.options, self._access, api, spec, told)
-        sent = reader.request(data, number, user, spec.output_tokens)
+        planned = spec.session, spec.turn, spec.think_ns, spec.new_tokens
+        sent = reader.request(
+            data, number, user, spec.output_tokens, plan=planned, keep_text=self._real
+        )
+        if spec.session >= 0:
+            self._talk(user).ended(sent.text, ok=sent.outcome is Outcome.ok)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)

@@ -122,4 +122,5 @@ def shared_prompt_tokens(drive: Mapping[str, Any]) -> int:
     `drive`: the options in run.json; 0 where they are missing.
     """
     calibration, workload = drive.get("calibration") or {}, drive.get("workload") or {}
-    return int(calibration.get("overhead") or 0) + int(workload.get("system_tokens") or 0)
+    shared = calibration.get("shared") or workload.get("system_tokens") or 0
+    return int(calibration.get("overhead") or 0) + int(shared)

@@ -146,6 +146,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         gpus=run.gpu,
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
+        shared=shared,
     )
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid

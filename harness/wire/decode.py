@@ -33,6 +33,10 @@ class SentRequest(NamedTuple):
     scheduled_ns: int
     connect_ns: int
     sent_ns: int
+    session: int = -1  # these as the record has them
+    turn: int = -1
+    think_ns: int = -1
+    new_tokens: int = -1
 
 
 class StreamDecoder:
@@ -212,6 +216,10 @@ class StreamDecoder:
             events_before=self._events_before,
             silent_events=self._silent_events,
             last_silent_ns=self._last_silent_ns,
+            session=a.session,
+            turn=a.turn,
+            think_ns=a.think_ns,
+            new_tokens=a.new_tokens,
             at_ns=at_ns,
             not_before_ns=not_before_ns,
             tokens=tokens,

@@ -22,10 +22,14 @@ from harness.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window
+
+    Floats = NDArray[np.float64]
 
 # Allowed surplus of the server's tokens, besides what may be in flight at the two scrapes.
 TOKEN_TOLERANCE: Final = 0.03
@@ -34,27 +38,38 @@ MAX_PREFIX_HIT_SHARE: Final = 0.02
 KV_BLOCK_TOKENS: Final = 16  # vLLM's default tokens in a KV block
 SCRAPE_UNCERTAINTY_NS: Final = 250 * MS  # when a scrape's counters were read, plus or minus
 MAX_LITTLE_ERROR: Final = 0.25  # allowed deviation of the requests in flight, share of the users
+MIN_LITTLE_THINKS: Final = 4  # mean think times in a window; with fewer, its edges decide
 MIN_LITTLE_REQUESTS: Final = 10  # finished requests; with fewer, the mean is too noisy to judge
 
 
 @dataclass(frozen=True, slots=True)
 class Little:
-    """Little's law, N = X (R + Z) with Z = 0: the users held, and X and R from the records."""
+    """Little's law, N = X (R + Z): the users held, and X and R from the records."""
 
     n: float  # users held
     x: float  # requests that ended, 1/s
     r_s: float  # mean time in flight of these requests, s
-    error: float  # (in flight by the records - users) / users
+    error: float  # (in flight or thinking by the records - users) / users
+    z_s: float = 0.0  # mean think time planned after these requests, s
 
 
 def apply_littles_law(table: RecordTable, window: Window) -> Little:
-    """Little's law for one level. A closed loop without think time keeps every user busy."""
+    """Little's law for one level: a closed loop keeps every user busy, or thinking as planned."""
     start, end = window.settled_ns, window.end_ns
     ended = ~table.is_open & (table.done_ns >= start) & (table.done_ns <= end)
     r_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND) if ended.any() else 0.0
     x = float(ended.sum()) / max(end - start, 1) * SECOND
-    error = mean_in_flight(table, start, end) / max(window.users, 1) - 1
-    return Little(float(window.users), round(x, 4), round(r_s, 6), round(error, 4))
+    busy, z_s = mean_in_flight(table, start, end), 0.0
+    think_ns = table.think_ns.clip(min=0)
+    if think_ns.any() and ended.any():
+        # Who thinks when the window begins may have asked before the records that we have: the
+        # planned pauses that we see are too few, X Z is right on average, and noisy.
+        z_s = float(think_ns[ended].mean() / SECOND)
+        over = np.where(table.is_open, table.done_ns, table.done_ns + think_ns)
+        seen = (over.clip(max=end) - table.done_ns.clip(min=start)).clip(min=0).sum()
+        busy += max(float(seen) / max(end - start, 1), x * z_s)
+    error = busy / max(window.users, 1) - 1
+    return Little(float(window.users), round(x, 4), round(r_s, 6), round(error, 4), round(z_s, 6))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +136,9 @@ def prefix_surplus(
     """Share of the prompt tokens found in the prefix cache beyond what prompts may share.
 
     `shared_tokens`: the length of what every prompt begins with (chat template, the workload's
-    system message). The cache works by whole blocks, so one more block is allowed. 0 if the server
-    does not report it.
+    system message). The cache works by whole blocks, so one more block is allowed. So is what a
+    turn of a session shares with the one before, its answer included. 0 if the server does not
+    report it.
     """
     inside = samples_within(samples, window.settled_ns, window.end_ns)
     if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
@@ -133,8 +149,71 @@ def prefix_surplus(
     if np.isnan(queries) or np.isnan(hits) or queries <= 0:
         return 0.0
     sent = int(((table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)).sum())
-    allowed = (shared_tokens + KV_BLOCK_TOKENS) * (sent + window.users)
+    allowed = float((shared_tokens + KV_BLOCK_TOKENS) * (sent + window.users))
+    turns = (table.new_tokens >= 0) & (table.sent_ns <= last.at_ns) & (table.done_ns > first.at_ns)
+    if turns.any():
+        history = np.fmax(expected_hits(table, shared_tokens), _history_tokens(table))[turns]
+        if np.isnan(history).all():
+            return 0.0
+        allowed += float(np.nan_to_num(history, nan=np.nanmax(history)).sum())
     return float(max(hits - allowed, 0) / queries)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHits:
+    """Prompt tokens in the prefix cache: by the plan of the sessions, and by the server."""
+
+    requests: int  # sent in the window, whose hits are compared
+    expected: float  # prompt tokens that the plan lets the cache have, in whole blocks
+    counted: float  # prompt tokens that the server found there
+
+
+def _history_tokens(table: RecordTable) -> Floats:
+    """What each prompt had before the tokens that its turn added, by this prompt's own length."""
+    known = (table.prompt_tokens >= 0) & (table.new_tokens >= 0)
+    return np.where(known, table.prompt_tokens - table.new_tokens, np.nan)
+
+
+def expected_hits(table: RecordTable, shared_tokens: int) -> Floats:
+    """The tokens of each prompt that an ideal prefix cache has, in whole blocks; NaN: not known.
+
+    A turn that goes on finds all of the prompt before, as the server counted it.
+    """
+    known = np.where(table.new_tokens < 0, float(shared_tokens), _history_tokens(table))
+    order = np.lexsort((table.turn, table.session, table.user, table.worker))
+    keys = np.stack([table.worker, table.user, table.session, table.turn])[:, order]
+    follows = (np.diff(keys) == [[0], [0], [0], [1]]).all(axis=0)
+    before, after = order[:-1][follows], order[1:][follows]
+    counted = (table.prompt_tokens[before] >= 0) & (table.new_tokens[after] >= 0)
+    known[after[counted]] = table.prompt_tokens[before[counted]]
+    return np.asarray(known // KV_BLOCK_TOKENS * KV_BLOCK_TOKENS)
+
+
+def prefix_hits(
+    table: RecordTable, window: Window, samples: Sequence[ServerSample], shared_tokens: int
+) -> PrefixHits | None:
+    """Of the requests sent in the window, or between two scrapes if requests do not say.
+
+    None: no sessions, or no server that counts hits.
+    """
+    start, end = window.settled_ns, window.end_ns
+    expected = expected_hits(table, shared_tokens)
+    rows = (table.sent_ns >= start) & (table.sent_ns <= end) & ~np.isnan(expected)
+    told = rows & (table.cached_tokens >= 0)
+    if not (rows & (table.session >= 0)).any():
+        return None
+    if told.any():
+        rows, counted = told, float(table.cached_tokens[told].sum())
+    else:
+        inside = samples_within(samples, start, end)
+        if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
+            return None
+        first, last = inside[0], inside[-1]
+        counted = last.prefix_hits_total - first.prefix_hits_total
+        rows &= (table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)
+    if not counted >= 0:
+        return None
+    return PrefixHits(int(rows.sum()), float(expected[rows].sum()), counted)
 
 
 def audit_sentence(
@@ -162,17 +241,21 @@ def audit_sentence(
     law = apply_littles_law(table, window)
     backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
     enough = int((table.outcome == OK).sum()) > MIN_LITTLE_REQUESTS
+    seconds = (window.end_ns - window.settled_ns) / SECOND
+    enough = enough and seconds >= MIN_LITTLE_THINKS * law.z_s
     # At the end of a batch users run out of requests, so fewer are in flight: no error.
     ends_early = window.purpose == Purpose.batch and law.error < 0
     if not enough or abs(law.error) <= MAX_LITTLE_ERROR or backs_off or ends_early:
         return ""
-    seen = f"{law.n * (1 + law.error):.1f} requests were in flight with {law.n:.0f} users"
+    under_way = "users were waiting or thinking" if law.z_s else "requests were in flight"
+    formula = f"N = X {'(R + Z)' if law.z_s else 'R'}"
+    seen = f"{law.n * (1 + law.error):.1f} {under_way} with {law.n:.0f} users"
     if law.error > 0:  # a user has one request at a time, so never more than users
         return (
-            f"{seen} (Little's law N = X R does not hold): requests of another level were still "
+            f"{seen} (Little's law {formula} does not hold): requests of another level were still "
             "running, or the clock was set; measure the level again"
         )
     return (
-        f"{seen} (Little's law N = X R does not hold): the client cannot keep its users busy; "
+        f"{seen} (Little's law {formula} does not hold): the client cannot keep its users busy; "
         "try --processes 2"
     )

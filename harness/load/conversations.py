@@ -1,0 +1,213 @@
+"""Sessions: conversations and agents, whose prompts grow turn by turn.
+
+A user has one session after another. Turn t of session s of user u asks for the same in every run
+of the same seed, whichever process sends it, in words that are the run's own; with real replies the
+history also holds what the server answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from harness.errors import ConfigError
+from harness.load.lengths import MAX_MEAN_RATIO, Lengths
+from harness.load.plan import (
+    UNCALIBRATED,
+    UNUSED,
+    RequestSpec,
+    draw_lengths,
+    room_of,
+    seeded_random,
+    system_message,
+)
+from harness.load.tokens import Calibration, HashedDraws, prompt_text
+from harness.units import MS
+
+if TYPE_CHECKING:
+    from harness.load.workloads import Workload
+
+Message = dict[str, Any]
+REPLIES: Final = ("planned", "real")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """How the sessions of a workload go; its `prompt` and `output` are those of one turn."""
+
+    turns: Lengths  # of a session
+    history: str = "full"  # full, last:K turns, budget:TOKENS of a prompt
+    replies: str = "planned"  # what the history holds of the assistant; real: what was answered
+    tools: int = 0  # functions that every session offers
+    session_budget: int = 0  # a session's prompts and answers, at most; 0: no limit
+    session_timeout: int = 0  # ns; no turn begins later than this in a session; 0: no limit
+
+
+def parse_history(text: str) -> str:
+    """`full`, `last:4` or `budget:2048`. Raises ConfigError."""
+    kind, _, number = text.strip().partition(":")
+    counted = kind in ("last", "budget") and number.isascii() and number.isdecimal()
+    if text.strip() == "full" or (counted and int(number) > 0):
+        return text.strip()
+    raise ConfigError(
+        f"--history is {text!r}: expected full, last:K (the last K turns) or budget:TOKENS (the "
+        "latest turns that fit a prompt); try --history last:4."
+    )
+
+
+def global_user(user: int, worker: int, processes: int) -> int:
+    """The number of a process's user among those of all processes."""
+    return user * processes + worker
+
+
+def think_ns(workload: Workload, seed: int, *key: object) -> int:
+    """How long a user pauses after the request of this key; -1 without think time."""
+    think = workload.think_ms
+    if think is None:
+        return -1
+    return think.draw(seeded_random(seed, "think", *key) if think.is_random else UNUSED) * MS
+
+
+class Turn(NamedTuple):
+    """One planned turn, in tokens."""
+
+    own: int  # the user's message
+    output: int  # the answer
+    first: int  # the earliest turn that the prompt still holds
+    prompt: int  # in all: system message, history, message
+
+
+def session_turns(workload: Workload, seed: int, user: int, session: int) -> list[Turn]:
+    """The turns of a session. It ends early where one would not fit the context or its budget."""
+    talk, shared = _sessions_of(workload), workload.system_tokens
+    limits = [n for n in (workload.max_model_len, talk.session_budget) if n]
+    alone = replace(workload, max_model_len=min(limits, default=0))
+    rng, room = seeded_random(seed, "session", user, session), room_of(workload)
+    turns: list[Turn] = []
+    spent = 0
+    for _ in range(talk.turns.draw(rng)):
+        prompt, output = draw_lengths(alone, rng)
+        first, prompt = _history(talk.history, turns, prompt)
+        spent += prompt + output
+        if turns and (0 < room < prompt + output or 0 < talk.session_budget < spent):
+            break
+        own = prompt - shared - sum(t.own + t.output for t in turns[first:])
+        turns.append(Turn(own, output, first, prompt))
+    return turns
+
+
+def _sessions_of(workload: Workload) -> Conversation:
+    assert workload.conversation is not None  # noqa: S101 - asked of those that have sessions
+    return workload.conversation
+
+
+def _history(policy: str, before: list[Turn], prompt: int) -> tuple[int, int]:
+    """(the earliest turn kept, tokens of the prompt with it); `prompt`: without history."""
+    kind, _, number = policy.partition(":")
+    first = len(before)
+    while first:
+        more = prompt + before[first - 1].own + before[first - 1].output
+        if (kind == "budget" and more > int(number)) or (
+            kind == "last" and len(before) - first == int(number)
+        ):
+            break
+        first, prompt = first - 1, more
+    return first, prompt
+
+
+def joined_at(workload: Workload, seed: int, user: int) -> tuple[int, int]:
+    """(session, turn) at which a user begins: where one who has been there for long would be.
+
+    A level that began with everybody's first turn would have short prompts for minutes.
+    """
+    # A session of n turns is met n times as often as one of a single turn: sessions are skipped
+    # until one is accepted with a probability in proportion to its turns.
+    turns = _sessions_of(workload).turns
+    most = ceil(turns.mean * MAX_MEAN_RATIO) if turns.is_random else turns.mean
+    rng, session = seeded_random(seed, "joined", user), 0
+    while (count := len(session_turns(workload, seed, user, session))) <= rng.random() * most:
+        session += 1
+    return session, rng.randrange(count)
+
+
+@dataclass(slots=True)
+class Talk:
+    """One user's sessions: ask for `next_spec`, send it, tell how it `ended`."""
+
+    workload: Workload
+    seed: int
+    user: int  # its global number
+    calibration: Calibration = UNCALIBRATED
+    run_id: str = ""
+    session: int = 0
+    turn: int = 0
+    _turns: list[Turn] = field(default_factory=list)  # of this session
+    _said: list[tuple[Message, Message]] = field(default_factory=list)  # by user and assistant
+    _began_ns: int = 0
+    _joined: bool = False  # no turn of this session was sent before
+
+    def next_spec(self, now_ns: int) -> RequestSpec:
+        """The next turn, of the next session where this one is over."""
+        timeout_ns = _sessions_of(self.workload).session_timeout
+        if not self._turns:
+            self._begin(*joined_at(self.workload, self.seed, self.user), now_ns)
+        elif self.turn >= len(self._turns) or 0 < timeout_ns < now_ns - self._began_ns:
+            self._begin(self.session + 1, 0, now_ns)
+        return self._spec()
+
+    def ended(self, text: str, *, ok: bool) -> None:
+        """How the last spec ended: with this text, or not well, which ends the session."""
+        if text:
+            self._said[self.turn][1]["content"] = text
+        self.turn = self.turn + 1 if ok else len(self._turns)
+
+    def _begin(self, session: int, turn: int, now_ns: int) -> None:
+        self.session, self.turn, self._began_ns, self._joined = session, turn, now_ns, True
+        self._turns = session_turns(self.workload, self.seed, self.user, session)
+        self._said = [self._words(number, turn) for number, turn in enumerate(self._turns)]
+
+    def _words(self, number: int, turn: Turn) -> tuple[Message, Message]:
+        key = f"{self.run_id}/{self.seed}/{self.user}/{self.session}/{number}"
+        # The template counts once a turn: in the user's message.
+        answer = Calibration(self.calibration.per_word).words(turn.output)
+        asked = prompt_text(self.calibration.words(turn.own), HashedDraws(f"{key}/user"))
+        return (
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": prompt_text(answer, HashedDraws(f"{key}/answer"))},
+        )
+
+    def _spec(self) -> RequestSpec:
+        t, turn, joined = self.turn, self._turns[self.turn], self._joined
+        self._joined = False
+        system = system_message(self.workload.system_tokens, self.calibration)
+        messages = [{"role": "system", "content": system}] if system else []
+        for said in self._said[turn.first : t]:
+            messages += said
+        asked = self._said[t][0]
+        # Only a prompt that begins with the whole one before finds that in the prefix cache.
+        grows = not joined and self._turns[t - 1].first == turn.first
+        return RequestSpec(
+            str(asked["content"]),
+            turn.prompt,
+            turn.output,
+            messages=(*messages, asked),
+            tools=planned_tools(_sessions_of(self.workload).tools),
+            session=self.session,
+            turn=t,
+            think_ns=think_ns(self.workload, self.seed, self.user, f"{self.session}.{t}"),
+            new_tokens=turn.own + self._turns[t - 1].output if grows else -1,
+        )
+
+
+def planned_tools(count: int) -> tuple[dict[str, Any], ...]:
+    """Functions in OpenAI's form that every session of every run offers."""
+    described = ((n, prompt_text(24, HashedDraws(f"tool/{n}"))) for n in range(count))
+    schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    return tuple(
+        {
+            "type": "function",
+            "function": {"name": f"tool_{n}", "description": words, "parameters": schema},
+        }
+        for n, words in described
+    )
