@@ -86,8 +86,10 @@ def test_sessions_and_think_time(line: str, think: Lengths, talk: Conversation) 
     [
         ("--history full", "--history is given and --workload chat has no sessions: expected"),
         ("--turns 3 --workload rag", "--turns is given and --workload rag has no sessions"),
-        ("--workload agent --api completions", "--api completions is given and --workload agent"),
-        ("--workload conversation --batch 8", "--batch is given and --workload conversation has"),
+        ("--workload agent --api completions", "--api is given and --workload agent has sessions"),
+        ("--workload agent --api completions", "options that go together; try --api chat."),
+        ("--workload conversation --batch 8", "has pauses or sessions: expected"),
+        ("--batch 8 --think-time 1s", "--batch is given and --workload chat has pauses"),
         ("--think-time 2", "--think-time is '2': expected a mean, or SHAPE:MEAN:CV with one of"),
         ("--think-time normal:2s:0.5", "--think-time is 'normal:2s:0.5': expected a mean, or"),
         ("--think-time lognormal:2s", "try --think-time lognormal:2s:0.5."),
@@ -95,7 +97,7 @@ def test_sessions_and_think_time(line: str, think: Lengths, talk: Conversation) 
         ("--workload agent --history last:x", "--history is 'last:x': expected full, last:K"),
         ("--workload agent --session-budget 0", "--session-budget is '0': expected a whole number"),
     ],
-)
+)  # fmt: skip
 def test_sessions_that_cannot_be(
     line: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

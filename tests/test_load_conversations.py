@@ -81,13 +81,12 @@ def test_a_turn_depends_on_its_key_alone() -> None:
             options = DriveOptions("http://127.0.0.1:9", "m", CHAT, processes=processes, run_id="r")
             driver = Driver(options, worker)
             for user in range(6 // processes):
-                talk = driver._talk(user)  # noqa: SLF001 - its sessions, without a server
                 for _ in range(8):
                     spec = driver.next_spec(user)
                     assert spec is not None
                     key = global_user(user, worker, processes), spec.session, spec.turn
                     found[key] = request_body(options, "chat", spec), spec.think_ns
-                    talk.ended("", ok=True)
+                    driver._talks[user].ended("", ok=True)  # noqa: SLF001 - without a server
         return found
 
     assert len(bodies(1)) == 48

@@ -153,18 +153,17 @@ def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
         chosen = replace(chosen, think_ms=args.think_time)
     given = {one.dest: getattr(args, one.dest) for one in table.SESSIONS}
     given = {name: value for name, value in given.items() if value is not None}
-    talk, wrong, expected = chosen.conversation, "", "conversation"
-    if talk is None and given:
-        wrong = f"--{next(iter(given)).replace('_', '-')}"
-    elif talk is not None and (args.api not in (None, "chat") or getattr(args, "batch", None)):
-        wrong = "--batch" if args.api in (None, "chat") else f"--api {args.api}"
-        expected = "chat"
-    if wrong:
-        has = "sessions, which go by chat, user by user" if talk else "no sessions"
-        raise ConfigError(
-            f"{wrong} is given and --workload {chosen.name} has {has}: expected a workload with "
-            f"{'independent requests' if talk else 'sessions'}; try --workload {expected}."
-        )
+    talk, batch = chosen.conversation, getattr(args, "batch", None)
+    for wrong, option, has, expected in (
+        (given and talk is None, next(iter(given), ""), "no sessions", "--workload conversation"),
+        (talk and args.api not in (None, "chat"), "api", "sessions", "--api chat"),
+        (batch and (talk or chosen.think_ms), "batch", "pauses or sessions", "--workload chat"),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"--{option.replace('_', '-')} is given and --workload {chosen.name} has {has}: "
+                f"expected options that go together; try {expected}."
+            )
     if talk is not None:
         chosen = replace(chosen, conversation=replace(talk, **given))
     return chosen

@@ -18,6 +18,7 @@ from harness.load.plan import (
     UNUSED,
     RequestSpec,
     draw_lengths,
+    plan,
     room_of,
     seeded_random,
     system_message,
@@ -133,7 +134,7 @@ def joined_at(workload: Workload, seed: int, user: int) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Talk:
-    """One user's sessions: ask for `next_spec`, send it, tell how it `ended`."""
+    """One user's sessions, or requests: ask for `next_spec`, send it, tell how it `ended`."""
 
     workload: Workload
     seed: int
@@ -148,7 +149,11 @@ class Talk:
     _joined: bool = False  # no turn of this session was sent before
 
     def next_spec(self, now_ns: int) -> RequestSpec:
-        """The next turn, of the next session where this one is over."""
+        """The next turn, of the next session where this one is over; or the next request."""
+        if self.workload.conversation is None:
+            key = self.workload, self.seed, self.user, self.turn
+            spec = plan(*key, self.calibration, run_id=self.run_id)
+            return spec._replace(think_ns=think_ns(*key))
         timeout_ns = _sessions_of(self.workload).session_timeout
         if not self._turns:
             self._begin(*joined_at(self.workload, self.seed, self.user), now_ns)
@@ -160,7 +165,7 @@ class Talk:
         """How the last spec ended: with this text, or not well, which ends the session."""
         if text:
             self._said[self.turn][1]["content"] = text
-        self.turn = self.turn + 1 if ok else len(self._turns)
+        self.turn = self.turn + 1 if ok or not self._turns else len(self._turns)
 
     def _begin(self, session: int, turn: int, now_ns: int) -> None:
         self.session, self.turn, self._began_ns, self._joined = session, turn, now_ns, True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 
 from harness.errors import MeasurementInvalid
-from harness.load.conversations import Talk, global_user, think_ns
+from harness.load.conversations import Talk, global_user
 from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
 from harness.reader.client_connection import Place
@@ -60,7 +60,7 @@ class Driver:
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
-        self._talks: dict[int, Talk] = {}  # by user, of a workload with sessions
+        self._talks: dict[int, Talk] = {}  # by user, if they think or have sessions
         self._ended_before = 0  # by readers before this one
         self._next_start_s = 0.0
         self._access = options.access()
@@ -116,16 +116,12 @@ class Driver:
             return None
         if o.batch:  # the same lengths, so that the times of batches compare, in new words
             words, number = f"{words}/{number // o.batch}", number % o.batch
-        if o.workload.conversation is not None:
-            return self._talk(user).next_spec(CLOCK.now_ns())
-        spec = plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
-        return spec._replace(think_ns=think_ns(o.workload, o.seed, self.worker, number))
-
-    def _talk(self, user: int) -> Talk:
-        if user not in self._talks:
-            o, everywhere = self.options, global_user(user, self.worker, self.options.processes)
-            self._talks[user] = Talk(o.workload, o.seed, everywhere, o.calibration, o.run_id)
-        return self._talks[user]
+        if o.workload.conversation or o.workload.think_ms:
+            if user not in self._talks:
+                everywhere = global_user(user, self.worker, o.processes)
+                self._talks[user] = Talk(o.workload, o.seed, everywhere, o.calibration, o.run_id)
+            return self._talks[user].next_spec(CLOCK.now_ns())
+        return plan(o.workload, o.seed, self.worker, number, o.calibration, run_id=words)
 
     def request(self, user: int, api: str, spec: RequestSpec) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""
@@ -138,8 +134,8 @@ class Driver:
         sent = reader.request(
             data, number, user, spec.output_tokens, plan=planned, keep_text=self._real
         )
-        if spec.session >= 0:
-            self._talk(user).ended(sent.text, ok=sent.outcome is Outcome.ok)
+        if user in self._talks:
+            self._talks[user].ended(sent.text, ok=sent.outcome is Outcome.ok)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)

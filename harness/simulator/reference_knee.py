@@ -20,15 +20,16 @@ from harness.measure.search.evidence import (
 )
 from harness.measure.search.statistics import resample_weights
 from harness.measure.states import Purpose
-from harness.simulator.closed_loop import ClosedLoop
+from harness.simulator.planned_users import start_loop
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.engine.config import EngineConfig
+    from harness.load.workloads import Workload
     from harness.measure.slo import Slo
-    from harness.simulator.closed_loop import Traffic
+    from harness.simulator.closed_loop import ClosedLoop, Traffic
 
 CHUNK_NS: Final = 60 * SECOND
 LONGEST_NS: Final = 2400 * SECOND
@@ -46,14 +47,14 @@ class Truth:
 
 def worst_log_ratio(
     config: EngineConfig,
-    traffic: Traffic,
+    traffic: Traffic | Workload,
     slos: Sequence[Slo],
     users: int,
     *,
     longest_ns: int = LONGEST_NS,
 ) -> float:
     """Return log(quantile / limit) of the worst SLO at `users`, in the long run."""
-    loop = ClosedLoop(config, traffic, OWN_SEED + users)
+    loop = start_loop(config, traffic, OWN_SEED + users)
     loop.set_users(users)
     begin = warm_up(loop)
     gathered: list[Evidence] = []
@@ -85,7 +86,7 @@ def warm_up(loop: ClosedLoop) -> int:
 
 def true_knee(
     config: EngineConfig,
-    traffic: Traffic,
+    traffic: Traffic | Workload,
     slos: Sequence[Slo],
     *,
     min_users: int = 1,
