@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from engine_configurations import configuration
+from planned_users import PlannedUsers
 
 from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
 from harness.load.workloads import Workload
 from harness.measure.search.next_level import SearchPlan
-from harness.simulator.planned_users import start_loop
 from harness.simulator.reference_knee import true_knee
 from harness.study.controller import KneeController
 from harness.study.knee_estimate import KneeEstimate, estimate_knee
@@ -78,7 +78,7 @@ def found(kind: str, seed: int) -> KneeEstimate:
     """`knee` with its default budget, ticked once a simulated second."""
     case, workload = KINDS[kind](seed)
     plan = SearchPlan(case.slos, seed=seed)
-    loop = start_loop(case.engine, workload, seed)
+    loop = PlannedUsers(case.engine, workload, seed)
     controller = KneeController(plan, loop)
     tick_ns = 0
     while True:
@@ -95,7 +95,8 @@ def found(kind: str, seed: int) -> KneeEstimate:
 def truth(kind: str, seed: int) -> int:
     """The true knee of one seed, from long runs on other draws."""
     case, workload = KINDS[kind](seed)
-    return true_knee(case.engine, workload, case.slos).users
+    start = partial(PlannedUsers, case.engine, workload)
+    return true_knee(case.engine, case.traffic, case.slos, start=start).users
 
 
 def known_truths(kind: str) -> dict[int, int]:

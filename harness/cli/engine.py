@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from harness.cli.parsing import Subparsers
     from harness.engine.config import EngineConfig
-    from harness.load.workloads import Workload
 
 
 def add(commands: Subparsers) -> None:
@@ -87,9 +85,7 @@ def _true_knee(args: argparse.Namespace, config: EngineConfig) -> int:
     from harness.simulator.reference_knee import true_knee  # noqa: PLC0415
 
     sent = args.workload.sized(args.prompt_tokens, args.output_tokens)
-    traffic: Traffic | Workload = replace(sent, max_model_len=config.max_model_len)
-    if not (sent.conversation or sent.think_ms):
-        traffic = Traffic(sent.prompt.mean, sent.output.mean, sent.output.cv, config.max_model_len)
+    traffic = Traffic(sent.prompt.mean, sent.output.mean, sent.output.cv, config.max_model_len)
     truth = true_knee(config, traffic, args.slo, min_users=args.min_users, max_users=args.max_users)
     promises = " and ".join(str(slo) for slo in args.slo)
     lines = [

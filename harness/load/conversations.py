@@ -29,7 +29,6 @@ from harness.units import MS
 if TYPE_CHECKING:
     from harness.load.workloads import Workload
 
-Message = dict[str, Any]
 REPLIES: Final = ("planned", "real")
 
 
@@ -41,16 +40,19 @@ class Conversation:
     history: str = "full"  # full, last:K turns, budget:TOKENS of a prompt
     replies: str = "planned"  # what the history holds of the assistant; real: what was answered
     tools: int = 0  # functions that every session offers
-    session_budget: int = 0  # a session's prompts and answers, at most; 0: no limit
+    session_budget: int = 0  # tokens of its prompts and answers, at most; 0: no limit
     session_timeout: int = 0  # ns; no turn begins later than this in a session; 0: no limit
+
+
+ONE_TURN: Final = Conversation(Lengths("fixed", 1))
 
 
 def parse_history(text: str) -> str:
     """`full`, `last:4` or `budget:2048`. Raises ConfigError."""
-    kind, _, number = text.strip().partition(":")
+    kind, _, number = text.partition(":")
     counted = kind in ("last", "budget") and number.isascii() and number.isdecimal()
-    if text.strip() == "full" or (counted and int(number) > 0):
-        return text.strip()
+    if text == "full" or (counted and int(number) > 0):
+        return text
     raise ConfigError(
         f"--history is {text!r}: expected full, last:K (the last K turns) or budget:TOKENS (the "
         "latest turns that fit a prompt); try --history last:4."
@@ -81,40 +83,32 @@ class Turn(NamedTuple):
 
 def session_turns(workload: Workload, seed: int, user: int, session: int) -> list[Turn]:
     """The turns of a session. It ends early where one would not fit the context or its budget."""
-    talk, shared = _sessions_of(workload), workload.system_tokens
+    talk, room = workload.conversation or ONE_TURN, room_of(workload)
     limits = [n for n in (workload.max_model_len, talk.session_budget) if n]
-    alone = replace(workload, max_model_len=min(limits, default=0))
-    rng, room = seeded_random(seed, "session", user, session), room_of(workload)
+    alone = replace(workload, max_model_len=min(limits, default=0))  # a first turn must fit
+    rng = seeded_random(seed, "session", user, session)
     turns: list[Turn] = []
     spent = 0
     for _ in range(talk.turns.draw(rng)):
         prompt, output = draw_lengths(alone, rng)
-        first, prompt = _history(talk.history, turns, prompt)
-        spent += prompt + output
-        if turns and (0 < room < prompt + output or 0 < talk.session_budget < spent):
+        turn = _with_history(talk.history, turns, prompt, output, workload.system_tokens)
+        spent += turn.prompt + output
+        if turns and (0 < room < turn.prompt + output or 0 < talk.session_budget < spent):
             break
-        own = prompt - shared - sum(t.own + t.output for t in turns[first:])
-        turns.append(Turn(own, output, first, prompt))
+        turns.append(turn)
     return turns
 
 
-def _sessions_of(workload: Workload) -> Conversation:
-    assert workload.conversation is not None  # noqa: S101 - asked of those that have sessions
-    return workload.conversation
-
-
-def _history(policy: str, before: list[Turn], prompt: int) -> tuple[int, int]:
-    """(the earliest turn kept, tokens of the prompt with it); `prompt`: without history."""
+def _with_history(policy: str, before: list[Turn], prompt: int, output: int, shared: int) -> Turn:
+    """The turn after these; `prompt`: its tokens without history, `shared`: the system message."""
     kind, _, number = policy.partition(":")
-    first = len(before)
-    while first:
+    own, first = prompt - shared, len(before)
+    while first and not (kind == "last" and len(before) - first == int(number)):
         more = prompt + before[first - 1].own + before[first - 1].output
-        if (kind == "budget" and more > int(number)) or (
-            kind == "last" and len(before) - first == int(number)
-        ):
+        if kind == "budget" and more > int(number):
             break
         first, prompt = first - 1, more
-    return first, prompt
+    return Turn(own, output, first, prompt)
 
 
 def joined_at(workload: Workload, seed: int, user: int) -> tuple[int, int]:
@@ -124,7 +118,7 @@ def joined_at(workload: Workload, seed: int, user: int) -> tuple[int, int]:
     """
     # A session of n turns is met n times as often as one of a single turn: sessions are skipped
     # until one is accepted with a probability in proportion to its turns.
-    turns = _sessions_of(workload).turns
+    turns = (workload.conversation or ONE_TURN).turns
     most = ceil(turns.mean * MAX_MEAN_RATIO) if turns.is_random else turns.mean
     rng, session = seeded_random(seed, "joined", user), 0
     while (count := len(session_turns(workload, seed, user, session))) <= rng.random() * most:
@@ -142,77 +136,66 @@ class Talk:
     calibration: Calibration = UNCALIBRATED
     run_id: str = ""
     session: int = 0
-    turn: int = 0
+    turn: int = 0  # without sessions: the request
     _turns: list[Turn] = field(default_factory=list)  # of this session
-    _said: list[tuple[Message, Message]] = field(default_factory=list)  # by user and assistant
+    _said: list[dict[str, Any]] = field(default_factory=list)  # the user's and the answer by turn
     _began_ns: int = 0
-    _joined: bool = False  # no turn of this session was sent before
+    _joined: int = 0  # the first turn of this session that was sent
 
     def next_spec(self, now_ns: int) -> RequestSpec:
         """The next turn, of the next session where this one is over; or the next request."""
-        if self.workload.conversation is None:
-            key = self.workload, self.seed, self.user, self.turn
-            spec = plan(*key, self.calibration, run_id=self.run_id)
-            return spec._replace(think_ns=think_ns(*key))
-        timeout_ns = _sessions_of(self.workload).session_timeout
+        workload, key = self.workload, (self.workload, self.seed, self.user)
+        if workload.conversation is None:
+            spec = plan(*key, self.turn, self.calibration, run_id=self.run_id)
+            return spec._replace(think_ns=think_ns(*key, self.turn))
+        timeout_ns = workload.conversation.session_timeout
         if not self._turns:
-            self._begin(*joined_at(self.workload, self.seed, self.user), now_ns)
+            self._begin(*joined_at(*key), now_ns)
         elif self.turn >= len(self._turns) or 0 < timeout_ns < now_ns - self._began_ns:
             self._begin(self.session + 1, 0, now_ns)
-        return self._spec()
+        t, turn, before = self.turn, self._turns[self.turn], self._turns[self.turn - 1]
+        system = system_message(workload.system_tokens, self.calibration)
+        # Only a prompt that begins with the whole one before finds that in the prefix cache.
+        grows = t > self._joined and before.first == turn.first
+        return RequestSpec(
+            str(self._said[2 * t]["content"]),
+            turn.prompt,
+            turn.output,
+            messages=(*_message("system", system), *self._said[2 * turn.first : 2 * t + 1]),
+            tools=planned_tools(workload.conversation.tools),
+            session=self.session,
+            turn=t,
+            think_ns=think_ns(*key, self.session, t),
+            new_tokens=turn.own + before.output if grows else -1,
+        )
 
     def ended(self, text: str, *, ok: bool) -> None:
         """How the last spec ended: with this text, or not well, which ends the session."""
         if text:
-            self._said[self.turn][1]["content"] = text
+            self._said[2 * self.turn + 1]["content"] = text
         self.turn = self.turn + 1 if ok or not self._turns else len(self._turns)
 
     def _begin(self, session: int, turn: int, now_ns: int) -> None:
-        self.session, self.turn, self._began_ns, self._joined = session, turn, now_ns, True
+        self.session, self.turn, self._began_ns, self._joined = session, turn, now_ns, turn
         self._turns = session_turns(self.workload, self.seed, self.user, session)
-        self._said = [self._words(number, turn) for number, turn in enumerate(self._turns)]
+        key = f"{self.run_id}/{self.seed}/{self.user}/{session}"
+        answer = Calibration(self.calibration.per_word)  # the template counts in the user's part
+        self._said = []
+        for n, one in enumerate(self._turns):
+            asked = prompt_text(self.calibration.words(one.own), HashedDraws(f"{key}/{n}/user"))
+            said = prompt_text(answer.words(one.output), HashedDraws(f"{key}/{n}/answer"))
+            self._said += [*_message("user", asked), *_message("assistant", said)]
 
-    def _words(self, number: int, turn: Turn) -> tuple[Message, Message]:
-        key = f"{self.run_id}/{self.seed}/{self.user}/{self.session}/{number}"
-        # The template counts once a turn: in the user's message.
-        answer = Calibration(self.calibration.per_word).words(turn.output)
-        asked = prompt_text(self.calibration.words(turn.own), HashedDraws(f"{key}/user"))
-        return (
-            {"role": "user", "content": asked},
-            {"role": "assistant", "content": prompt_text(answer, HashedDraws(f"{key}/answer"))},
-        )
 
-    def _spec(self) -> RequestSpec:
-        t, turn, joined = self.turn, self._turns[self.turn], self._joined
-        self._joined = False
-        system = system_message(self.workload.system_tokens, self.calibration)
-        messages = [{"role": "system", "content": system}] if system else []
-        for said in self._said[turn.first : t]:
-            messages += said
-        asked = self._said[t][0]
-        # Only a prompt that begins with the whole one before finds that in the prefix cache.
-        grows = not joined and self._turns[t - 1].first == turn.first
-        return RequestSpec(
-            str(asked["content"]),
-            turn.prompt,
-            turn.output,
-            messages=(*messages, asked),
-            tools=planned_tools(_sessions_of(self.workload).tools),
-            session=self.session,
-            turn=t,
-            think_ns=think_ns(self.workload, self.seed, self.user, f"{self.session}.{t}"),
-            new_tokens=turn.own + self._turns[t - 1].output if grows else -1,
-        )
+def _message(role: str, content: str) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content}] if content else []
 
 
 def planned_tools(count: int) -> tuple[dict[str, Any], ...]:
     """Functions in OpenAI's form that every session of every run offers."""
-    described = ((n, prompt_text(24, HashedDraws(f"tool/{n}"))) for n in range(count))
     schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    named = ((f"tool_{n}", prompt_text(24, HashedDraws(f"tool/{n}"))) for n in range(count))
     return tuple(
-        {
-            "type": "function",
-            "function": {"name": f"tool_{n}", "description": words, "parameters": schema},
-        }
-        for n, words in described
+        {"type": "function", "function": {"name": n, "description": text, "parameters": schema}}
+        for n, text in named
     )

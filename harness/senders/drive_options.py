@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.load.conversations import Conversation
-from harness.load.lengths import Lengths
 from harness.load.tokens import Calibration
 from harness.load.workloads import Workload
+from harness.measure.typed_json import from_json
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND
@@ -76,13 +75,8 @@ class DriveOptions:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
         """The inverse of `to_json`."""
-        work = dict(data["workload"])
-        work |= {
-            part: Lengths(**work[part])
-            for part in ("prompt", "output", "think_ms")
-            if work.get(part)
+        nested = {
+            "workload": from_json(Workload, data["workload"]),
+            "calibration": from_json(Calibration, data["calibration"]),
         }
-        if talk := work.get("conversation"):
-            work["conversation"] = Conversation(**talk | {"turns": Lengths(**talk["turns"])})
-        nested = {"workload": Workload(**work), "calibration": Calibration(**data["calibration"])}
         return cls(**{**data, **nested})

@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("user", "session", "turn", "think_ns", "new_tokens")
 
 
-def start_loop(config: EngineConfig, traffic: Traffic | Workload, seed: int) -> ClosedLoop:
-    """Users at time 0: with drawn lengths one after the other, or as a workload plans them."""
-    if isinstance(traffic, Traffic):
-        return ClosedLoop(config, traffic, seed)
-    return PlannedUsers(config, traffic, seed)
-
-
 class PlannedUsers(ClosedLoop):
     """A user thinks after each answer, then sends what is planned next."""
 
