@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees_of_users.json"
 SEEDS: Final = range(1000, 1200)
-LEAST, MOST = 4, 400  # knees that the default search range can see and halve
+LEAST, MOST = 4, 200  # knees that the default search range can see and halve, found in seconds
+LONGEST_NS: Final = 900 * SECOND
 CONTEXT: Final = 8192
+CASES: Final = 100  # of each kind
 
 
 def thinking(seed: int) -> tuple[Configuration, Workload]:
@@ -96,29 +98,37 @@ def truth(kind: str, seed: int) -> int:
     """The true knee of one seed, from long runs on other draws."""
     case, workload = KINDS[kind](seed)
     start = partial(PlannedUsers, case.engine, workload)
-    return true_knee(case.engine, case.traffic, case.slos, start=start).users
+    return true_knee(
+        case.engine, case.traffic, case.slos, max_users=256, longest_ns=LONGEST_NS, start=start
+    ).users
+
+
+def in_range(of_kind: dict[str, int]) -> dict[int, int]:
+    """Seed -> true knee, of the first hundred that the default range can see."""
+    seen = [(int(seed), users) for seed, users in of_kind.items() if LEAST <= users <= MOST]
+    return dict(seen[:CASES])
 
 
 def known_truths(kind: str) -> dict[int, int]:
-    """Seed -> true knee, of the first hundred that the default range can see."""
-    every = {int(seed): users for seed, users in json.loads(TRUTHS.read_text())[kind].items()}
-    return dict([(s, users) for s, users in every.items() if LEAST <= users <= MOST][:100])
+    """The same, as they are stored."""
+    return in_range(json.loads(TRUTHS.read_text())[kind])
 
 
 def main(seconds: float) -> None:
-    """Compute what is missing."""
+    """Compute what is missing, a few seeds at a time."""
     until = time.monotonic() + seconds
-    known = json.loads(TRUTHS.read_text()) if TRUTHS.exists() else {}
-    for kind in KINDS:
-        of_kind = known.setdefault(kind, {})
-        left = [seed for seed in SEEDS if str(seed) not in of_kind]
-        with ProcessPoolExecutor(2) as pool:
-            while left and time.monotonic() < until:
-                some, left = left[:8], left[8:]
-                of_kind |= zip(map(str, some), pool.map(partial(truth, kind), some), strict=True)
-                TRUTHS.write_text(json.dumps(known, indent=0) + "\n")
-        seen = sum(LEAST <= users <= MOST for users in of_kind.values())
-        sys.stdout.write(f"{kind}: {len(of_kind)} configurations, {seen} of them in range\n")
+    known = json.loads(TRUTHS.read_text()) if TRUTHS.exists() else {kind: {} for kind in KINDS}
+    with ProcessPoolExecutor(2) as pool:
+        while lacking := [kind for kind in KINDS if len(in_range(known[kind])) < CASES]:
+            kind = min(lacking, key=lambda kind: len(known[kind]))
+            some = [seed for seed in SEEDS if str(seed) not in known[kind]][:4]
+            if not some or time.monotonic() > until:
+                break
+            found = pool.map(partial(truth, kind), some)
+            known[kind] |= zip(map(str, some), found, strict=True)
+            TRUTHS.write_text(json.dumps(known, indent=0) + "\n")
+    told = (f"{kind}: {len(in_range(known[kind]))} of {len(known[kind])}" for kind in KINDS)
+    sys.stdout.write(f"in range: {', '.join(told)}\n")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from harness.units import SECOND
 Json = dict[str, Any]
 Interval = tuple[float, float]
 SCHEMA_VERSION = 1
+CONCURRENT = "concurrent request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +288,7 @@ class Result:
     """What a run found. Each figure is of one level: nothing is pooled over levels."""
 
     command: str = "knee"  # knee, run, sweep or locust
+    unit: str = CONCURRENT  # what a level counts: also user (who thinks) or session
     status: Status = Status.inconclusive  # how it ended
     exit_code: int = 0  # of the command
     schema_version: int = SCHEMA_VERSION  # of this file

@@ -18,6 +18,7 @@ from harness.measure.diagnosis.triage import (
     triage,
 )
 from harness.measure.metrics import HEADLINES, SLO_METRICS
+from harness.measure.result import CONCURRENT
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.numbers import Quantity, as_sentence, count_of, slo_bound, slo_limit, slo_name
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from harness.measure.result import Level, SloResult
     from harness.report.report_data import ReportData
-
-REQUESTS: Final = "concurrent request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +69,12 @@ def _found(facts: ReportData) -> Answer:
     interval = f"95% interval {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
     if not facts.slos:
         headline = (
-            f"Throughput divided by latency peaks at {count_of(knee.estimate or 0, REQUESTS)} "
+            f"Throughput divided by latency peaks at {facts.count(knee.estimate or 0)} "
             f"({interval}): beyond that, each additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
     headline = (
-        f"Holds {count_of(knee.holds or 0, REQUESTS)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
+        f"Holds {facts.count(knee.holds or 0)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
         f"best estimate {knee.estimate:,} ({interval})."
     )
     return Answer("knee found", "good", headline, explanation(facts))
@@ -107,7 +106,7 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
         :1
     ]
     failures = " and ".join(
-        f"{slo_name(slo)} is {_observed(first, slo)} at {count_of(first.users, REQUESTS)}, "
+        f"{slo_name(slo)} is {_observed(first, slo)} at {facts.count(first.users)}, "
         f"{slo.beyond} the {slo_limit(slo)} limit"
         for slo in missed
     )
@@ -118,9 +117,9 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
 def _not_reached(facts: ReportData) -> Answer:
     highest = facts.knee.holds or max((level.users for level in facts.used), default=0)
     headline = (
-        f"Holds at least {count_of(highest, REQUESTS)}, the highest level tried: {_kept(facts)}."
+        f"Holds at least {facts.count(highest)}, the highest level tried: {_kept(facts)}."
         if facts.slos
-        else f"Throughput divided by latency still rises at {count_of(highest, REQUESTS)}, the "
+        else f"Throughput divided by latency still rises at {facts.count(highest)}, the "
         "highest level tried."
     )
     next_step = "Raise --max-users to find the knee."
@@ -151,7 +150,7 @@ def _target_failed(facts: ReportData) -> Answer:
     why = as_sentence(facts.result.invalid_reason)
     *before, last = [s.users for s in facts.used if s.decision == Decision.failed] or [0]
     then = f", and again at {last:,}" if before else ""
-    where = f" at {count_of([*before, last][-2:][0], REQUESTS)}" if last else ""
+    where = f" at {facts.count([*before, last][-2:][0])}" if last else ""
     headline = f"The server failed under load{where}{then}."
     return Answer("server failed", "bad", headline, [why, *explanation(facts, capacity=False)])
 
@@ -182,7 +181,7 @@ def _held(facts: ReportData) -> Answer:
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
     # The headline is the verdict that decided.
     judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))
-    verdicts = [slo_sentence(one, error) for one in judged]
+    verdicts = [slo_sentence(one, error, facts.result.unit) for one in judged]
     figures = rules_of_thumb(facts)
     by_level = [] if figures else [_figures(facts, level) for level in facts.used]
     figures += findings(facts) + by_level
@@ -200,15 +199,15 @@ def _figures(facts: ReportData, level: Level) -> str:
     speeds = [slo for slo in facts.slos if slo.speed]
     shown += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in speeds]
     tokens = Quantity(level.output_tokens_per_s, unit="output tokens/s")
-    return f"{count_of(level.users, REQUESTS)}: {', '.join(shown)}, {tokens}."
+    return f"{facts.count(level.users)}: {', '.join(shown)}, {tokens}."
 
 
-def slo_sentence(one: SloResult, commonest_error: str = "") -> str:
+def slo_sentence(one: SloResult, commonest_error: str = "", unit: str = CONCURRENT) -> str:
     """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
 
     Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
     """
-    at = f" at {count_of(one.users, REQUESTS)}" if one.users else ""
+    at = f" at {count_of(one.users, unit)}" if one.users else ""
     share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
     shares = f"({share:.1%}; {one.allowed:.1%} allowed)"
     detail = f"no observations for {one.slo}"
@@ -293,7 +292,7 @@ def triage_sentences(facts: ReportData) -> list[str]:
         ttft, itl = (_sign_ns(level, sign) for sign in SYMPTOMS)
         found = triage(ttft, itl, ttft_ns, itl_ns)
         if found.over:
-            return [f"At {count_of(level.users, 'concurrent request')} {found.sentence}."]
+            return [f"At {facts.count(level.users)} {found.sentence}."]
     return []
 
 

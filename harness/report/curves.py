@@ -108,7 +108,7 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
     )  # details near the knee are in their own panel
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
-        axes.set_xlabel("concurrent requests")
+        axes.set_xlabel(f"{facts.result.unit}s")
         _x_axis(axes, [level.users for level in facts.levels if near(level)], linear=around)
         values = [*(figure_of(level).value for level in shown), *(y for _, y in medians)]
         if around:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.measure.result import Knee
 from harness.measure.slo import Slo
-from harness.report.numbers import Quantity
+from harness.report.numbers import Quantity, count_of
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class ReportData:
     def server(self) -> dict[str, Any]:
         """The target in run.json."""
         return as_mapping(self.run.info.get("server"))
+
+    def count(self, n: int) -> str:
+        """`41 sessions`: so many of what a level counts."""
+        return count_of(n, self.result.unit)
 
     @cached_property
     def by_users(self) -> list[list[Level]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.engine.shapes import GPUS
 from harness.measure.metrics import HEADLINES, LATENCIES
+from harness.measure.result import CONCURRENT
 from harness.measure.states import Status
 from harness.report.numbers import (
     UNKNOWN,
@@ -65,23 +66,22 @@ def aligned(rows: Sequence[Row], escape: Callable[[str], str] = escape_markdown)
 def tiles(facts: ReportData) -> list[dict[str, str]]:
     """The tiles below the headline."""
     out = []
-    knee = facts.knee
+    knee, unit = facts.knee, facts.result.unit
+    who = "user" if unit == CONCURRENT else unit
     if knee.holds:
         fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
-        out.append({"name": "Holds", "value": count_of(knee.holds, "user"), "note": fails})
+        out.append({"name": "Holds", "value": count_of(knee.holds, who), "note": fails})
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append(
-            {"name": "Best estimate", "value": count_of(knee.estimate, "user"), "note": note}
-        )
+        out.append({"name": "Best estimate", "value": count_of(knee.estimate, who), "note": note})
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
             note = (
                 f"95% CI: {figure.interval}"
                 if figure.interval
-                else f"at {count_of(facts.measured_at, 'user')}"
+                else f"at {count_of(facts.measured_at, who)}"
             )
             out.append({"name": name, "value": value, "note": note})
     if facts.status == Status.not_reached:
@@ -91,7 +91,7 @@ def tiles(facts: ReportData) -> list[dict[str, str]]:
         if found:
             low, high = found.ci95
             note = f"between {low:,} and {high:,}"
-            out.append({"name": name, "value": count_of(found.users, "user"), "note": note})
+            out.append({"name": name, "value": count_of(found.users, who), "note": note})
     return out
 
 
@@ -113,6 +113,7 @@ def _level(facts: ReportData, level: Level) -> Row:
         "Failed": f"{level.n_failed:,}",
         "Running": format_number(level.server.running_mean),
         "Waiting": format_number(level.server.waiting_mean),
+        **_prefix(facts, level),
         **_extras(facts, level),
         "Seconds": f"{level.seconds:.0f}",
         "Purpose": level.purpose,
@@ -135,6 +136,15 @@ EXTRAS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "TFLOP/s": ("flops_per_s", lambda x: format_number(x / 1e12)),
     "Memory GB/s": ("memory_bytes_per_s", lambda x: format_number(x / 1e9)),
 }
+
+
+def _prefix(facts: ReportData, level: Level) -> Row:
+    """Of sessions: hits by the server, and as an ideal cache would have them by the plan."""
+    if not any(one.prefix for one in facts.levels):
+        return {}
+    hits = level.prefix
+    share = f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
+    return {"Prefix hits, tokens": share}
 
 
 def _extras(facts: ReportData, level: Level) -> Row:

@@ -24,7 +24,7 @@ from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import OUTCOMES
-from harness.measure.result import Proof, Result, Target
+from harness.measure.result import CONCURRENT, Proof, Result, Target
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.search.power import plateau_knee, power_knee
@@ -154,6 +154,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     error = commonest_error(run, replayed.levels[-1].window.chosen_ns if gave_up else 0)
     base = Result(
         command=kind,
+        unit=level_unit(drive.get("workload") or {}),
         target=target_of_run(run),
         client=ended.get("figures") or {},
         lacking=tuple(missing_figures(run.server)),
@@ -216,6 +217,12 @@ def _with_knee(
         if found.status in none_met
         else bottleneck(plan.slos, at, levels, base.target.max_num_seqs),
     )
+
+
+def level_unit(workload: Json) -> str:
+    """What a level counts, in the singular; users who think are more than their requests."""
+    talks, thinks = workload.get("conversation"), workload.get("think_ms")
+    return "session" if talks else "user" if thinks else CONCURRENT
 
 
 def target_of_run(run: Run) -> Target:
