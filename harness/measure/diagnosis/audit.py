@@ -152,10 +152,10 @@ def prefix_surplus(
     allowed = float((shared_tokens + KV_BLOCK_TOKENS) * (sent + window.users))
     turns = (table.new_tokens >= 0) & (table.sent_ns <= last.at_ns) & (table.done_ns > first.at_ns)
     if turns.any():
-        history = np.fmax(expected_hits(table, shared_tokens), _history_tokens(table))[turns]
-        if np.isnan(history).all():
-            return 0.0
-        allowed += float(np.nan_to_num(history, nan=np.nanmax(history)).sum())
+        answered = table.prompt_tokens - table.new_tokens  # with the answer, where it is real
+        history = np.fmax(expected_hits(table, shared_tokens), answered)[turns]
+        # where the server does not count prompts, nothing is known of what they share
+        allowed += float(history.sum()) if (history >= 0).all() else np.inf
     return float(max(hits - allowed, 0) / queries)
 
 
@@ -168,18 +168,13 @@ class PrefixHits:
     counted: float  # prompt tokens that the server found there
 
 
-def _history_tokens(table: RecordTable) -> Floats:
-    """What each prompt had before the tokens that its turn added, by this prompt's own length."""
-    known = (table.prompt_tokens >= 0) & (table.new_tokens >= 0)
-    return np.where(known, table.prompt_tokens - table.new_tokens, np.nan)
-
-
 def expected_hits(table: RecordTable, shared_tokens: int) -> Floats:
     """The tokens of each prompt that an ideal prefix cache has, in whole blocks; NaN: not known.
 
     A turn that goes on finds all of the prompt before, as the server counted it.
     """
-    known = np.where(table.new_tokens < 0, float(shared_tokens), _history_tokens(table))
+    known = np.where(table.new_tokens < 0, shared_tokens, table.prompt_tokens - table.new_tokens)
+    known = np.where((table.new_tokens >= 0) & (table.prompt_tokens < 0), np.nan, known)
     order = np.lexsort((table.turn, table.session, table.user, table.worker))
     keys = np.stack([table.worker, table.user, table.session, table.turn])[:, order]
     follows = (np.diff(keys) == [[0], [0], [0], [1]]).all(axis=0)
