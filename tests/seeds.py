@@ -1,4 +1,6 @@
-"""What the product answers on 200 seeded configurations: `make seeds` writes data/seeds.json.
+"""What the product answers on seeded configurations: `make seeds` writes data/seeds.json.
+
+200 of independent requests, and 100 each of users with think time and of sessions.
 
 The tests compute EVERY-th of these seeds again and judge all 200 by the file, which carries the
 hash of the code that it was computed with. `make seeds` computes what has another hash now
@@ -11,9 +13,11 @@ import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import simulated_users
 from simulated_knee import found, known_truths
 from simulated_verdict import conclusion, known
 from source_hash import source_hash
@@ -29,6 +33,18 @@ EVERY = 5  # four kinds of configuration take turns, and every fifth seed has th
 def knee(seed: int) -> list[Any]:
     """The answer of a search: status, knee, the ends of its interval, what is promised."""
     answer = found(seed)
+    return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
+
+
+def thinking(seed: int) -> list[Any]:
+    """The same over users with think time."""
+    answer = simulated_users.found("thinking", seed)
+    return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
+
+
+def talking(seed: int) -> list[Any]:
+    """The same over sessions."""
+    answer = simulated_users.found("talking", seed)
     return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
 
 
@@ -55,7 +71,12 @@ class Study:
         return source_hash("seeds", self.answer.__name__, json.dumps(self.known()))
 
 
-STUDIES: Final = {"knees": Study(knee, known_truths), "verdicts": Study(verdict, known)}
+STUDIES: Final = {
+    "knees": Study(knee, known_truths),
+    "verdicts": Study(verdict, known),
+    "thinking": Study(thinking, partial(simulated_users.known_truths, "thinking")),
+    "talking": Study(talking, partial(simulated_users.known_truths, "talking")),
+}
 
 
 def stored(name: str) -> dict[int, list[Any]]:
@@ -67,7 +88,11 @@ def stored(name: str) -> dict[int, list[Any]]:
 def stale() -> list[str]:
     """The studies whose stored answers were computed with other code or for other truths."""
     found = json.loads(STORED.read_text())
-    return [name for name, study in STUDIES.items() if found[name]["source"] != study.source()]
+    return [
+        name
+        for name, study in STUDIES.items()
+        if found.get(name, {}).get("source") != study.source()
+    ]
 
 
 def main() -> None:

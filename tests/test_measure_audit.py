@@ -187,6 +187,7 @@ SESSION = [
 def test_hits_that_sessions_expect():
     """Whole blocks of the prompt before, as the server counted it; else what all share."""
     assert expected_hits(table(*SESSION[::-1]), 40)[::-1].tolist() == [32, 400, 528, 32, 96, 688]
+    assert expected_hits(table(*SESSION), 40, 128).tolist() == [0, 384, 512, 0, 0, 640]
     unsaid = [replace(one, prompt_tokens=-1) for one in SESSION]
     got = expected_hits(table(*unsaid), 40)
     assert [got[i] for i in (0, 3)] == [32, 32]
@@ -206,7 +207,7 @@ def test_hits_that_sessions_expect():
 )  # fmt: skip
 def test_hits_by_the_plan_and_by_the_server(records, samples, want):
     """Of sessions alone, where the server counts."""
-    assert prefix_hits(table(*records), TEN_S, samples, 40) == want
+    assert prefix_hits(table(*records), TEN_S, samples, (40, 16)) == want
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from harness.errors import (
     MeasurementInvalid,
     RunFolderError,
 )
+from harness.measure.diagnosis.audit import KV_BLOCK_TOKENS
 from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
@@ -146,7 +147,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         gpus=run.gpu,
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
-        shared=shared,
+        shared=(shared, int((run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS)),
     )
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid

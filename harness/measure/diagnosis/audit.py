@@ -168,7 +168,7 @@ class PrefixHits:
     counted: float  # prompt tokens that the server found there
 
 
-def expected_hits(table: RecordTable, shared_tokens: int) -> Floats:
+def expected_hits(table: RecordTable, shared_tokens: int, block: int = KV_BLOCK_TOKENS) -> Floats:
     """The tokens of each prompt that an ideal prefix cache has, in whole blocks; NaN: not known.
 
     A turn that goes on finds all of the prompt before, as the server counted it.
@@ -181,18 +181,20 @@ def expected_hits(table: RecordTable, shared_tokens: int) -> Floats:
     before, after = order[:-1][follows], order[1:][follows]
     counted = (table.prompt_tokens[before] >= 0) & (table.new_tokens[after] >= 0)
     known[after[counted]] = table.prompt_tokens[before[counted]]
-    return np.asarray(known // KV_BLOCK_TOKENS * KV_BLOCK_TOKENS)
+    return np.asarray(known // block * block)
 
 
 def prefix_hits(
-    table: RecordTable, window: Window, samples: Sequence[ServerSample], shared_tokens: int
+    table: RecordTable, window: Window, samples: Sequence[ServerSample], shared: tuple[int, int]
 ) -> PrefixHits | None:
     """Of the requests sent in the window, or between two scrapes if requests do not say.
+
+    `shared`: the tokens that all prompts begin with, and those of a KV block.
 
     None: no sessions, or no server that counts hits.
     """
     start, end = window.settled_ns, window.end_ns
-    expected = expected_hits(table, shared_tokens)
+    expected = expected_hits(table, *shared)
     rows = (table.sent_ns >= start) & (table.sent_ns <= end) & ~np.isnan(expected)
     told = rows & (table.cached_tokens >= 0)
     if not (rows & (table.session >= 0)).any():
