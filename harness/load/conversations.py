@@ -102,12 +102,15 @@ def session_turns(workload: Workload, seed: int, user: int, session: int) -> lis
 def _with_history(policy: str, before: list[Turn], prompt: int, output: int, shared: int) -> Turn:
     """The turn after these; `prompt`: its tokens without history, `shared`: the system message."""
     kind, _, number = policy.partition(":")
-    own, first = prompt - shared, len(before)
-    while first and not (kind == "last" and len(before) - first == int(number)):
-        more = prompt + before[first - 1].own + before[first - 1].output
-        if kind == "budget" and more > int(number):
-            break
-        first, prompt = first - 1, more
+    own, first = prompt - shared, 0
+    if before:  # what was dropped stays dropped
+        first, prompt = before[-1].first, prompt + before[-1].prompt - shared + before[-1].output
+    while first < len(before) and (
+        (kind == "last" and len(before) - first > int(number))
+        or (kind == "budget" and prompt > int(number))
+    ):
+        prompt -= before[first].own + before[first].output
+        first += 1
     return Turn(own, output, first, prompt)
 
 

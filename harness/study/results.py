@@ -127,7 +127,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     comparison = _comparison(run, windows) if asked else None
     also = comparison.visitors if comparison else ()
     counted = RunTokenStats(run, windows, plan.slos, run.server, also)
-    shared = shared_prompt_tokens(drive)
+    shared, block_tokens = shared_prompt_tokens(drive), kv_block_tokens(run)
 
     def audit(window: Window) -> str:
         level = counted.levels[window]
@@ -147,7 +147,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         gpus=run.gpu,
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
-        shared=(shared, int((run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS)),
+        shared=(shared, block_tokens),
     )
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
@@ -224,6 +224,11 @@ def level_unit(workload: Json) -> str:
     """What a level counts, in the singular; users who think are more than their requests."""
     talks, thinks = workload.get("conversation"), workload.get("think_ms")
     return "session" if talks else "user" if thinks else CONCURRENT
+
+
+def kv_block_tokens(run: Run) -> int:
+    """As the server has said, else vLLM's default."""
+    return int((run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS)
 
 
 def target_of_run(run: Run) -> Target:
