@@ -337,6 +337,8 @@ def test_tls_to_a_server_without_it(port: int) -> None:
         (send(HEAD, *[chunk(event(delta(usage=n, content=f"w{n} "))) for n in range(1, 60)],
               chunk(DONE) + LAST), "".join(f"w{n} " for n in range(1, 60))),
         ([*send(HEAD + chunk(EVENTS[2])), ["close"]], ""),
+        (send(HEAD, chunk(event(b'{"some": 1}')), chunk(DONE) + LAST), ""),
+        (send(HEAD, chunk(event(b"[1")), chunk(DONE) + LAST), ""),
         (send(plain(500, b"{}")), ""),
     ],
 )  # fmt: skip

@@ -164,11 +164,13 @@ class Stream:
 
 
 def text_of(body: Iterable[bytes]) -> str:
-    """The answer in a whole stream, without its reasoning."""
-    events = SseDecoder().feed(b"".join(body))
-    choices = (orjson.loads(data)["choices"] for data in events if data not in (DONE, b""))
-    firsts = (some[0] for some in choices if some)
-    return "".join(one.get("delta", one).get("content") or one.get("text") or "" for one in firsts)
+    """The answer in a whole stream, without its reasoning; "" where it is none of a completion."""
+    try:
+        events = [orjson.loads(x) for x in SseDecoder().feed(b"".join(body)) if x != DONE]
+        firsts = [event["choices"][0] for event in events if event["choices"]]
+        return "".join(x.get("delta", x).get("content") or x.get("text") or "" for x in firsts)
+    except (ValueError, LookupError, TypeError, AttributeError):  # the decoder says what is wrong
+        return ""
 
 
 def error_in(events: Iterable[bytes]) -> str:
