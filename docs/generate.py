@@ -835,6 +835,8 @@ FAILED_AS = ", ".join(
 REQUESTS = {
     **KEY,
     "user": "the worker's user that sent it",
+    "session": "its user's session, from 0; null without sessions",
+    "turn": "its turn in the session, from 0; null without sessions",
     **PLACE,
     "scheduled_at": "when it was scheduled; null in a closed loop",
     "sent_at": "first byte sent on an open connection; if it was never sent, when that failed",
@@ -845,6 +847,7 @@ REQUESTS = {
     "ttfot_ms": "to the first token that is not reasoning",
     "tpot_ms": "time per output token after the first; null if it is `open`",
     "e2e_ms": "end-to-end latency; its age if it is `open`",
+    "think_ms": "planned pause between its end and its user's next request; null for none",
     "connect_ms": "TCP and TLS, before `sent_at`; null if a connection was reused",
     "outcome": f"`ok`, `open`, or how it failed: {FAILED_AS}",
     "error": "why it failed; null if it did not",

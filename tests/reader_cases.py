@@ -71,10 +71,12 @@ class Case:
                 assert record.number not in self.records
                 self.records[record.number] = record
 
-    def ask(self, number: int, script: list[Step], again: list[Step] | None = None) -> Exchange:
+    def ask(
+        self, number: int, script: list[Step], again: list[Step] | None = None, **options: Any
+    ) -> Exchange:
         """One request, in the calling greenlet."""
         data = post("x", "/", {"id": f"{self.name}-{number}", "script": script, "again": again})
-        return self.reader.request(data, number, 3, 4)
+        return self.reader.request(data, number, 3, 4, **options)
 
     def start(self, number: int, script: list[Step], again: list[Step] | None = None) -> Any:
         """One request in a greenlet of its own."""

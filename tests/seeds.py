@@ -1,4 +1,6 @@
-"""What the product answers on 200 seeded configurations: `make seeds` writes data/seeds.json.
+"""What the product answers on seeded configurations: `make seeds` writes data/seeds.json.
+
+200 of independent requests, and 100 each of users with think time and of sessions.
 
 The tests compute EVERY-th of these seeds again and judge all 200 by the file, which carries the
 hash of the code that it was computed with. `make seeds` computes what has another hash now
@@ -11,9 +13,11 @@ import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import simulated_users
 from simulated_knee import found, known_truths
 from simulated_rate import found_rate, known_rates
 from simulated_verdict import conclusion, known
@@ -36,6 +40,18 @@ def knee(seed: int) -> list[Any]:
 def rate(seed: int) -> list[Any]:
     """As `knee`, for a rate, in steps of 0.01 requests per second."""
     answer = found_rate(seed)
+    return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
+
+
+def thinking(seed: int) -> list[Any]:
+    """The same over users with think time."""
+    answer = simulated_users.found("thinking", seed)
+    return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
+
+
+def talking(seed: int) -> list[Any]:
+    """The same over sessions."""
+    answer = simulated_users.found("talking", seed)
     return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
 
 
@@ -66,6 +82,8 @@ STUDIES: Final = {
     "knees": Study(knee, known_truths),
     "rates": Study(rate, known_rates),
     "verdicts": Study(verdict, known),
+    "thinking": Study(thinking, partial(simulated_users.known_truths, "thinking")),
+    "talking": Study(talking, partial(simulated_users.known_truths, "talking")),
 }
 
 

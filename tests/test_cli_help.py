@@ -91,7 +91,7 @@ def test_help_shows_the_workloads_lengths(capsys: pytest.CaptureFixture[str]) ->
     assert [row for row in rows if row[:1] and row[0] in WORKLOADS] == [
         ["chat", "256", "128"], ["completions", "256", "128"], ["fixed", "256", "128"],
         ["rag", "2048", "64"], ["summarize", "1536", "192"], ["write", "96", "512"],
-        ["agent", "1216", "96"],
+        ["agent", "1216", "96"], ["conversation", "96", "192"],
     ]  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from harness.cli import knee
 from harness.cli import options_from_args as plain
 from harness.cli.app import main, parser
 from harness.errors import EXIT_INTERRUPTED
+from harness.load.conversations import Conversation
+from harness.load.lengths import Lengths
 from harness.measure.slo import Slo
 from harness.units import MS, SECOND
 
@@ -51,6 +53,58 @@ def test_run_options(line: str, want: tuple[int | None, int | None]) -> None:
     args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
     got = plain.run_options(args, "run")
     assert (got.users, (got.duration_ns, got.requests)) == ((4,), want)
+
+
+SESSIONS = (
+    "--workload conversation --turns uniform:6:0.5 --history last:3 --replies real --tools 2 "
+    "--session-budget 9000 --session-timeout 2m --think-time lognormal:2s:0.5"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "think", "talk"),
+    [
+        (SESSIONS, Lengths("lognormal", 2000, 0.5), Conversation(
+            Lengths("uniform", 6, 0.5), "last:3", "real", 2, 9000, 120 * SECOND)),
+        ("--workload conversation", Lengths("lognormal", 5000, 0.5),
+         Conversation(Lengths("lognormal", 5, 0.5))),
+        ("--workload conversation --turns 3 --think-time 40ms", Lengths("fixed", 40),
+         Conversation(Lengths("fixed", 3))),
+        ("--think-time 2s", Lengths("fixed", 2000), None),
+        ("", None, None),
+    ],
+)  # fmt: skip
+def test_sessions_and_think_time(line: str, think: Lengths, talk: Conversation) -> None:
+    """Options replace what the workload has; think time is for all of them."""
+    args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
+    got = plain.run_options(args, "run").load.workload
+    assert (got.think_ms, got.conversation) == (think, talk)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--history full", "--history is given and --workload chat has no sessions: expected"),
+        ("--turns 3 --workload rag", "--turns is given and --workload rag has no sessions"),
+        ("--workload agent --api completions", "--api is given and --workload agent has sessions"),
+        ("--workload agent --api completions", "options that go together; try --api chat."),
+        ("--workload conversation --batch 8", "has pauses or sessions: expected"),
+        ("--batch 8 --think-time 1s", "--batch is given and --workload chat has pauses"),
+        ("--think-time 2", "--think-time is '2': expected a mean, or SHAPE:MEAN:CV with one of"),
+        ("--think-time normal:2s:0.5", "--think-time is 'normal:2s:0.5': expected a mean, or"),
+        ("--think-time lognormal:2s", "try --think-time lognormal:2s:0.5."),
+        ("--turns lognormal:8:1.5", "coefficient of variation from 0 to 1; try --turns"),
+        ("--workload agent --history last:x", "--history is 'last:x': expected full, last:K"),
+        ("--workload agent --session-budget 0", "--session-budget is '0': expected a whole number"),
+    ],
+)  # fmt: skip
+def test_sessions_that_cannot_be(
+    line: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One sentence that says what is expected, before anything starts."""
+    code = main(["sweep", URL, "--users", "4", *line.split(), "--out", str(tmp_path / "run")])
+    assert (code, words in " ".join(capsys.readouterr().err.split())) == (2, True)
+    assert not (tmp_path / "run").exists()
 
 
 FLAGS_GIVEN = (

@@ -156,6 +156,9 @@ PLANS = {
         "target": "simulated: qwen2.5-7b on l4, in place of a server",
         "workload": "agent: about 1,216 prompt tokens (1,024 of them shared by all) and "
         "96 output tokens a request, by /v1/chat/completions",
+        "sessions": "8 turns on average, history full, planned replies; a level is a number of "
+        "sessions",
+        "pauses": "1,000 ms on average",
         "SLOs": "none: nothing is judged",
         "levels": "1 user for 1 request",
     },

@@ -9,9 +9,12 @@ import pytest
 from measure_tables import SECOND, record, table, window
 
 from harness.measure.diagnosis.audit import (
+    PrefixHits,
     apply_littles_law,
     audit_sentence,
     audit_tokens,
+    expected_hits,
+    prefix_hits,
     prefix_surplus,
 )
 from harness.measure.records.ledger import mean_in_flight
@@ -132,3 +135,101 @@ def test_why_a_step_must_not_be_used(records, samples, want):
     found = audit_sentence(table(*records), TEN_S, samples)
     assert found.startswith(want)
     assert bool(found) == bool(want)
+
+
+# Two users with a second of service and a second of thought, out of step: 10 requests in 10 s.
+THINKING = [
+    replace(record(10 + s, 1000 * s, [1000 * s + 100 * k for k in range(1, 11)]), think_ns=SECOND)
+    for s in range(10)
+]
+
+
+@pytest.mark.parametrize(
+    ("records", "users", "want"),
+    [
+        (THINKING, 2, (1, 1, 1, 0)),  # N = 1 x (1 + 1)
+        (THINKING, 4, (1, 1, 1, -0.5)),  # two more would be thinking for longer than planned
+        (THINKING[:2], 2, (0.2, 1, 1, -0.8)),
+    ],
+)
+def test_littles_law_has_the_think_time_in_it(records, users, want):
+    """X, R, Z and the error; a planned pause is no idle user."""
+    law = apply_littles_law(table(*records), window(users, 0, 10))
+    assert (law.x, law.r_s, law.z_s, law.error) == want
+
+
+@pytest.mark.parametrize(
+    ("users", "seconds", "want"),
+    [
+        (2, 10, ""),
+        (4, 10, "2.0 users were waiting or thinking with 4 users (Little's law N = X (R + Z) does"),
+        (4, 3, ""),  # the window is short beside the think time
+    ],
+)
+def test_idle_users_are_told_from_thinking_ones(users, seconds, want):
+    """One sentence, or none."""
+    twice = [replace(r, number=r.number + 50, user=r.user + 50, think_ns=SECOND) for r in THINKING]
+    half = THINKING if seconds == 10 else [*THINKING, *twice]
+    found = audit_sentence(table(*half, record(99, 9999, [10_000])), window(users, 0, seconds), [])
+    assert found.startswith(want)
+    assert bool(found) == bool(want)
+
+
+def turn(number, session, turn, prompt, new, cached=-1, user=7):
+    """A request of a session, sent at `number` s."""
+    one = record(number, 1000 * number, [1000 * number + 500])
+    return replace(one, user=user, session=session, turn=turn, prompt_tokens=prompt,
+                   new_tokens=new, cached_tokens=cached)  # fmt: skip
+
+
+SESSION = [
+    turn(2, 0, 3, 400, -1, 32),  # joined mid-way
+    turn(3, 0, 4, 530, 120, 400),  # 400 were there: 25 blocks
+    turn(4, 0, 5, 600, 90, 528),  # 530: 33 blocks
+    turn(5, 1, 0, 100, -1, 32),
+    turn(6, 1, 1, 190, 80, 96),  # 100: 6 blocks
+    turn(7, 1, 5, 900, 200, 688),  # its turn before is not known: 900 - 200 = 700, 43 blocks
+]
+
+
+def test_hits_that_sessions_expect():
+    """Whole blocks of the prompt before, as the server counted it; else what all share."""
+    assert expected_hits(table(*SESSION[::-1]), 40)[::-1].tolist() == [32, 400, 528, 32, 96, 688]
+    assert expected_hits(table(*SESSION), 40, 128).tolist() == [0, 384, 512, 0, 0, 640]
+    unsaid = [replace(one, prompt_tokens=-1) for one in SESSION]
+    got = expected_hits(table(*unsaid), 40)
+    assert [got[i] for i in (0, 3)] == [32, 32]
+    assert all(got[i] != got[i] for i in (1, 2, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("records", "samples", "want"),
+    [
+        (SESSION, [], PrefixHits(6, 1776, 1776)),
+        # no figures by request: the counters' 1,700 between 2 s and 8 s
+        ([replace(one, cached_tokens=-1) for one in SESSION], scrapes(0, 3000, 1700),
+         PrefixHits(6, 1776, 1700)),
+        ([replace(one, cached_tokens=-1) for one in SESSION], scrapes(hits=float("nan")), None),
+        (BUSY, scrapes(0, 3000, 1700), None),
+    ],
+)  # fmt: skip
+def test_hits_by_the_plan_and_by_the_server(records, samples, want):
+    """Of sessions alone, where the server counts."""
+    assert prefix_hits(table(*records), TEN_S, samples, (40, 16)) == want
+
+
+@pytest.mark.parametrize(
+    ("hits", "want"),
+    [
+        (0, 0),  # evicted, or a server without prefix caching: no fault
+        (1776, 0),
+        # 410 + 528 + 110 + 700 of the sessions, and for six requests and two users what all prompts
+        # share and a block: 1,748 + 8 x 56
+        (2196, 0),
+        (2700, 0.168),
+    ],
+)
+def test_expected_hits_are_no_surplus(hits, want):
+    """Only what goes beyond a session's own history was sent by somebody else."""
+    got = prefix_surplus(table(*SESSION), TEN_S, scrapes(0, 3000, hits), 40)
+    assert got == pytest.approx(want)

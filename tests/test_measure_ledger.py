@@ -1,6 +1,6 @@
 """Records and parts as they come: in any order, some twice."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import permutations
 
 import numpy as np
@@ -10,11 +10,12 @@ from random_tables import random_records
 
 from harness.measure.records import ledger as ledgers
 from harness.measure.records.compact import PackedTable
-from harness.measure.records.ledger import Ledger, LedgerView
+from harness.measure.records.ledger import Ledger, LedgerView, waiting_or_thinking
 from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
-from harness.measure.records.request_record import Outcome
+from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.evidence import gather_evidence
 from harness.measure.slo import Slo
+from harness.study.held_levels import locust_levels
 
 # one request in three parts, known until 15, 25 and 45 ms; the second brought nothing
 PARTS = [
@@ -123,3 +124,33 @@ def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
         gather_evidence(
             ledger.look(0, 100 * SECOND), window(1, 0, 100), [Slo.parse("itl_p95=21ms")]
         )
+
+
+def pausing(number: int, sent_s: float, pause_s: float) -> RequestRecord:
+    """A request of a second, and what its user planned to pause after it."""
+    one = record(number, 1000 * sent_s, [1000 * sent_s + 1000])
+    return replace(one, think_ns=round(pause_s * SECOND))
+
+
+THINKERS = [
+    pausing(n, n / 2, 3) for n in range(3)
+]  # sent at 0, 0.5 and 1 s; pauses end at 4 to 5 s
+
+
+@pytest.mark.parametrize(
+    ("at_s", "want"), [(0.9, 2), (1.5, 3), (3.9, 3), (4.2, 2), (4.7, 1), (5.5, 0)]
+)
+def test_users_in_flight_or_thinking(at_s: float, want: int) -> None:
+    """At an instant, by what was known of the requests then."""
+    known = RecordTable.from_records(THINKERS).until(round(at_s * SECOND))
+    assert waiting_or_thinking(known, round(at_s * SECOND)) == (want, 3 * SECOND)
+    assert waiting_or_thinking(RecordTable.from_records([]), 0) == (0, 0)
+
+
+def test_users_of_a_locust_run_may_think() -> None:
+    """The most that were in flight or in their pause; without pauses the most in flight."""
+    (level,) = locust_levels(RecordTable.from_records(THINKERS))
+    assert level.window.users == 3
+    busy = [replace(one, think_ns=-1) for one in THINKERS]
+    (level,) = locust_levels(RecordTable.from_records(busy))
+    assert level.window.users == 2

@@ -344,3 +344,32 @@ def test_tls_to_a_server_without_it(port: int) -> None:
     with case(port, tls=ssl.create_default_context()) as it:
         _, record = it.one(WHOLE)
     assert record.outcome in {Outcome.connect, Outcome.timeout}
+
+
+@pytest.mark.parametrize(
+    ("script", "want"),
+    [
+        (WHOLE, "a\u2028b\u20ac\\n\nc"),  # without its reasoning
+        (send(STREAM), "a\u2028b\u20ac\\n\nc"),
+        (send(HEAD, *[TOKEN] * 40, chunk(event(delta(content="!"))), chunk(DONE) + LAST), "!"),
+        (send(HEAD, *[chunk(event(delta(usage=n, content=f"w{n} "))) for n in range(1, 60)],
+              chunk(DONE) + LAST), "".join(f"w{n} " for n in range(1, 60))),
+        ([*send(HEAD + chunk(EVENTS[2])), ["close"]], ""),
+        (send(HEAD, chunk(event(b'{"some": 1}')), chunk(DONE) + LAST), ""),
+        (send(HEAD, chunk(event(b"[1")), chunk(DONE) + LAST), ""),
+        (send(plain(500, b"{}")), ""),
+    ],
+)  # fmt: skip
+def test_the_text_of_an_answer(port: int, script: list[Step], want: str) -> None:
+    """Where it is asked for, of answers that ended well; the record is the same."""
+    records = []
+    for keep in (True, False):
+        with case(port) as it:
+            exchange = it.ask(0, script, keep_text=keep, plan=(2, 5, 7, 300))
+            assert it.reader.flush(10)
+            record = it.records[0]
+            plan = record.session, record.turn, record.think_ns, record.new_tokens
+            assert plan == (2, 5, 7, 300)
+            records.append((record.outcome, len(record.at_ns), record.output_tokens))
+            assert exchange.text == (want if keep else "")
+    assert records[0] == records[1]

@@ -80,7 +80,7 @@ FULL = RequestRecord(
     worker=1, number=7, user=3, sent_ns=START, done_ns=START + 80 * MS, outcome=Outcome.ok,
     scheduled_ns=START - MS, connect_ns=2 * MS, head_ns=START + 5, first_event_ns=START + 6,
     status=200, finish_reason="length", planned_tokens=3, prompt_tokens=11, output_tokens=3,
-    cached_tokens=0, answer_index=1,
+    cached_tokens=0, answer_index=1, session=2, turn=4, think_ns=1_500 * MS,
     at_ns=ns_array([START + 20 * MS, START + 50 * MS, START + 70 * MS]),
     not_before_ns=ns_array([START + 20 * MS, START + 45 * MS, START + 70 * MS]),
     tokens=ns_array([1, 2, 1]),
@@ -91,13 +91,15 @@ COLUMNS = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
 def test_a_request_in_full(tmp_path: Path) -> None:
     """Every column of one request, with its arithmetic."""
     assert row(FULL, tmp_path) == {
-        "worker": 1, "number": 7, "user": 3, "level": 1, "users": 8, "phase": "drain",
+        "worker": 1, "number": 7, "user": 3, "session": 2, "turn": 4,
+        "level": 1, "users": 8, "phase": "drain",
         "scheduled_at": at(START - MS), "sent_at": at(START),
         "first_token_at": at(START + 20 * MS), "last_token_at": at(START + 70 * MS),
         # from the schedule, 1 ms before it was sent
         "done_at": at(START + 80 * MS), "ttft_ms": 21, "ttfot_ms": 51,
         # 50 ms for the three tokens after the first event, to the nanosecond
-        "tpot_ms": 16.666667, "e2e_ms": 81, "connect_ms": 2, "outcome": "ok", "error": None,
+        "tpot_ms": 16.666667, "e2e_ms": 81, "think_ms": 1_500, "connect_ms": 2,
+        "outcome": "ok", "error": None,
         "finish_reason": "length", "status": 200, "planned_tokens": 3, "prompt_tokens": 11,
         "output_tokens": 3, "cached_tokens": 0,
         "token_at_ns": [20 * MS, 50 * MS, 70 * MS],
@@ -111,6 +113,7 @@ CASES: dict[str, tuple[RequestRecord, tuple[float | None, ...], dict[str, Any]]]
     "one token has no TPOT": (record(0, 0, [9], done=10), (9, 9, None, 10), {"error": None}),
     "no server figures": (record(0, 0, [9, 12]), (9, 9, 3, 12), {
         "status": None, "prompt_tokens": None, "output_tokens": None, "cached_tokens": None,
+        "session": None, "turn": None, "think_ms": None,
         "scheduled_at": None, "connect_ms": None, "finish_reason": None,
     }),
     "broken off after two tokens": (

@@ -184,9 +184,32 @@ def _workload(args: argparse.Namespace) -> Workload:
         (args.prompt_cv, args.prompt_min, args.prompt_max),
         (args.output_cv, args.output_min, args.output_max),
     )
+    chosen = _with_sessions(chosen, args)
     if args.api not in (None, chosen.api):
         chosen = chosen.through(args.api, exact=True)
     return replace(chosen, models=tuple(args.model) if len(args.model) > 1 else ())
+
+
+def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
+    """The think time and sessions asked for. Raises ConfigError where a workload has none."""
+    if args.think_time is not None:
+        chosen = replace(chosen, think_ms=args.think_time)
+    given = {one.dest: getattr(args, one.dest) for one in table.SESSIONS}
+    given = {name: value for name, value in given.items() if value is not None}
+    talk, batch = chosen.conversation, getattr(args, "batch", None)
+    for wrong, option, has, expected in (
+        (given and talk is None, next(iter(given), ""), "no sessions", "--workload conversation"),
+        (talk and args.api not in (None, "chat"), "api", "sessions", "--api chat"),
+        (batch and (talk or chosen.think_ms), "batch", "pauses or sessions", "--workload chat"),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"--{option.replace('_', '-')} is given and --workload {chosen.name} has {has}: "
+                f"expected options that go together; try {expected}."
+            )
+    if talk is not None:
+        chosen = replace(chosen, conversation=replace(talk, **given))
+    return chosen
 
 
 def default_folder(command: str) -> Path:

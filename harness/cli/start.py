@@ -71,6 +71,7 @@ def planned_levels(options: Options) -> tuple[int, ...]:
 
 def plan_rows(options: Options, users: tuple[int, ...]) -> dict[str, str]:
     """The plan in words. Raises ConfigError if requests cannot fit the model's context."""
+    talk = options.load.workload.conversation
     target, work, slos = options.target, options.load.workload, " and ".join(map(str, options.slos))
     context = target.engine.max_model_len if target.engine else None
     check_lengths(work, context)
@@ -87,6 +88,9 @@ def plan_rows(options: Options, users: tuple[int, ...]) -> dict[str, str]:
         else f"{target.model or 'the only model'} at {Address.parse(target.url or '')}",
         "workload": f"{work.name}: about {count_of(work.prompt_tokens, 'prompt token')}{shared} "
         f"and {count_of(work.output.mean, 'output token')} a request, by {work.path}",
+        "sessions": f"{count_of(talk.turns.mean, 'turn')} on average, history {talk.history}, "
+        f"{talk.replies} replies; a level is a number of sessions" if talk else "",
+        "pauses": f"{work.think_ms.mean:,} ms on average" if work.think_ms else "",
         "data" if options.load.data else "clipped": clips,
         "SLOs": f"{slos}; at most {100 * options.max_errors:g}% of requests may fail",
     }  # fmt: skip

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import gevent
 from gevent.pool import Group
-from locust import User, constant, task
+from locust import User, task
 from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_STOPPING
 
@@ -59,7 +59,6 @@ class StreamingUser(User):
     """Sends streamed requests, one at a time. Abstract: `api` and tasks are a subclass's."""
 
     abstract = True
-    wait_time = constant(0)  # no think time: the number of users is the number of requests
     api: ClassVar[str] = ""  # a key of API_PATHS; "": the workload's own
 
     def __init__(self, environment: Environment) -> None:
@@ -72,6 +71,7 @@ class StreamingUser(User):
             )
         self.driver = _drivers[environment]
         self.number = -1
+        self._think_ns = -1  # planned after the latest request
         if not self.api and self.driver is not None:
             self.api = self.driver.options.workload.api  # type: ignore[misc]
 
@@ -80,6 +80,10 @@ class StreamingUser(User):
         if self.driver is not None:
             self.number = self.driver.new_user()
             gevent.sleep(self.driver.stagger_s(self.number))
+
+    def wait_time(self) -> float:
+        """The workload's think time, in seconds; Locust waits that long between two tasks."""
+        return max(self._think_ns, 0) / SECOND
 
     def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Exchange:
         """Send one request and wait for its end; without a prompt, the workload's next.
@@ -94,6 +98,7 @@ class StreamingUser(User):
             spec = RequestSpec(prompt, -1, spec.output_tokens)
         if output_tokens is not None:
             spec = spec._replace(output_tokens=output_tokens)
+        self._think_ns = spec.think_ns
         sent = self._exchange(self.number, spec)
         if sent.outcome is Outcome.connect:  # nobody there: asking a thousand times a second helps
             gevent.sleep(REFUSED_S)  # neither side, and fills the run folder
@@ -202,6 +207,8 @@ def session_user(options: DriveOptions) -> type[StreamingUser]:
                     gevent.sleep(WAIT_S)  # one that leaves now is replaced: Locust counts on it
                 else:
                     self.send()
+                    if self._think_ns > 0:
+                        self.wait()  # as between tasks: a user who thinks may leave at once
 
     SessionUser.api = api
     return SessionUser

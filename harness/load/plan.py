@@ -43,6 +43,10 @@ class RequestSpec(NamedTuple):
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()  # that the model may call, in OpenAI's form (chat only)
     model: str = ""  # one of several; "": the run's only one
+    session: int = -1  # these as the record has them
+    turn: int = -1
+    think_ns: int = -1
+    new_tokens: int = -1
 
 
 def seeded_random(*key: object) -> Random:
@@ -126,13 +130,15 @@ def plan(
         ids = prompt_ids(prompt_tokens, draws)
         return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids, model=model)
     words = calibration.words(prompt_tokens - workload.system_tokens)
-    system = _system_message(workload.system_tokens, calibration) if workload.system_tokens else ""
+    system = system_message(workload.system_tokens, calibration)
     text = prompt_text(words, draws)
     return RequestSpec(text, prompt_tokens, output_tokens, system=system, model=model)
 
 
 @cache
-def _system_message(tokens: int, calibration: Calibration) -> str:
-    """Return the prefix that all requests of a workload share, in all runs."""
+def system_message(tokens: int, calibration: Calibration) -> str:
+    """Return the prefix that all requests of a workload share, in all runs; "" of no tokens."""
+    if not tokens:
+        return ""
     per_message = Calibration(calibration.per_word)  # the template counts once, in the user's part
     return prompt_text(per_message.words(tokens), seeded_random("system", tokens))

@@ -51,6 +51,7 @@ class Calibration:
 
     per_word: float = 1.0
     overhead: int = 0  # the template's own tokens, added to every prompt
+    shared: int = 0  # counted tokens of the system message and tools; 0: none, or not counted
 
     def words(self, tokens: int) -> int:
         """Return the words for a prompt of about `tokens` tokens, template included; at least 1."""

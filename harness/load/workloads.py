@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.errors import ConfigError, closest
+from harness.load.conversations import Conversation
 from harness.load.lengths import MIXED, Lengths
 
 Rows = tuple[tuple["Workload", float], ...]
@@ -37,6 +38,8 @@ class Workload:
     max_model_len: int = 0  # the model's context, to which requests are clipped; 0: not known
     rows: Rows = ()  # of a mix, with their weights; the lengths above are then the mix's means
     models: tuple[tuple[str, float], ...] = ()  # several, with weights; (): the run's only one
+    think_ms: Lengths | None = None  # from a user's answer to its next request; None: none
+    conversation: Conversation | None = None  # its users have sessions (chat only)
 
     @property
     def path(self) -> str:
@@ -58,7 +61,8 @@ class Workload:
             return replace(mixed(self.name, rows), models=self.models)
         ids = api == "generate" or (api == "completions" and (exact or self.token_ids))
         shared = 0 if ids else self.system_tokens
-        return replace(self, api=api, token_ids=ids, system_tokens=shared)
+        talk = self.conversation if api == "chat" else None
+        return replace(self, api=api, token_ids=ids, system_tokens=shared, conversation=talk)
 
     def sized(
         self, prompt_tokens: int | None = None, output_tokens: int | None = None,
@@ -71,7 +75,15 @@ class Workload:
 
 
 def mixed(name: str, rows: Rows) -> Workload:
-    """Return requests that are each of one of `rows`, by weight. The rows share an API."""
+    """Return requests that are each of one of `rows`, by weight. The rows share an API.
+
+    Raises ConfigError for sessions, whose turns are no single requests.
+    """
+    if sessions := next((row.name for row, _ in rows if row.conversation), ""):
+        raise ConfigError(
+            f"--workload is {name!r}: expected a mix of single requests, and {sessions} has "
+            f"sessions; try --workload {sessions} alone."
+        )
     total, first = sum(weight for _, weight in rows), rows[0][0]
     prompt = sum(row.prompt_tokens * weight for row, weight in rows) / total
     output = sum(row.output.mean * weight for row, weight in rows) / total
@@ -110,7 +122,14 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload(
             "agent", "a long system message shared by all, short turns: prefix caching helps",
             "chat", Lengths("lognormal", 192, 0.4), Lengths("lognormal", 96, 0.4),
-            system_tokens=1024,
+            system_tokens=1024, conversation=Conversation(Lengths("lognormal", 8, 0.5)),
+            think_ms=Lengths("lognormal", 1_000, 0.8),
+        ),
+        Workload(
+            "conversation", "sessions of a few turns, with pauses: prompts grow with the history",
+            "chat", Lengths("lognormal", 96, 0.6), Lengths("lognormal", 192, 0.5),
+            conversation=Conversation(Lengths("lognormal", 5, 0.5)),
+            think_ms=Lengths("lognormal", 5_000, 0.5),
         ),
     )
 }  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from harness.measure.diagnosis.audit import Audit, Little
+from harness.measure.diagnosis.audit import Audit, Little, PrefixHits
 from harness.measure.diagnosis.gpu_window import GpuFigures
 from harness.measure.diagnosis.instrument import ClientFigures
 from harness.measure.diagnosis.interference import ArrivalFigures, GapFigures
@@ -30,6 +30,7 @@ Json = dict[str, Any]
 Interval = tuple[float, float]
 Number = int | float  # users are whole, rates need not be
 SCHEMA_VERSION = 1
+CONCURRENT = "concurrent request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ class Level:
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
     little: Little | None = None  # Little's law
     audit: Audit | None = None  # the client's tokens against the server's
+    prefix: PrefixHits | None = None  # of sessions: hits by the plan against the server's
     ttft_split: TtftSplit = field(default_factory=TtftSplit)  # the parts of the mean TTFT
     ttft_traced: TracedSplit | None = None  # the same per request, if the server sent traces
     server: ServerFigures = field(default_factory=ServerFigures)  # the server's figures
@@ -315,6 +317,7 @@ class Result:
     """What a run found. Each figure is of one level: nothing is pooled over levels."""
 
     command: str = "knee"  # knee, run, sweep or locust
+    unit: str = CONCURRENT  # what a level counts: also user (who thinks) or session
     status: Status = Status.inconclusive  # how it ended
     exit_code: int = 0  # of the command
     schema_version: int = SCHEMA_VERSION  # of this file

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import orjson
 from gevent.event import Event
 
 from harness.measure.records.request_record import Outcome
@@ -27,7 +28,7 @@ from harness.wire.sse_framing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from harness.reader.fast_path import FastPath
 
@@ -56,6 +57,7 @@ class Exchange:
     e2e_ns: int
     n_bytes: int
     error: str
+    text: str = ""  # of the answer, if it was to be kept
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +78,7 @@ class Stream:
     error: str = ""
     done_ns: int = 0
     in_time_ns: int = 0  # no limit can pass before: nobody need look
+    whole: list[bytes] | None = None  # the body so far, if its text is wanted: C keeps none
     open_bytes: int = 0  # since the latest end of an event in the body that Python saw
     _tail: bytes = b""
     # of the comments since the latest event: b":" within a line of one; None: there are none
@@ -122,6 +125,8 @@ class Stream:
 
         What C reads past Python is never how a stream ends, nor an error object, nor a comment.
         """
+        if self.whole is not None:
+            self.whole.append(body)
         if not self._only_comments(body):
             self.body_ns = at_ns
         latest = self.latest
@@ -163,7 +168,8 @@ class Stream:
         elif outcome is None or outcome is Outcome.truncated:
             latest = b"".join(self.latest)
             if outcome is None and latest.endswith(LAST_EVENT) and ERROR_KEY not in latest:
-                return Exchange(Outcome.ok, max(self.done_ns - self.sent_ns, 0), self.n_bytes, "")
+                took_ns = max(self.done_ns - self.sent_ns, 0)
+                return Exchange(Outcome.ok, took_ns, self.n_bytes, "", text_of(self.whole or ()))
             events = SseDecoder().feed(latest)
             said, done = end_of(events)
             if said:
@@ -171,6 +177,16 @@ class Stream:
             elif outcome is None:
                 outcome, error = outcome_of_body(response.content_type, error, done=done)
         return Exchange(outcome, max(self.done_ns - self.sent_ns, 0), self.n_bytes, error)
+
+
+def text_of(body: Iterable[bytes]) -> str:
+    """The answer in a whole stream, without its reasoning; "" where it is none of a completion."""
+    try:
+        events = [orjson.loads(x) for x in SseDecoder().feed(b"".join(body)) if x != DONE]
+        firsts = [event["choices"][0] for event in events if event["choices"]]
+        return "".join(x.get("delta", x).get("content") or x.get("text") or "" for x in firsts)
+    except (ValueError, LookupError, TypeError, AttributeError):  # the decoder says what is wrong
+        return ""
 
 
 def end_of(events: Sequence[bytes]) -> tuple[str, bool]:

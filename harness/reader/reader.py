@@ -84,14 +84,24 @@ class Reader:
     # a request, in its user's greenlet
 
     def request(
-        self, data: bytes, number: int, user: int, planned_tokens: int, scheduled_ns: int = -1
+        self,
+        data: bytes,
+        number: int,
+        user: int,
+        planned_tokens: int,
+        scheduled_ns: int = -1,
+        *,
+        plan: tuple[int, ...] = (),
+        keep_text: bool = False,
     ) -> Exchange:
         """Send the request's bytes and block the calling greenlet until the response has ended.
 
         `number` is unique in this reader. A killed greenlet leaves a record: `cancelled`.
+        `plan`: the session, turn, think time and new tokens of `SentRequest`.
         """
         stream = self._open[number] = Stream(number, response=self._response())
-        asked = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0]
+        stream.whole = [] if keep_text else None
+        asked = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0, *plan]
         connection = None
         try:
             self.link.wait_for_room()
@@ -211,7 +221,7 @@ class Reader:
             stream.end(None, "", at_ns)
         elif problem := response.problem or stream.problem:
             stream.end(Outcome.protocol, problem, self.clock.now_ns())
-        elif stream.fast_path is not None:
+        elif stream.fast_path is not None and stream.whole is None:
             stream.fast_path.after_read(stream.number, response, body)
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:

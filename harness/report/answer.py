@@ -18,6 +18,7 @@ from harness.measure.diagnosis.triage import (
     triage,
 )
 from harness.measure.metrics import HEADLINES, SLO_METRICS
+from harness.measure.result import CONCURRENT
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.report.numbers import (
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
     from harness.measure.result import Level, SloResult
     from harness.report.report_data import ReportData
-
-REQUESTS: Final = "concurrent request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ def _held(facts: ReportData) -> Answer:
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
     # The headline is the verdict that decided.
     judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))
-    verdicts = [slo_sentence(one, error) for one in judged]
+    verdicts = [slo_sentence(one, error, facts.result.unit) for one in judged]
     figures = rules_of_thumb(facts)
     by_level = [] if figures else [_figures(facts, level) for level in facts.used]
     figures += findings(facts) + by_level
@@ -221,12 +220,12 @@ def _figures(facts: ReportData, level: Level) -> str:
     return f"{facts.level_text(level.load)}: {', '.join(shown)}, {tokens}.{unstable}"
 
 
-def slo_sentence(one: SloResult, commonest_error: str = "") -> str:
+def slo_sentence(one: SloResult, commonest_error: str = "", unit: str = CONCURRENT) -> str:
     """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
 
     Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
     """
-    at = f" at {count_of(one.users, REQUESTS)}" if one.users else ""
+    at = f" at {count_of(one.users, unit)}" if one.users else ""
     at = f" at {one.rate_per_s:,g} requests/s" if one.rate_per_s else at
     share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
     shares = f"({share:.1%}; {one.allowed:.1%} allowed)"
@@ -303,7 +302,7 @@ def _replicas(facts: ReportData) -> list[str]:
 def replica_sentences(facts: ReportData) -> list[str]:
     """How unevenly replicas were loaded, and which of them did not show their metrics."""
     uneven = [level for level in facts.used if level.skew]
-    lines = [f"At {count_of(x.users, REQUESTS)}, {x.skew}." for x in uneven[-1:]]
+    lines = [f"At {facts.level_text(x.load)}, {x.skew}." for x in uneven[-1:]]
     failed = as_mapping(facts.result.client.get("scrapes_failed"))
     return lines + [
         f"The server's figures have gaps, because no sum may lack a replica: {int(n):,} times "

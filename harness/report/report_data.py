@@ -92,9 +92,9 @@ class ReportData:
         """Whether levels are rates: an open loop."""
         return any(level.rate_per_s for level in self.levels)
 
-    def level_text(self, load: float, one: str = "concurrent request") -> str:
-        """`16 concurrent requests`, `20 requests/s`."""
-        return f"{load:,} requests/s" if self.is_rate else count_of(load, one)
+    def level_text(self, load: float, one: str = "") -> str:
+        """`16 concurrent requests`, `41 sessions`, `20 requests/s`."""
+        return f"{load:,} requests/s" if self.is_rate else count_of(load, one or self.result.unit)
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

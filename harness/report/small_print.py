@@ -191,6 +191,11 @@ def _lengths(config: dict[str, Any]) -> str:
     prompt_parts += [f"{template:,} of the chat template"] * bool(template)
     parts = [f"prompt {as_int(prompt.get('mean')) + shared:,} tokens ({'; '.join(prompt_parts)})"]
     parts += [f"output {as_int(output.get('mean')):,} tokens ({_shape(output)})"]
+    talk, think = as_mapping(work.get("conversation")), as_mapping(work.get("think_ms"))
+    turns = as_int(as_mapping(talk.get("turns")).get("mean"))
+    parts += [f"sessions of {turns} turns, history {talk.get('history')}"] * bool(talk)
+    parts += [f"{talk.get('replies')} replies"] * bool(talk)
+    parts += [f"think time {as_int(think.get('mean')):,} ms ({think.get('shape')})"] * bool(think)
     context = as_int(work.get("max_model_len"))
     parts += [f"{clipped} of 1,000 requests clipped to {context:,} tokens"] * bool(clipped)
     return f"{work.get('name')}: {', '.join(parts)}" if prompt and output else ""

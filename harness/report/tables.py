@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.engine.shapes import GPUS
 from harness.measure.diagnosis.server_window import load_shares
 from harness.measure.metrics import HEADLINES, LATENCIES
+from harness.measure.result import CONCURRENT
 from harness.measure.states import Status
 from harness.report.numbers import (
     UNKNOWN,
@@ -67,23 +68,24 @@ def tiles(facts: ReportData) -> list[dict[str, str]]:
     """The tiles below the headline."""
     out: list[tuple[str, str, str]] = []
     knee, result = facts.knee, facts.result
+    who = "user" if result.unit == CONCURRENT else result.unit
     if knee.holds:
         fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
-        out.append(("Holds", facts.level_text(knee.holds, "user"), fails))
+        out.append(("Holds", facts.level_text(knee.holds, who), fails))
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append(("Best estimate", facts.level_text(knee.estimate, "user"), note))
+        out.append(("Best estimate", facts.level_text(knee.estimate, who), note))
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
-            at = f"at {facts.level_text(facts.measured_at, 'user')}"
+            at = f"at {facts.level_text(facts.measured_at, who)}"
             out.append((name, value, f"95% CI: {figure.interval}" if figure.interval else at))
     shown = facts.status != Status.not_reached  # else neither a peak nor a plateau was
     for name, found in (("Power knee", result.power), ("Throughput plateau", result.plateau)):
         if found and shown:
             note = "between {:,} and {:,}".format(*found.ci95)
-            out.append((name, facts.level_text(found.users, "user"), note))
+            out.append((name, facts.level_text(found.users, who), note))
     return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in out]
 
 
@@ -106,6 +108,7 @@ def _level(facts: ReportData, level: Level) -> Row:
         "Failed": f"{level.n_failed:,}",
         "Running": format_number(level.server.running_mean),
         "Waiting": format_number(level.server.waiting_mean),
+        **_prefix(facts, level),
         **_extras(facts, level),
         "Seconds": f"{level.seconds:.0f}",
         "Purpose": level.purpose,
@@ -134,6 +137,15 @@ EXTRAS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "TFLOP/s": ("flops_per_s", lambda x: format_number(x / 1e12)),
     "Memory GB/s": ("memory_bytes_per_s", lambda x: format_number(x / 1e9)),
 }
+
+
+def _prefix(facts: ReportData, level: Level) -> Row:
+    """Of sessions: hits by the server, and as an ideal cache would have them by the plan."""
+    if not any(one.prefix for one in facts.levels):
+        return {}
+    hits = level.prefix
+    share = f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
+    return {"Prefix hits, tokens": share}
 
 
 def _extras(facts: ReportData, level: Level) -> Row:

@@ -18,6 +18,7 @@ from harness.report.numbers import escape_markdown
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.timeline import timeline_chart
+from harness.report.turns import turn_chart, turn_rows
 from harness.report.waterfall import waterfall_chart
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RunFolder
@@ -111,6 +112,8 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         split=tables.ttft_split(facts),
         buckets=tables.ttft_buckets(facts),
         batches=sweep.batch_table(facts),
+        turns=turn_rows(facts),
+        turn_chart=turn_chart(facts),
         repeats=sweep.WHAT_REPEATS_SHOW,
         split_words=tables.ttft_split_note(facts),
         traced=tables.ttft_traced(facts),

@@ -41,7 +41,9 @@ NUMBER_FIELDS: Final = (
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
     "cached_tokens", "answer_index",
 )  # fmt: skip
-OPTIONAL_NUMBERS: Final = ("events_before", "silent_events", "last_silent_ns")
+OPTIONAL_NUMBERS: Final = (
+    "events_before", "silent_events", "last_silent_ns", "session", "turn", "think_ns", "new_tokens",
+)  # fmt: skip
 VALUE_BYTES: Final = {b"1": 1, b"2": 2, b"4": 4, b"8": 8}  # bytes per value of a packed array
 # A damaged or malicious file may claim any length. A frame that claims more than these is invalid,
 # which bounds both the search for its end and the memory for its events.

@@ -136,7 +136,7 @@ def requests_of(pieces: Sequence[TablePart], levels: Levels) -> pa.Table:
         return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
 
     return _table({
-        **{name: getattr(table, name) for name in ("worker", "number", "user")},
+        **{name: getattr(table, name) for name in ("worker", "number", "user", "session", "turn")},
         **levels.place(table.sent_ns),
         "scheduled_at": table.scheduled_ns,
         "sent_at": table.sent_ns,
@@ -147,6 +147,7 @@ def requests_of(pieces: Sequence[TablePart], levels: Levels) -> pa.Table:
             row.field: _latency(row.observe(table), table, age=row.at_age)
             for key, row in LATENCIES.items() if key not in GAPS
         },
+        "think_ms": np.where(table.think_ns > 0, table.think_ns, nan),
         "connect_ms": np.where(table.connect_ns > 0, table.connect_ns, nan),
         "outcome": np.where(is_open, Outcome.open, np.array(OUTCOMES)[table.outcome]),
         "error": ["" if cut else error for cut, error in zip(is_open, errors, strict=True)],

@@ -16,6 +16,7 @@ from gevent.event import Event
 
 from harness.errors import MeasurementInvalid
 from harness.load.arrivals import Stripe
+from harness.load.conversations import Talk
 from harness.load.own_data import DataSource
 from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
@@ -25,7 +26,7 @@ from harness.reader.raw_batch import Output
 from harness.reader.reader import Exchange, Limits, Reader
 from harness.runfolder import names
 from harness.senders.request_body import request_bytes
-from harness.units import SECOND
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,9 +73,12 @@ class Driver:
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
+        self._talks: dict[int, Talk] = {}  # by user, if they think or have sessions
         self._ended_before = 0  # by readers before this one
         self._next_start_s = 0.0
         self._access = options.access()
+        talk = options.workload.conversation
+        self._real = talk is not None and talk.replies == "real"
         self._reader: Reader | None = None
         self._ready = False  # the first reader runs, or ran
         self._figures: dict[str, Any] = {}
@@ -112,7 +116,10 @@ class Driver:
         level would begin with a wave. Spread over about one service time they come as they will,
         and never so many at once that starting them keeps this process from its reads.
         """
-        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) * (not self.options.batch)
+        think = self.options.workload.think_ms
+        pause_s = think.mean * MS / SECOND if think else 0.0  # a user may begin with what is left
+        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) + pause_s
+        window *= not self.options.batch
         drawn = window * seeded_random(self.options.seed, "stagger", user).random()
         now = time.monotonic()
         self._next_start_s = max(self._next_start_s, now) + START_S
@@ -128,6 +135,10 @@ class Driver:
         self._sent_by[user] += 1
         if o.batch:  # the same lengths, so that the times of batches compare, in new words
             user, words, number = 0, f"{words}/{self.issued // o.batch}", self.issued % o.batch
+        if o.workload.conversation or o.workload.think_ms:
+            if user not in self._talks:
+                self._talks[user] = Talk(o.workload, o.seed, user, o.calibration, words)
+            return self._talks[user].next_spec(CLOCK.now_ns())
         return plan(o.workload, o.seed, user, number, o.calibration, run_id=words)
 
     def due_spec(self, due: Due) -> RequestSpec:
@@ -154,9 +165,15 @@ class Driver:
         reader = self.start()
         number, self.issued = self.issued, self.issued + 1
         name = request_id(self.options.run_id, self.worker, number)
-        who = {"request_id": name, "user": str(user)}
+        planned = spec.session, spec.turn, spec.think_ns, spec.new_tokens
+        session = f"{user}-{spec.session}" if spec.session >= 0 else str(user)
+        who = {"request_id": name, "user": str(user), "session": session}
         data = request_bytes(self.options, self._access, api, spec, **who)
-        sent = reader.request(data, number, user, spec.output_tokens, scheduled_ns)
+        sent = reader.request(
+            data, number, user, spec.output_tokens, scheduled_ns, plan=planned, keep_text=self._real
+        )
+        if user in self._talks:
+            self._talks[user].ended(sent.text, ok=sent.outcome is Outcome.ok)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)

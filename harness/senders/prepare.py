@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from harness.load.plan import RequestSpec
+from harness.load.conversations import planned_tools
+from harness.load.plan import RequestSpec, system_message
 from harness.load.request_fields import json_body
 from harness.load.tokens import Calibration, calibrate
 from harness.load.workloads import API_PATHS
@@ -13,8 +14,11 @@ from harness.server.http_exchange import fetch
 from harness.server.probe import Capabilities, probe
 
 if TYPE_CHECKING:
+    from harness.load.workloads import Workload
     from harness.senders.drive_options import DriveOptions
     from harness.server.access import TargetAccess
+
+ALONE: Final = "about"  # a prompt of one word
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +47,41 @@ def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> 
         final_usage=known.final_usage,
     )
     if not ready.workload.token_ids:
-        ready = replace(ready, calibration=_calibrated(access, known))
+        ready = replace(ready, calibration=_calibrated(access, known, ready.workload))
     return Prepared(ready, known)
 
 
-def _calibrated(access: TargetAccess, known: Capabilities) -> Calibration:
-    """By /tokenize, else by the usage of two tiny requests; one word a token if neither says."""
+def _calibrated(access: TargetAccess, known: Capabilities, workload: Workload) -> Calibration:
+    """By /tokenize, else by the usage of a few tiny requests; one word a token if neither says."""
     try:
-        return calibrate(lambda text: count_tokens(access, known, text))
+        found = calibrate(lambda text: count_tokens(access, known, text))
+        tools = planned_tools(workload.conversation.tools if workload.conversation else 0)
+        system = system_message(workload.system_tokens, found)
+        if known.api != "chat" or not (system or tools):
+            return found
+        whole = count_tokens(access, known, ALONE, system=system, tools=tools)
+        return replace(found, shared=max(whole - count_tokens(access, known, ALONE), 0))
     except LookupError:
         return Calibration()
 
 
-def count_tokens(access: TargetAccess, known: Capabilities, text: str) -> int:
-    """Tokens of a prompt of `text`, chat template included. Raises LookupError if unknown."""
-    if known.tokenize:
-        form = {"messages": [{"role": "user", "content": text}]}  # all APIs but one have a template
-        prompt = {"prompt": text} if known.api == "completions" else form
-        answer = fetch(access, "/tokenize", {"model": known.model, **prompt})
+def count_tokens(access: TargetAccess, known: Capabilities, text: str, **more: Any) -> int:
+    """Tokens of a prompt of `text`, chat template included. Raises LookupError if unknown.
+
+    `more`: the system message and the tools before it, as RequestSpec has them.
+    """
+    spec = RequestSpec(text, 0, 1, **more)
+    if known.tokenize:  # all APIs but one have a template
+        api = "completions" if known.api == "completions" else "chat"
+        said = json_body(api, known.model, spec, {})
+        asked = {
+            name: said[name] for name in ("model", "prompt", "messages", "tools") if name in said
+        }
+        answer = fetch(access, "/tokenize", asked)
         count = _field(answer.json(), "count")
         if answer.status == 200 and count is not None:  # noqa: PLR2004 - HTTP
             return count
-    body = json_body(known.api, known.model, RequestSpec(text, 0, 1), {}) | {"stream": False}
+    body = json_body(known.api, known.model, spec, {}) | {"stream": False}
     told, path = fetch(access, API_PATHS[known.api], body).json(), API_PATHS[known.api]
     usage = _field(told, "usage", "prompt_tokens") or _field(told, "usage", "input_tokens")
     if usage is None:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def request_bytes(
     options: DriveOptions, access: TargetAccess, api: str, spec: RequestSpec, *,
-    request_id: str = "", user: str = "",
+    request_id: str = "", user: str = "", session: str = "",
 ) -> bytes:  # fmt: skip
     """The whole request, head and body. Ids are for the user's headers and the server's traces."""
     address, body = access.address, request_body(options, api, spec)
     headers = {"X-Request-Id": request_id} if options.request_ids and request_id else {}
     if options.headers:
-        names = {"request": request_id, "user": user, "session": f"{options.run_id}-{user}"}
+        names = {"request": request_id, "user": user, "session": f"{options.run_id}-{session}"}
         headers |= fill_headers(options.headers, names, os.environ)
     return post(address.authority, address.path + API_PATHS[api], body, access.api_key, headers)
 

@@ -24,7 +24,7 @@ from harness.simulator.closed_loop import ClosedLoop
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.engine.config import EngineConfig
     from harness.measure.slo import Slo
@@ -51,9 +51,14 @@ def worst_log_ratio(
     users: int,
     *,
     longest_ns: int = LONGEST_NS,
+    start: Callable[[int], ClosedLoop] | None = None,
 ) -> float:
-    """Return log(quantile / limit) of the worst SLO at `users`, in the long run."""
-    loop = ClosedLoop(config, traffic, OWN_SEED + users)
+    """Return log(quantile / limit) of the worst SLO at `users`, in the long run.
+
+    `start`: the users of a seed, in place of those of `traffic`.
+    """
+    seed = OWN_SEED + users
+    loop = start(seed) if start else ClosedLoop(config, traffic, seed)
     loop.set_users(users)
     begin = warm_up(loop)
     gathered: list[Evidence] = []
@@ -91,13 +96,16 @@ def true_knee(
     min_users: int = 1,
     max_users: int = 512,
     longest_ns: int = LONGEST_NS,
+    start: Callable[[int], ClosedLoop] | None = None,
 ) -> Truth:
     """Return the largest number of users that meets every SLO; `max_users` if all levels do."""
     levels: dict[int, float] = {}
 
     def good(users: int) -> bool:
         if users not in levels:
-            levels[users] = worst_log_ratio(config, traffic, slos, users, longest_ns=longest_ns)
+            levels[users] = worst_log_ratio(
+                config, traffic, slos, users, longest_ns=longest_ns, start=start
+            )
         return levels[users] <= 0
 
     low, high = min_users, min_users

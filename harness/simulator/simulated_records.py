@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.records.record_table import OK, OPEN, RecordTable
+from harness.measure.records.record_table import NUMBER_COLUMNS, OK, OPEN, RecordTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,26 +135,15 @@ def _table(rows: Ints, at: Ints, counts: Ints, horizon_ns: int) -> RecordTable:
     ended = (done >= 0) & (done <= horizon_ns)
     zero = np.zeros(len(rows), np.int64)
     number, sent, prompt, output = np.ascontiguousarray(rows[:, [NUMBER, SENT, PROMPT, OUTPUT]].T)
+    columns = dict.fromkeys(NUMBER_COLUMNS, zero - 1)
+    columns |= dict.fromkeys(
+        ("worker", "user", "connect_ns", "answer_index", "events_before", "silent_events"), zero
+    )
+    columns |= {"number": number, "sent_ns": sent, "prompt_tokens": prompt, "status": zero + 200}
+    columns["scheduled_ns"] = rows[:, SCHEDULED]
     return RecordTable(
-        worker=zero,
-        number=number,
-        user=zero,
-        scheduled_ns=rows[:, SCHEDULED],
-        connect_ns=zero,
-        sent_ns=sent,
-        head_ns=zero - 1,
-        first_event_ns=zero - 1,
-        done_ns=np.where(ended, done, horizon_ns),
+        **columns | {"planned_tokens": output, "done_ns": np.where(ended, done, horizon_ns)},
         outcome=np.where(ended, OK, OPEN),
-        status=zero + 200,
-        planned_tokens=output,
-        prompt_tokens=prompt,
-        output_tokens=zero - 1,
-        cached_tokens=zero - 1,
-        answer_index=zero,
-        events_before=zero,
-        silent_events=zero,
-        last_silent_ns=zero - 1,
         offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
         at_ns=at,
         not_before_ns=at,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.records.record_table import OPEN
+from harness.measure.records.ledger import waiting_or_thinking
 from harness.measure.search.evidence import (
     Evidence,
     Window,
@@ -106,7 +106,7 @@ class KneeController:
         self.began_ns = self.horizon_ns = -1
         self.now: CurrentLevel | None = None
         self.last_evidence: Evidence | None = None  # the latest figures of the current level
-        self._life_ns = 0.0
+        self._life_ns = self._think_ns = 0.0  # means: in flight, and the planned pause after it
         self._recovering = False
         self._emptied: dict[int, int] = {}  # users of a drained level -> its index
         self._drains = True  # False once a drain takes too long: other clients use the server
@@ -196,20 +196,20 @@ class KneeController:
     def _ramp(
         self, now: CurrentLevel, table: RecordTable, horizon: int, running_users: int
     ) -> None:
+        busy, self._think_ns = waiting_or_thinking(table, horizon)
         waited = horizon - now.loaded_ns
         if self.plan.rate_step_per_s:  # whatever is in flight, the load is all there
             if (table.sent_ns > now.loaded_ns + RATE_LEAD_NS).any() or waited > self._slow():
                 now.ramped_ns = horizon
             return
-        busy = int(((table.outcome == OPEN) & (table.sent_ns >= 0)).sum())
         # A long queue at the server can keep users from being busy, so a long wait is enough.
         there = running_users == now.hold.users
         if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
             now.ramped_ns = horizon
 
     def _slow(self) -> float:
-        """Longest wait for the load to build up: three request lifetimes, as last measured."""
-        return 3 * self._life_ns if self._life_ns else 30.0 * SECOND
+        """Longest wait for the load to build up: three requests and pauses, as last measured."""
+        return 3 * (self._life_ns + self._think_ns) if self._life_ns else 30.0 * SECOND
 
     def _settle(self, now: CurrentLevel, horizon: int) -> None:
         ended, _ = self.records.ended(now.ramped_ns + 1, horizon)

@@ -134,5 +134,5 @@ def shared_prompt_tokens(drive: Mapping[str, Any]) -> int:
         return sys.maxsize
     calibration, workload = drive.get("calibration") or {}, drive.get("workload") or {}
     rows = [workload, *(row for row, _ in workload.get("rows") or ())]  # of a mix: at most
-    shared = max(int(row.get("system_tokens") or 0) for row in rows)
-    return int(calibration.get("overhead") or 0) + shared
+    shared = calibration.get("shared") or max(int(row.get("system_tokens") or 0) for row in rows)
+    return int(calibration.get("overhead") or 0) + int(shared)

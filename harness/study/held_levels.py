@@ -35,8 +35,9 @@ def locust_levels(table: RecordTable) -> list[LoggedLevel]:
     if not len(table):
         return []
     sent, done = np.sort(table.sent_ns), np.sort(table.done_ns)
-    # Requests in flight just after each send: the sends so far minus the ends so far.
-    busy = np.arange(1, len(sent) + 1) - np.searchsorted(done, sent, "right")
+    # Users in flight or thinking just after each send: the sends so far minus the pauses over.
+    over = np.sort(table.done_ns + table.think_ns.clip(min=0))
+    busy = np.arange(1, len(sent) + 1) - np.searchsorted(over, sent, "right")
     users = int(busy.max())
     ramped = int(sent[np.argmax(busy >= BUSY_SHARE * users)])
     since = done[done > ramped]

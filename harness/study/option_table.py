@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
+from harness.load.conversations import REPLIES, parse_history
+from harness.load.lengths import SHAPES, Lengths
 from harness.load.workloads import API_PATHS, WORKLOADS, parse_weights, workload
 from harness.measure.compat import TOOLS, parse_tools
 from harness.measure.slo_presets import PREFIX, SLO_PRESETS, slo_texts
@@ -22,7 +24,7 @@ from harness.server.address import Address, parse_exporter_url
 from harness.server.max_num_seqs import parse_server_flag
 from harness.study.request_options import deviation, parse_body_field, parse_header
 from harness.study.study_options import RATE_STEP_PER_S, budget_ns
-from harness.units import duration_ns, percent
+from harness.units import MS, duration_ns, percent
 
 if TYPE_CHECKING:
     from argparse import _ActionsContainer
@@ -167,10 +169,35 @@ def rate(option: str) -> Callable[[str], int]:
     return read
 
 
+def distribution(option: str, one: Callable[[str], int], example: str) -> Callable[[str], Lengths]:
+    """A parser of `8` or `lognormal:8:0.5`: a mean, as `one` reads it, and its variation."""
+
+    def read(text: str) -> Lengths:
+        words = text.split(":") if ":" in text else ["fixed", text, "0"]
+        try:
+            shape, mean, cv = words
+            found = Lengths(shape, one(mean), float(cv))
+            if shape in SHAPES and 0 <= found.cv <= 1:
+                return found
+        except (ConfigError, ValueError):
+            pass
+        raise ConfigError(
+            f"{option} is {text!r}: expected a mean, or SHAPE:MEAN:CV with one of "
+            f"{', '.join(SHAPES)} and a coefficient of variation from 0 to 1; try "
+            f"{option} {example}."
+        )
+
+    return read
+
+
 def rate_list(option: str) -> Callable[[str], tuple[int, ...]]:
     """A parser of `5,10,20/s` into whole numbers of RATE_STEP_PER_S."""
     one = rate(option)
     return lambda text: tuple(map(one, text.split(",")))
+
+
+def _think_ms(text: str) -> int:
+    return max(duration_ns(text, "--think-time", "2s") // MS, 1)
 
 
 def _folder(text: str) -> Path:
@@ -329,9 +356,30 @@ DATA: Final = (
     Option("--salt", "TEXT, or auto for another in each run, that keeps prompts out of the "
            "server's prefix cache; default: auto, and with --data none", str, "TEXT", ""),
 )  # fmt: skip
+THINK_TIME: Final = Option(
+    "--think-time", "pause of a user between an answer and its next request: a mean or "
+    "SHAPE:MEAN:CV, such as lognormal:2s:0.5; default: the workload's own",
+    distribution("--think-time", _think_ms, "lognormal:2s:0.5"), "TIME",
+)  # fmt: skip
+SESSIONS: Final = (  # fields of load.conversations.Conversation, of a workload with sessions
+    Option("--turns", "turns of a session: a mean or SHAPE:MEAN:CV; default: the workload's own",
+           distribution("--turns", whole_number("--turns"), "lognormal:8:0.5"), "N"),
+    Option("--history", "what a prompt holds of its session: full, last:K turns, or budget:TOKENS "
+           "of the prompt; default: full", parse_history, "POLICY"),
+    Option("--replies", "the assistant's part of the history: planned text of exact length, or the "
+           "server's real answers; default: planned", choices=REPLIES),
+    number_option("--tools", "functions that every session offers; default: 0", min_value=0,
+           example=4),
+    number_option("--session-budget", "end a session before its prompts and answers exceed this; "
+           "default: no limit", example=32_000),
+    Option("--session-timeout", "begin no turn later than this in a session; default: no limit",
+           duration("--session-timeout", "10m"), "TIME"),
+)  # fmt: skip
 LOAD: Final = (
     *LENGTHS,
     *SPREAD,
+    THINK_TIME,
+    *SESSIONS,
     *DATA,
     Option(
         "--body",

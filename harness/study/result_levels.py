@@ -6,7 +6,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.diagnosis.audit import apply_littles_law, audit_tokens
+from harness.measure.diagnosis.audit import (
+    KV_BLOCK_TOKENS,
+    apply_littles_law,
+    audit_tokens,
+    prefix_hits,
+)
 from harness.measure.diagnosis.trace_split import traced_split
 from harness.measure.diagnosis.ttft_split import ttft_split
 from harness.measure.latency_figures import blocked_windows, latency_json, sample_figures
@@ -37,6 +42,7 @@ def result_levels(
     gpus: Sequence[GpuSample] = (),
     traces: Sequence[RequestTrace] = (),
     run_id: str = "",
+    shared: tuple[int, int] = (0, KV_BLOCK_TOKENS),
 ) -> list[Level]:
     """The result of each level of a run, from everything in its folder."""
     table = counted.recorded.table
@@ -52,7 +58,8 @@ def result_levels(
         )
         split = ttft_split(table, samples, span, (low, high))
         traced = traced_split(table, traces, run_id, span)
-        levels.append(replace(level, ttft_split=split, ttft_traced=traced))
+        prefix = prefix_hits(table, held_level.window, samples, shared)
+        levels.append(replace(level, ttft_split=split, ttft_traced=traced, prefix=prefix))
     return levels
 
 

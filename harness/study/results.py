@@ -20,11 +20,12 @@ from harness.errors import (
     MeasurementInvalid,
     RunFolderError,
 )
+from harness.measure.diagnosis.audit import KV_BLOCK_TOKENS
 from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import OUTCOMES
-from harness.measure.result import Proof, Result, Target
+from harness.measure.result import CONCURRENT, Proof, Result, Target
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.search.power import plateau_knee, power_knee
@@ -128,7 +129,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     comparison = _comparison(run, windows) if asked else None
     also = comparison.visitors if comparison else ()
     counted = RunTokenStats(run, windows, plan.slos, run.server, also)
-    shared = shared_prompt_tokens(drive)
+    shared, block_tokens = shared_prompt_tokens(drive), kv_block_tokens(run)
 
     def audit(window: Window) -> str:
         level = counted.levels[window]
@@ -148,6 +149,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         gpus=run.gpu,
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
+        shared=(shared, block_tokens),
     )
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
@@ -155,6 +157,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     error = commonest_error(run, replayed.levels[-1].window.chosen_ns if gave_up else 0)
     base = Result(
         command=kind,
+        unit=level_unit(drive.get("workload") or {}),
         target=target_of_run(run),
         client=ended.get("figures") or {},
         lacking=tuple(missing_figures(run.server)),
@@ -217,6 +220,17 @@ def _with_knee(
         if found.status in none_met
         else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs),
     )
+
+
+def level_unit(workload: Json) -> str:
+    """What a level counts, in the singular; users who think are more than their requests."""
+    talks, thinks = workload.get("conversation"), workload.get("think_ms")
+    return "session" if talks else "user" if thinks else CONCURRENT
+
+
+def kv_block_tokens(run: Run) -> int:
+    """As the server has said, else vLLM's default."""
+    return int((run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS)
 
 
 def target_of_run(run: Run) -> Target:

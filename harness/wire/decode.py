@@ -24,7 +24,7 @@ MAX_ERROR_BYTES: Final = 65_536
 
 
 class SentRequest(NamedTuple):
-    """What is known of a request when it has been sent."""
+    """What is known of a request when it has been sent, as its record has it."""
 
     worker: int
     number: int
@@ -33,6 +33,10 @@ class SentRequest(NamedTuple):
     scheduled_ns: int
     connect_ns: int
     sent_ns: int
+    session: int = -1
+    turn: int = -1
+    think_ns: int = -1
+    new_tokens: int = -1
 
 
 class StreamDecoder:
@@ -188,23 +192,16 @@ class StreamDecoder:
     def _record(
         self, outcome: Outcome, error: str, done_ns: int, events: Sequence[array[int]]
     ) -> RequestRecord:
-        a = self.asked
         at_ns, not_before_ns, tokens = events
         return RequestRecord(
-            worker=a.worker,
-            number=a.number,
-            user=a.user,
-            sent_ns=a.sent_ns,
+            **self.asked._asdict(),
             done_ns=done_ns,
             outcome=outcome,
-            scheduled_ns=a.scheduled_ns,
-            connect_ns=a.connect_ns,
             head_ns=self._head_ns,
             first_event_ns=self._first_event_ns,
             status=self.status,
             error=error,
             finish_reason=self._finish,
-            planned_tokens=a.planned_tokens,
             prompt_tokens=self._prompt,
             output_tokens=self._output,
             cached_tokens=self._cached,

@@ -23,10 +23,14 @@ from harness.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window
+
+    Floats = NDArray[np.float64]
 
 # Allowed surplus of the server's tokens, besides what may be in flight at the two scrapes.
 TOKEN_TOLERANCE: Final = 0.03
@@ -35,28 +39,39 @@ MAX_PREFIX_HIT_SHARE: Final = 0.02
 KV_BLOCK_TOKENS: Final = 16  # vLLM's default tokens in a KV block
 SCRAPE_UNCERTAINTY_NS: Final = 250 * MS  # when a scrape's counters were read, plus or minus
 MAX_LITTLE_ERROR: Final = 0.25  # allowed deviation of the requests in flight, share of the users
+MIN_LITTLE_THINKS: Final = 4  # mean think times in a window; with fewer, its edges decide
 MIN_LITTLE_REQUESTS: Final = 10  # finished requests; with fewer, the mean is too noisy to judge
 
 
 @dataclass(frozen=True, slots=True)
 class Little:
-    """Little's law, N = X (R + Z) with Z = 0: the users held, and X and R from the records."""
+    """Little's law, N = X (R + Z): the users held, and X and R from the records."""
 
     n: float  # users held; open loop: the rate times R
     x: float  # requests that ended, 1/s
     r_s: float  # mean time in flight of these requests, s
-    error: float  # (in flight by the records - n) / n
+    error: float  # (in flight or thinking by the records - n) / n
+    z_s: float = 0.0  # mean think time planned after these requests, s
 
 
 def apply_littles_law(table: RecordTable, window: Window) -> Little:
-    """Little's law for one level. A closed loop without think time keeps every user busy."""
+    """Little's law for one level: a closed loop keeps every user busy, or thinking as planned."""
     start, end = window.settled_ns, window.end_ns
     ended = ~table.is_open & (table.done_ns >= start) & (table.done_ns <= end)
     r_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND) if ended.any() else 0.0
     x = float(ended.sum()) / max(end - start, 1) * SECOND
     n = window.rate_per_s * r_s if window.rate_per_s else float(window.users)
-    error = mean_in_flight(table, start, end) / (n or 1.0) - 1
-    return Little(round(n, 4), round(x, 4), round(r_s, 6), round(error, 4))
+    busy, z_s = mean_in_flight(table, start, end), 0.0
+    think_ns = table.think_ns.clip(min=0)
+    if think_ns.any() and ended.any():
+        # Who thinks when the window begins may have asked before the records that we have: the
+        # planned pauses that we see are too few, X Z is right on average, and noisy.
+        z_s = float(think_ns[ended].mean() / SECOND)
+        over = np.where(table.is_open, table.done_ns, table.done_ns + think_ns)
+        seen = (over.clip(max=end) - table.done_ns.clip(min=start)).clip(min=0).sum()
+        busy += max(float(seen) / max(end - start, 1), x * z_s)
+    error = busy / (n or 1.0) - 1
+    return Little(round(n, 4), round(x, 4), round(r_s, 6), round(error, 4), round(z_s, 6))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +142,9 @@ def prefix_surplus(
     """Share of the prompt tokens found in the prefix cache beyond what prompts may share.
 
     `shared_tokens`: the length of what every prompt begins with (chat template, the workload's
-    system message). The cache works by whole blocks, so one more block is allowed. 0 if the server
-    does not report it.
+    system message). The cache works by whole blocks, so one more block is allowed. So is what a
+    turn of a session shares with the one before, its answer included. 0 if the server does not
+    report it.
     """
     inside = samples_within(samples, window.settled_ns, window.end_ns)
     if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
@@ -139,8 +155,68 @@ def prefix_surplus(
     if np.isnan(queries) or np.isnan(hits) or queries <= 0:
         return 0.0
     sent = int(((table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)).sum())
-    allowed = (shared_tokens + KV_BLOCK_TOKENS) * (sent + concurrency(table, window))
+    allowed = float((shared_tokens + KV_BLOCK_TOKENS) * (sent + concurrency(table, window)))
+    turns = (table.new_tokens >= 0) & (table.sent_ns <= last.at_ns) & (table.done_ns > first.at_ns)
+    if turns.any():
+        answered = table.prompt_tokens - table.new_tokens  # with the answer, where it is real
+        history = np.fmax(expected_hits(table, shared_tokens), answered)[turns]
+        # where the server does not count prompts, nothing is known of what they share
+        allowed += float(history.sum()) if (history >= 0).all() else np.inf
     return float(max(hits - allowed, 0) / queries)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHits:
+    """Prompt tokens in the prefix cache: by the plan of the sessions, and by the server."""
+
+    requests: int  # sent in the window, whose hits are compared
+    expected: float  # prompt tokens that the plan lets the cache have, in whole blocks
+    counted: float  # prompt tokens that the server found there
+
+
+def expected_hits(table: RecordTable, shared_tokens: int, block: int = KV_BLOCK_TOKENS) -> Floats:
+    """The tokens of each prompt that an ideal prefix cache has, in whole blocks; NaN: not known.
+
+    A turn that goes on finds all of the prompt before, as the server counted it.
+    """
+    known = np.where(table.new_tokens < 0, shared_tokens, table.prompt_tokens - table.new_tokens)
+    known = np.where((table.new_tokens >= 0) & (table.prompt_tokens < 0), np.nan, known)
+    order = np.lexsort((table.turn, table.session, table.user, table.worker))
+    keys = np.stack([table.worker, table.user, table.session, table.turn])[:, order]
+    follows = (np.diff(keys) == [[0], [0], [0], [1]]).all(axis=0)
+    before, after = order[:-1][follows], order[1:][follows]
+    counted = (table.prompt_tokens[before] >= 0) & (table.new_tokens[after] >= 0)
+    known[after[counted]] = table.prompt_tokens[before[counted]]
+    return np.asarray(known // block * block)
+
+
+def prefix_hits(
+    table: RecordTable, window: Window, samples: Sequence[ServerSample], shared: tuple[int, int]
+) -> PrefixHits | None:
+    """Of the requests sent in the window, or between two scrapes if requests do not say.
+
+    `shared`: the tokens that all prompts begin with, and those of a KV block.
+
+    None: no sessions, or no server that counts hits.
+    """
+    start, end = window.settled_ns, window.end_ns
+    expected = expected_hits(table, *shared)
+    rows = (table.sent_ns >= start) & (table.sent_ns <= end) & ~np.isnan(expected)
+    told = rows & (table.cached_tokens >= 0)
+    if not (rows & (table.session >= 0)).any():
+        return None
+    if told.any():
+        rows, counted = told, float(table.cached_tokens[told].sum())
+    else:
+        inside = samples_within(samples, start, end)
+        if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
+            return None
+        first, last = inside[0], inside[-1]
+        counted = last.prefix_hits_total - first.prefix_hits_total
+        rows &= (table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)
+    if not counted >= 0:
+        return None
+    return PrefixHits(int(rows.sum()), float(expected[rows].sum()), counted)
 
 
 def gap_sentence(table: RecordTable, window: Window) -> str:
@@ -183,17 +259,21 @@ def audit_sentence(
     law = apply_littles_law(table, window)
     backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
     enough = int((table.outcome == OK).sum()) > MIN_LITTLE_REQUESTS
+    seconds = (window.end_ns - window.settled_ns) / SECOND
+    enough = enough and seconds >= MIN_LITTLE_THINKS * law.z_s
     # At the end of a batch users run out of requests, so fewer are in flight: no error.
     ends_early = window.purpose == Purpose.batch and law.error < 0
     if not enough or abs(law.error) <= MAX_LITTLE_ERROR or backs_off or ends_early:
         return ""
-    seen = f"{law.n * (1 + law.error):.1f} requests were in flight with {law.n:.0f} users"
+    under_way = "users were waiting or thinking" if law.z_s else "requests were in flight"
+    formula = f"N = X {'(R + Z)' if law.z_s else 'R'}"
+    seen = f"{law.n * (1 + law.error):.1f} {under_way} with {law.n:.0f} users"
     if law.error > 0:  # a user has one request at a time, so never more than users
         return (
-            f"{seen} (Little's law N = X R does not hold): requests of another level were still "
+            f"{seen} (Little's law {formula} does not hold): requests of another level were still "
             "running, or the clock was set; measure the level again"
         )
     return (
-        f"{seen} (Little's law N = X R does not hold): the client cannot keep its users busy; "
+        f"{seen} (Little's law {formula} does not hold): the client cannot keep its users busy; "
         "try --processes 2"
     )

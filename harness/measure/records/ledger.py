@@ -196,3 +196,11 @@ def mean_in_flight(table: RecordTable, start_ns: int, end_ns: int) -> float:
     low = np.maximum(table.sent_ns, start_ns)
     high = np.minimum(table.done_ns, end_ns)
     return float((high - low).clip(min=0).sum() / max(end_ns - start_ns, 1))
+
+
+def waiting_or_thinking(table: RecordTable, at_ns: int) -> tuple[int, float]:
+    """(users with a request in flight or in their planned pause after it, mean of all pauses)."""
+    think_ns = table.think_ns.clip(min=0)
+    thinking = ~table.is_open & (table.done_ns + think_ns > at_ns)
+    busy = ((table.outcome == OPEN) & (table.sent_ns >= 0)) | thinking
+    return int(busy.sum()), float(think_ns.mean()) if len(table) else 0.0

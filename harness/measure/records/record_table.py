@@ -36,6 +36,7 @@ NUMBER_COLUMNS: Final = (
     "worker", "number", "user", "scheduled_ns", "connect_ns", "sent_ns", "head_ns",
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
     "cached_tokens", "answer_index", "events_before", "silent_events", "last_silent_ns",
+    "session", "turn", "think_ns", "new_tokens",
 )  # fmt: skip
 
 
@@ -65,6 +66,10 @@ class RecordTable:
     events_before: Ints
     silent_events: Ints
     last_silent_ns: Ints
+    session: Ints
+    turn: Ints
+    think_ns: Ints
+    new_tokens: Ints
     offsets: Ints  # n + 1
     at_ns: Ints  # m
     not_before_ns: Ints  # m

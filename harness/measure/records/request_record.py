@@ -84,6 +84,12 @@ class RequestRecord:
     events_before: int = -1  # those before the first token
     silent_events: int = -1  # those after it
     last_silent_ns: int = -1  # when the last of either came; -1: none
+    session: int = -1  # of its user, from 0; -1: no session
+    turn: int = -1  # of the session, from 0; -1: no session
+    think_ns: int = -1  # planned until the same user's next request; -1: none
+    # planned tokens after what the session's turn before had sent; -1: it begins like no other
+    # request, except for what all of them share
+    new_tokens: int = -1
     at_ns: array[int] = field(default_factory=ns_array)
     not_before_ns: array[int] = field(default_factory=ns_array)
     tokens: array[int] = field(default_factory=ns_array)
