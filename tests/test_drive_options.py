@@ -17,7 +17,7 @@ USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": Tru
 EXACT = {"temperature": 0} | LENGTH | USAGE
 
 
-@pytest.mark.parametrize("name", [*WORKLOADS, "chat=9,agent=1"])
+@pytest.mark.parametrize("name", [*WORKLOADS, "chat=9,rag=1"])
 def test_options_survive_json(name: str) -> None:
     """What a worker reads equals what the master wrote."""
     options = DriveOptions("http://h:1", "m", workload(name), 7, Calibration(1.3, 12), requests=5)
@@ -108,7 +108,9 @@ def test_headers_are_filled_in_when_they_are_sent(monkeypatch: pytest.MonkeyPatc
     headers = (("X-Session-ID", "{session}"), ("X-Ids", "{user}/{request}"), ("X-T", "t $TENANT"))
     options = DriveOptions("http://h:1", "m", WORKLOADS["chat"], headers=headers, run_id="run")
     assert DriveOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
-    sent = request_bytes(options, options.access(), "chat", SPEC, request_id="run-0-7", user="0-3")
+    sent = request_bytes(
+        options, options.access(), "chat", SPEC, request_id="run-0-7", user="0-3", session="0-3"
+    )
     assert sent.split(b"\r\n\r\n")[0].decode().split("\r\n")[4:7] == [
         "X-Session-ID: run-0-3", "X-Ids: 0-3/run-0-7", "X-T: t tenant-secret",
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -57,6 +58,11 @@ def whole_session(workload: Workload, user: int = 3, **options: object) -> list[
             return specs
         specs.append(spec)
         talk.ended("", ok=True)
+
+
+def place(spec: RequestSpec) -> tuple[int, int]:
+    """Its session and turn."""
+    return spec.session, spec.turn
 
 
 def texts(spec: RequestSpec) -> list[str]:
@@ -176,9 +182,9 @@ def test_a_failure_and_a_timeout_end_a_session(ok: bool, now_s: int, want: tuple
     talk = Talk(policy(FIVE, session_timeout=60 * SECOND), 1, 3)
     talk.next_spec(0)
     talk.ended("", ok=False)
-    assert talk.next_spec(0)[7:9] == (1, 0)
+    assert place(talk.next_spec(0)) == (1, 0)
     talk.ended("", ok=ok)
-    assert talk.next_spec(now_s * SECOND)[7:9] == want
+    assert place(talk.next_spec(now_s * SECOND)) == want
 
 
 def test_think_time() -> None:
@@ -217,4 +223,4 @@ def test_options_travel_as_json() -> None:
     """Think time and sessions, or neither."""
     for workload in (CHAT, WORKLOADS["agent"], WORKLOADS["chat"]):
         options = DriveOptions("http://127.0.0.1:9", "m", workload)
-        assert DriveOptions.from_json(options.to_json()) == options
+        assert DriveOptions.from_json(json.loads(json.dumps(options.to_json()))) == options

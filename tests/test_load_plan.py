@@ -9,7 +9,7 @@ from harness.errors import ConfigError
 from harness.load.lengths import SHAPES, Lengths
 from harness.load.plan import count_clipped, plan, plan_lengths, seeded_random
 from harness.load.tokens import TEXT_WORDS, Calibration, calibrate, prompt_ids, prompt_text
-from harness.load.workloads import WORKLOADS, workload
+from harness.load.workloads import WORKLOADS, mixed, workload
 
 SOME = range(2000)
 
@@ -108,7 +108,8 @@ def test_a_mean_below_one_token_is_refused() -> None:
         WORKLOADS["chat"].sized(output_tokens=0)
 
 
-MIX = workload("chat=3,agent=1")
+SHARED = replace(WORKLOADS["agent"], conversation=None)
+MIX = mixed("a mix", ((WORKLOADS["chat"], 3.0), (SHARED, 1.0)))
 
 
 def test_a_mix_sends_each_row_as_often_as_its_weight_says() -> None:

@@ -17,7 +17,7 @@ from harness.cli.app import main, parser
 from harness.measure.slo import Slo, check_slos
 from harness.measure.slo_presets import SLO_PRESETS
 from harness.study import form as forms
-from harness.study.option_table import Option, declare
+from harness.study.option import Option, declare
 from harness.study.scenario import expanded, options_of, scenario_of, to_toml
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK
 from harness.load.workloads import WORKLOADS
-from harness.study.option_table import DATA, Option, declare, writable
+from harness.study.option import Option, declare, writable
+from harness.study.option_table import DATA
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from harness.cli.parsing import examples
 from harness.errors import ConfigError
-from harness.study.option_table import Option, declare, duration, number_option
+from harness.study.option import Option, declare, duration, number_option
 
 if TYPE_CHECKING:
     import argparse

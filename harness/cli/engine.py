@@ -11,7 +11,8 @@ from harness.cli import engine_flags
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
-from harness.study.option_table import LENGTHS, SLO, USER_RANGE, Option, declare, duration
+from harness.study.option import Option, declare, duration
+from harness.study.option_table import LENGTHS, SLO, USER_RANGE
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import GPUS, MODELS
-from harness.study.option_table import duration, share, whole_number
+from harness.study.option import duration, share, whole_number
 
 if TYPE_CHECKING:
     import argparse

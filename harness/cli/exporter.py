@@ -8,7 +8,8 @@ from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK
 from harness.server.address import Address
-from harness.study.option_table import CERTIFICATE, KEY_FROM, SERVER, declare
+from harness.study.option import declare
+from harness.study.option_table import CERTIFICATE, KEY_FROM, SERVER
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_INTERRUPTED, ConfigError
-from harness.study.option_table import OUTPUT, PROVE, SEARCH, START, declare
+from harness.study.option import declare
+from harness.study.option_table import OUTPUT, PROVE, SEARCH, START
 from harness.study.study_options import KneeOptions
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, RunFolderError
-from harness.study.option_table import JSON, OTHER_TOOLS, Option, declare, number_option, share
+from harness.study.option import Option, declare, number_option, share
+from harness.study.option_table import JSON, OTHER_TOOLS
 
 if TYPE_CHECKING:
     import argparse

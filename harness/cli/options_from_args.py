@@ -18,6 +18,7 @@ from harness.load.request_fields import DEFAULT_FIELDS
 from harness.load.workloads import WORKLOADS
 from harness.server.address import Address
 from harness.study import option_table as table
+from harness.study.option import Option, declare, number_option
 from harness.study.scenario import scenario_of
 from harness.study.study_options import (
     RATE_STEP_PER_S,
@@ -45,7 +46,7 @@ def target(parser: argparse.ArgumentParser) -> None:
     """Which server, and the file that may say it and all the rest."""
     table.SCENARIO.declare(parser)
     parser.add_argument("url", nargs="?", metavar="URL", help="the server: http://HOST:PORT")
-    table.declare(parser.add_argument_group("target", table.KEY_FROM), table.TARGET)
+    declare(parser.add_argument_group("target", table.KEY_FROM), table.TARGET)
 
 
 def with_workloads(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
@@ -60,22 +61,20 @@ def with_workloads(parser: argparse.ArgumentParser, title: str) -> argparse._Arg
 
 def load_and_objectives(parser: argparse.ArgumentParser) -> None:
     """The workload, the load processes, and the SLOs."""
-    table.declare(with_workloads(parser, "load"), table.LOAD)
-    table.declare(parser.add_argument_group("objectives"), table.OBJECTIVES)
+    declare(with_workloads(parser, "load"), table.LOAD)
+    declare(parser.add_argument_group("objectives"), table.OBJECTIVES)
 
 
 def output(parser: argparse.ArgumentParser) -> None:
     """Output options, then the flags of the embedded server."""
-    table.declare(parser.add_argument_group("output"), table.OUTPUT)
+    declare(parser.add_argument_group("output"), table.OUTPUT)
     engine_flags.declare(parser, "embedded server (with --embedded), with vLLM's option names")
 
 
 def listen(group: argparse._ActionsContainer, port: int) -> None:
     """The address of a server that we run."""
-    table.Option("--host", "", str, "ADDRESS", "127.0.0.1").declare(group)
-    table.number_option("--port", "0: any free port", port, min_value=0, example=port).declare(
-        group
-    )
+    Option("--host", "", str, "ADDRESS", "127.0.0.1").declare(group)
+    number_option("--port", "0: any free port", port, min_value=0, example=port).declare(group)
 
 
 def target_options(args: argparse.Namespace) -> TargetOptions:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
-from harness.study.option_table import (
-    OPEN_LOOP,
+from harness.study.option import (
     declare,
     duration,
     level_list,
@@ -16,6 +15,7 @@ from harness.study.option_table import (
     rate_list,
     whole_number,
 )
+from harness.study.option_table import OPEN_LOOP
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,8 @@ from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, ServerUnreachable
 from harness.runfolder.redact import redact
-from harness.study.option_table import OUTPUT, START, Option, declare, level_list, number_option
+from harness.study.option import Option, declare, level_list, number_option
+from harness.study.option_table import OUTPUT, START
 
 if TYPE_CHECKING:
     import argparse

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from harness.cli.options_from_args import default_folder, start_options
 from harness.cli.parsing import examples
 from harness.errors import EXIT_INTERRUPTED, ConfigError
-from harness.study.option_table import JSON, OUTPUT, START, Option, declare, share
+from harness.study.option import Option, declare, share
+from harness.study.option_table import JSON, OUTPUT, START
 
 if TYPE_CHECKING:
     import argparse

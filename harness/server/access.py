@@ -29,6 +29,7 @@ class TargetAccess:
     connect_ns: int = 10 * SECOND
     answer_ns: int = 120 * SECOND  # from sent to the end of the probe's answer
     headers: tuple[tuple[str, str], ...] = ()  # the user's, as they were given
+    via: str = ""  # the one of the host's addresses to connect to; "": any
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -37,8 +38,6 @@ class TargetAccess:
             os.environ.get(name, "") for _, value in self.headers for name in names_in(value)[0]
         ]
         return tuple(filter(None, (self.api_key, *named)))
-
-    via: str = ""  # the one of the host's addresses to connect to; "": any
 
     def tls_context(self) -> ssl.SSLContext:
         """Return a context that verifies unless `insecure`. Raises ConfigError: unreadable CA."""

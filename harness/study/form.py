@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS
 from harness.server.address import Address
-from harness.study.option_table import ASKED_IN_FORM, Field, Option
+from harness.study.option import Field, Option
+from harness.study.option_table import ASKED_IN_FORM
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

@@ -11,189 +11,39 @@ import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
-from harness.load.lengths import SHAPES, Lengths
 from harness.load.workloads import API_PATHS, WORKLOADS, parse_weights, workload
 from harness.measure.compat import TOOLS, parse_tools
 from harness.measure.slo_presets import PREFIX, SLO_PRESETS, slo_texts
 from harness.server.address import Address, parse_exporter_url
 from harness.server.max_num_seqs import parse_server_flag
+from harness.study.option import (
+    MAX_FORM_NUMBER,
+    Field,
+    Option,
+    distribution,
+    duration,
+    number_option,
+    positive_number,
+    rate,
+    share,
+    whole_number,
+    writable,
+)
 from harness.study.request_options import deviation, parse_body_field, parse_header
-from harness.study.study_options import RATE_STEP_PER_S, budget_ns
-from harness.units import MS, duration_ns, percent
+from harness.study.study_options import budget_ns
+from harness.units import MS, duration_ns
 
 if TYPE_CHECKING:
-    from argparse import _ActionsContainer
-    from collections.abc import Callable, Iterable, Sequence
-
     from harness.measure.slo import Slo
 
-MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
 AUTO: Final = "auto"  # a salt of the run's own
 KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
-
-
-class Field(NamedTuple):
-    """A field of the form. Its default and parser are those of the option unless it has its own."""
-
-    label: str
-    hint: str
-    default: str = ""
-    choices: tuple[str, ...] = ()
-    read: Callable[[str], Any] = str  # str: as the option
-
-
-class Option(NamedTuple):
-    """`read` None: a switch. `default` is text as a user would write it; the help shows it."""
-
-    flag: str
-    help: str = ""
-    read: Callable[[str], Any] | None = str
-    metavar: str | None = None
-    default: str | None = None
-    action: str = "store"  # append, extend: may be repeated
-    choices: Sequence[str] | None = None
-    field: Field | None = None  # of the form
-
-    @property
-    def dest(self) -> str:
-        """The name in parsed arguments and in the form."""
-        return self.flag.strip("-").replace("-", "_")
-
-    def declare(self, group: _ActionsContainer) -> None:
-        """Add it to a parser or one of its groups."""
-        if self.read is None:
-            group.add_argument(self.flag, action="store_true", help=self.help)
-            return
-        help_text = [self.help] * bool(self.help)
-        help_text += [f"default: {self.default}".replace("%", "%%")] * bool(self.default)
-        default: Any = self.default if self.action == "store" else []
-        group.add_argument(
-            self.flag,
-            help="; ".join(help_text),
-            type=self.read,
-            metavar=self.metavar,
-            default=default,
-            action=self.action,
-            choices=self.choices,
-        )
-
-
-def declare(group: _ActionsContainer, options: Iterable[Option]) -> None:
-    """Add options to a parser or one of its groups."""
-    for option in options:
-        option.declare(group)
-
-
-def duration(option: str, example: str = "30s") -> Callable[[str], int]:
-    """A parser of `500ms` into ns, above zero; `option` is named in errors."""
-    return lambda text: duration_ns(text, option, example)
-
-
-def share(option: str) -> Callable[[str], float]:
-    """A parser of `1%` into 0.01; `option` is named in errors."""
-    return lambda text: percent(text, option)
-
-
-def whole_number(
-    option: str, min_value: int = 1, example: int = 1, max_value: int | None = None
-) -> Callable[[str], int]:
-    """A parser of a whole number from `min_value` up to `max_value`."""
-
-    def read(text: str) -> int:
-        word = text.strip()
-        is_number = word.isascii() and word.isdecimal()
-        if (
-            not is_number
-            or int(word) < min_value
-            or (max_value is not None and int(word) > max_value)
-        ):
-            up = "up" if max_value is None else f"to {max_value:,}"
-            raise ConfigError(
-                f"{option} is {text!r}: expected a whole number from {min_value} {up}; "
-                f"try {option} {example}."
-            )
-        return int(word)
-
-    return read
-
-
-def positive_number(option: str) -> Callable[[str], float]:
-    """A parser of a number above 0."""
-
-    def read(text: str) -> float:
-        if re.fullmatch(r"\d{1,6}(\.\d+)?", text) and (value := float(text)):
-            return value
-        raise ConfigError(f"{option} is {text!r}: expected a number above 0; try {option} 2.")
-
-    return read
-
-
-def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
-    """A parser of `1,2,4` into (1, 2, 4)."""
-    one = whole_number(option)
-
-    def read(text: str) -> tuple[int, ...]:
-        try:
-            return tuple(map(one, text.split(",")))
-        except ConfigError:
-            raise ConfigError(
-                f"{option} is {text!r}: expected whole numbers from 1 up, separated by commas; "
-                f"try {option} 1,2,4,8."
-            ) from None
-
-    return read
-
-
-def rate(option: str) -> Callable[[str], int]:
-    """A parser of `20/s` or `20` into a whole number of RATE_STEP_PER_S."""
-
-    def read(text: str) -> int:
-        word = text.strip().removesuffix("/s")
-        try:
-            steps = float(word) / RATE_STEP_PER_S
-        except ValueError:
-            steps = 0.0
-        if not 1 <= steps <= MAX_FORM_NUMBER / RATE_STEP_PER_S or abs(steps - round(steps)) > 1e-6:  # noqa: PLR2004 - rounding
-            raise ConfigError(
-                f"{option} is {text!r}: expected requests per second, from {RATE_STEP_PER_S:g}/s "
-                f"up in steps of it; try {option} 20/s."
-            )
-        return round(steps)
-
-    return read
-
-
-def distribution(option: str, one: Callable[[str], int], example: str) -> Callable[[str], Lengths]:
-    """A parser of `8` or `lognormal:8:0.5`: a mean, as `one` reads it, and its variation."""
-
-    def read(text: str) -> Lengths:
-        words = text.split(":") if ":" in text else ["fixed", text, "0"]
-        try:
-            shape, mean, cv = words
-            found = Lengths(shape, one(mean), float(cv))
-            if shape in SHAPES and 0 <= found.cv <= 1:
-                return found
-        except (ConfigError, ValueError):
-            pass
-        raise ConfigError(
-            f"{option} is {text!r}: expected a mean, or SHAPE:MEAN:CV with one of "
-            f"{', '.join(SHAPES)} and a coefficient of variation from 0 to 1; try "
-            f"{option} {example}."
-        )
-
-    return read
-
-
-def rate_list(option: str) -> Callable[[str], tuple[int, ...]]:
-    """A parser of `5,10,20/s` into whole numbers of RATE_STEP_PER_S."""
-    one = rate(option)
-    return lambda text: tuple(map(one, text.split(",")))
 
 
 def _think_ms(text: str) -> int:
@@ -217,23 +67,6 @@ def _words(text: str) -> tuple[str, ...]:
         ) from None
 
 
-def writable(option: str, path: str) -> str:
-    """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
-    where = Path(path)
-    try:
-        new = path != "-" and not where.exists()
-        if new or where.is_file() or where.is_dir():  # not a pipe: opening it would end its reader
-            where.open("xb" if new else "ab").close()
-        if new:
-            where.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"{option} is {path!r} ({error.strerror}): expected a file that can be written, in a "
-            f"folder that exists; try {option} result.json."
-        ) from None
-    return path
-
-
 def _gpu_source(where: str) -> str:
     return where if where in ("local", "none") else str(parse_exporter_url(where))
 
@@ -251,21 +84,6 @@ def _slo(text: str) -> tuple[Slo, ...]:
 
 def _slos(text: str) -> tuple[Slo, ...]:
     return tuple(slo for one in re.split(r"[\s,]+", text.strip()) if one for slo in _slo(one))
-
-
-def number_option(
-    flag: str,
-    text: str = "",
-    default: int | None = None,
-    *,
-    min_value: int = 1,
-    example: int = 1,
-    metavar: str = "N",
-    field: Field | None = None,
-) -> Option:
-    """An option that takes a whole number."""
-    shown = None if default is None else str(default)
-    return Option(flag, text, whole_number(flag, min_value, example), metavar, shown, field=field)
 
 
 CERTIFICATE: Final = (
