@@ -75,9 +75,11 @@ def metrics() -> str:
         "|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
-        name = f"`{metric.field}`" if getattr(metric, "slo", True) else ""
+        named = getattr(metric, "slo", True) or getattr(metric, "scheduled", False)
+        name = f"`{metric.field}`" if named else ""
+        series = f"`{metric.prometheus}`" if metric.prometheus else ""
         slo = f"`{metric.key}`" if metric.key in SLO_METRICS else ""
-        rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | `{metric.prometheus}` |")
+        rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | {series} |")
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]
     return "\n".join(rows) + "\n"

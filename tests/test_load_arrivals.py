@@ -137,3 +137,13 @@ def test_requests_do_not_depend_on_the_number_of_processes() -> None:
     first, second = (driver.due_spec(due) for driver in drivers)
     assert first == second != drivers[0].due_spec(other)
     assert first.text not in {spec.text for each in want.values() for spec in each}
+
+
+def test_a_worker_that_joins_later_has_users_of_its_own() -> None:
+    """Locust may grow during a test: the third of two processes repeats nobody's requests."""
+    from harness.senders.driver import Driver  # noqa: PLC0415 - gevent, for this test alone
+
+    options = DriveOptions("http://127.0.0.1:1", "m", WORKLOADS["chat"], processes=2)
+    drivers = [Driver(options, worker) for worker in range(4)]
+    users = [driver.new_user() for _ in range(2) for driver in drivers]
+    assert users == [0, 1, 2 << 32, 3 << 32, 2, 3, (2 << 32) + 1, (3 << 32) + 1]

@@ -51,9 +51,7 @@ def child_processes(options: DriveOptions) -> Iterator[LoadRunner]:
     """
     runners.HEARTBEAT_LIVENESS = SILENT_S // runners.HEARTBEAT_INTERVAL
     environment = Environment(
-        user_classes=[session_user(options.workload.api, paced=bool(options.arrivals))],
-        events=Events(),
-        host=options.url,
+        user_classes=[session_user(options)], events=Events(), host=options.url
     )
     environment.create_master_runner(LOOPBACK, 0)
     load = ChildProcesses(environment, options)

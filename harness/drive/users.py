@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from harness.load.arrivals import Due
     from harness.reader.reader import Exchange
+    from harness.senders.drive_options import DriveOptions
     from harness.senders.driver import Driver
 
 
@@ -184,9 +185,10 @@ class Pacer(StreamingUser):
             in_flight.kill()
 
 
-def session_user(api: str, *, paced: bool = False) -> type[StreamingUser]:
+def session_user(options: DriveOptions) -> type[StreamingUser]:
     """The concrete user of a session: sends what the workload plans, again and again."""
-    if paced:
+    api = options.workload.api
+    if options.arrivals:
         return type("RateUser", (Pacer,), {"abstract": False, "api": api})
 
     class SessionUser(ChatUser if api == "chat" else CompletionsUser):  # type: ignore[misc]

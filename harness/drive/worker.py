@@ -37,7 +37,7 @@ def main(port: int) -> None:
     options = DriveOptions.from_json(json.loads(brief.readline()))
     runners.WORKER_REPORT_INTERVAL = REPORT_S
     environment = Environment(
-        user_classes=[session_user(options.workload.api, paced=bool(options.arrivals))],
+        user_classes=[session_user(options)],
         events=Events(),
         host=options.url,
         parsed_options=Namespace(web_base_path="", stop_timeout=0.0),

@@ -51,12 +51,11 @@ class RunSeries:
 
     def set_users(self, target: int, running: int, rate_per_s: float | None = None) -> None:
         """Set the target number of users (or rate) and the number running (or in flight)."""
-        self._unit = "users" if rate_per_s is None else "rate"
-        names = ("users_target", "users_running")
-        if rate_per_s is not None:
-            names = ("rate_target", "in_flight")
-        values = (float(target if rate_per_s is None else rate_per_s), float(running))
-        self._values |= dict(zip(names, values, strict=True))
+        if rate_per_s is None:
+            self._values |= {"users_target": float(target), "users_running": float(running)}
+        else:
+            self._unit = "rate"
+            self._values |= {"rate_target": rate_per_s, "in_flight": float(running)}
 
     def set_level(self, number: int, phase: str, purpose: str) -> None:
         """Set the current level; without a phase and a purpose ("") between two levels."""

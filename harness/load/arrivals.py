@@ -8,7 +8,6 @@ gap and no repeat, however late a process is.
 from __future__ import annotations
 
 from itertools import accumulate, count, islice, repeat
-from math import isfinite
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from harness.errors import ConfigError
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
     from random import Random
 
 POISSON: Final = "poisson"
-ARRIVALS: Final = {
-    "constant": "evenly spaced",
-    POISSON: "independent: exponential gaps",
-    FROM_DATA: "as the timestamps of --data say, the default without --rate",
-    "gamma:CV": "gamma gaps with this coefficient of variation: above 1, bursts",
-}
+# gaps alike, exponential, gamma with this coefficient of variation, as timestamps say
+ARRIVALS: Final = ("constant", POISSON, "gamma:CV", FROM_DATA)
 MAX_CV: Final = 10.0
 
 
@@ -65,7 +60,7 @@ def parse_arrivals(text: str) -> str:
 
 def offsets_ns(arrivals: str, rate_per_s: float, rng: Random) -> Iterator[int]:
     """Endless offsets in ns from the start of a level, at `rate_per_s` on average."""
-    if not rate_per_s or not isfinite(rate_per_s) or arrivals == FROM_DATA:
+    if not rate_per_s or arrivals == FROM_DATA:
         return iter(())
     if arrivals == "constant":  # the k-th is due at k / rate, free of summed rounding
         return (round(k * SECOND / rate_per_s) for k in count())

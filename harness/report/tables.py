@@ -72,13 +72,8 @@ def tiles(facts: ReportData) -> list[dict[str, str]]:
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append(
-            {
-                "name": "Best estimate",
-                "value": facts.level_text(knee.estimate, "user"),
-                "note": note,
-            }
-        )
+        best = facts.level_text(knee.estimate, "user")
+        out.append({"name": "Best estimate", "value": best, "note": note})
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")

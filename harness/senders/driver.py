@@ -95,7 +95,10 @@ class Driver:
         if self.batch_sent:
             self._batch_end = self.issued + self.options.batch
         self.users += 1
-        return (self.users - 1) * self.options.processes + self.worker
+        first, step = self.worker, self.options.processes
+        if first >= step:  # a worker of Locust's that joined in the middle: no number is like its
+            first, step = first << 32, 1
+        return first + (self.users - 1) * step
 
     @property
     def batch_sent(self) -> bool:

@@ -42,19 +42,15 @@ class OpenLoop(ClosedLoop):
             self._stripe.tell(Schedule(level, rate_per_s, self.now_ns))
 
     def _arrive(self, now_ns: int) -> None:
-        self._take(now_ns)
+        while (due := self._stripe.ahead()) is not None and due.at_ns <= now_ns:
+            self._stripe.take()
+            self._records.scheduled[self._count] = due.at_ns
+            self._send(self._sent_ns(due.at_ns))
         super()._arrive(now_ns)
 
     def _next_ns(self) -> int:
         following, due = super()._next_ns(), self._stripe.ahead()
         return following if following >= 0 or due is None else max(due.at_ns, self.now_ns)
-
-    def _take(self, until_ns: int) -> None:
-        """Send what is due by then."""
-        while (due := self._stripe.ahead()) is not None and due.at_ns <= until_ns:
-            self._stripe.take()
-            self._records.scheduled[self._count] = due.at_ns
-            self._send(self._sent_ns(due.at_ns))
 
     def _follow(self, at_ns: int) -> None:
         """The end of a request leads to nothing."""

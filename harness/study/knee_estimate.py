@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from harness.measure.latency_figures import latency_json
@@ -175,10 +175,7 @@ def slo_results(plan: SearchPlan, found: KneeEstimate, levels: Sequence[Level]) 
         elif found.status == Status.slo_failed_at_min and share > slo.allowed:
             verdict = Verdict.missed
         observed = longest.observed(slo) if longest else math.nan
-        where = (longest.users, longest.rate_per_s) if longest else (None, 0.0)
-        results.append(
-            SloResult(
-                str(slo), verdict, observed, where[0], rate_per_s=where[1], allowed=slo.allowed
-            )
-        )
+        users, rate = (longest.users, longest.rate_per_s) if longest else (None, 0.0)
+        found_slo = SloResult(str(slo), verdict, observed, users, allowed=slo.allowed)
+        results.append(replace(found_slo, rate_per_s=rate))
     return results
