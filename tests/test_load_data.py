@@ -12,11 +12,13 @@ import pytest
 from harness.cli.app import main
 from harness.errors import ConfigError
 from harness.load import own_data
-from harness.load.arrivals import Schedule, Stripe
+from harness.load.arrivals import Due, Schedule, Stripe
 from harness.load.conversation_log import convert
 from harness.load.own_data import DataSource
 from harness.load.tokens import Calibration
 from harness.load.workloads import WORKLOADS
+from harness.senders.drive_options import DriveOptions
+from harness.senders.driver import Driver
 from harness.units import SECOND
 
 SAMPLES = Path(__file__).parents[1] / "docs/examples/data"
@@ -98,6 +100,28 @@ def test_request_k_is_row_k(tmp_path: Path) -> None:
     assert [text for _, text in striped] == want
     other = DataSource(workload=data.workload, calibration=Calibration(), **data.to_json())
     assert [other.spec(k) for k in range(12)] == [data.spec(k) for k in range(12)]
+
+
+def test_each_process_plans_its_rows(tmp_path: Path) -> None:
+    """From options that came as JSON: closed loop, whichever user asks, and by schedule.
+
+    A level of a schedule begins with row 0, and its salt is its own.
+    """
+    data = source(tmp_path, [{"prompt": f"row {i}", "output_tokens": 1} for i in range(5)])
+    data.salt = "s"
+    options = DriveOptions(
+        "http://h:1", "m", data.workload, processes=2, data=data.to_json(), requests=5
+    )
+    told = json.dumps(options.to_json())
+    drivers = [Driver(DriveOptions.from_json(json.loads(told)), worker) for worker in (0, 1)]
+    found = []
+    for driver in drivers:
+        while (spec := driver.next_spec(driver.issued % 3)) is not None:
+            found.append(spec.text)
+            driver.issued += 1
+    assert sorted(found) == [f"s/0 row {i}" for i in range(5)]
+    due = [driver.due_spec(Due(level, 6, 0)).text for driver in drivers for level in (0, 1)]
+    assert due == ["s/1 row 1", f"s/{(1 << 20) + 1} row 1"] * 2
 
 
 def test_answers_without_a_length_get_the_workloads(tmp_path: Path) -> None:

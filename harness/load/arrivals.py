@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from random import Random
 
 POISSON: Final = "poisson"
-ARRIVALS: Final = {
-    "constant": "evenly spaced",
-    POISSON: "independent: exponential gaps",
-    FROM_DATA: "as the timestamps of --data say, the default without --rate",
-    "gamma:CV": "gamma gaps with this coefficient of variation: above 1, bursts",
-}
+# gaps alike, exponential, gamma with this coefficient of variation, as timestamps say
+ARRIVALS: Final = ("constant", POISSON, "gamma:CV", FROM_DATA)
 MAX_CV: Final = 10.0
 
 
