@@ -148,6 +148,9 @@ LINES = [
     f'run {URL} --users 3 --body user="me" --header X-A:{{user}} --header X-B:$HOME',
     "sweep --embedded --users 1,2,4 --duration 5s --repeats 2 --idle-timeout 9s",
     "sweep --embedded --users 1,2 --batch 8 --max-errors 3%",
+    "sweep --embedded --rate 5,10,20 --arrivals gamma:2 --max-in-flight 64",
+    f"knee {URL} --load rate --slo preset:agent --metrics-url http://h:1 --metrics-url http://h:2",
+    "run --embedded --users 3 --workload conversation --turns 4 --history last:3 --think-time 1s",
 ]
 
 
