@@ -84,16 +84,9 @@ class Reader:
     # a request, in its user's greenlet
 
     def request(
-        self,
-        data: bytes,
-        number: int,
-        user: int,
-        planned_tokens: int,
-        scheduled_ns: int = -1,
-        *,
-        plan: tuple[int, ...] = (),
-        keep_text: bool = False,
-    ) -> Exchange:
+        self, data: bytes, number: int, user: int, planned_tokens: int, scheduled_ns: int = -1,
+        *, plan: tuple[int, ...] = (), keep_text: bool = False,
+    ) -> Exchange:  # fmt: skip
         """Send the request's bytes and block the calling greenlet until the response has ended.
 
         `number` is unique in this reader. A killed greenlet leaves a record: `cancelled`.

@@ -108,7 +108,6 @@ def _level(facts: ReportData, level: Level) -> Row:
         "Failed": f"{level.n_failed:,}",
         "Running": format_number(level.server.running_mean),
         "Waiting": format_number(level.server.waiting_mean),
-        **_prefix(facts, level),
         **_extras(facts, level),
         "Seconds": f"{level.seconds:.0f}",
         "Purpose": level.purpose,
@@ -139,15 +138,6 @@ EXTRAS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 }
 
 
-def _prefix(facts: ReportData, level: Level) -> Row:
-    """Of sessions: hits by the server, and as an ideal cache would have them by the plan."""
-    if not any(one.prefix for one in facts.levels):
-        return {}
-    hits = level.prefix
-    share = f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
-    return {"Prefix hits, tokens": share}
-
-
 def _extras(facts: ReportData, level: Level) -> Row:
     """The EXTRAS that any level has; MFU and MBU over the data sheet's peaks of a known GPU."""
     row = {
@@ -155,6 +145,11 @@ def _extras(facts: ReportData, level: Level) -> Row:
         for head, (name, show) in EXTRAS.items()
         if any(getattr(one.server, name) > 0 for one in facts.levels)
     }
+    if any(one.prefix for one in facts.levels):  # by the server, and as the plan has it
+        hits = level.prefix
+        row["Prefix hits, tokens"] = (
+            f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
+        )
     gpus = as_mapping(facts.run.info.get("gpu")).get("gpus") or [{}]
     words = str(as_mapping(gpus[0]).get("name", "")).lower().replace("-", " ").split()
     if "TFLOP/s" in row and (peaks := next((GPUS[word] for word in words if word in GPUS), None)):

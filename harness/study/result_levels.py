@@ -6,12 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.diagnosis.audit import (
-    KV_BLOCK_TOKENS,
-    apply_littles_law,
-    audit_tokens,
-    prefix_hits,
-)
+from harness.measure.diagnosis.audit import apply_littles_law, audit_tokens, prefix_hits
 from harness.measure.diagnosis.trace_split import traced_split
 from harness.measure.diagnosis.ttft_split import ttft_split
 from harness.measure.latency_figures import blocked_windows, latency_json, sample_figures
@@ -42,7 +37,7 @@ def result_levels(
     gpus: Sequence[GpuSample] = (),
     traces: Sequence[RequestTrace] = (),
     run_id: str = "",
-    shared: tuple[int, int] = (0, KV_BLOCK_TOKENS),
+    shared: tuple[int, int] = (0, 1),
 ) -> list[Level]:
     """The result of each level of a run, from everything in its folder."""
     table = counted.recorded.table
