@@ -41,6 +41,7 @@ class Target:
     users: int
     spawn_per_s: float
     done: bool
+    pace: tuple[int, float] | None = None
 
 
 class Script:
