@@ -1,4 +1,4 @@
-"""What an option is: its row for the command line and the form, and the parsers of common values."""
+"""What an option is: a row for the command line and the form, and parsers of common values."""
 
 from __future__ import annotations
 
