@@ -108,7 +108,7 @@ def test_what_arrivals_are_called(text: str, good: bool) -> None:
     if good:
         assert parse_arrivals(text) == text.strip()
         return
-    with pytest.raises(ConfigError, match="expected constant, poisson, or gamma:CV"):
+    with pytest.raises(ConfigError, match="expected constant, poisson, data, or gamma:CV"):
         parse_arrivals(text)
 
 

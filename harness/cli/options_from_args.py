@@ -163,6 +163,7 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
         ("--arrivals data", args.arrivals == FROM_DATA, own and timed, "with --data alone"),
         ("--prompt-tokens", args.prompt_tokens, not own, "without --data"),
         ("--batch", getattr(args, "batch", None), not own, "without --data"),
+        ("--think-time", args.think_time, not own, "without --data"),
     ):
         if given and not fits:
             raise ConfigError(f"{flag} is given: expected it {needs}; leave out {flag}.")
@@ -196,10 +197,13 @@ def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
     given = {one.dest: getattr(args, one.dest) for one in table.SESSIONS}
     given = {name: value for name, value in given.items() if value is not None}
     talk, batch = chosen.conversation, getattr(args, "batch", None)
+    asks_rate = "load" if getattr(args, "load", "") == "rate" else "rate"
+    rates, pauses = asks_rate == "load" or getattr(args, "rate", None), talk or chosen.think_ms
     for wrong, option, has, expected in (
         (given and talk is None, next(iter(given), ""), "no sessions", "--workload conversation"),
         (talk and args.api not in (None, "chat"), "api", "sessions", "--api chat"),
-        (batch and (talk or chosen.think_ms), "batch", "pauses or sessions", "--workload chat"),
+        (batch and pauses, "batch", "pauses or sessions", "--workload chat"),
+        (rates and pauses, asks_rate, "pauses or sessions", "a number of users"),
     ):
         if wrong:
             raise ConfigError(
