@@ -154,20 +154,21 @@ class KneeController:
         opens = action.users not in self._emptied and should_drain(
             action, self._life_ns, self.server
         )
-        if self._drains and (opens or closes):
-            batch = action.stop == StopRule.batch
-            self.now.drain = Drain(now_ns, self._slow(), batch)
+        batch = action.stop == StopRule.batch
+        backlog = bool(self.plan.rate_step_per_s) and action.users < last
+        if backlog or (self._drains and (opens or closes)):
+            self.now.drain = Drain(now_ns, self._slow(), batch or backlog)
             self._emptied |= {action.users: len(self.levels)} if opens and not batch else {}
 
     def _drain(self, now: CurrentLevel, drain: Drain, now_ns: int, running_users: int) -> None:
-        if self.plan.rate_step_per_s:  # who sends stays; what it sent must have ended
+        if self.plan.rate_step_per_s:
             running_users = self._in_flight() if self.horizon_ns > now.began_ns + SECOND else 1
         empty = drain.over(now_ns, running_users, self.server)
         # A server that never becomes empty has other clients, so later levels do not try again.
         self._drains = empty or not drain.late(now_ns)
         if empty or not self._drains:
             now.drain, now.loaded_ns = None, now_ns
-            if drain.batch:  # it has no warm-up
+            if now.hold.stop == StopRule.batch:  # it has no warm-up
                 now.ramped_ns = now.settled_ns = now_ns
 
     def _observe(self, now: CurrentLevel, now_ns: int, running_users: int) -> None:
@@ -198,7 +199,7 @@ class KneeController:
     ) -> None:
         busy, self._think_ns = waiting_or_thinking(table, horizon)
         waited = horizon - now.loaded_ns
-        if self.plan.rate_step_per_s:  # whatever is in flight, the load is all there
+        if self.plan.rate_step_per_s:
             if (table.sent_ns > now.loaded_ns + RATE_LEAD_NS).any() or waited > self._slow():
                 now.ramped_ns = horizon
             return
@@ -213,13 +214,12 @@ class KneeController:
 
     def _settle(self, now: CurrentLevel, horizon: int) -> None:
         ended, _ = self.records.ended(now.ramped_ns + 1, horizon)
-        users = now.hold.users
-        if self.plan.rate_step_per_s:
-            users = max(self._in_flight(), 1)
-            self._life_ns = (horizon - now.ramped_ns) * users / max(ended, 1)
+        users = max(self._in_flight(), 1) if self.plan.rate_step_per_s else now.hold.users
         turned = ended >= self._turnovers(now) * users
         if turned or horizon - now.ramped_ns > self._slow():
             now.settled_ns = horizon
+            if self.plan.rate_step_per_s:  # not before: above capacity it grows and grows
+                self._life_ns = (horizon - now.ramped_ns) * users / max(ended, 1)
 
     def _in_flight(self) -> int:
         """Requests in flight at the horizon, from the records."""
@@ -229,8 +229,7 @@ class KneeController:
     def _turnovers(self, now: CurrentLevel) -> int:
         hold = now.hold
         before = self.levels[-1].window.users if self.levels else 0
-        drained = now.loaded_ns > now.began_ns
-        # After a drain the server starts empty, so the load has changed a lot.
+        drained = now.loaded_ns > now.began_ns  # then the load has changed a lot
         nearby = not drained and abs(before - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
         return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
 
@@ -321,6 +320,8 @@ class KneeController:
     def _enough(self, now: CurrentLevel, evidence: Evidence, held: Evidence) -> bool:
         """Whether the level may end before its cap."""
         length = evidence.window.end_ns - evidence.window.settled_ns
+        if evidence.unstable:  # held longer, it would only leave more behind
+            return True
         if now.hold.stop == StopRule.steady:
             return (
                 length >= STEADY_LIFETIMES * evidence.lifetime_ns
@@ -383,8 +384,7 @@ class KneeController:
         now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
         window = self._window(now, horizon, now_ns)
         judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
-        # Not audited: when requests fail at once, users are rarely busy and no count adds up.
-        seen = self.records.table(now.settled_ns, horizon)
+        seen = self.records.table(now.settled_ns, horizon)  # not audited: then no count adds up
         self._keep(HeldLevel(window, gather_evidence(seen, window, self.plan.slos), judgement))
         # Go back to the highest level that passed below this one, or to the lowest level of all.
         good = [s.window.users for s in self.levels if s.judgement.decision == Decision.passed]
