@@ -23,7 +23,7 @@ from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
 from harness.load.workloads import Workload
 from harness.measure.search.next_level import SearchPlan
-from harness.simulator.reference_knee import true_knee
+from harness.simulator.reference_knee import LONGEST_NS, true_knee
 from harness.study.controller import KneeController
 from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import SECOND
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TRUTHS = Path(__file__).parent / "data" / "true_knees_of_users.json"
 SEEDS: Final = range(1000, 1400)
 LEAST, MOST = 4, 120  # knees that the search can see and halve, and whose truth takes seconds
-SHORT_NS, LONGEST_NS = 120 * SECOND, 900 * SECOND
+SHORT_NS: Final = 120 * SECOND
 CONTEXT: Final = 8192
 CASES: Final = 100  # of each kind
 
@@ -120,7 +120,7 @@ def in_range(of_kind: dict[str, int]) -> dict[int, int]:
 
 def known_truths(kind: str) -> dict[int, int]:
     """The same, as they are stored."""
-    return in_range(json.loads(TRUTHS.read_text())[kind])
+    return in_range(json.loads(TRUTHS.read_text())[kind]) if TRUTHS.exists() else {}
 
 
 def main(seconds: float) -> None:
