@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -133,6 +135,18 @@ def test_answers_without_a_length_get_the_workloads(tmp_path: Path) -> None:
     assert data.workload.output == CHAT.output
 
 
+def test_a_workload_gives_answers_and_models_only(tmp_path: Path) -> None:
+    """No sessions, pauses or rows of its own are left; models are drawn by request."""
+    chosen = replace(WORKLOADS["conversation"], models=(("a", 3.0), ("b", 1.0)))
+    path = source(tmp_path, [{"prompt": "hi"}]).path
+    data = DataSource(path, chosen)
+    data.workload = work = data.as_workload(None)
+    assert (work.conversation, work.think_ms, work.rows) == (None, None, ())
+    drawn = Counter(data.spec(number).model for number in range(1000))
+    assert drawn["a"] == pytest.approx(750, abs=60)  # 4 standard deviations
+    assert drawn["a"] + drawn["b"] == 1000
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -198,6 +212,7 @@ def test_equal_hashes_are_equal_tokens(tmp_path: Path) -> None:
     assert ids[2][:512] == ids[0][:512]
     assert ids[3][:512] == ids[0][512:1024]
     assert ids[2][512:] != ids[0][512:700]
+    assert data.as_workload("generate").token_ids
     data.workload = data.as_workload("chat")
     data.calibration = Calibration(1.25, 12)  # 512 tokens are 410 words, 1,100 tokens 870
     words = [data.spec(k).text.split(" ") for k in range(4)]
@@ -408,7 +423,11 @@ def test_the_command_shows_what_a_file_holds(capsys: pytest.CaptureFixture[str])
         ),
         (["--speed", "2"], "--speed is given: expected it with --data, without"),
         (["--data-end", "stop"], "--data-end is given: expected it with --data;"),
-        (["--data", "chats", "--api", "completions"], "15 rows with messages: expected an API"),
+        (
+            ["--data", "chats", "--api", "completions"],
+            "15 rows with messages and 0 with a prompt: expect",
+        ),
+        (["--data", "prompts", "--api", "generate"], "0 rows with messages and 12 with a prompt"),
         (["--data", "prompts", "--speed", "0"], "--speed is '0': expected a number above 0"),
         (["--data", "chats", "--speed", "2"], "without --users and --rate; leave out --speed"),
         (["--data", "chats", "--arrivals", "data"], "--arrivals data is given: expected it with"),

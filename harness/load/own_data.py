@@ -24,7 +24,7 @@ import orjson
 
 from harness.errors import ConfigError, one_line
 from harness.load.lengths import FROM_DATA, Lengths
-from harness.load.plan import UNCALIBRATED, RequestSpec, room_of, seeded_random
+from harness.load.plan import UNCALIBRATED, RequestSpec, choose, room_of, seeded_random
 from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
 from harness.units import MS, SECOND
 
@@ -187,17 +187,20 @@ class DataSource:
 
     def as_workload(self, api: str | None) -> Workload:
         """The file's mean lengths, on an API that takes its rows. Raises ConfigError."""
-        if self.n_messages and api not in (None, "chat"):
+        n_text = len(self) - self.n_messages - self.n_traces
+        has = f"{self.n_messages:,} rows with messages and {n_text:,} with a prompt"
+        if (self.n_messages and api not in (None, "chat")) or (n_text and api == "generate"):
             raise ConfigError(
-                f"--api is {api} and --data has {self.n_messages:,} rows with messages: expected "
-                "an API that takes them; try --api chat."
+                f"--api is {api} and --data has {has}: expected an API that takes them; "
+                "try --api chat."
             )
         traces, n, work = self.n_traces == len(self), len(self), self.workload
         api = api or ("chat" if self.n_messages else "completions" if traces else work.api)
         sums = (sum(self.planned(index)[part] for index in range(n)) for part in (0, 1))
         prompt, output = (Lengths(FROM_DATA, math.ceil(tokens / n)) for tokens in sums)
-        title, ids = f"{n:,} rows of {Path(self.path).name}", traces and api == "completions"
-        work = replace(work, name="data", title=title, api=api, system_tokens=0, token_ids=ids)
+        title, ids = f"{n:,} rows of {Path(self.path).name}", api in ("completions", "generate")
+        work = replace(work, name="data", title=title, api=api, token_ids=traces and ids)
+        work = replace(work, system_tokens=0, rows=(), think_ms=None, conversation=None)
         return replace(work, prompt=prompt, output=work.output if 0 in self.outputs else output)
 
     def learn(self, count_tokens: Callable[[str], int]) -> None:
@@ -230,7 +233,11 @@ class DataSource:
 
     def spec(self, number: int) -> RequestSpec:
         """Request `number` of the run, whichever process sends it."""
-        turn, index = divmod(number, len(self))
+        models = self.workload.models
+        model = choose(models, self.seed, "data", number, "model") if models else ""
+        return self._of_row(*divmod(number, len(self)))._replace(model=model)
+
+    def _of_row(self, turn: int, index: int) -> RequestSpec:
         row, (tokens, output) = self.row(index), self.lengths(index, room_of(self.workload))
         salt = f"{self.salt}/{turn} " if self.salt else ""
         if "input_length" in row:
