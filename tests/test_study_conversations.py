@@ -55,7 +55,7 @@ def test_sessions_from_two_processes(tmp_path: Path) -> None:
     for (worker, user), of_user in requests.groupby(["worker", "user"]):
         places = list(zip(of_user.session.astype(int), of_user.turn.astype(int), strict=True))
         assert places == sorted(set(places))
-        turns = {n: session_turns(planned, 1, 2 * int(user) + int(worker), n)
+        turns = {n: session_turns(planned, 1, int(user), n)
                  for n, _ in places}  # fmt: skip
         for session, turn in places[:-1]:
             following = (session, turn + 1) if turn + 1 < len(turns[session]) else (session + 1, 0)

@@ -92,7 +92,7 @@ def test_faults(servers: FaultServers, tmp_path: Path) -> None:
         ), strict=True))  # fmt: skip
     got = {fault: (r.result["status"], r.code, r.readable) for fault, r in runs.items()}
     assert got == dict.fromkeys(SAID, ("missed", 99, True))
-    heads = {fault: r.out.splitlines()[1] for fault, r in runs.items()}
+    heads = {fault: r.out.splitlines()[2] for fault, r in runs.items()}
     assert {fault: head for fault, head in heads.items() if SAID[fault] not in head} == {}
     assert {head[:12] for head in heads.values()} == {"SLO missed: "}
     again = {}
@@ -131,7 +131,7 @@ def test_a_knee_of_a_server_that_dies(servers: FaultServers, tmp_path: Path) -> 
     options = ("--min-users", "4", "--max-users", "8", "--budget", "60s", "--slo", "ttft_p95=500ms")
     run = ended(servers("dies", above(5)), tmp_path / "run", "knee", *options)
     assert (run.code, run.result["status"], run.readable) == (99, "target_failed", True)
-    said, why = run.out.splitlines()[1:3]
+    said, why = run.out.splitlines()[2:4]
     last = [level["users"] for level in run.result["levels"]][-2:]
     assert said == (
         f"The server failed under load at {last[0]} concurrent requests, and again at {last[1]}."
