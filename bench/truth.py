@@ -52,6 +52,13 @@ SMALL: Final = {
     "num_key_value_heads": 2, "intermediate_size": 2048,
 }  # fmt: skip
 LEAST_CHANGE: Final = math.log(1.2)  # no smaller: a found knee is within 20%
+# What turns a knob: a flag and its factor, or another share of a core for a process.
+FLAGS: Final[dict[str, tuple[str, float]]] = {
+    "slots": ("max-num-seqs", 2), "KV cache": ("num-gpu-blocks-override", 2),
+    "batched tokens": ("max-num-batched-tokens", 0.5), "API servers": ("api-server-count", 2),
+}  # fmt: skip
+PARTS: Final = {"compute": "worker", "engine process": "engine", "client": "client",
+                "API servers": "api"}  # fmt: skip
 
 
 WHOLE: Final[dict[str, float]] = {"worker": 1, "api": 1, "engine": 1, "client": 1}
@@ -80,19 +87,11 @@ class Case:
         """This case with another share of a core for a process."""
         return replace(self, cores={**self.cores, name: share})
 
-    def turned(self, knob: str) -> tuple[Case, float] | None:
-        """With that resource doubled (2) or halved (0.5); None where it cannot be."""
-        if knob == "slots":
-            return self.flag("max-num-seqs", 2), 2
-        if knob == "KV cache":
-            return self.flag("num-gpu-blocks-override", 2), 2
-        if knob == "batched tokens":
-            return self.flag("max-num-batched-tokens", 0.5), 2
-        if knob == "API servers":
-            if self.cores["api"] < 1:
-                return self.core("api", 2 * self.cores["api"]), 2
-            return replace(self.flag("api-server-count", 2)), 2
-        part = {"compute": "worker", "engine process": "engine", "client": "client"}[knob]
+    def turned(self, knob: str) -> tuple[Case, float]:
+        """With that resource doubled (2), or halved (0.5) where it cannot be."""
+        if knob in FLAGS and not (knob == "API servers" and self.cores["api"] < 1):
+            return self.flag(*FLAGS[knob]), 2
+        part = PARTS[knob]
         if part != "worker" and self.cores[part] >= 1:  # a single thread cannot use two cores
             return self.core(part, 0.5), 0.5
         return self.core(part, 2 * self.cores[part]), 2
@@ -292,7 +291,8 @@ def brief(result: dict[str, Any]) -> dict[str, Any]:
     return {
         "status": result.get("status"), "knee": knee_of(result) if result else math.nan,
         "ci95": (result.get("knee") or {}).get("ci95"),
-        "named": found.get("bound_by"), "causes": named, "slos": [s["slo"] for s in result.get("slos") or []],
+        "named": found.get("bound_by"), "causes": named,
+        "slos": [one["slo"] for one in result.get("slos") or []],
         "invalid": result.get("invalid_reason") or "",
     }  # fmt: skip
 
@@ -302,7 +302,7 @@ def try_case(case: Case, models: Path, out: Path, at: Sequence[int], budget: str
     out.mkdir(parents=True, exist_ok=True)
     model = models / case.model if case.model else models
     variants = {"": (case, 1.0)}
-    variants |= {knob: turned for knob in case.knobs if (turned := case.turned(knob))}
+    variants |= {knob: case.turned(knob) for knob in case.knobs}
     rows: dict[str, Any] = {}
     slos: list[str] = []
 
@@ -360,11 +360,9 @@ def moved(row: dict[str, Any]) -> list[tuple[str, float]]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The page."""
-    lines = [
-        "| Case | Planted | Knee | Named (probability) | Runner-up | "
-        "The knee when a resource is doubled | Moved it most | Right |",
-        "|---|---|--:|---|---|---|---|---|",
-    ]
+    heads = ("Case", "Planted", "Knee", "Named (probability)", "Runner-up",
+             "The knee when a resource is doubled", "Moved it most", "Right")  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---|---|--:|---|---|---|---|---|"]
     right = wrong_sure = judged = 0
     for row in rows:
         base, most = row["runs"].get("", {}), moved(row)
@@ -381,8 +379,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             f"| {row['name']} | {row['planted']} | {base.get('knee', math.nan):.0f} | {named} | "
             f"{rival} | {each} | {truth if known else '-'} | {verdict} |"
         )
-    lines += ["", f"{right} of {judged} cases where a knob moved the knee by a fifth or more: the "
-              f"cause named is the one it cures. Wrong with 0.8 or more: {wrong_sure}."]  # fmt: skip
+    said = f"{right} of {judged} cases where a knob moved the knee by 20% or more: what is named"
+    lines += ["", f"{said} is what that knob cures. Wrong with 0.8 or more: {wrong_sure}."]
     return "\n".join(lines) + "\n"
 
 
