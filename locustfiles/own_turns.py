@@ -20,6 +20,6 @@ class OwnTurns(ChatUser):
         for question in QUESTIONS:
             history.append({"role": "user", "content": question})
             reply = self.llm.send(messages=history, body={"top_p": 0.9}, output_tokens=24)
-            if not reply.ok:
+            if reply.outcome != "ok":
                 return  # Locust has counted it, with the reason: reply.error
             history.append({"role": "assistant", "content": reply.text})

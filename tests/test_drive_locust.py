@@ -116,6 +116,7 @@ from pathlib import Path
 from locust import User, task
 import harness.study.plain
 from harness.drive.users import ChatUser
+from harness.errors import HarnessError
 class Own(ChatUser):
     n = 0
     @task
@@ -125,7 +126,7 @@ class Own(ChatUser):
             try:
                 said = self.llm.send(**ASKED[(self.n - 1) % len(ASKED)])
                 row = [said.outcome, said.ttft_ms, said.e2e_ms, said.output_tokens, said.text]
-            except (ValueError, TypeError) as error:
+            except (HarnessError, TypeError) as error:
                 row = ["refused", str(error)]
             print(json.dumps(row), file=out)
 """
