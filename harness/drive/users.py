@@ -74,7 +74,9 @@ class LlmClient:
 
         `messages`, in OpenAI's form, or `prompt` take the place of what the workload plans next;
         what is not given stays as planned. `body` has fields of this request, over --body's.
-        The answer is read in Python instead of C, and kept until it ends.
+        The answer is read in Python instead of C, and kept until it ends: so its `ttft_ms` and
+        `e2e_ms` are known here, from the reads and stamps that the record has. They count from
+        the send.
 
         Raises ConfigError for what cannot be sent, StopUser as `StreamingUser.send` does.
         """
