@@ -30,6 +30,7 @@ from harness.runfolder.parquet import Levels
 from harness.runfolder.record_tables import TableBuilder
 from harness.runfolder.server_lines import NUMBER_FIELDS
 from harness.study import form
+from harness.study.locust_rate import LocustRateStudy
 from harness.study.results import EXIT_OF
 from harness.units import MS
 from harness.wire.vllm_series import SERIES
@@ -512,6 +513,7 @@ def locust() -> str:
     """docs/locust.md: its own words, then the options that Locust's `--help` does not show."""
     rows = [(HERE / "locust.md").read_text().partition(OPTIONS)[0].rstrip(), "", OPTIONS]
     rows += ["", "With every locustfile:", *options_of(arguments.add_arguments)]
+    rows += ["", "With `rate.py`, also:", *options_of(LocustRateStudy.add_arguments)]
     rows += ["", "With `knee.py`, also:", *options_of(form.add_arguments)]
     return "\n".join(rows) + "\n"
 

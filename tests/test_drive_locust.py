@@ -52,9 +52,10 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def locust(file: str, *arguments: object, **popen: Any) -> subprocess.Popen[str]:
+def locust(file: str | Path, *arguments: object, **popen: Any) -> subprocess.Popen[str]:
     """Locust as its users start it, in the repository's top folder."""
-    command = [sys.executable, "-m", "locust", "-f", f"locustfiles/{file}.py", *map(str, arguments)]
+    file = file if isinstance(file, Path) else f"locustfiles/{file}.py"
+    command = [sys.executable, "-m", "locust", "-f", str(file), *map(str, arguments)]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -95,7 +96,7 @@ def complete(run: Run) -> bool:
     return all(sorted(n) == list(range(len(n))) for n in numbers)
 
 
-@pytest.mark.parametrize("file", ["chat", "completions"])
+@pytest.mark.parametrize("file", ["chat", "completions", "own_turns"])
 def test_a_locustfile_works_alone(url: str, file: str, tmp_path: Path) -> None:
     """Headless: requests counted by Locust equal the records, the exit code is 0."""
     folder = tmp_path / "run"
@@ -107,6 +108,89 @@ def test_a_locustfile_works_alone(url: str, file: str, tmp_path: Path) -> None:
     assert {OUTCOMES[code] for code in run.table.outcome} == {Outcome.ok}
     assert run.info["config"]["drive"]["model"] == "scripted"
     assert run.damage.sentences() == []
+
+
+OWN = """
+import json
+from pathlib import Path
+from locust import User, task
+import harness.study.plain
+from harness.drive.users import ChatUser
+from harness.errors import HarnessError
+class Own(ChatUser):
+    n = 0
+    @task
+    def ask(self):
+        self.n += 1
+        with Path(SAID).open("a") as out:
+            try:
+                said = self.llm.send(**ASKED[(self.n - 1) % len(ASKED)])
+                row = [said.outcome, said.ttft_ms, said.e2e_ms, said.output_tokens, said.text]
+            except (HarnessError, TypeError) as error:
+                row = ["refused", str(error)]
+            print(json.dumps(row), file=out)
+"""
+HELLO = {"role": "user", "content": "one two three"}
+
+
+def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
+    """Text and counts of the answer, TTFT and e2e of the record; what is refused is not sent."""
+    folder, said, file = tmp_path / "run", tmp_path / "said", tmp_path / "own.py"
+    asked = (
+        '[dict(messages=[HELLO], body={"top_p": 0.9}, output_tokens=3), dict(body={"n": 2}),'
+        ' dict(prompt="a b", messages=[HELLO]), dict(body={"stop": {1}}), dict(prompt="a b c d")]'
+    )
+    file.write_text(f"SAID, HELLO = {str(said)!r}, {HELLO}\nASKED = {asked}\n{OWN}")
+    flags = ("--headless", "-u", 1, "-t", "4s", "--output-tokens", 9, "--run-folder", folder)
+    ended(locust(file, *flags, "--host", url))
+    rows = [json.loads(line) for line in said.read_text().splitlines()]
+    run = read_run(folder)
+    assert run.damage.sentences() == []
+    got = [row for row in rows if row[0] == "ok"]
+    ok = np.flatnonzero(run.table.outcome == OUTCOMES.index(Outcome.ok))
+    first = run.table.at_ns[run.table.offsets[:-1][ok]] - run.table.sent_ns[ok]
+    lasted = run.table.done_ns[ok] - run.table.sent_ns[ok]
+    times = zip((first / 1e6).tolist(), (lasted / 1e6).tolist(), strict=True)
+    assert sorted((row[1], row[2]) for row in got) == sorted(times)
+    prompts = {3: 8, 9: 9}  # tokens with the chat template, by those of the answer
+    assert [row[3:] for row in got[:2]] == [[3, " a" * 3], [got[1][3], " a" * got[1][3]]]
+    assert run.table.prompt_tokens[ok][:1].tolist() == [prompts[3]]
+    refused = [row[1] for row in rows if row[0] == "refused"][:3]
+    parts = "body has 'n': expected", "given with a prompt", "not JSON serializable"
+    assert [part in sentence for part, sentence in zip(parts, refused, strict=True)] == [True] * 3
+
+
+def test_users_with_sessions(url: str, tmp_path: Path) -> None:
+    """conversation.py: turns of sessions, with the think time that is planned for them."""
+    folder = tmp_path / "run"
+    flags = ("--headless", "-u", 30, "-r", 30, "-t", "4s", "--run-folder", folder)
+    ended(locust("conversation", *flags, "--output-tokens", 8, "--host", url))
+    run = read_run(folder)
+    assert run.info["config"]["drive"]["workload"]["name"] == "conversation"
+    assert len(run.table) > 0
+    assert (run.table.session >= 0).all()
+    assert (run.table.think_ns > 0).all()
+    assert run.table.turn.max() > 0  # mid-way
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"), [((), 0), (("--rate", "fast"), 2), (("--arrivals", "data"), 2)]
+)
+def test_requests_at_a_rate(url: str, flags: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    """rate.py: each request of the schedule once, from two processes; a bad rate sends none."""
+    folder, port = tmp_path / "run", free_port()
+    level = ("--rate", "20/s", "--arrivals", "constant", "--duration", "3s", "--output-tokens", 8)
+    two = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
+    headless = ("--headless", *level, *(two if not code else ()), "--run-folder", folder)
+    out = ended(locust("rate", *headless, "--host", url, *flags), code)
+    assert "Traceback" not in out
+    assert folder.exists() is not bool(code)
+    if not code:
+        run = read_run(folder)
+        assert sorted(run.table.user) == list(range(len(run.table)))
+        assert set(run.table.worker.tolist()) == {0, 1}
+        result = json.loads((folder / "result.json").read_text())
+        assert [level["rate_per_s"] for level in result["levels"]] == [20]
 
 
 @pytest.mark.parametrize("how", ["processes", "master and worker"])

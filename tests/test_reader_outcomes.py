@@ -361,7 +361,7 @@ def test_tls_to_a_server_without_it(port: int) -> None:
     ],
 )  # fmt: skip
 def test_the_text_of_an_answer(port: int, script: list[Step], want: str) -> None:
-    """Where it is asked for, of answers that ended well; the record is the same."""
+    """Where it is asked for, of answers that ended well; figures are the record's."""
     records = []
     for keep in (True, False):
         with case(port) as it:
@@ -372,4 +372,8 @@ def test_the_text_of_an_answer(port: int, script: list[Step], want: str) -> None
             assert plan == (2, 5, 7, 300)
             records.append((record.outcome, len(record.at_ns), record.output_tokens))
             assert exchange.text == (want if keep else "")
+            first = [(at_ns - record.sent_ns) / 1e6 for at_ns in record.at_ns[:1]]
+            assert exchange.ttft_ms == (first[0] if keep and first else None)
+            counted = record.output_tokens if record.output_tokens >= 0 else None
+            assert exchange.output_tokens == (counted if keep else None)
     assert records[0] == records[1]

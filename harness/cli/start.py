@@ -51,12 +51,14 @@ def start_study(options: Options) -> int:
         # repeatedly.
         gc.set_threshold(100_000)
         from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
-        from harness.study.given_levels import run_levels  # noqa: PLC0415 - as above
+        from harness.study import given_levels as levels  # noqa: PLC0415 - as above
+        from harness.study.conduct import conduct  # noqa: PLC0415 - as above
         from harness.study.knee_study import run_knee  # noqa: PLC0415 - as above
 
         if isinstance(options, KneeOptions):
             return run_knee(options, url, known, TerminalUi())
-        return run_levels(options, url, known, TerminalUi())
+        wanted, choose = levels.wanted_levels(options), levels.in_turn(levels.given(options))
+        return conduct(wanted, url, known, TerminalUi(), choose=choose)
 
 
 def planned_levels(options: Options) -> tuple[int, ...]:

@@ -97,14 +97,21 @@ def chosen_workload(environment: Environment) -> Workload:
 
 
 def workload_name(environment: Environment) -> str:
-    """The workload asked for, else the one that is called like the users' API."""
+    """The workload asked for, else the users' own, else the one that is called like their API."""
     asked: str = environment.parsed_options.workload  # type: ignore[union-attr]
-    return _api(environment) if asked in ("", AS_USERS) else asked
+    if asked not in ("", AS_USERS):
+        return asked
+    return _said(environment, "workload") or _api(environment)
 
 
 def _api(environment: Environment) -> str:
-    apis = {getattr(user_class, "api", "") for user_class in environment.user_classes} - {""}
-    return apis.pop() if len(apis) == 1 else "chat"
+    return _said(environment, "api") or "chat"
+
+
+def _said(environment: Environment, name: str) -> str:
+    """What all user classes that say it agree on; "" if they do not."""
+    said = {getattr(user_class, name, "") for user_class in environment.user_classes} - {""}
+    return said.pop() if len(said) == 1 else ""
 
 
 def plan(environment: Environment) -> SearchPlan:

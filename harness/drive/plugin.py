@@ -124,7 +124,7 @@ class LocustHost:
         if not self.load.n_workers:
             raise ConfigError(
                 "no load process is connected to this master: expected at least one; try "
-                "`locust -f locustfiles/knee.py --worker` beside it, then start again."
+                "`locust -f LOCUSTFILE --worker` with the same file beside it, then start again."
             )
 
     @property

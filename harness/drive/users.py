@@ -5,6 +5,7 @@
         def ask(self):
             self.send()                       # what the workload plans next
             self.send(prompt="Hello", output_tokens=32)   # or words of your own
+            said = self.llm.send(messages=[...], body={"top_p": 0.9})  # and what came back
 
 Each request fires Locust's `request` event once, when it has ended, so Locust's count and rate are
 those of requests. Token latencies go to the records.
@@ -12,7 +13,7 @@ those of requests. Token latencies go to the records.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 import gevent
@@ -22,13 +23,16 @@ from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_STOPPING
 
 from harness.errors import ConfigError
-from harness.load.plan import RequestSpec
+from harness.load.plan import NO_FIELDS, RequestSpec
+from harness.load.request_fields import CHAT_APIS, OWN_FIELDS
 from harness.load.workloads import API_PATHS
 from harness.measure.records.request_record import Outcome
 from harness.reader.clock import CLOCK
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from locust.env import Environment
 
     from harness.load.arrivals import Due
@@ -55,11 +59,54 @@ class RequestFailed(Exception):  # noqa: N818 - Locust shows the name in its fai
     """Why a request failed, for Locust's failures table: `timeout: no first token in 120 s`."""
 
 
+class LlmClient:
+    """`self.llm` of a user."""
+
+    def __init__(self, user: StreamingUser) -> None:
+        self._user = user
+
+    def send(
+        self, *, messages: Sequence[dict[str, Any]] = (), prompt: str = "",
+        tools: Sequence[dict[str, Any]] = (), body: Mapping[str, Any] = NO_FIELDS,
+        output_tokens: int | None = None,
+    ) -> Exchange:  # fmt: skip
+        """Send one request, wait for its end and return what came back, a failure too.
+
+        `messages`, in OpenAI's form, or `prompt` take the place of what the workload plans next;
+        what is not given stays as planned. `body` has fields of this request, over --body's.
+        The answer is read in Python instead of C, and kept until it ends: so its `ttft_ms` and
+        `e2e_ms` are known here, from the reads and stamps that the record has. They count from
+        the send.
+
+        Raises ConfigError for what cannot be sent, StopUser as `StreamingUser.send` does.
+        """
+        user = self._user
+        wrong = next((f"body has {name!r}" for name in body if name in OWN_FIELDS), "")
+        if (messages or tools) and (prompt or user.api not in CHAT_APIS):
+            wrong = f"messages or tools are given with a prompt, or to a user of {user.api}"
+        if wrong:
+            gevent.sleep(REFUSED_S)  # Locust logs the error and calls the task again
+            raise ConfigError(
+                f"{wrong}: expected a prompt, or the messages and tools of a ChatUser, and fields "
+                "that the harness does not decide; try send(prompt=..., body={'top_p': 0.9})."
+            )
+        spec = user.next_spec()
+        if messages or prompt:
+            own = RequestSpec(prompt, -1, spec.output_tokens, messages=tuple(messages))
+            spec = own._replace(tools=spec.tools, model=spec.model, think_ns=spec.think_ns)
+        if tools:
+            spec = spec._replace(tools=tuple(tools))
+        length = spec.output_tokens if output_tokens is None else output_tokens
+        spec = spec._replace(body=body, output_tokens=length, keep_text=True)
+        return user.send_spec(spec)
+
+
 class StreamingUser(User):
     """Sends streamed requests, one at a time. Abstract: `api` and tasks are a subclass's."""
 
     abstract = True
     api: ClassVar[str] = ""  # a key of API_PATHS; "": the workload's own
+    workload: ClassVar[str] = ""  # unless --workload says another; "": the one called like the API
 
     def __init__(self, environment: Environment) -> None:
         """Join the process's driver. Raises ConfigError where nobody ever registered one."""
@@ -70,6 +117,7 @@ class StreamingUser(User):
                 "try locustfiles/chat.py as a start."
             )
         self.driver = _drivers[environment]
+        self.llm = LlmClient(self)
         self.number = -1
         self._think_ns = -1  # planned after the latest request
         if not self.api and self.driver is not None:
@@ -81,6 +129,12 @@ class StreamingUser(User):
             self.number = self.driver.new_user()
             gevent.sleep(self.driver.stagger_s(self.number))
 
+    def stop(self, force: bool = False) -> bool:
+        """As Locust has it, which raises when its end comes to a user that is being stopped."""
+        if self._state == LOCUST_STATE_STOPPING and not force:
+            return False
+        return bool(super().stop(force))
+
     def wait_time(self) -> float:
         """The workload's think time, in seconds; Locust waits that long between two tasks."""
         return max(self._think_ns, 0) / SECOND
@@ -91,13 +145,22 @@ class StreamingUser(User):
         Raises StopUser when the run's requests are used up, its target was refused or the run is
         over.
         """
-        spec = self.driver.next_spec(self.number) if self.driver is not None else None
-        if self.driver is None or spec is None:
-            raise StopUser
+        spec = self.next_spec()
         if prompt is not None:
             spec = RequestSpec(prompt, -1, spec.output_tokens)
         if output_tokens is not None:
             spec = spec._replace(output_tokens=output_tokens)
+        return self.send_spec(spec)
+
+    def next_spec(self) -> RequestSpec:
+        """What the workload plans next. Raises StopUser."""
+        spec = self.driver.next_spec(self.number) if self.driver is not None else None
+        if spec is None:
+            raise StopUser
+        return spec
+
+    def send_spec(self, spec: RequestSpec) -> Exchange:
+        """Send it and wait for its end, as `send` does."""
         self._think_ns = spec.think_ns
         sent = self._exchange(self.number, spec)
         if sent.outcome is Outcome.connect:  # nobody there: asking a thousand times a second helps

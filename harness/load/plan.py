@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.load.workloads import Workload
 
+NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 UNCALIBRATED: Final = Calibration()
 UNUSED: Final = Random(0)  # noqa: S311 - for lengths that need no draw
 CLIP_SAMPLE_SIZE: Final = (
@@ -47,6 +49,8 @@ class RequestSpec(NamedTuple):
     turn: int = -1
     think_ns: int = -1
     new_tokens: int = -1
+    body: Mapping[str, Any] = NO_FIELDS  # further fields of this request alone
+    keep_text: bool = False  # the answer is wanted too
 
 
 def seeded_random(*key: object) -> Random:

@@ -17,6 +17,7 @@ OWN_FIELDS: Final = (
     "stream_options", "ignore_eos", "min_tokens", "max_tokens", "max_completion_tokens",
     "max_output_tokens",
 )  # fmt: skip
+CHAT_APIS: Final = ("chat", "responses", "messages")  # a prompt is messages, and may have tools
 PLACEHOLDERS: Final = ("session", "user", "request")
 _NAMED: Final = re.compile(r"\$(\w+)|\{(\w+)\}")
 
@@ -29,7 +30,8 @@ def json_body(
 
     `ignore_eos` and `min_tokens` are vLLM's: without them a model ends where it likes.
     """
-    responses, chat = api == "responses", api in ("chat", "responses", "messages")
+    fields = {**fields, **spec.body}
+    responses, chat = api == "responses", api in CHAT_APIS
     length = {"max_output_tokens" if responses else "max_tokens": spec.output_tokens}
     if fixed_length and api != "messages":
         length |= {"ignore_eos": True, **({} if responses else {"min_tokens": spec.output_tokens})}

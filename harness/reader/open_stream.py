@@ -11,7 +11,7 @@ import orjson
 from gevent.event import Event
 
 from harness.measure.records.request_record import Outcome
-from harness.units import SECOND
+from harness.units import MS, SECOND
 from harness.wire.decode import outcome_of_body
 from harness.wire.http import OK_STATUS, Response
 from harness.wire.openai import NotACompletion, read_event
@@ -28,7 +28,7 @@ from harness.wire.sse_framing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from harness.reader.fast_path import FastPath
 
@@ -57,7 +57,15 @@ class Exchange:
     e2e_ns: int
     n_bytes: int
     error: str
-    text: str = ""  # of the answer, if it was to be kept
+    # of the answer, if it was to be kept
+    text: str = ""  # of one that ended well, without reasoning and calls of tools
+    ttft_ms: float | None = None  # from the send to the read of the first token; None: none came
+    output_tokens: int | None = None  # as the server counted them; None: it did not say
+
+    @property
+    def e2e_ms(self) -> float:
+        """From the send to the last byte, or to the failure."""
+        return self.e2e_ns / MS
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +86,8 @@ class Stream:
     error: str = ""
     done_ns: int = 0
     in_time_ns: int = 0  # no limit can pass before: nobody need look
-    whole: list[bytes] | None = None  # the body so far, if its text is wanted: C keeps none
+    # the reads of the body so far with their times, if its text is wanted: C keeps none
+    whole: list[tuple[int, bytes]] | None = None
     open_bytes: int = 0  # since the latest end of an event in the body that Python saw
     _tail: bytes = b""
     # of the comments since the latest event: b":" within a line of one; None: there are none
@@ -126,7 +135,7 @@ class Stream:
         What C reads past Python is never how a stream ends, nor an error object, nor a comment.
         """
         if self.whole is not None:
-            self.whole.append(body)
+            self.whole.append((at_ns, body))
         if not self._only_comments(body):
             self.body_ns = at_ns
         latest = self.latest
@@ -163,30 +172,43 @@ class Stream:
     def exchange(self) -> Exchange:
         """What the user is told at once; the decoder, which reads every event, has more to say."""
         outcome, error, response = self.outcome, self.error, self.response
+        took_ns = max(self.done_ns - self.sent_ns, 0)
         if outcome is None and response.status != OK_STATUS:
             outcome, error = Outcome.status, f"HTTP {response.status}"
         elif outcome is None or outcome is Outcome.truncated:
             latest = b"".join(self.latest)
             if outcome is None and latest.endswith(LAST_EVENT) and ERROR_KEY not in latest:
-                took_ns = max(self.done_ns - self.sent_ns, 0)
-                return Exchange(Outcome.ok, took_ns, self.n_bytes, "", text_of(self.whole or ()))
+                return Exchange(Outcome.ok, took_ns, self.n_bytes, "", *self._answer())
             events = SseDecoder().feed(latest)
             said, done = end_of(events)
             if said:
                 outcome, error = Outcome.status, said
             elif outcome is None:
                 outcome, error = outcome_of_body(response.content_type, error, done=done)
-        return Exchange(outcome, max(self.done_ns - self.sent_ns, 0), self.n_bytes, error)
+        text, ttft_ms, tokens = self._answer()
+        text = text if outcome is Outcome.ok else ""
+        return Exchange(outcome, took_ns, self.n_bytes, error, text, ttft_ms, tokens)
 
+    def _answer(self) -> tuple[str, float | None, int | None]:
+        """The text, TTFT in ms and output tokens of `Exchange`.
 
-def text_of(body: Iterable[bytes]) -> str:
-    """The answer in a whole stream, without its reasoning; "" where it is none of a completion."""
-    try:
-        events = [orjson.loads(x) for x in SseDecoder().feed(b"".join(body)) if x != DONE]
-        firsts = [event["choices"][0] for event in events if event["choices"]]
-        return "".join(x.get("delta", x).get("content") or x.get("text") or "" for x in firsts)
-    except (ValueError, LookupError, TypeError, AttributeError):  # the decoder says what is wrong
-        return ""
+        These are the reads that the decoder has, with the same times: so is the TTFT.
+        """
+        sse, events, ttft_ms = SseDecoder(), list[bytes](), None
+        try:
+            for at_ns, body in self.whole or ():
+                new = sse.feed(body)
+                if ttft_ms is None and any(read_event(data).carries_token for data in new):
+                    ttft_ms = (at_ns - self.sent_ns) / MS
+                events += new
+            counts = (read_event(data).completion_tokens for data in reversed(events))
+            tokens = next((count for count in counts if count >= 0), None)
+            whole = [orjson.loads(data) for data in events if data != DONE]
+            firsts = [event["choices"][0] for event in whole if event["choices"]]
+            words = (x.get("delta", x).get("content") or x.get("text") or "" for x in firsts)
+            return "".join(words), ttft_ms, tokens
+        except (ValueError, LookupError, TypeError, AttributeError):  # the decoder says what
+            return "", ttft_ms, None  # is wrong
 
 
 def end_of(events: Sequence[bytes]) -> tuple[str, bool]:

@@ -163,17 +163,20 @@ class Driver:
     def request(self, user: int, api: str, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""
         reader = self.start()
-        number, self.issued = self.issued, self.issued + 1
+        number = self.issued
         name = request_id(self.options.run_id, self.worker, number)
         planned = spec.session, spec.turn, spec.think_ns, spec.new_tokens
         session = f"{user}-{spec.session}" if spec.session >= 0 else str(user)
         who = {"request_id": name, "user": str(user), "session": session}
         data = request_bytes(self.options, self._access, api, spec, **who)
+        self.issued += 1  # only now: a body that is no JSON has failed, and no number is lost
+        real = self._real and spec.session >= 0
         sent = reader.request(
-            data, number, user, spec.output_tokens, scheduled_ns, plan=planned, keep_text=self._real
-        )
+            data, number, user, spec.output_tokens, scheduled_ns,
+            plan=planned, keep_text=spec.keep_text or real,
+        )  # fmt: skip
         if user in self._talks:
-            self._talks[user].ended(sent.text, ok=sent.outcome is Outcome.ok)
+            self._talks[user].ended(sent.text if real else "", ok=sent.outcome is Outcome.ok)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)

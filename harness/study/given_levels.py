@@ -13,8 +13,7 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.server.probe import Capabilities
-    from harness.study.conduct import Front
+    from harness.study.experiment import Wanted
     from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.study_options import RunOptions
 
@@ -40,10 +39,9 @@ def in_turn(holds: Sequence[Hold]) -> ChooseNext:
     return choose
 
 
-def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front) -> int:
-    """The exit code of `run` and of `sweep`, for a target that is checked."""
-    from harness.study.conduct import conduct  # noqa: PLC0415 - Locust: levels need none
-    from harness.study.experiment import Wanted  # noqa: PLC0415 - as above
+def wanted_levels(options: RunOptions) -> Wanted:
+    """The experiment that holds them."""
+    from harness.study.experiment import Wanted  # noqa: PLC0415 - Locust: levels need none
 
     kind, users, holds = options.command, options.users, given(options)
     step = RATE_STEP_PER_S if options.load.arrivals else 0.0
@@ -57,5 +55,4 @@ def run_levels(options: RunOptions, url: str, known: Capabilities, front: Front)
         rate_step_per_s=step,
     )
     most, n_levels = max(users), len(holds)
-    wanted = Wanted(kind, options.target, options.load, options.output, plan, most, n_levels)
-    return conduct(wanted, url, known, front, choose=in_turn(holds))
+    return Wanted(kind, options.target, options.load, options.output, plan, most, n_levels)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from harness.drive.plugin import LocustHost
     from harness.measure.result import Result
+    from harness.study.level_state import ChooseNext
     from harness.study.run_page import RunPage
 
 logger = logging.getLogger("locust.harness")
@@ -40,6 +41,7 @@ class LocustStudy:
 
     server_flags: Mapping[str, int | float | str] = {}  # that the server was started with
     gpu_metrics: str | None = None
+    choose: ChooseNext | None = None  # levels that are given; None: the search does
 
     def __init__(self, host: LocustHost, view: RunPage, idle: str) -> None:
         """Serve the page, which says `idle`; nothing is sent."""
@@ -117,7 +119,9 @@ class LocustStudy:
             if self._stopped:
                 return False
             load = self.host.load
-            self._experiment = Experiment.begin(wanted, url, known, load=load, view=self.view)
+            self._experiment = Experiment.begin(
+                wanted, url, known, choose=self.choose, load=load, view=self.view
+            )
             self._experiment.conduct()
         return True
 

@@ -36,6 +36,7 @@ class LocustTestStudy(LocustStudy):
     """One test after another, each in a folder of its own."""
 
     decides = False
+    kind = LOCUST
 
     def __init__(self, host: LocustHost) -> None:
         given: str = host.fixed["run_folder"]
@@ -45,7 +46,7 @@ class LocustTestStudy(LocustStudy):
         check_slos(plan.slos, arguments.chosen_workload(host.environment).output.mean)
         if self._folder is not None:
             check_folder(self._folder)
-        super().__init__(host, RunPage(LOCUST, plan.slos), START)
+        super().__init__(host, RunPage(self.kind, plan.slos), START)
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:

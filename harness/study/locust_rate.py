@@ -1,0 +1,61 @@
+"""Requests at a rate under the `locust` command: what locustfiles/rate.py imports.
+
+Each start is a run like `vllm-harness run --rate`; Locust's users are the load processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.drive.plugin import register_study
+from harness.errors import ConfigError
+from harness.load.lengths import FROM_DATA
+from harness.study.given_levels import given, in_turn, wanted_levels
+from harness.study.option import Option, duration, rate
+from harness.study.option_table import OPEN_LOOP
+from harness.study.plain import LocustTestStudy
+from harness.study.study_options import RunOptions
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Mapping
+
+    from harness.study.experiment import Wanted
+
+OPTIONS = (
+    Option("--rate", "requests per second, over all processes", rate("--rate"), default="10/s"),
+    Option("--duration", "of the load, for --run-time", duration("--duration"), default="30s"),
+    *OPEN_LOOP,
+)
+
+
+class LocustRateStudy(LocustTestStudy):
+    """One level after another."""
+
+    decides = True
+    kind = "run"
+
+    @staticmethod
+    def add_arguments(parser: ArgumentParser) -> None:
+        """The level's options."""
+        for one in OPTIONS:  # as texts: Locust's form makes numbers of numbers
+            parser.add_argument(one.flag, default=one.default, help=one.help)
+
+    def _wanted(self, form: Mapping[str, str]) -> Wanted:
+        self.host.require_workers()
+        one, asked = super()._wanted(form), self.host.options
+        value = {o.dest: o.read(str(getattr(asked, o.dest))) for o in OPTIONS if o.read}
+        arrivals, most = value["arrivals"], value["max_in_flight"]
+        if arrivals == FROM_DATA:
+            raise ConfigError("--arrivals is data: expected constant, poisson or gamma:CV here.")
+        load, length = replace(one.load, arrivals=arrivals, max_in_flight=most), value["duration"]
+        options = RunOptions(
+            one.target, load, one.output, (value["rate"],), duration_ns=length,
+            slos=one.plan.slos, max_errors=one.plan.max_errors,
+        )  # fmt: skip
+        self.choose = in_turn(given(options))
+        return wanted_levels(options)
+
+
+register_study(LocustRateStudy)
