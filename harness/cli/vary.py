@@ -32,12 +32,15 @@ def add(commands: Subparsers) -> None:
         help="measure with each of several settings, restarting vLLM between them",
         description="Starts vLLM with each value of server.FLAG, runs the command after -- against "
         "it, and says which setting is best for the SLO and what it costs. Two settings are "
-        "measured in the order A B B A. Options of that command can be varied too, on one server.",
+        "measured in the order A B B A. Options of that command can be varied too, on one server, "
+        "in the order A B C C B A.",
         epilog=examples(
             "vllm-harness vary server.max-num-seqs=8,16 --model-dir DIR -- knee --slo ttft_p95=1s",
             "vllm-harness vary server.enable-chunked-prefill=true,false --model-dir DIR -- run "
             "--users 8",
             "vllm-harness vary max-num-seqs=8,16 -- knee --embedded --slo ttft_p95=500ms",
+            "vllm-harness vary history=full,budget:2048,last:4 -- knee --embedded --workload agent "
+            "--slo ttft_p95=500ms",
         ),
     )
     parser.takes_command = True
@@ -48,7 +51,7 @@ def add(commands: Subparsers) -> None:
     )  # fmt: skip
     declare(parser.add_argument_group("server"), START)
     tolerance = Option("--tolerance", "as of compare", share("--tolerance"), "SHARE", "5%")
-    once = Option("--once", "A B in place of A B B A: half the time, no repetition", None)
+    once = Option("--once", "each setting once: half the time, no repetition", None)
     declare(parser.add_argument_group("output"), [once, OUTPUT[0], JSON, tolerance])
     parser.set_defaults(execute=execute)
 
