@@ -65,6 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     from harness.study import vary_settings as study  # noqa: PLC0415 - as above
     from harness.study.compare_folders import compare_settings  # noqa: PLC0415 - as above
     from harness.study.conduct import write_json  # noqa: PLC0415 - as above
+    from harness.study.context_cost import context_costs  # noqa: PLC0415 - as above
 
     settings = study.all_settings([study.parse_variable(text) for text in args.variables])
     given = start_options(args)
@@ -79,10 +80,11 @@ def execute(args: argparse.Namespace) -> int:
     whole = study.measure(study.in_order(settings, out, once=args.once), args.inner, start, stream)
     pairs = compare_settings(settings, args.tolerance)
     code = exit_code(settings) if whole else EXIT_INTERRUPTED
-    text, page = settings_report(settings, pairs, slos, code)
+    costs = context_costs(settings)
+    text, page = settings_report(settings, pairs, slos, code, costs)
     result = {"exit_code": code, "headline": text.partition("\n")[0],
               "best": best_setting(settings, pairs)[0], "command": args.inner, "slos": slos,
-              "settings": settings, "comparisons": pairs}  # fmt: skip
+              "settings": settings, "comparisons": pairs, "context_costs": costs}  # fmt: skip
     folder.write_json("vary.json", result)
     folder.write("vary.md", text)
     folder.write("vary.html", page)

@@ -29,7 +29,7 @@ from harness.report.tables import aligned
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.measure.search.comparison import Comparison, Difference, Setting
+    from harness.measure.search.comparison import Coefficient, Comparison, Difference, Setting
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
@@ -171,8 +171,9 @@ def gain(c: Comparison) -> str:
 
 
 def settings_report(
-    settings: Sequence[Setting], pairs: Sequence[Comparison], slos: Sequence[str], code: int
-) -> tuple[str, str]:
+    settings: Sequence[Setting], pairs: Sequence[Comparison], slos: Sequence[str], code: int,
+    costs: Sequence[Coefficient] = (),
+) -> tuple[str, str]:  # fmt: skip
     """The text, which is Markdown too and begins with the headline; the page."""
     best, ties = best_setting(settings, pairs)
     measured = [one.name for one in settings if one.figures]
@@ -186,10 +187,22 @@ def settings_report(
     elif ties:
         first += f" No difference to {', '.join(ties)} is shown."
     rows = [setting_row(one) for one in settings]
+    for name in (SETTING_COLUMNS[KNEE], "Start, s"):  # without a search; without a server of ours
+        if all(row[name] in {"", UNKNOWN} for row in rows):
+            rows = [{key: cell for key, cell in row.items() if key != name} for row in rows]
     steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
-    tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
+    parts = [{"Figure": c.name, "95% interval": Quantity(c.value, *c.ci95).cell,
+              "Meaning": c.meaning} for c in costs]  # fmt: skip
+    title = f"By length, at a load of {costs[0].load:g}" if costs else ""
+    tables = (
+        {"Settings": rows}
+        | ({title: parts} if costs else {})
+        | {gain(c): [*map(difference_row, c.differences)] for c in steps}
+    )
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
-    text = "\n".join([first, "", *aligned(rows, one_line), "", *failures, *map(gain, steps), ""])
+    lines = [f"{title}:", "", *aligned(parts, one_line), ""] if costs else []
+    lines = [*aligned(rows, one_line), "", *lines, *failures, *map(gain, steps), ""]
+    text = "\n".join([first, "", *lines])
     return text, page(tone, ("", first, " ".join(failures)), tables, settings_chart(settings))
 
 
