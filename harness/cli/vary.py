@@ -38,7 +38,6 @@ def add(commands: Subparsers) -> None:
             "vllm-harness vary server.max-num-seqs=8,16 --model-dir DIR -- knee --slo ttft_p95=1s",
             "vllm-harness vary server.enable-chunked-prefill=true,false --model-dir DIR -- run "
             "--users 8",
-            "vllm-harness vary max-num-seqs=8,16 -- knee --embedded --slo ttft_p95=500ms",
             "vllm-harness vary history=full,budget:2048,last:4 -- knee --embedded --workload agent "
             "--slo ttft_p95=500ms",
         ),
