@@ -9,7 +9,8 @@ import re
 import shlex
 import signal
 import sys
-from math import inf, log
+from array import array
+from math import inf, isfinite, log
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,8 @@ from harness.cli.app import main
 from harness.errors import ConfigError
 from harness.measure.diagnosis.bottleneck import RULES
 from harness.measure.diagnosis.proof import AS_STARTED, KNOBS, judge, prove, turns
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.measure.result import Level, Result
 from harness.measure.search.comparison import (
     ERROR_SHARE,
     KNEE,
@@ -36,9 +39,13 @@ from harness.measure.search.comparison import (
     exit_code,
     mean_side,
 )
+from harness.measure.states import Decision
+from harness.measure.typed_json import to_json
 from harness.report.comparison_report import settings_report
 from harness.runfolder import names
+from harness.runfolder.record_writer import RecordWriter
 from harness.study.compare_folders import compare_settings
+from harness.study.context_cost import context_costs
 from harness.study.results import write_results
 from harness.study.vary_settings import all_settings, in_order, parse_variable
 
@@ -86,6 +93,8 @@ def test_what_is_no_variable(text: str) -> None:
         (["server.a=1,2"], False, ["server.a=1", "server.a=2", "server.a=2", "server.a=1"]),
         (["server.a=1,2"], True, ["server.a=1", "server.a=2"]),
         (["server.a=1,2,3"], False, ["server.a=1", "server.a=2", "server.a=3"]),
+        (["a=1,2,3"], False, ["a=1", "a=2", "a=3", "a=3", "a=2", "a=1"]),  # no restarts
+        (["a=1,2,3"], True, ["a=1", "a=2", "a=3"]),
         # the server's varies slowest, wherever it stands: two starts in place of four
         (["b=1,2", "server.a=1,2"], False,
          ["server.a=1 b=1", "server.a=1 b=2", "server.a=2 b=1", "server.a=2 b=2"]),
@@ -230,9 +239,13 @@ def test_settings_of_recorded_runs(tmp_path: Path) -> None:
     assert re.fullmatch(r"Best for ttft_p95=500ms: [ac]\. No difference to [ac] is shown\.", first)
     assert re.search(r"b against a: knee \(users\) -2\d\.\d% \(", text)
     assert re.search(r", for .*1\.\d\d times the p95 ITL \(ms\) \(\+\d\d\.\d% to ", text)
-    assert [word for word in ("<script", "src=", "http:", "https:") if word in page] == []
+    plain = page.replace("http://www.w3.org/", "")  # the names of SVG's namespaces
+    assert [word for word in ("<script", "src=", "http:", "https:") if word in plain] == []
     assert page.count("<details") == 3  # settings; b against a; c against b
     assert page.count("b against a: ") == 1
+    chart = page[page.index('<svg class="plot"') : page.index("</svg>")]
+    words = ["Knee, users, with", "p95 TTFT, ms, with", "p95 ITL, ms, with", ">a<", ">b<", ">c<"]
+    assert [word for word in words if word not in chart] == []
 
 
 def test_a_refused_run_says_why(tmp_path: Path) -> None:
@@ -490,3 +503,55 @@ def test_a_and_b_on_a_real_vllm(
     assert [len(one["starts_s"]) for one in told["settings"]] == [1, 1]
     seen = [json_of(path)["server"]["flags"]["max_num_seqs"] for path in out.glob("?-*/run.json")]
     assert sorted(seen) == [1, 8]  # which /server_info shows
+
+
+def by_length(path: Path, prompt: int, seed: int) -> str:
+    """30 s of two users whose TTFT is 20 ms + 30 per 1,000 prompt tokens + 4 per their square.
+
+    Gaps are 10 ms and 500 us per 1,000 tokens of context; everything has 1% of noise.
+    """
+    rng, records, at = random.Random(seed), [], report_example.T0  # noqa: S311 - a fixture
+    length, begin_ns = prompt / 1000, at
+    while at < begin_ns + 30 * report_example.S:
+        stamps = [at + int((20 + 30 * length + 4 * length**2) * 1e6 * rng.gauss(1, 0.01))]
+        for token in range(63):
+            gap_us = 10_000 + 0.5 * (prompt + token + 1)
+            stamps.append(stamps[-1] + int(gap_us * 1e3 * rng.gauss(1, 0.01)))
+        records += [
+            RequestRecord(
+                0, len(records) + user, user, at, stamps[-1], Outcome.ok, prompt_tokens=prompt,
+                output_tokens=64, planned_tokens=64, at_ns=array("q", stamps),
+                not_before_ns=array("q", stamps), tokens=array("q", [1] * 64),
+            )
+            for user in range(2)
+        ]  # fmt: skip
+        at = stamps[-1] + 10**6
+    folder = begin(path)
+    writer = RecordWriter(folder, 0)
+    writer.put(records)
+    writer.close()
+    level = Level(0, 2, decision=Decision.held, settled_ns=begin_ns, end_ns=at)
+    folder.write_json(names.RESULT, to_json(Result(levels=(level,))))
+    return str(path)
+
+
+@pytest.mark.parametrize(("times", "lengths"), [(2, 4), (2, 3), (1, 3), (2, 2)])
+def test_cost_of_length(times: int, lengths: int, tmp_path: Path) -> None:
+    """The planted coefficients are found, within intervals where each length was measured twice."""
+    settings = [*parse_variable("prompt-tokens=128,512,2048,8192")][-lengths:]
+    for one in settings:
+        size = int(one.name.partition("=")[2])
+        one.runs = {by_length(tmp_path / f"{size}-{i}", size, size + i): 0 for i in range(times)}
+        one.figures = {"output_tokens_per_s": (1, 1, 1)}
+    found = context_costs(settings)
+    values = {one.name: one.value for one in found}
+    # of two lengths only a line: 4 per square is 4 * (2.048 + 8.192) per 1,000 between them
+    want = [20, 30, 4] if lengths > 2 else [20 - 4 * 2.048 * 8.192, 30 + 4 * (2.048 + 8.192)]
+    assert [*values.values()] == pytest.approx([*want, 10_000, 500], rel=0.1)
+    assert {one.load for one in found} == {2.0}
+    known = [isfinite(hi - lo) and lo < one.value < hi for one in found for lo, hi in [one.ci95]]
+    assert known == [times == 2] * len(found)
+    assert context_costs([*settings, Setting("server.a=1", server=("--a=1",))]) == []
+    text, page = settings_report(settings, [], [], 0, found)
+    assert "By length, at a load of 2:" in text
+    assert page.count("ITL per 1,000 tokens of context, µs") == 1

@@ -32,12 +32,14 @@ def add(commands: Subparsers) -> None:
         help="measure with each of several settings, restarting vLLM between them",
         description="Starts vLLM with each value of server.FLAG, runs the command after -- against "
         "it, and says which setting is best for the SLO and what it costs. Two settings are "
-        "measured in the order A B B A. Options of that command can be varied too, on one server.",
+        "measured in the order A B B A. Options of that command can be varied too, on one server, "
+        "in the order A B C C B A.",
         epilog=examples(
             "vllm-harness vary server.max-num-seqs=8,16 --model-dir DIR -- knee --slo ttft_p95=1s",
             "vllm-harness vary server.enable-chunked-prefill=true,false --model-dir DIR -- run "
             "--users 8",
-            "vllm-harness vary max-num-seqs=8,16 -- knee --embedded --slo ttft_p95=500ms",
+            "vllm-harness vary history=full,budget:2048,last:4 -- knee --embedded --workload agent "
+            "--slo ttft_p95=500ms",
         ),
     )
     parser.takes_command = True
@@ -48,7 +50,7 @@ def add(commands: Subparsers) -> None:
     )  # fmt: skip
     declare(parser.add_argument_group("server"), START)
     tolerance = Option("--tolerance", "as of compare", share("--tolerance"), "SHARE", "5%")
-    once = Option("--once", "A B in place of A B B A: half the time, no repetition", None)
+    once = Option("--once", "each setting once: half the time, no repetition", None)
     declare(parser.add_argument_group("output"), [once, OUTPUT[0], JSON, tolerance])
     parser.set_defaults(execute=execute)
 
@@ -62,6 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     from harness.study import vary_settings as study  # noqa: PLC0415 - as above
     from harness.study.compare_folders import compare_settings  # noqa: PLC0415 - as above
     from harness.study.conduct import write_json  # noqa: PLC0415 - as above
+    from harness.study.context_cost import context_costs  # noqa: PLC0415 - as above
 
     settings = study.all_settings([study.parse_variable(text) for text in args.variables])
     given = start_options(args)
@@ -76,10 +79,11 @@ def execute(args: argparse.Namespace) -> int:
     whole = study.measure(study.in_order(settings, out, once=args.once), args.inner, start, stream)
     pairs = compare_settings(settings, args.tolerance)
     code = exit_code(settings) if whole else EXIT_INTERRUPTED
-    text, page = settings_report(settings, pairs, slos, code)
+    costs = context_costs(settings)
+    text, page = settings_report(settings, pairs, slos, code, costs)
     result = {"exit_code": code, "headline": text.partition("\n")[0],
               "best": best_setting(settings, pairs)[0], "command": args.inner, "slos": slos,
-              "settings": settings, "comparisons": pairs}  # fmt: skip
+              "settings": settings, "comparisons": pairs, "context_costs": costs}  # fmt: skip
     folder.write_json("vary.json", result)
     folder.write("vary.md", text)
     folder.write("vary.html", page)

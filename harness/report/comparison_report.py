@@ -23,12 +23,13 @@ from harness.report.numbers import (
     format_number,
     metric_name,
 )
+from harness.report.svg import BLUE, drawing, to_svg
 from harness.report.tables import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.measure.search.comparison import Comparison, Difference, Setting
+    from harness.measure.search.comparison import Coefficient, Comparison, Difference, Setting
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
@@ -42,6 +43,8 @@ SETTING_COLUMNS: Final = {
     KNEE: "Knee, users", "output_tokens_per_s": "Output tokens/s", "requests_per_s": "Requests/s",
     "ttft_p95": "p95 TTFT, ms", "itl_p95": "p95 ITL, ms", "e2e_p95": "p95 e2e, ms",
 }  # fmt: skip
+CHART_PX: Final = (720, 150)  # the width, and the height of each figure
+TICK_PX: Final = 7  # of a letter below the chart
 BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
 
 
@@ -168,8 +171,9 @@ def gain(c: Comparison) -> str:
 
 
 def settings_report(
-    settings: Sequence[Setting], pairs: Sequence[Comparison], slos: Sequence[str], code: int
-) -> tuple[str, str]:
+    settings: Sequence[Setting], pairs: Sequence[Comparison], slos: Sequence[str], code: int,
+    costs: Sequence[Coefficient] = (),
+) -> tuple[str, str]:  # fmt: skip
     """The text, which is Markdown too and begins with the headline; the page."""
     best, ties = best_setting(settings, pairs)
     measured = [one.name for one in settings if one.figures]
@@ -183,11 +187,53 @@ def settings_report(
     elif ties:
         first += f" No difference to {', '.join(ties)} is shown."
     rows = [setting_row(one) for one in settings]
+    for name in (SETTING_COLUMNS[KNEE], "Start, s"):  # without a search; without a server of ours
+        if all(row[name] in {"", UNKNOWN} for row in rows):
+            rows = [{key: cell for key, cell in row.items() if key != name} for row in rows]
     steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
-    tables = {"Settings": rows} | {gain(c): [*map(difference_row, c.differences)] for c in steps}
+    parts = [{"Figure": c.name, "95% interval": Quantity(c.value, *c.ci95).cell,
+              "Meaning": c.meaning} for c in costs]  # fmt: skip
+    title = f"By length, at a load of {costs[0].load:g}" if costs else ""
+    tables = (
+        {"Settings": rows}
+        | ({title: parts} if costs else {})
+        | {gain(c): [*map(difference_row, c.differences)] for c in steps}
+    )
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
-    text = "\n".join([first, "", *aligned(rows, one_line), "", *failures, *map(gain, steps), ""])
-    return text, page(tone, ("", first, " ".join(failures)), tables)
+    lines = [f"{title}:", "", *aligned(parts, one_line), ""] if costs else []
+    lines = [*aligned(rows, one_line), "", *lines, *failures, *map(gain, steps), ""]
+    text = "\n".join([first, "", *lines])
+    return text, page(tone, ("", first, " ".join(failures)), tables, settings_chart(settings))
+
+
+def settings_chart(settings: Sequence[Setting]) -> str:
+    """The knee, or throughput, and both latencies of each setting; "" with fewer than two."""
+    shown = [one for one in settings if one.figures]
+    if len(shown) < 2:  # noqa: PLR2004 - nothing to compare
+        return ""
+    load = KNEE if any(KNEE in one.figures for one in shown) else MORE_IS_BETTER[1]
+    variable, prefix = "setting", f"{shown[0].name.partition('=')[0]}="
+    labels = [one.name for one in shown]
+    if all(label.count("=") == 1 and label.startswith(prefix) for label in labels):
+        variable, labels = prefix[:-1], [label.removeprefix(prefix) for label in labels]
+    if max(map(len, labels)) * TICK_PX * len(labels) > CHART_PX[0]:
+        variable, labels = f"row of the table ({variable})", [*map(str, range(1, len(labels) + 1))]
+    metrics = (load, "ttft_p95", "itl_p95")
+    with drawing(CHART_PX[0], CHART_PX[1] * len(metrics), (1,) * len(metrics)) as (figure, rows):
+        for axes, metric in zip(rows, metrics, strict=True):
+            axes.set_title(f"{SETTING_COLUMNS[metric]}, with 95% intervals")
+            for x, one in enumerate(shown):
+                value, low, high = one.figures.get(metric, (math.nan,) * 3)
+                if math.isfinite(value):  # else it has no place on the axis; the table says it
+                    top, mark = (high, "_") if math.isfinite(high) else (value * 1.25, "^")
+                    axes.plot([x], [value], "o", color=BLUE, markersize=4)
+                    axes.plot([x, x], [low, top], color=BLUE, marker=mark, markevery=[1])
+                    axes.plot([x], [low], "_", color=BLUE)
+            axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
+        rows[-1].set_xlim(-0.5, len(shown) - 0.5)
+        rows[-1].set_xticks(range(len(shown)), labels)
+        rows[-1].set_xlabel(variable)
+        return to_svg(figure, "settings", "The figures of each setting")
 
 
 def html(c: Comparison) -> str:
@@ -201,13 +247,15 @@ def html(c: Comparison) -> str:
 
 
 def page(
-    badge: tuple[str, str], lines: Sequence[str], tables: Mapping[str, Sequence[Mapping[str, str]]]
-) -> str:
+    badge: tuple[str, str], lines: Sequence[str],
+    tables: Mapping[str, Sequence[Mapping[str, str]]], chart: str = "",
+) -> str:  # fmt: skip
     """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
     from harness.report.templates import render, style_sheet  # noqa: PLC0415 - jinja2, and only here
 
     style = style_sheet()
-    return render("compare.html.j2", style=style, badge=badge, lines=lines, tables=tables)
+    return render("compare.html.j2", style=style, badge=badge, lines=lines, tables=tables,
+                  chart=chart)  # fmt: skip
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:

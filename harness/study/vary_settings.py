@@ -84,10 +84,11 @@ def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
 def in_order(settings: Sequence[Setting], out: Path, *, once: bool) -> list[tuple[Setting, Path]]:
     """The runs with their folders. Two settings: A B B A, so that slow drift favors neither.
 
-    The two Bs are on the same server, which saves a start. More settings, or `once`: each once.
+    The two Bs are on the same server, which saves a start. More settings: A B C C B A if none of
+    them needs a server of its own, which would double the starts; else, or with `once`, each once.
     """
-    pair = len(settings) == 2 and not once  # noqa: PLR2004 - a pair
-    runs = [*settings, *(settings[::-1] if pair else [])]
+    twice = len(settings) == 2 or all(one.server == settings[0].server for one in settings)  # noqa: PLR2004 - a pair
+    runs = [*settings, *(settings[::-1] if twice and not once else [])]
     return [
         (one, out / re.sub(r"[^A-Za-z0-9.=_-]+", "_", f"{number}-{one.name}")[:80])
         for number, one in enumerate(runs, start=1)

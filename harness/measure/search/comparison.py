@@ -123,6 +123,17 @@ class Setting:
     figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
 
 
+@dataclass(frozen=True, slots=True)
+class Coefficient:
+    """What a latency grows by with a length, over settings that differ in it."""
+
+    name: str  # with its unit
+    value: float
+    ci95: Bounds
+    meaning: str
+    load: float  # the same with all settings: users, or requests per second
+
+
 def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | None = None) -> Side:
     """The q-quantile of values (ns, shape n) with their blocks and their counts (None: 1 each)."""
     counts = np.ones(len(values)) if counts is None else counts
