@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test seeds up targets down setup lint format lock docs bench bench-quick clean
+.PHONY: help knee test seeds truth up targets down setup lint format lock docs bench bench-quick clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -34,6 +34,12 @@ test: $(READY) ## run every test: most side by side, real-time ones alone
 
 seeds: $(READY) ## search 200 seeded configurations again, where their code has changed (3 minutes)
 	@$(BIN)/python tests/seeds.py
+
+truth: $(READY) ## turn every knob of planted CPU vLLMs: MODEL=DIR OUT=DIR (ten minutes a case)
+	@test -n "$(MODEL)" || { echo "MODEL is not given: expected a model's folder; try" \
+		"make truth MODEL=.vllm/tiny OUT=/tmp/truth."; exit 2; }
+	@$(BIN)/python bench/truth.py --model $(MODEL) --out $(OUT) --budget 60s
+	@$(BIN)/python bench/truth.py --table $(OUT)
 
 up: .env targets ## start the stack in Docker: PROFILES=gpu,grafana or engine or url (then URL=http://...)
 	@test "$(origin PROFILES)" = file || grep -qxF 'COMPOSE_PROFILES=$(PROFILES)' .env || { \

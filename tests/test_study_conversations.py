@@ -52,7 +52,7 @@ def test_sessions_from_two_processes(tmp_path: Path) -> None:
     assert (requests.think_ms > 0).all()
     context = load(out / "run.json")["config"]["drive"]["workload"]["max_model_len"]
     planned = replace(workload("agent").sized(48, 12), max_model_len=context)
-    for (worker, user), of_user in requests.groupby(["worker", "user"]):
+    for (_, user), of_user in requests.groupby(["worker", "user"]):
         places = list(zip(of_user.session.astype(int), of_user.turn.astype(int), strict=True))
         assert places == sorted(set(places))
         turns = {n: session_turns(planned, 1, int(user), n)

@@ -111,6 +111,11 @@ def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started:
                 f"--{taken.replace('_', '-')} is given to each run of {words[0]}: expected it "
                 "before the --, or not at all; try --out DIR there."
             )
+        if getattr(args, "rate", None) or getattr(args, "load", "") == "rate":
+            raise ConfigError(
+                f"{words[0]} has a rate: expected a number of users, the only load that runs are "
+                "compared by yet; try --users 8, or knee without --load."
+            )
         args.dry_run = True
         with redirect_stdout(io.StringIO()):
             args.execute(args)

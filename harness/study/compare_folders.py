@@ -146,6 +146,11 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     """Compare B with A, the baseline. Raises RunFolderError; ConfigError if no level is common."""
     runs = read_run(a), read_run(b)
     plans = [search_plan(run) for run in runs]
+    if any(plan.rate_step_per_s for plan in plans):
+        raise ConfigError(
+            f"{a} or {b} was measured at rates: expected levels of users, the only ones that are "
+            "compared yet; try the reports of both, side by side."
+        )
     sides_a, sides_b = (_read(run, plans[0]) for run in runs)
     pairs = common_pairs(sides_a, sides_b)
     if not pairs:
