@@ -46,7 +46,7 @@ def test_all_apis_of_one_server(vllm: Callable[[str], Served]) -> None:
         found[api] = known.fixed_length, known.continuous_usage, known.final_usage
         records: list[RequestRecord] = []
         driver = Driver(ready.options, 0, records.extend)
-        spec = driver.next_spec()
+        spec = driver.next_spec(0)
         assert spec is not None
         users = [gevent.spawn(driver.request, user, api, spec) for user in range(4)]
         gevent.joinall(users, raise_error=True)
@@ -64,4 +64,5 @@ def test_all_apis_of_one_server(vllm: Callable[[str], Served]) -> None:
     assert ended == {api: {("ok", "", "length", TOKENS)} for api in API_PATHS}
     exact = {api: {48} for api in ("completions", "generate")}
     assert {api: lengths[api] for api in exact} == exact
-    assert all(abs(n - 48) <= 3 for api in lengths for n in lengths[api])  # by the template's text
+    # Text is within what its few words vary by: this small tokenizer makes 1 to 6 tokens of one.
+    assert {api: n for api in lengths for n in lengths[api] if abs(n - 48) > 8} == {}

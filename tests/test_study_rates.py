@@ -218,7 +218,7 @@ def test_the_rate_over_100_engines(figure: Callable[[str], None]) -> None:
 def test_the_rate_over_some_engines(figure: Callable[[str], None]) -> None:
     """Searched now."""
     study = STUDIES["rates"]
-    check({seed: study.answer(seed) for seed in study.known(10)}, figure)
+    check({seed: study.answer(seed) for seed in study.known(25)}, figure)
 
 
 @pytest.mark.parametrize("seed", [0, 7, 23])

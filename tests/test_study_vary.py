@@ -476,7 +476,7 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
 def test_a_and_b_on_a_real_vllm(
     tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One slot against eight, for batches of 32 requests: both are measured, eight are better.
+    """One slot against eight, for batches of 24 requests: both are measured, eight are better.
 
     On two cores vLLM leaves the client little time while it computes: with one slot all users that
     wait go on when it is idle, so their loop is not closed, and `run` is refused. A batch is
@@ -492,8 +492,8 @@ def test_a_and_b_on_a_real_vllm(
     done = harness(
         "vary", "server.max-num-seqs=1,8", "--once", "--vllm", str(home / "venv/bin/vllm"),
         "--model-dir", str(home / "tiny"), "--out", str(out), "--", "sweep", "--users", "8",
-        "--batch", "32", "--repeats", "1", "--workload", "fixed", "--prompt-tokens", "32",
-        "--output-tokens", "128", "--quiet",
+        "--batch", "24", "--repeats", "1", "--workload", "fixed", "--prompt-tokens", "32",
+        "--output-tokens", "64", "--quiet",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")
