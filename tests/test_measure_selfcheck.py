@@ -94,6 +94,14 @@ def test_turnaround_is_from_a_users_end_to_its_next_start() -> None:
     assert turnarounds(table(*rows), WINDOW).tolist() == [2 * MS, 4 * MS]
 
 
+def test_a_planned_pause_is_no_delay_of_the_client() -> None:
+    """Of pauses of 502 and 504 ms, 500 are think time; who is early has none."""
+    at = ((0, 10), (512, 520), (1024, 1030), (1500, 1509))
+    rows = [record(n, sent, [done]) for n, (sent, done) in enumerate(at)]
+    rows = [replace(r, user=1, think_ns=500 * MS) for r in rows]
+    assert turnarounds(table(*rows), WINDOW).tolist() == [2 * MS, 4 * MS, 0]
+
+
 def test_a_steps_client_figures() -> None:
     """CPU as cores by process, counters as growth, the worst lag, all within the window."""
     samples = [

@@ -141,7 +141,7 @@ def instrument_sentence(
 def turnarounds(table: RecordTable, window: Window) -> Floats:
     """Delays in ns between the end of a user's request and the start of its next one in the window.
 
-    A closed loop without think time sends at once, so this is the client's own delay.
+    A closed loop sends as soon as the planned think time is over: the rest is the client's own.
     """
     # Sorted by worker, then user, then time: neighbors of one user are consecutive requests.
     order = np.lexsort((table.sent_ns, table.user, table.worker))
@@ -149,9 +149,9 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     same = (
         (table.scheduled_ns[order][1:] < 0) & (user[1:] == user[:-1]) & (worker[1:] == worker[:-1])
     )
-    sent, done = table.sent_ns[order], table.done_ns[order]
+    sent, due = table.sent_ns[order], (table.done_ns + table.think_ns.clip(min=0))[order]
     inside = (sent[1:] >= window.settled_ns) & (sent[1:] <= window.end_ns)
-    gaps = (sent[1:] - done[:-1])[same & inside]
+    gaps = (sent[1:] - due[:-1])[same & inside]
     return np.asarray(gaps.clip(min=0), np.float64)
 
 
