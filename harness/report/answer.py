@@ -289,13 +289,14 @@ def _replicas(facts: ReportData) -> list[str]:
     if not promised or each < 1 or facts.is_rate:
         return []
     exact, planned = facts.status == Status.found, int(facts.config.get("plan_users") or 0)
-    who = "user" if facts.result.unit == CONCURRENT else facts.result.unit
     if not planned:
-        plain = f"Each replica holds {each:,}, so U {who}s need R = ceil(U / {each:,}) replicas."
+        plain = (
+            f"Each replica holds {each:,}, so U {facts.who}s need R = ceil(U / {each:,}) replicas."
+        )
         return [plain] * exact
     # An upper bound where the knee may be higher.
     least, most = ("", "") if exact else ("at least ", "at most ")
-    need, users = count_of(-(-planned // each), "replica"), count_of(planned, who)
+    need, users = count_of(-(-planned // each), "replica"), count_of(planned, facts.who)
     division = f"R = ceil({planned:,} / {each:,}) = {need}"
     return [f"Each replica holds {least}{each:,}, so {users} need {most}{division}."]
 

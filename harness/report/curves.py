@@ -110,7 +110,7 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         what = "rate" if facts.is_rate else "users"
-        axes.set_xlabel("requests/s" if facts.is_rate else f"{facts.result.unit}s")
+        axes.set_xlabel(facts.level_axis)
         _x_axis(axes, [level.load for level in facts.levels if near(level)], linear=around)
         values = [*(figure_of(level).value for level in shown), *(y for _, y in medians)]
         if around:

@@ -104,7 +104,7 @@ def distribution_chart(facts: ReportData, metric: str) -> str:
             color, dash = CURVE_STYLES[name]
             if name == "above" and users not in failed:
                 color = GOLD
-            label = facts.level_text(users, "user") + (
+            label = facts.level_text(users, facts.who) + (
                 " (holds)" if users == facts.knee.holds else ""
             )
             axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.result import Knee
+from harness.measure.result import CONCURRENT, Knee
 from harness.measure.slo import Slo
 from harness.report.numbers import Quantity, count_of
 from harness.units import MS
@@ -91,6 +91,16 @@ class ReportData:
     def is_rate(self) -> bool:
         """Whether levels are rates: an open loop."""
         return any(level.rate_per_s for level in self.levels)
+
+    @property
+    def who(self) -> str:
+        """What a level has so many of: `user`, or `session`."""
+        return "user" if self.result.unit == CONCURRENT else self.result.unit
+
+    @property
+    def level_axis(self) -> str:
+        """What an axis of levels counts."""
+        return "requests/s" if self.is_rate else f"{self.result.unit}s"
 
     def level_text(self, load: float, one: str = "") -> str:
         """`16 concurrent requests`, `41 sessions`, `20 requests/s`."""

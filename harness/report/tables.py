@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.engine.shapes import GPUS
 from harness.measure.diagnosis.server_window import load_shares
 from harness.measure.metrics import HEADLINES, LATENCIES
-from harness.measure.result import CONCURRENT
 from harness.measure.states import Status
 from harness.report.numbers import (
     UNKNOWN,
@@ -68,24 +67,23 @@ def tiles(facts: ReportData) -> list[dict[str, str]]:
     """The tiles below the headline."""
     out: list[tuple[str, str, str]] = []
     knee, result = facts.knee, facts.result
-    who = "user" if result.unit == CONCURRENT else result.unit
     if knee.holds:
         fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
-        out.append(("Holds", facts.level_text(knee.holds, who), fails))
+        out.append(("Holds", facts.level_text(knee.holds, facts.who), fails))
     if knee.estimate is not None:
         lo, hi = knee.ci95
         note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append(("Best estimate", facts.level_text(knee.estimate, who), note))
+        out.append(("Best estimate", facts.level_text(knee.estimate, facts.who), note))
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
-            at = f"at {facts.level_text(facts.measured_at, who)}"
+            at = f"at {facts.level_text(facts.measured_at, facts.who)}"
             out.append((name, value, f"95% CI: {figure.interval}" if figure.interval else at))
     shown = facts.status != Status.not_reached  # else neither a peak nor a plateau was
     for name, found in (("Power knee", result.power), ("Throughput plateau", result.plateau)):
         if found and shown:
             note = "between {:,} and {:,}".format(*found.ci95)
-            out.append((name, facts.level_text(found.users, who), note))
+            out.append((name, facts.level_text(found.users, facts.who), note))
     return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in out]
 
 

@@ -54,11 +54,11 @@ def _mean(counts: NDArray[np.int64]) -> float:
 
 def turn_rows(facts: ReportData) -> list[dict[str, str]]:
     """The same in words."""
-    heads = "n", "Prompt tokens", "Of them cached", "TTFT p50, ms", "p95"
+    heads = "Prompt tokens", "Of them cached", "TTFT p50, ms", "p95"
     return [
-        {"Turn": f"{first}" + f" to {last}" * (last > first)}
+        {"Turn": f"{first}" + f" to {last}" * (last > first), "n": f"{n:,}"}
         | dict(zip(heads, map(format_number, figures), strict=True))
-        for first, last, *figures in turn_figures(facts)
+        for first, last, n, *figures in turn_figures(facts)
     ]
 
 
@@ -67,10 +67,13 @@ def turn_chart(facts: ReportData) -> str:
     found, title = turn_figures(facts), "TTFT by turn, ms: p95 and median"
     if len(found) < 2:  # noqa: PLR2004 - a line
         return ""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - half a second
+
     turn, *_, p50, p95 = zip(*found, strict=True)
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         axes.set_xlabel("turn of the session")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.plot(turn, p95, color=BLUE, marker="o")
         axes.plot(turn, p50, color=MUTED, linestyle=":", marker=".")
         axes.set_ylim(bottom=0)

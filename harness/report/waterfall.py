@@ -44,7 +44,7 @@ def waterfall_chart(facts: ReportData) -> str:
         axes.set_xmargin(0.02)
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
-        axes.set_ylabel("level: concurrent requests")
+        axes.set_ylabel(f"level: {facts.level_axis}")
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, borderpad=0,
                     handlelength=0.9, columnspacing=1.0, handletextpad=0.4)  # fmt: skip
         label = "Mean TTFT of each level, split by where it is spent"

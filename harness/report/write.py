@@ -126,7 +126,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         beside=tables.tool_comparisons(facts),
         instrument=instrument_rows(facts),
         quantiles=tables.quantile_rows(facts),
-        at_users=facts.level_text(facts.measured_at, "user") if facts.measured_at else "",
+        at_users=facts.level_text(facts.measured_at, facts.who) if facts.measured_at else "",
         clients=tables.client_rows(facts),
         replicas=tables.replica_rows(facts),
         unknown=limitations(facts),
