@@ -29,28 +29,28 @@ HELD_OUT = 240  # the search's constants were chosen while looking at the seeds 
 LEAST, MOST = 4, 400  # knees that the default search range can see and halve
 
 
-def search(
-    case: Configuration, seed: int
-) -> tuple[KneeEstimate, SearchPlan, list[HeldLevel], ClosedLoop]:
-    """`knee` with its default budget, ticked once a simulated second."""
-    plan = SearchPlan(case.slos, seed=seed)
-    loop = ClosedLoop(case.engine, case.traffic, seed)
-    controller = KneeController(plan, loop)
+def drive(controller: KneeController, loop: ClosedLoop) -> KneeController:
+    """Tick a controller once a simulated second, to its end."""
     tick_ns = 0
     while True:
         tick_ns += SECOND
         loop.advance(tick_ns)
         target = controller.tick(loop.now_ns, loop.running_users, loop.sample())
         if target.done:
-            assert controller.result is not None
-            return (
-                estimate_knee(plan, controller.levels, controller.result),
-                plan,
-                controller.levels,
-                loop,
-            )
+            return controller
         if target.users != loop.users:
             loop.set_users(target.users)
+
+
+def search(
+    case: Configuration, seed: int
+) -> tuple[KneeEstimate, SearchPlan, list[HeldLevel], ClosedLoop]:
+    """`knee` with its default budget."""
+    plan = SearchPlan(case.slos, seed=seed)
+    loop = ClosedLoop(case.engine, case.traffic, seed)
+    ended = drive(KneeController(plan, loop), loop)
+    assert ended.result is not None
+    return estimate_knee(plan, ended.levels, ended.result), plan, ended.levels, loop
 
 
 def found(seed: int) -> KneeEstimate:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from engine_configurations import configuration
 from planned_users import PlannedUsers
+from simulated_knee import drive
 
 from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
@@ -77,21 +78,13 @@ KINDS: Final = {"thinking": thinking, "talking": talking}
 
 
 def found(kind: str, seed: int) -> KneeEstimate:
-    """`knee` with its default budget, ticked once a simulated second."""
+    """`knee` with its default budget."""
     case, workload = KINDS[kind](seed)
     plan = SearchPlan(case.slos, seed=seed)
     loop = PlannedUsers(case.engine, workload, seed)
-    controller = KneeController(plan, loop)
-    tick_ns = 0
-    while True:
-        tick_ns += SECOND
-        loop.advance(tick_ns)
-        target = controller.tick(loop.now_ns, loop.running_users, loop.sample())
-        if target.done:
-            assert controller.result is not None
-            return estimate_knee(plan, controller.levels, controller.result)
-        if target.users != loop.users:
-            loop.set_users(target.users)
+    ended = drive(KneeController(plan, loop), loop)
+    assert ended.result is not None
+    return estimate_knee(plan, ended.levels, ended.result)
 
 
 def truth(kind: str, seed: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from engine_configurations import Configuration
+from simulated_knee import drive as tick_to_the_end
 from simulated_knee import search
 
 from harness.engine.config import EngineConfig
@@ -35,16 +36,7 @@ def drive(
     controller: KneeController | None = None,
 ) -> KneeController:
     """Tick a controller to its end."""
-    controller = controller or KneeController(plan, records or loop)
-    tick_ns = 0
-    while True:
-        tick_ns += SECOND
-        loop.advance(tick_ns)
-        target = controller.tick(loop.now_ns, loop.running_users, loop.sample())
-        if target.done:
-            return controller
-        if target.users != loop.users:
-            loop.set_users(target.users)
+    return tick_to_the_end(controller or KneeController(plan, records or loop), loop)
 
 
 def test_the_power_knee_of_a_slot_bound_engine_is_its_seats() -> None:
