@@ -142,6 +142,19 @@ def test_a_scraper_without_keep_alive() -> None:
     assert (len(samples), scraper.failed, server.paths) == (3, {}, ["/metrics"] * 3)
 
 
+def test_the_load_waits_for_the_first_scrape() -> None:
+    """What the server counted before the load must not be missing from what the load made."""
+    samples: list[object] = []
+    reply = http(b"vllm:num_requests_running 2\n", kind="text/plain")
+    with little_server(lambda *_: reply) as server:
+        address = Address.parse(f"http://127.0.0.1:{server.port}")
+        scraper = Scraper({"": TargetAccess(address)}, samples.append)
+        scraper.start()
+        got = len(samples)
+        scraper.stop()
+    assert got == 1
+
+
 def test_a_scraper_of_the_engine() -> None:
     """The engine sees one connection, whose figures follow."""
     with start_engine(EngineConfig()) as engine:

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
+from gevent.event import Event
 from gevent.hub import get_hub
 from gevent.pool import Group
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 PERIOD_S: Final = 1.0
 GIVE_UP: Final = 3  # scrapes without one figure of vLLM's: this server has none
+FIRST_S: Final = 2.0  # the load waits as long for the first scrape, no longer
 
 
 class Scraper:
@@ -42,6 +44,7 @@ class Scraper:
         self._on_sample = on_sample
         self._latest: ServerSample | None = None
         self._greenlet: gevent.Greenlet | None = None
+        self._tried = Event()
         self.failed: Counter[str] = Counter()  # pages without figures, by URL and reason
         self.unread: list[str] = []  # the URLs of those that failed last time
 
@@ -50,8 +53,9 @@ class Scraper:
         return self._latest
 
     def start(self) -> None:
-        """Begin, at once: the first scrape is of the server as it is before any load."""
+        """Begin, and wait: the first scrape is of the server as it is before any load."""
         self._greenlet = gevent.spawn(self._loop)
+        self._tried.wait(FIRST_S)
 
     def finish(self) -> None:
         """End with a scrape of the server as the load leaves it."""
@@ -75,6 +79,7 @@ class Scraper:
         due = CLOCK.now_ns()
         while self._latest is not None or empty < GIVE_UP:
             empty = 0 if self._once_more() else empty + 1
+            self._tried.set()
             due += round(PERIOD_S * 1e9)
             gevent.sleep(max((due - CLOCK.now_ns()) / 1e9, 0.05))
 
