@@ -332,7 +332,8 @@ class KneeController:
             return False
         decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
         # A pass near the knee needs more lifetimes than a failure, because queues grow slowly.
-        outlasted = lean or lifetimes >= GOOD_LIFETIMES
+        # Where calm lasts for many lifetimes, a level that could end at its calmest would pass.
+        outlasted = lean or (lifetimes >= GOOD_LIFETIMES and not evidence.lasting)
         decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if now.hold.purpose == Purpose.repeat:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
