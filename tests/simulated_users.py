@@ -38,6 +38,8 @@ LEAST, MOST = 4, 120  # knees that the search can see and halve, and whose truth
 SHORT_NS: Final = 120 * SECOND
 CONTEXT: Final = 8192
 CASES: Final = 100  # of each kind
+# The budget of a search: ten minutes are too few to see how often the prompts of sessions pile up.
+BUDGET_NS: Final = {"thinking": 600 * SECOND, "talking": 1800 * SECOND}
 
 
 def thinking(seed: int) -> tuple[Configuration, Workload]:
@@ -78,9 +80,9 @@ KINDS: Final = {"thinking": thinking, "talking": talking}
 
 
 def found(kind: str, seed: int) -> KneeEstimate:
-    """`knee` with its default budget."""
+    """`knee` with its default budget; of sessions, with half an hour."""
     case, workload = KINDS[kind](seed)
-    plan = SearchPlan(case.slos, seed=seed)
+    plan = SearchPlan(case.slos, seed=seed, budget_ns=BUDGET_NS[kind])
     loop = PlannedUsers(case.engine, workload, seed)
     ended = drive(KneeController(plan, loop), loop)
     assert ended.result is not None

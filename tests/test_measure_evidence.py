@@ -1,5 +1,7 @@
 """What a step leaves: counts by block of time and by ratio to the limit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from measure_tables import evidence, record, table, window
@@ -68,6 +70,38 @@ def test_counts_of_a_step(more, want_ttft, want_itl, want_ended):
     assert got == [want_ttft, want_itl]
     assert (found.ended.sum(), found.errors.sum()) == want_ended
     assert (found.tokens.sum(), found.seconds) == (20 + len(more[:1] and more[0].at_ns), 10)
+
+
+@pytest.mark.parametrize(
+    ("high", "over", "lasting", "want"),
+    [
+        ([0] * 24, 0, True, 1.0),  # none stands out
+        ([0] * 24, 1, True, 1.0),  # nor where a quarter is over, evenly
+        ([4, 0, 0, 0] * 6, 0, False, 1.0),  # without a hit nothing clusters
+        ([4, 0, 0, 0] * 6, 0, True, 4.17),  # by 4, a block: 4 x 24 / 23
+        ([4, 4, 4, 4, 0, 0, 0, 0] * 3, 0, True, 19.2),  # by 16, four blocks: 16 x 6 / 5
+    ],
+)
+def test_what_clusters(high, over, lasting, want):
+    """24 blocks of four; `high`: how many are just below the limit, `over`: above, in each.
+
+    The tail that is looked at is twice the share allowed: the ones below the limit, where any are.
+    """
+    grid = np.zeros((24, RATIO_BINS))
+    grid[:, BINS_PER_SIDE], grid[:, BINS_PER_SIDE + 1] = high, over
+    grid[:, 100] = 4 - grid.sum(axis=1)
+    level = replace(evidence(8, blocks=24), grids=(grid,), lasting=lasting)
+    assert level.effect(0, max(sum(high), 24) / 96 / 2) == pytest.approx(want, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "session", "want"), [(0, -1, False), (20, -1, True), (0, 3, True)]
+)
+def test_what_outlasts_a_request(rate_per_s, session, want):
+    """The queue of an open loop, and sessions; pooled, too."""
+    sent = table(*(replace(each, session=session) for each in CLEAN))
+    found = gather_evidence(sent, replace(TEN_S, rate_per_s=rate_per_s), (TTFT,))
+    assert [found.lasting, pool_evidence([found, found]).lasting] == [want, want]
 
 
 def test_blocks_are_of_time():

@@ -20,6 +20,7 @@ from harness.measure.diagnosis.audit import (
     audit_sentence,
     prefix_hits,
 )
+from harness.measure.states import Status
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from harness.measure.diagnosis.audit import PrefixHits
 
 FEW = 20  # every twentieth seed is searched again here
-LEAST_HITS = {"thinking": 0.95, "talking": 0.85}
 CONTEXT = 8192
 
 
@@ -38,18 +38,22 @@ def close(users: int | None, true: int) -> bool:
 
 
 def check(kind: str, answers: dict[int, list[Any]], figure: Callable[[str], None]) -> None:
-    """The estimate is within 5% or one user in 95% with think time, in 85% of sessions.
+    """The estimate is within 5% or one user in 95%; the interval covers in 90%.
 
-    Those should be 95%, too: sessions grow for minutes, and a level is held for less.
+    What is promised then does hold in 95%, but for one.
     """
-    truths = known_truths(kind)
+    truths, n = known_truths(kind), len(answers)
     hits = [seed for seed, (_, users, *_) in answers.items() if close(users, truths[seed])]
     covers = sum(lo <= truths[s] <= hi for s, (_, _, lo, hi, _) in answers.items())
+    found = {s: holds for s, (status, *_, holds) in answers.items() if status == Status.found}
+    kept = sum(holds <= truths[s] for s, holds in found.items())
     figure(
-        f"knee of {kind} users within 5% or one user of the truth: {len(hits) / len(answers):.1%} "
-        f"of {len(answers)}; interval covers {covers / len(answers):.1%}"
+        f"knee of {kind} users within 5% or one user of the truth: {len(hits) / n:.1%} of {n}; "
+        f"interval covers {covers / n:.1%}; found in {len(found)}, and of these {kept} hold"
     )
-    assert len(hits) >= LEAST_HITS[kind] * len(answers)
+    assert len(hits) >= 0.95 * n
+    assert covers >= 0.90 * n
+    assert kept >= 0.95 * len(found) - 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -331,8 +331,8 @@ class KneeController:
         if lifetimes < _min_lifetimes(now.hold):
             return False
         decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
-        # A pass near the knee needs more lifetimes than a failure, because queues grow slowly.
-        outlasted = lean or lifetimes >= GOOD_LIFETIMES
+        # Queues grow slowly near the knee, and where calm lasts no level may end at its calmest.
+        outlasted = lean or (lifetimes >= GOOD_LIFETIMES and not evidence.lasting)
         decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if now.hold.purpose == Purpose.repeat:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive

@@ -17,7 +17,13 @@ import numpy as np
 from harness.measure.metrics import GAPS, SLO_METRICS, failed_requests, lost_gaps
 from harness.measure.records.ledger import mean_in_flight
 from harness.measure.records.scan import scan, within_window
-from harness.measure.search.statistics import MAX_BLOCKS
+from harness.measure.search.statistics import (
+    MAX_BLOCKS,
+    design_effect,
+    design_effects,
+    sum_groups,
+    tail_size,
+)
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -73,6 +79,7 @@ class Evidence:
     errors: Floats
     tokens: Floats  # output tokens that arrived, per block
     unstable: str = ""  # of an open loop: how its backlog grows, if that is shown
+    lasting: bool = False  # neighbors in time stay alike for many lifetimes: a rate, or sessions
 
     @property
     def blocks(self) -> int:
@@ -83,6 +90,25 @@ class Evidence:
         """(observations, observations over the limit) per block."""
         grid = self.grids[slo]
         return grid.sum(axis=1), grid[:, BINS_PER_SIDE + 1 :].sum(axis=1)
+
+    def effect(self, slo: int, allowed: float) -> float:
+        """Design effect of the observations over the limit.
+
+        Independent requests of a closed loop forget within a lifetime. The queue of an open loop
+        and the prompts of sessions do not, and a calm while without a hit does not show how hits
+        cluster. There, blocks are also joined by two and by four, and the highest observations
+        count as hits do: as many as twice the share allowed.
+        """
+        sizes, hits = self.over(slo)
+        if not self.lasting:
+            return design_effect(sizes, hits)
+        downward = self.grids[slo][:, ::-1].cumsum(axis=1)
+        upto = downward.sum(axis=0)
+        edge = int(np.searchsorted(upto, tail_size(int(upto[-1]), 1 - 2 * allowed)))
+        either = np.array([hits, downward[:, edge]])
+        joined = (n for n in (self.blocks, self.blocks // 2, self.blocks // 4) if n >= MIN_BLOCKS)
+        effects = (design_effects(sum_groups(sizes, n), sum_groups(either, n)) for n in joined)
+        return float(max((each.max() for each in effects), default=1.0))
 
 
 def ratio_bin(ratio: Floats) -> Ints:
@@ -214,6 +240,7 @@ def gather_evidence(
         np.bincount(block, weights=bad, minlength=count).astype(float),
         judged.tokens,
         backlog_growth(table, window)[1] if window.rate_per_s else "",
+        bool(window.rate_per_s or (table.session >= 0).any()),
     )
 
 
@@ -246,6 +273,7 @@ def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
         np.concatenate([e.errors for e in evidences]),
         np.concatenate([e.tokens for e in evidences]),
         next((e.unstable for e in evidences if e.unstable), ""),
+        last.lasting,
     )
 
 

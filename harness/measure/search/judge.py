@@ -78,7 +78,7 @@ def judge(
         sizes, hits = evidence.over(i)
         n, k = sizes.sum(), hits.sum()
         decisions.append(
-            judge_share(n, k, slo.allowed, alpha / len(slos), design_effect(sizes, hits))
+            judge_share(n, k, slo.allowed, alpha / len(slos), evidence.effect(i, slo.allowed))
         )
         leans |= bool(n and k / n > slo.allowed)
         share = k / n / slo.allowed if n else 0.0

@@ -41,14 +41,14 @@ class Criterion:
     sizes: Floats
     hits: Floats
     allowed: float
+    effect: float  # design effect
 
     def margin(self, weights: Floats) -> tuple[Floats, float]:
         """(log-odds minus the allowed ones, per row of weights; the information of the first row).
 
         Correlated observations count as n / design effect. A row without observations is NaN.
         """
-        effect = design_effect(self.sizes, self.hits)
-        n, k = weights @ self.sizes / effect, weights @ self.hits / effect
+        n, k = weights @ self.sizes / self.effect, weights @ self.hits / self.effect
         share = (k + PRIOR_OBSERVATIONS * self.allowed) / (n + PRIOR_OBSERVATIONS)
         value = np.where(n > 0, log_odds(share) - log_odds(self.allowed), np.nan)
         return value, float(n[0] * share[0] * (1 - share[0]))
@@ -61,10 +61,14 @@ def criteria(evidence: Evidence, slos: Sequence[Slo], max_errors: float) -> list
     low level is a share far above 1%: used as it is, it moved knees (2 of 60 if one request in 300
     failed). And at a level without failures this criterion would hide what its many gaps show.
     """
-    found = [Criterion(*evidence.over(i), slo.allowed) for i, slo in enumerate(slos)]
+    found = [
+        Criterion(*evidence.over(i), slo.allowed, evidence.effect(i, slo.allowed))
+        for i, slo in enumerate(slos)
+    ]
     if too_many_errors(evidence, max_errors, ERROR_ALPHA):
         allowed = max(max_errors, MIN_ALLOWED_SHARE)
-        found.append(Criterion(evidence.ended, evidence.errors, allowed))
+        failures = evidence.ended, evidence.errors
+        found.append(Criterion(*failures, allowed, design_effect(*failures)))
     return [one for one in found if one.sizes.any()]
 
 
