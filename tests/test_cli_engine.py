@@ -114,7 +114,7 @@ def test_serves(key: str) -> None:
 
 def test_calibrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The server of a run, with its times, answers for other lengths; a flag changes it."""
-    make(tmp_path / "run", seconds=2, levels=(1, 8), status="")
+    make(tmp_path / "run", seconds=2, levels=(4, 16), status="")
     line = f"engine --calibrate {tmp_path / 'run'} --server-flag max-num-batched-tokens=4096"
     asked = "--workload fixed --prompt-tokens 32 --output-tokens 16 --max-users 8 --slo ttft_p95=1s"
     assert main([*line.split(), "--max-num-seqs", "2", "--true-knee", *asked.split()]) == 0

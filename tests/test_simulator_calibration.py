@@ -67,7 +67,7 @@ def test_too_few_levels() -> None:
     """One level, or none with enough requests, is refused with what was found."""
     one = levels(4)
     for seen, windows in ((repeat_levels(TRUTH, SEEN, one), one), (table(), [])):
-        with pytest.raises(RunFolderError, match=f"the run has {len(windows)} levels of users"):
+        with pytest.raises(RunFolderError, match=f"levels of users {len(windows)} have 5"):
             calibrate(SERVER, seen, windows)
 
 

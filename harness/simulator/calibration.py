@@ -84,8 +84,8 @@ def calibrate(config: EngineConfig, table: RecordTable, windows: Sequence[Window
     usable = ~np.isnan(want[:, 0])
     if usable.sum() <= 1 or not all(w.users for w in windows) or not traffic.recorded:
         raise RunFolderError(
-            f"the run has {usable.sum()} levels of users with at least {MIN_REQUESTS} requests: "
-            "expected 2 or more to calibrate on; try a run of `knee` or `sweep`."
+            f"of the run's levels of users {usable.sum()} have {MIN_REQUESTS} requests or more: "
+            "expected at least 2 to calibrate on; try a run of `knee` or `sweep`."
         )
     want = want[usable]
     # A parameter's typical value in ns, from the first level and the highest throughput, and how
