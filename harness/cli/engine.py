@@ -34,10 +34,8 @@ def add(commands: Subparsers) -> None:
         "is set, it requires that key, as vLLM does. Ctrl-C stops it.",
         epilog=examples(
             "vllm-harness engine --port 8000",
-            "vllm-harness engine --port 8000 --max-num-seqs 32 --num-gpu-blocks-override 2048",
             "vllm-harness engine --true-knee --max-num-seqs 16 --slo ttft_p95=500ms",
-            "vllm-harness engine --calibrate DIR --true-knee --slo ttft_p95=500ms --workload fixed "
-            "--prompt-tokens 8192",
+            "vllm-harness engine --calibrate DIR --true-knee --slo ttft_p95=1s --workload summarize",
         ),
     )
     plain.listen(parser, 8000)
