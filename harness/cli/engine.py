@@ -35,7 +35,7 @@ def add(commands: Subparsers) -> None:
         epilog=examples(
             "vllm-harness engine --port 8000",
             "vllm-harness engine --true-knee --max-num-seqs 16 --slo ttft_p95=500ms",
-            "vllm-harness engine --calibrate DIR --true-knee --slo ttft_p95=1s --workload summarize",
+            "vllm-harness engine --calibrate DIR --true-knee --slo ttft_p95=1s --workload fixed",
         ),
     )
     plain.listen(parser, 8000)
