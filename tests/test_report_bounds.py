@@ -44,6 +44,11 @@ def facts(
         ((60, None, NONE), [187.5], "The knee was 60: below all of them."),
         # 3.35e12 * 0.02 s = 67e9 bytes less 16.06e9 of weights, 131,072 * 128 of each request
         ((60, 64, LLAMA), [64, 187.5, 3036.3], "The knee was 60: bound by the slots."),
+        (
+            (60, 64, {"model": "qwen2.5-32b", "gpu": "l4"}),
+            [0, 64, 187.5],
+            "bandwidth within the ITL.",
+        ),
         ((60, 64, NONE, 6), [], ""),  # 6 of 100 prompt tokens are shared
     ],
 )

@@ -32,7 +32,7 @@ def bounds_of(facts: ReportData) -> dict[str, float]:
     model, gpu = MODELS.get(str(target.flags.get("model"))), GPUS.get(target.gpu)
     if model and gpu:
         free = gpu.bandwidth_bytes_s * facts.limit_ms("itl") * MS / SECOND - model.weight_bytes
-        found["memory bandwidth within the ITL"] = free / (model.kv_bytes_per_token * held)
+        found["memory bandwidth within the ITL"] = max(free, 0) / (model.kv_bytes_per_token * held)
     return dict(sorted(((k, v) for k, v in found.items() if not isnan(v)), key=lambda kv: kv[1]))
 
 
