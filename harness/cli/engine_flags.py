@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import BooleanOptionalAction
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.engine.config import EngineConfig
@@ -68,6 +69,7 @@ def given_flags(args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The engine asked for. Raises ConfigError."""
-    return EngineConfig(**{name: getattr(args, f"engine_{name}") for name in given_flags(args)})
+def engine_config(args: argparse.Namespace, base: EngineConfig | None = None) -> EngineConfig:
+    """The engine asked for, in place of the defaults or of `base`. Raises ConfigError."""
+    given = {name: getattr(args, f"engine_{name}") for name in given_flags(args)}
+    return replace(base or EngineConfig(), **given)

@@ -35,7 +35,12 @@ class EngineConfig:
     # engine has a real front end, which uses real CPU time.
     front_request_ns: int = 0
     front_event_ns: int = 0
+    front_token_ns: int = 0  # per token of an event
+    # A request is handled in so many turns of its process, which does other work in between
+    front_turns: int = 1
     api_server_count: int = 1
+    # Fields of Roofline, fitted to a run; empty: those of the model on the GPU
+    measured_step: tuple[float, ...] = ()
     prompts_elsewhere: bool = False  # every other prompt is prefilled elsewhere, at no cost
     seed: int = 0
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from harness.engine.kv import KvBlocks
-from harness.engine.shapes import GPUS, MODELS, roofline
+from harness.engine.shapes import GPUS, MODELS, Roofline, roofline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
@@ -97,11 +97,15 @@ class Scheduler:
         self.gpu_ns = 0  # time in which the GPU was busy
         self.memory_ns = 0  # time in which it read memory
         self.cpu_ns = 0  # CPU time of the engine process
-        self._roofline = roofline(
-            MODELS[config.model],
-            GPUS[config.gpu],
-            bandwidth_scale=config.bandwidth_scale,
-            compute_scale=config.compute_scale,
+        self._roofline = (
+            Roofline(*config.measured_step)
+            if config.measured_step
+            else roofline(
+                MODELS[config.model],
+                GPUS[config.gpu],
+                bandwidth_scale=config.bandwidth_scale,
+                compute_scale=config.compute_scale,
+            )
         )
         rng = np.random.default_rng(config.seed)
         factors = np.exp(config.jitter * rng.standard_normal(JITTERS)) * config.time_scale
@@ -169,7 +173,8 @@ class Scheduler:
         """How long a step with so many tokens takes; whose time it is."""
         config, line, sequences = self.config, self._roofline, len(self.running)
         factor = self._factor[number % JITTERS]
-        gpu = int(line.step_ns(sequences, self.kv_tokens, tokens) * factor)
+        prompt = tokens - self.decode_count
+        gpu = int(line.step_ns(sequences, self.kv_tokens, tokens, prompt) * factor)
         own = config.engine_step_ns + sequences * config.engine_sequence_ns
         cpu = int(own * factor) if own else 0
         self.gpu_ns += gpu

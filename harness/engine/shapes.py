@@ -73,14 +73,21 @@ class Roofline:
     kv_token_ns: float
     token_ns: float
     sequence_ns: float
+    # A step with prompt tokens takes at least this long, because vLLM launches it without one CUDA
+    # graph for all of it, and without any beyond `graph_tokens` tokens. Known of a measured server.
+    mixed_ns: float = 0.0
+    eager_ns: float = 0.0
+    graph_tokens: float = 0.0
 
     def memory_ns(self, kv_tokens: int) -> float:
         """Return the time to read the weights and the KV cache of `kv_tokens` tokens."""
         return self.weights_ns + kv_tokens * self.kv_token_ns
 
-    def step_ns(self, sequences: int, kv_tokens: int, tokens: int) -> float:
-        """`kv_tokens` are read, `tokens` (decoding and prompt) are computed."""
+    def step_ns(self, sequences: int, kv_tokens: int, tokens: int, prompt: int = 0) -> float:
+        """`kv_tokens` are read; `tokens` are computed, `prompt` of them of prompts."""
         work = max(self.memory_ns(kv_tokens), tokens * self.token_ns)
+        if prompt:
+            work = max(work, self.mixed_ns if tokens <= self.graph_tokens else self.eager_ns)
         return self.base_ns + sequences * self.sequence_ns + work
 
 

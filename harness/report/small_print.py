@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
 # Flags of the embedded server that control the simulation; vLLM has none of them.
 SIMULATOR_FLAG: Final = re.compile(
-    r".*_ns|.*_scale|engine_.*|front_.*|jitter|prompts_elsewhere|seed"
+    r".*_ns|.*_scale|engine_.*|front_.*|jitter|measured_step|prompts_elsewhere|seed"
 )
 
 

@@ -12,6 +12,7 @@ from harness.measure.result import Bottleneck
 from harness.measure.typed_json import to_json
 from harness.report import sweep, tables
 from harness.report.answer import build_answer
+from harness.report.bounds import bounds_chart, bounds_sentence
 from harness.report.curves import curve_charts
 from harness.report.distributions import distribution_charts
 from harness.report.numbers import escape_markdown
@@ -56,6 +57,8 @@ def markdown(facts: ReportData, found: Answer) -> str:
         lines += ["", *map(escape_markdown, [*found.sentences, *lost])]
     if rows:
         lines += ["", *tables.markdown(rows, "Result")]
+    if said := bounds_sentence(facts):
+        lines += ["", escape_markdown(said)]
     if split := tables.ttft_split(facts):
         lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
         lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
@@ -106,7 +109,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         title=f"vllm-harness: {build_answer.headline}",
         answer=build_answer,
         cards=tables.tiles(facts),
-        curves=curve_charts(facts),
+        curves=[*curve_charts(facts), *filter(None, [bounds_chart(facts)])],
         distributions=distribution_charts(facts),
         waterfall=waterfall_chart(facts),
         split=tables.ttft_split(facts),

@@ -24,6 +24,7 @@ class EventBatch:
 
     came_ns: int
     events: int
+    tokens: int = 0
     steps: int = 1
     first: list[Sequence] = field(default_factory=list)
     finished: list[Sequence] = field(default_factory=list)
@@ -35,9 +36,8 @@ class ApiServer:
 
     free_ns: int = 0
     streams: set[int] = field(default_factory=set)  # requests that decode
-    queue: deque[tuple[int, int] | EventBatch] = field(
-        default_factory=deque
-    )  # (sent, number) or events
+    # events, or a request: (when its next turn came, number, sent, turns left)
+    queue: deque[tuple[int, int, int, int] | EventBatch] = field(default_factory=deque)
     waiting: EventBatch | None = None  # the batch in the queue
     ends: array[int] = field(default_factory=lambda: array("q"))  # send time of each step's tokens
 
@@ -62,7 +62,7 @@ class FrontEnd:
         return self.processes[number % len(self.processes)]
 
     def request(self, sent_ns: int, number: int) -> None:
-        self.process_of(number).queue.append((sent_ns, number))
+        self.process_of(number).queue.append((sent_ns, number, sent_ns, self.config.front_turns))
 
     def step(self, plan: StepPlan, end_ns: int) -> None:
         """Queue the tokens of a step: each process gets those of its own requests."""
@@ -94,14 +94,20 @@ class FrontEnd:
                     break
                 queue.popleft()
                 if isinstance(item, tuple):
-                    process.free_ns = start + self.config.front_request_ns
-                    self.cpu_ns += self.config.front_request_ns
-                    self.taken[item[1]] = start
-                    ready = process.free_ns + self.config.front_end_ns
-                    heapq.heappush(self.ready, (ready, *item))
+                    _, number, sent, turns = item
+                    spent = self.config.front_request_ns // self.config.front_turns
+                    process.free_ns = start + spent
+                    self.cpu_ns += spent
+                    self.taken.setdefault(number, start)
+                    if turns > 1:
+                        queue.append((process.free_ns, number, sent, turns - 1))
+                    else:
+                        ready = process.free_ns + self.config.front_end_ns
+                        heapq.heappush(self.ready, (ready, sent, number))
                     continue
                 process.waiting = None
                 spent = item.events * self.config.front_event_ns
+                spent += item.tokens * self.config.front_token_ns
                 process.free_ns = start + spent
                 self.cpu_ns += spent
                 process.ends.extend([process.free_ns] * item.steps)
@@ -121,12 +127,13 @@ class FrontEnd:
 
 def _put(process: ApiServer, batch: EventBatch) -> None:
     """Queue a batch, or merge it into the waiting one: one event for each stream."""
-    waiting = process.waiting
+    batch.tokens, waiting = batch.events, process.waiting
     if waiting is None:
         process.queue.append(batch)
         process.waiting = batch
         return
     waiting.steps += 1
+    waiting.tokens += batch.tokens
     waiting.events = max(waiting.events, batch.events)
     waiting.first += batch.first
     waiting.finished += batch.finished
