@@ -243,7 +243,7 @@ class Knee:
     output_tokens_per_s: float = nan  # tokens per second, mean over these holds
     requests_per_s: float = nan  # requests per second, mean over these holds
     goodput_per_s: float = nan  # requests that met every SLO per second, mean over these holds
-    unit: str = "users"  # of the levels here; open loop: requests/s
+    unit: str = "users"  # of the levels here: also sessions; open loop: requests/s
     measured_at_per_s: Number | None = None  # as measured_at_users, of an open loop
     in_flight: float = nan  # requests in flight, mean over these holds
 
