@@ -129,6 +129,11 @@ class StreamingUser(User):
             self.number = self.driver.new_user()
             gevent.sleep(self.driver.stagger_s(self.number))
 
+    def on_stop(self) -> None:
+        """Locust's last call, however a user leaves."""
+        if self.driver is not None:
+            self.driver.forget(self.number)
+
     def stop(self, force: bool = False) -> bool:
         """As Locust has it, which raises when its end comes to a user that is being stopped."""
         if self._state == LOCUST_STATE_STOPPING and not force:

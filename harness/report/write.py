@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from harness.runfolder.folder_reader import Run
 
 MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
-    "Users", "Rate, 1/s", "In flight", "Result", "n",
+    "Users", "Sessions", "Rate, 1/s", "In flight", "Result", "n",
     "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
 )  # fmt: skip
 FIRST_COLUMNS: Final = (
@@ -107,6 +107,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         answer=build_answer,
         cards=tables.tiles(facts),
         curves=curve_charts(facts),
+        by="rate" if facts.is_rate else "sessions" if facts.who == "session" else "concurrency",
         distributions=distribution_charts(facts),
         waterfall=waterfall_chart(facts),
         split=tables.ttft_split(facts),

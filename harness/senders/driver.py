@@ -104,6 +104,11 @@ class Driver:
             first, step = first << 32, 1
         return first + (self.users - 1) * step
 
+    def forget(self, user: int) -> None:
+        """It has left: its number is never used again, and the texts of its session are large."""
+        self._talks.pop(user, None)
+        self._sent_by.pop(user, None)
+
     @property
     def batch_sent(self) -> bool:
         """Whether users have nothing left to send, and wait for the end of their batch."""

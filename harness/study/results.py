@@ -221,7 +221,7 @@ def _with_knee(
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs),
+        else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs, unit),
     )
 
 
