@@ -221,6 +221,19 @@ def replica_rows(facts: ReportData) -> list[Row]:
     ]  # fmt: skip
 
 
+def mix_rows(facts: ReportData) -> list[Row]:
+    """The latencies of each workload of a mix at each level, [] without a mix."""
+    shown = {"TTFT": "ttft_ms", "ITL": "itl_ms", "e2e": "e2e_ms"}
+    return [
+        _first_columns(facts, level)
+        | {"Workload": name, "n": f"{one['e2e_ms'].n:,}", "Failed": f"{one['e2e_ms'].n_failed:,}"}
+        | {f"{q} {head}, ms": Quantity.of(one[key], q).cell
+           for head, key in shown.items() for q in ("p50", "p95")}
+        for level in facts.levels
+        for name, one in level.mix.items()
+    ]  # fmt: skip
+
+
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:
     """(mean, lower bound, upper bound) of one part, in ms."""
     split = level.ttft_split

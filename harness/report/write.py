@@ -60,9 +60,11 @@ def markdown(facts: ReportData, found: Answer) -> str:
         lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
         lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
         lines += ["", "</details>"]
-    if replicas := tables.replica_rows(facts):
-        lines += ["", "<details><summary>Replicas by level</summary>", ""]
-        lines += [*tables.markdown(replicas, "Replica"), "", "</details>"]
+    each = {"Replica": tables.replica_rows(facts), "Workload": tables.mix_rows(facts)}
+    for name, rows in each.items():
+        if rows:
+            lines += ["", f"<details><summary>{name}s by level</summary>", ""]
+            lines += [*tables.markdown(rows, name), "", "</details>"]
     lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
     return "\n".join([*lines, ""])
 
@@ -130,6 +132,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         at_users=facts.level_text(facts.measured_at, facts.who) if facts.measured_at else "",
         clients=tables.client_rows(facts),
         replicas=tables.replica_rows(facts),
+        mix=tables.mix_rows(facts),
         unknown=limitations(facts),
         settings=configuration_rows(facts),
         command=shlex.join(map(str, command if isinstance(command, list) else [])),

@@ -17,16 +17,7 @@ from harness.measure.records.scan import scan
 from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
 from harness.measure.result import Result
 from harness.measure.search import comparison as compare
-from harness.measure.search.comparison import (
-    ERROR_SHARE,
-    INF,
-    KNEE,
-    PER_S,
-    Comparison,
-    Pair,
-    Side,
-    latency_side,
-)
+from harness.measure.search.comparison import ERROR_SHARE, KNEE, Comparison, Pair, latency_side
 from harness.measure.search.evidence import (
     MIN_BLOCKS,
     EvidenceCounter,
@@ -50,7 +41,7 @@ if TYPE_CHECKING:
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.scan import EventChunk
-    from harness.measure.search.comparison import Numbers, Setting
+    from harness.measure.search.comparison import Numbers, Setting, Side
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import SearchPlan
     from harness.runfolder.folder_reader import Run
@@ -113,7 +104,7 @@ class BlockTotals:
                 seen = observe(table)
                 place = self.place(table.sent_ns[seen.row])
                 if self.unstable and key != "tpot":  # it grows for as long as the level is held
-                    out[f"{key}_{name}"] = Side(INF, INF, lambda _: (INF, INF))
+                    out[f"{key}_{name}"] = compare.INFINITE
                 elif (here := place >= 0).any():
                     out[f"{key}_{name}"] = latency_side(q, seen.ns[here], place[here])
             if gaps.n:
@@ -165,7 +156,7 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     """Compare B with A, the baseline. Raises RunFolderError; ConfigError if no level is common."""
     runs = read_run(a), read_run(b)
     plans, units = [search_plan(run) for run in runs], [levels_unit(run) for run in runs]
-    if PER_S in units and units[0] != units[1]:
+    if compare.PER_S in units and units[0] != units[1]:
         raise ConfigError(
             f"{a} has levels of {units[0]} and {b} of {units[1]}: expected two runs of one kind; "
             "try the reports of both, side by side."
@@ -195,14 +186,14 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
     fastest. All differences are one family: of many settings, none is found better by chance.
     """
     sides: dict[str, dict[str, Side]] = {}
-    plan = None
+    plan, unit = None, ""
     for one in settings:
         runs = [read_run(run) for run, code in one.runs.items() if code in MEASURED]
         if not runs:
             why = [r.invalid_reason for run in one.runs if (r := read_result(Path(run)))]
             one.failure = next(filter(None, why), one.failure)
             continue
-        plan, one.unit = plan or search_plan(runs[0]), levels_unit(runs[0])
+        plan, one.unit = plan or search_plan(runs[0]), (unit := levels_unit(runs[0]))
         each = [_own_sides(run, plan) for run in runs]
         sides[one.name] = {
             metric: compare.mean_side(metric, [own[metric] for own in each if metric in own])
@@ -211,10 +202,8 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
         for metric, side in sides[one.name].items():
             ends = (compare.in_unit(metric, end) for end in side.bounds(compare.Z95))
             one.figures[metric] = (side.value, *ends)
-    units = {one.name: one.unit for one in settings}
     pairs = {
-        (a, b): common_pairs({0: sides[a]}, {0: sides[b]}, units[a])
-        for a, b in combinations(sides, 2)
+        (a, b): common_pairs({0: sides[a]}, {0: sides[b]}, unit) for a, b in combinations(sides, 2)
     }
     every = list(chain.from_iterable(pairs.values()))
     found = iter(compare.compare(every, tolerance, plan.max_errors if plan else 0))

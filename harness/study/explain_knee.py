@@ -70,12 +70,9 @@ def with_observations(
 
 
 def bottleneck(
-    slos: Sequence[Slo],
-    knee: float,
-    levels: Sequence[Level],
-    max_num_seqs: MaxNumSeqs,
+    slos: Sequence[Slo], knee: float, levels: Sequence[Level], max_num_seqs: MaxNumSeqs,
     unit: str = "users",
-) -> Bottleneck:
+) -> Bottleneck:  # fmt: skip
     """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
 
     Without such a level, it is the first one above the knee, else the highest one. The longest hold

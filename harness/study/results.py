@@ -151,6 +151,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
         shared=(shared, block_tokens),
+        mix=[row["name"] for row, _ in (drive.get("workload") or {}).get("rows") or ()],
     )
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid

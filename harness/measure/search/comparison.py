@@ -66,6 +66,9 @@ class Side:
     bounds: Callable[[float], Bounds]  # interval of `point`, by z
 
 
+INFINITE: Final = Side(INF, INF, lambda _: (INF, INF))
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """The same figure of both runs."""
