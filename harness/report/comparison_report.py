@@ -157,7 +157,7 @@ def setting_row(one: Setting) -> dict[str, str]:
         row[name] = Quantity(value, lo, math.nan if math.isinf(hi) else hi).cell
         if metric == KNEE and metric in one.figures:
             ends = [knee_text(x, one.unit) for x in (value, lo, hi)]
-            row[name] = "{} {unit} ({} to {})".format(*ends, unit=one.unit)
+            row[name] = "{} ({} to {}), {unit}".format(*ends, unit=one.unit)
     row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in one.starts_s)
     return row | {"Exit codes": ", ".join(map(str, one.runs.values()))}
 
