@@ -49,8 +49,8 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.convert:
         made = convert(Path(args.file), Path(args.convert))
-        counts = map(count_of, made, ("message", "conversation", "request"))
-        sys.stdout.write("{} of {}: {}\n".format(*counts))
+        words = "message", "conversation", "request"
+        sys.stdout.write("{} of {}: {}\n".format(*map(count_of, made, words)))
     data = DataSource(args.convert or args.file, WORKLOADS["chat"], speed=args.speed or 1.0)
     sys.stdout.write(data_summary(data))
     return EXIT_OK

@@ -147,9 +147,7 @@ def level_figures(
 def common_pairs(a: Sides, b: Sides, unit: str = "users") -> list[Pair]:
     """The figures that both runs have: the knee first, then level by level."""
     common = sorted(a.keys() & b.keys())
-    return [
-        Pair(m, n, side, b[n][m], unit) for n in common for m, side in a[n].items() if m in b[n]
-    ]
+    return [Pair(m, n, x, b[n][m], unit) for n in common for m, x in a[n].items() if m in b[n]]
 
 
 def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:

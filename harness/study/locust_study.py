@@ -39,11 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("locust.harness")
 BUG: Final = 1
-REQUESTS: Final = tuple(
-    one
-    for one in (*TARGET, *LOAD)
-    if one.flag in ("--header", "--metrics-url", "--think-time", "--body")
-)
+NAMES: Final = "--header", "--metrics-url", "--think-time", "--body"
+REQUESTS: Final = tuple(one for one in (*TARGET, *LOAD) if one.flag in NAMES)
 
 
 class LocustStudy:
