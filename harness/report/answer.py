@@ -308,7 +308,7 @@ def replica_sentences(facts: ReportData) -> list[str]:
     audits = [level.audit for level in facts.used if level.audit]
     lines += [
         f"The servers whose metrics were read generated {1 + one.surplus:.0%} of the tokens that "
-        "arrived: expected all; try --metrics-url for each replica."
+        "arrived: the metrics of a replica may be missing; try --metrics-url for each."
         for one in audits[-1:]
         if one.surplus < -0.2 and one.client_tokens >= 500  # noqa: PLR2004 - not by its edges alone
     ]
