@@ -174,7 +174,7 @@ class Level:
     exact_share: float = nan  # share of the events with an exact time stamp
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
-    mix: dict[str, dict[str, Latency]] = field(default_factory=dict)  # of each row of a mix
+    mix: dict[str, dict[str, Latency]] = field(default_factory=dict)  # row: ttft_ms, itl_ms, e2e_ms
     little: Little | None = None  # Little's law
     audit: Audit | None = None  # the client's tokens against the server's
     prefix: PrefixHits | None = None  # of sessions: hits by the plan against the server's
