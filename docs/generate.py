@@ -841,6 +841,7 @@ REQUESTS = {
     "user": "the worker's user that sent it",
     "session": "its user's session, from 0; null without sessions",
     "turn": "its turn in the session, from 0; null without sessions",
+    "mix_row": "the number of its workload in a mix, from 0; null without a mix",
     **PLACE,
     "scheduled_at": "when it was scheduled; null in a closed loop",
     "sent_at": "first byte sent on an open connection; if it was never sent, when that failed",

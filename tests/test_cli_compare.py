@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from report_folder import begin, load, measured
 
 from harness.cli.app import main
 from harness.measure.search.next_level import SearchPlan
+from harness.report.comparison_report import difference_row, headline
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
@@ -57,6 +59,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     change(folder(here / "held", 6, (48, 48)), config={"kind": "sweep"})
     steps = here / "held" / names.LEVELS  # as a run leaves them: audited when they are read
     steps.write_text(steps.read_text().replace("}", ',"audited":false}'))
+    for name, seed, slots in (("rates", 1, 40), ("lower", 3, 30)):
+        path = folder(here / name, seed, slots=slots)
+        change(path, config={"plan": (read_json(path / names.RUN) or {})["config"]["plan"]
+                                     | {"rate_step_per_s": 0.01}})  # fmt: skip
+        lines = path / names.LEVELS
+        lines.write_text(re.sub(r'"users":(\d+)', r'"users":\1,"rate_per_s":\1e-2',
+                                lines.read_text()))  # fmt: skip
     folder(here / "apart", 7, (3,))
     change(here / "apart", config={"kind": "run"})
     return here
@@ -150,9 +159,25 @@ def test_files(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert [word for word in ("<script", "src=", "http:", "https:") if word in html] == []
 
 
+def test_rates_are_compared_by_rate(runs: Path) -> None:
+    """Levels of hundredths of a request per second: the knee and each level in that unit."""
+    found = compare_folders(runs / "rates", runs / "lower", 0.05)
+    assert {d.users for d in found.differences} == {0, *(users / 100 for users in KNEE)}
+    assert {d.unit for d in found.differences} == {"requests/s"}
+    names = [row["Figure"] for row in map(difference_row, found.differences)]
+    assert names[:2] == ["knee (requests/s)", "p50 TTFT (ms) at 0.16 requests/s"]
+    first, before = found.differences[0], compare_folders(runs / "a", runs / "slots", 0.05)
+    assert (first.a, first.b) == pytest.approx((0.52, 0.4), abs=0.01)
+    assert first.change == pytest.approx(before.differences[0].change)
+    assert headline(found).startswith(
+        "B is worse than A by more than 5%: knee (requests/s) 0.4, not 0.52: -2"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
+        ("a rates", 2, "a has levels of users and rates of requests/s: expected two runs of one "),
         ("a apart", 2, "found valid levels of [16, 40, 44, 48, 50, 52, 64] and [3] users"),
         ("a nowhere", 4, "is not a run folder"),
         ("a same --tolerance 5", 2, "--tolerance is '5': expected a percentage"),

@@ -161,20 +161,33 @@ def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
 
 
 def test_users_with_sessions(url: str, tmp_path: Path) -> None:
-    """conversation.py: turns of sessions, with the think time that is planned for them."""
+    """conversation.py: turns of sessions, with the think time, body and headers asked for."""
     folder = tmp_path / "run"
     flags = ("--headless", "-u", 30, "-r", 30, "-t", "4s", "--run-folder", folder)
-    ended(locust("conversation", *flags, "--output-tokens", 8, "--host", url))
+    asked = ("--think-time", "1500ms", "--body", "top_p=0.9", "--body", "temperature=1",
+             "--header", "X-Session-ID: {session}", "--metrics-url", f"{url}/metrics")  # fmt: skip
+    ended(locust("conversation", *flags, *asked, "--output-tokens", 8, "--host", url))
     run = read_run(folder)
-    assert run.info["config"]["drive"]["workload"]["name"] == "conversation"
+    drive = run.info["config"]["drive"]
+    assert drive["workload"]["name"] == "conversation"
+    assert drive["body"] == {"temperature": 1, "top_p": 0.9}
+    assert [*map(tuple, drive["headers"])] == [("X-Session-ID", "{session}")]
+    assert len(run.server) > 1
     assert len(run.table) > 0
     assert (run.table.session >= 0).all()
-    assert (run.table.think_ns > 0).all()
+    assert (run.table.think_ns == 1_500_000_000).all()
     assert run.table.turn.max() > 0  # mid-way
 
 
 @pytest.mark.parametrize(
-    ("flags", "code"), [((), 0), (("--rate", "fast"), 2), (("--arrivals", "data"), 2)]
+    ("flags", "code"),
+    [
+        ((), 0),
+        (("--rate", "fast"), 2),
+        (("--arrivals", "data"), 2),
+        (("--think-time", "1s"), 2),  # nobody waits for an answer
+        (("--body", "temperature"), 2),
+    ],
 )
 def test_requests_at_a_rate(url: str, flags: tuple[str, ...], code: int, tmp_path: Path) -> None:
     """rate.py: each request of the schedule once, from two processes; a bad rate sends none."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import gevent
 import pytest
+from gevent.pool import Group
 from locust import User, task
 from locust.env import Environment
 from locust.event import Events
+from locust.exception import StopUser
 
 from harness.drive.dispatch import Dispatcher
 from harness.drive.load_runner import LoadRunner
-from harness.drive.users import StreamingUser
+from harness.drive.users import ChatUser, StreamingUser, register
 from harness.load.workloads import WORKLOADS
 from harness.senders import relay
 from harness.senders.drive_options import DriveOptions
@@ -104,3 +107,34 @@ def test_users_wait_for_a_driver_that_starts(monkeypatch: pytest.MonkeyPatch) ->
     load.on_test_start()
     assert starting.dead
     assert StreamingUser(one).driver is load.driver
+
+
+class Planner(ChatUser):
+    """Plans one request and leaves; the first one stays until it is stopped."""
+
+    abstract = True
+
+    @task
+    def ask(self) -> None:
+        """Sends nothing."""
+        self.next_spec()
+        if self.number:
+            raise StopUser
+        gevent.sleep(60)
+
+
+def test_a_user_who_has_left_takes_no_memory() -> None:
+    """However it leaves: the texts of its session are gone, those of others are not."""
+    one, group = environment(), Group()
+    work = replace(WORKLOADS["conversation"], think_ms=None)
+    driver = Driver(DriveOptions(url="http://127.0.0.1:9", workload=work, model="m"), 0)
+    register(one, driver)
+    users = [Planner(one) for _ in range(3)]
+    for user in users:
+        user.start(group)
+    while len(group) > 1 or users[0].number not in driver._talks:  # noqa: SLF001 - its memory
+        gevent.sleep(0.01)
+    assert [*driver._talks] == [*driver._sent_by] == [0]  # noqa: SLF001 - as above
+    users[0].stop(force=True)
+    group.join()
+    assert (driver.users, [*driver._talks, *driver._sent_by]) == (3, [])  # noqa: SLF001

@@ -108,6 +108,16 @@ def test_every_series_is_known() -> None:
             assert {name, plain} & (ours | SERIES_NAMES), (key, name)
 
 
+def test_every_series_has_a_panel() -> None:
+    """Of a run, all but the share that an SLO allows: its name says it (p95: 5%)."""
+    shown = {
+        name for _, expr in expressions() for name in re.findall(r"\bharness_[a-z0-9_]+", expr)
+    }
+    plain = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} | shown
+    left = {row.name for row in METRIC_DEFINITIONS["a run"]} - plain
+    assert left == {"harness_slo_allowed_ratio"}
+
+
 @pytest.mark.parametrize("name", PANELS)
 def test_first_row_fits_a_laptop_screen(name: str) -> None:
     """What stands above the first headline ends within 1280 x 800, and nothing overlaps."""

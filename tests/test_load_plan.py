@@ -117,6 +117,7 @@ def test_a_mix_sends_each_row_as_often_as_its_weight_says() -> None:
     specs = [plan(MIX, 1, 0, number) for number in SOME]
     assert specs == [plan(MIX, 1, 0, number) for number in SOME]
     agent = [spec for spec in specs if spec.system]
+    assert [spec.mix_row for spec in specs] == [int(bool(spec.system)) for spec in specs]
     assert len(agent) / len(specs) == pytest.approx(1 / 4, abs=0.03)
     means = [WORKLOADS[name].prompt_tokens for name in ("chat", "agent")]
     assert fmean(spec.prompt_tokens for spec in agent) == pytest.approx(means[1], rel=0.05)

@@ -365,11 +365,11 @@ def test_the_text_of_an_answer(port: int, script: list[Step], want: str) -> None
     records = []
     for keep in (True, False):
         with case(port) as it:
-            exchange = it.ask(0, script, keep_text=keep, plan=(2, 5, 7, 300))
+            exchange = it.ask(0, script, keep_text=keep, plan=(2, 5, 7, 300, 1))
             assert it.reader.flush(10)
             record = it.records[0]
-            plan = record.session, record.turn, record.think_ns, record.new_tokens
-            assert plan == (2, 5, 7, 300)
+            plan = record.session, record.turn, record.think_ns, record.new_tokens, record.mix_row
+            assert plan == (2, 5, 7, 300, 1)
             records.append((record.outcome, len(record.at_ns), record.output_tokens))
             assert exchange.text == (want if keep else "")
             first = [(at_ns - record.sent_ns) / 1e6 for at_ns in record.at_ns[:1]]

@@ -80,7 +80,7 @@ FULL = RequestRecord(
     worker=1, number=7, user=3, sent_ns=START, done_ns=START + 80 * MS, outcome=Outcome.ok,
     scheduled_ns=START - MS, connect_ns=2 * MS, head_ns=START + 5, first_event_ns=START + 6,
     status=200, finish_reason="length", planned_tokens=3, prompt_tokens=11, output_tokens=3,
-    cached_tokens=0, answer_index=1, session=2, turn=4, think_ns=1_500 * MS,
+    cached_tokens=0, answer_index=1, session=2, turn=4, think_ns=1_500 * MS, mix_row=1,
     at_ns=ns_array([START + 20 * MS, START + 50 * MS, START + 70 * MS]),
     not_before_ns=ns_array([START + 20 * MS, START + 45 * MS, START + 70 * MS]),
     tokens=ns_array([1, 2, 1]),
@@ -91,7 +91,7 @@ COLUMNS = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
 def test_a_request_in_full(tmp_path: Path) -> None:
     """Every column of one request, with its arithmetic."""
     assert row(FULL, tmp_path) == {
-        "worker": 1, "number": 7, "user": 3, "session": 2, "turn": 4,
+        "worker": 1, "number": 7, "user": 3, "session": 2, "turn": 4, "mix_row": 1,
         "level": 1, "users": 8, "phase": "drain",
         "scheduled_at": at(START - MS), "sent_at": at(START),
         "first_token_at": at(START + 20 * MS), "last_token_at": at(START + 70 * MS),

@@ -1,12 +1,14 @@
 """From steps to the knee and its bottleneck, in simulated counts."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
-from measure_tables import SECOND, evidence, table, window
+from measure_tables import SECOND, evidence, record, table, window
 
 from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
+from harness.measure.records.request_record import Outcome
 from harness.measure.records.samples import ServerSample
 from harness.measure.result import Level
 from harness.measure.search.next_level import SearchPlan
@@ -37,6 +39,33 @@ def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
         steps, RunTokenStats(table(), windows, PLAN.slos, samples), samples, PLAN
     )
     assert bottleneck(PLAN.slos, 8, levels, MaxNumSeqs()).bound_by == "batch slots"
+
+
+def test_each_workload_of_a_mix_has_its_own_latencies() -> None:
+    """TTFT 10 and 100 ms, gaps of 20 and 50; the last of the long ones breaks off after a token."""
+    requests = [
+        replace(record(n, 1000 * n, [1000 * n + first + gap * k for k in range(4)]), mix_row=row)
+        for n in range(40)
+        for row, first, gap in [((0, 10, 20), (1, 100, 50))[n % 2]]
+    ]
+    requests[39] = replace(
+        record(39, 39_000, [39_100], 39_200, Outcome.truncated, planned=4), mix_row=1
+    )
+    held = step(8, 4, 0, 60)
+    counted = RunTokenStats(table(*requests), [held.window], PLAN.slos, [])
+    (level,) = result_levels([held], counted, [], PLAN, mix=("chat", "rag"))
+    got = {
+        name: {key: (one.n, one.n_failed, one.p50, one.p95) for key, one in row.items()}
+        for name, row in level.mix.items()
+    }
+    assert got == {
+        "chat": {"ttft_ms": (20, 0, 10, 10), "itl_ms": (60, 0, pytest.approx(20, rel=1e-3),
+                 pytest.approx(20, rel=1e-3)), "e2e_ms": (20, 0, 70, 70)},
+        # 19 x 3 gaps, and three that never came; failed is infinite: 5% of the requests
+        "rag": {"ttft_ms": (20, 1, 100, inf), "itl_ms": (60, 3, pytest.approx(50, rel=1e-3), inf),
+                "e2e_ms": (20, 1, 250, inf)},
+    }  # fmt: skip
+    assert level.itl_ms.n == 120
 
 
 SCRAPED = ServerFigures(samples=4, running_mean=8)

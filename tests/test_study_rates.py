@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from harness.engine.config import EngineConfig
 from harness.measure.diagnosis.audit import apply_littles_law, audit_sentence
 from harness.measure.diagnosis.instrument import instrument_sentence, turnarounds
 from harness.measure.metrics import SCHEDULED, e2e, ttft
+from harness.measure.search.comparison import PER_S, compare
 from harness.measure.search.evidence import Window, backlog_growth, gather_evidence
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
@@ -21,6 +23,7 @@ from harness.measure.states import Decision, Purpose, Status
 from harness.measure.window_summary import window_summary
 from harness.simulator.closed_loop import ClosedLoop
 from harness.simulator.open_loop import OpenLoop
+from harness.study.compare_folders import common_pairs, level_figures
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -137,11 +140,17 @@ def test_a_closed_loop_shows_the_engines_stall_once_for_each_user(users: int) ->
     assert late(table, "e2e", SECOND // 2) <= users < len(table) / 100
 
 
-def held(seed: int, share: float, arrivals: str, seconds: int) -> tuple[RecordTable, Window]:
-    """A level at a share of the capacity of an engine, after a warm-up of ten seconds."""
+def held(
+    seed: int, share: float, arrivals: str, seconds: int, slower: float = 1.0
+) -> tuple[RecordTable, Window]:
+    """A level at a share of the capacity of an engine, after a warm-up of ten seconds.
+
+    `slower`: the engine in its place takes so many times as long.
+    """
     case = server(seed)
     rate = round(share * SECOND / case.service_ns, 2)
-    loop = OpenLoop(case.engine, TRAFFIC, seed, arrivals=arrivals)
+    engine = replace(case.engine, time_scale=case.engine.time_scale * slower)
+    loop = OpenLoop(engine, TRAFFIC, seed, arrivals=arrivals)
     loop.set_rate(0, rate)
     end = (10 + seconds) * SECOND
     loop.advance(end)
@@ -174,6 +183,31 @@ def test_above_capacity_the_backlog_grows(
     figure(f"{arrivals} arrivals at {share:.0%} of capacity for 30 s: {found} of 20 unstable")
     assert least <= found <= most
     assert np.median(slopes) == pytest.approx(max(1 - 1 / share, 0), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("slower", "ttft_ms", "beyond"),
+    [
+        (1.0, "finite", set[str]()),
+        (1.3, "finite", {"ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "tpot_p50", "tpot_p95",
+                         "e2e_p50", "e2e_p95"}),  # 0.6 of its capacity becomes 0.78
+        # 1.2 times its capacity: how late they are says how long the level was held
+        (2.0, "infinite", {"ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "tpot_p50", "tpot_p95",
+                           "e2e_p50", "e2e_p95"}),
+    ],
+)  # fmt: skip
+def test_the_same_rate_on_a_slower_engine(slower: float, ttft_ms: str, beyond: set[str]) -> None:
+    """Two minutes of Poisson arrivals at one rate: what became worse is named, with its unit."""
+    plan = SearchPlan((), rate_step_per_s=0.01)
+    sides = []
+    for factor in (1.0, slower):
+        table, level = held(3, 0.6, "poisson", 120, factor)
+        sides.append(level_figures(table, [level], plan, searched=False))
+    found = compare(common_pairs(*sides, PER_S), 0.1, 0.01)
+    assert {one.metric for one in found if one.beyond} == beyond
+    assert {(one.users, one.unit) for one in found} == {(level.rate_per_s, "requests/s")}
+    (late,) = (one.b for one in found if one.metric == "ttft_p95")
+    assert ("finite" if isfinite(late) else "infinite") == ttft_ms
 
 
 def test_an_unstable_level_fails_before_its_slo_does() -> None:

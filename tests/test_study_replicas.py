@@ -19,6 +19,7 @@ from study_process import harness, started
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.errors import ServerUnreachable
+from harness.measure.diagnosis.audit import Audit
 from harness.measure.diagnosis.server_window import (
     ServerFigures,
     counter_that_fell,
@@ -28,7 +29,8 @@ from harness.measure.diagnosis.server_window import (
 )
 from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample
-from harness.report.answer import build_answer
+from harness.measure.result import Level, Result
+from harness.report.answer import build_answer, replica_sentences
 from harness.report.report_data import ReportData
 from harness.report.tables import replica_rows
 from harness.runfolder import names
@@ -115,6 +117,23 @@ def test_skew_is_named(in_flight: Sequence[float], want: str) -> None:
     """The busiest and the idlest, where there is enough to compare."""
     got = skew_sentence(figures(*in_flight))
     assert (want in got, bool(got)) == (True, bool(want))
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "want"),
+    [
+        (2079, 979, ["generated 47% of the tokens"]),  # one of two
+        (2079, 1900, []),
+        (2079, nan, []),
+        (400, 100, []),  # at the ends of a short window
+    ],
+)
+def test_a_replica_whose_metrics_are_not_read(client: int, server: float, want: list[str]) -> None:
+    """Half of the tokens came from nowhere: then the figures of the server are not all."""
+    audit = Audit(client, server, server / client - 1, ok=True)
+    result = Result(levels=(Level(0, 8, audit=audit),))
+    got = replica_sentences(ReportData(None, result))  # type: ignore[arg-type]
+    assert [part in line for part, line in zip(want, got, strict=True)] == [True] * len(want)
 
 
 def test_the_figures_of_each() -> None:

@@ -553,5 +553,5 @@ def test_cost_of_length(times: int, lengths: int, tmp_path: Path) -> None:
     assert known == [times == 2] * len(found)
     assert context_costs([*settings, Setting("server.a=1", server=("--a=1",))]) == []
     text, page = settings_report(settings, [], [], 0, found)
-    assert "By length, at a load of 2:" in text
+    assert "By length, at 2 users:" in text
     assert page.count("ITL per 1,000 tokens of context, µs") == 1

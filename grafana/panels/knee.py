@@ -1,4 +1,4 @@
-"""Knee: where the search is, and how latency and throughput answer to users."""
+"""Knee: where the search is, and how latency and throughput answer to users and rates."""
 
 from __future__ import annotations
 
@@ -163,16 +163,53 @@ SEARCH: Final = (
         "Above that share at a level that should pass: this SLO limits the knee.", 8, 9,
     ),
 )  # fmt: skip
+RATE: Final = (
+    Panel(
+        "Rate search", "graph", "reqps",
+        (Query("target", f"max({run('rate_target')})", "limit"),
+         Query("sent and ended", f"sum({run_rate('requests')})"),
+         Query("passed up to", f"max({run('bracket_low_rate')})"),
+         Query("failed from", f"max({run('bracket_high_rate')})"),
+         Query("knee", f"max({run('knee_rate')})"),
+         Query("from", f"max({run('knee_low_rate')})"),
+         Query("to", f"max({run('knee_high_rate')})")),
+        "Target rate of an open loop, the requests that ended per second, and the bracket of the "
+        "knee with, in the end, its interval.",
+        "The rate doubles until a level fails, then the bracket is bisected.",
+        "If fewer requests end than are due, the rate is above capacity: see the requests in "
+        "flight.", 8, 9,
+    ),
+    Panel(
+        "Requests in flight and rate", "graph", "reqps",
+        (Query("rate", f"max({run('rate_target')})"),
+         Query("in flight", f"sum({run('in_flight')})", "users")),
+        "Target rate, and the requests in flight (right axis).",
+        "At a rate that the server takes they stay level; above it they grow as long as it lasts.",
+        "If they grow, no latency of the level means anything: lower the rate, or add a replica.",
+        8, 9,
+    ),
+    Panel(
+        "TTFT p95 against rate", "xy", "s",
+        (Query("requests/s", f"max({run('rate_target')}) and on () ({MEASURING})"),
+         Query("p95 TTFT", f"{p95('ttft')} and on () ({MEASURING})"),
+         Query("limit", f"{_limit('ttft')} and on () ({MEASURING})", "limit")),
+        "Each point is a moment of a measured phase: its rate (x) and p95 TTFT (y).",
+        "Flat, then steep: the knee is where the points cross the dashed limit. A column of points "
+        "that climbs is a level above capacity.",
+        "Leave room below the knee: arrivals come in bursts, and a queue forgets slowly.", 8, 9,
+    ),
+)  # fmt: skip
 NOTES: Final = (
     Note("measured", f"(({run('level_purpose')}) == 1) {SAME} ({MEASURING})",
          "measured: {{purpose}}", "blue"),
     Note("level ended", f"increase(harness_levels_total{WINDOW}) > 0 {THIS_RUN}",
          "level ended: {{decision}}", "purple"),
-    Note("knee found", f"({run('knee_users')}) > 0", "knee found", GREEN),
+    Note("knee found", f"({run('knee_users')} or {run('knee_rate')}) > 0", "knee found", GREEN),
 )  # fmt: skip
 DASHBOARD: Final = Dashboard(
     "Knee",
     "How many concurrent users this server holds: the search as it progresses.",
-    (Row("", FIRST), Row("Against users", AGAINST), Row("Search", SEARCH)),
+    (Row("", FIRST), Row("Against users", AGAINST), Row("Search", SEARCH),
+     Row("Rates (open loop)", RATE)),
     VARIABLES, NOTES,
 )  # fmt: skip

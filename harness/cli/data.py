@@ -45,10 +45,12 @@ def execute(args: argparse.Namespace) -> int:
     from harness.load.conversation_log import convert  # noqa: PLC0415 - heavy: see app.py
     from harness.load.own_data import DataSource  # noqa: PLC0415 - as above
     from harness.report.data_summary import data_summary  # noqa: PLC0415 - as above
+    from harness.report.numbers import count_of  # noqa: PLC0415 - as above
 
     if args.convert:
         made = convert(Path(args.file), Path(args.convert))
-        sys.stdout.write("{:,} messages of {:,} conversations: {:,} requests\n".format(*made))
+        words = "message", "conversation", "request"
+        sys.stdout.write("{} of {}: {}\n".format(*map(count_of, made, words)))
     data = DataSource(args.convert or args.file, WORKLOADS["chat"], speed=args.speed or 1.0)
     sys.stdout.write(data_summary(data))
     return EXIT_OK

@@ -49,10 +49,10 @@ def options(args: argparse.Namespace) -> KneeOptions:
         )
     rates, users = args.load == "rate", (args.min_users, args.max_users)
     low, high = (args.min_rate, args.max_rate) if rates else users
-    if rates and (given := args.plan_users or args.at_least or args.baseline):
+    if rates and (given := args.plan_users or args.at_least):
         raise ConfigError(
             f"--load rate is given with what is counted in users ({given}): expected one or the "
-            "other; try it without --plan-users, --at-least and --baseline."
+            "other; try it without --plan-users and --at-least."
         )
     return KneeOptions(
         target=plain.target_options(args),

@@ -87,6 +87,8 @@ class _TerminalView:
             view.level, view.users = len(controller.levels) + 1, users
             if plan.rate_step_per_s:
                 view.rate = f"{plan.load_of(users):,} requests/s, {running_users:,} in flight"
+            elif self.wanted.load.workload.conversation:
+                view.rate = count_of(users, "session")
             view.purpose = PURPOSES.get(now.hold.purpose, "")
             view.phase = phase_text(now.phase, running_users, 0 if plan.rate_step_per_s else users)
             if now.phase == "measuring" and known_ns - now.settled_ns >= SECOND:

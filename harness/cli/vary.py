@@ -102,7 +102,7 @@ def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started:
             f"the command to measure is {' '.join(words[:1])!r}: expected one of "
             f"{', '.join(INNER)} after --; try -- knee --slo ttft_p95=500ms."
         )
-    slos = None
+    slos, loads = None, set[str]()
     for last in more:
         line = [words[0], *[NOT_YET] * started, *words[1:], *last]
         args = parser().parse_args(line)
@@ -111,10 +111,11 @@ def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started:
                 f"--{taken.replace('_', '-')} is given to each run of {words[0]}: expected it "
                 "before the --, or not at all; try --out DIR there."
             )
-        if getattr(args, "rate", None) or getattr(args, "load", "") == "rate":
+        loads |= {args.load if words[0] == "knee" else "users" if args.users else "rate"}
+        if len(loads) > 1:
             raise ConfigError(
-                f"{words[0]} has a rate: expected a number of users, the only load that runs are "
-                "compared by yet; try --users 8, or knee without --load."
+                "some settings have levels of users and others rates: expected one kind, or they "
+                "cannot be compared; try --load rate after --."
             )
         args.dry_run = True
         with redirect_stdout(io.StringIO()):

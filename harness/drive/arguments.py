@@ -73,18 +73,13 @@ def fixed(environment: Environment) -> dict[str, Any]:
     return _fixed[environment]
 
 
-def key_source(environment: Environment, url: str) -> str:
-    """The variable that holds the API key; "" for a server that the command line did not name.
-
-    A form may name any server: the key must not go there.
-    """
-    said = fixed(environment)
+def is_named(environment: Environment, url: str) -> bool:
+    """Whether the command line named this server. A form may name any: no secret goes there."""
     try:
-        here, named = Address.parse(url), Address.parse(said["host"])
+        here, named = Address.parse(url), Address.parse(fixed(environment)["host"])
     except ConfigError:  # which is said where the URL is used
-        return ""
-    same = (here.scheme, here.authority.lower()) == (named.scheme, named.authority.lower())
-    return str(said["api_key_env"] or "") if same else ""
+        return False
+    return (here.scheme, here.authority.lower()) == (named.scheme, named.authority.lower())
 
 
 def chosen_workload(environment: Environment) -> Workload:

@@ -20,7 +20,7 @@ import gevent
 from gevent.pool import Group
 from locust import User, task
 from locust.exception import StopUser
-from locust.user.task import LOCUST_STATE_STOPPING
+from locust.user.task import LOCUST_STATE_STOPPING, LOCUST_STATE_WAITING
 
 from harness.errors import ConfigError
 from harness.load.plan import NO_FIELDS, RequestSpec
@@ -120,6 +120,7 @@ class StreamingUser(User):
         self.llm = LlmClient(self)
         self.number = -1
         self._think_ns = -1  # planned after the latest request
+        self._leaving = False
         if not self.api and self.driver is not None:
             self.api = self.driver.options.workload.api  # type: ignore[misc]
 
@@ -129,10 +130,17 @@ class StreamingUser(User):
             self.number = self.driver.new_user()
             gevent.sleep(self.driver.stagger_s(self.number))
 
+    def on_stop(self) -> None:
+        """Locust's last call, however a user leaves."""
+        if self.driver is not None:
+            self.driver.forget(self.number)
+
     def stop(self, force: bool = False) -> bool:
         """As Locust has it, which raises when its end comes to a user that is being stopped."""
         if self._state == LOCUST_STATE_STOPPING and not force:
             return False
+        # its pause may end before Locust's kill reaches it
+        self._leaving = self._state == LOCUST_STATE_WAITING
         return bool(super().stop(force))
 
     def wait_time(self) -> float:
@@ -155,7 +163,7 @@ class StreamingUser(User):
     def next_spec(self) -> RequestSpec:
         """What the workload plans next. Raises StopUser."""
         spec = self.driver.next_spec(self.number) if self.driver is not None else None
-        if spec is None:
+        if spec is None or self._leaving:
             raise StopUser
         return spec
 

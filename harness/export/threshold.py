@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import NoKnee, RunFolderError
 from harness.measure.result import Knee
+from harness.measure.search.comparison import PER_S
 from harness.measure.slo import Slo
 from harness.measure.states import Status
 from harness.runfolder import names
@@ -35,6 +36,7 @@ class Threshold:
     share: float  # of the users, counted by the server; NaN: unknown, taken as 1
     model: str  # the server's name for it; "": unknown
     simulated: str = ""  # what was simulated; "": a real server was measured
+    unit: str = "users"  # or sessions
 
     @property
     def sentence(self) -> str:
@@ -46,8 +48,8 @@ class Threshold:
         promise = " and ".join(map(str, self.slos)) or "the best throughput for the waiting time"
         where = f"Measured on a server that was {self.simulated}" if self.simulated else "Measured"
         return (
-            f"{where}: {promise} holds up to {self.users} concurrent users at least (the knee is "
-            f"{self.knee}); {seen}."
+            f"{where}: {promise} holds up to {self.users} concurrent {self.unit} at least (the "
+            f"knee is {self.knee}); {seen}."
         )
 
 
@@ -60,7 +62,7 @@ def threshold(folder: Path) -> Threshold:
             f"`vllm-harness knee`; try `vllm-harness report {folder}`, which writes it."
         )
     knee = result.knee or Knee()
-    if knee.unit != Knee().unit:
+    if knee.unit == PER_S:
         raise NoKnee(
             f"{folder} has a knee in {knee.unit}: expected one in users, by which replicas are "
             "counted; try `vllm-harness knee` without --load rate."
@@ -77,7 +79,8 @@ def threshold(folder: Path) -> Threshold:
     counted = low if isnan(share) else floor(low * share)
     slos = tuple(Slo.parse(one.slo) for one in result.slos)
     target = result.target
-    return Threshold(max(counted, 1), low, estimate, slos, share, target.model, target.label)
+    of_target = target.model, target.label, knee.unit
+    return Threshold(max(counted, 1), low, estimate, slos, share, *of_target)
 
 
 def seen_share(levels: Sequence[Level], users: int | None) -> float:

@@ -49,6 +49,7 @@ class RequestSpec(NamedTuple):
     turn: int = -1
     think_ns: int = -1
     new_tokens: int = -1
+    mix_row: int = -1
     body: Mapping[str, Any] = NO_FIELDS  # further fields of this request alone
     keep_text: bool = False  # the answer is wanted too
 
@@ -65,12 +66,12 @@ def choose(weighted: Sequence[tuple[Any, float]], *key: object) -> Any:
     return seeded_random(*key).choices(things, weights)[0]
 
 
-def row_of(workload: Workload, *key: object) -> Workload:
-    """Return the row of a mixed workload that a request is of."""
+def row_of(workload: Workload, *key: object) -> tuple[int, Workload]:
+    """Return the row of a mixed workload that a request is of, and its number; -1: no mix."""
     if not workload.rows:
-        return workload
-    row: Workload = choose(workload.rows, *key, "row")
-    return replace(row, max_model_len=workload.max_model_len)
+        return -1, workload
+    number, row = choose([(one, one[1][1]) for one in enumerate(workload.rows)], *key, "row")
+    return number, replace(row[0], max_model_len=workload.max_model_len)
 
 
 def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
@@ -106,7 +107,7 @@ def count_clipped(workload: Workload, seed: int) -> int:
 
 def plan_lengths(workload: Workload, seed: int, sender: int | str, number: int) -> tuple[int, int]:
     """Return the (prompt, output) tokens of `plan` with these arguments, without making a text."""
-    workload = row_of(workload, seed, sender, number)
+    workload = row_of(workload, seed, sender, number)[1]
     is_random = workload.prompt.is_random or workload.output.is_random
     return draw_lengths(workload, seeded_random(seed, sender, number) if is_random else UNUSED)
 
@@ -127,16 +128,16 @@ def plan(
     """
     models = workload.models
     model = choose(models, seed, sender, number, "model") if models else ""
-    workload = row_of(workload, seed, sender, number)
+    row, workload = row_of(workload, seed, sender, number)
     prompt_tokens, output_tokens = plan_lengths(workload, seed, sender, number)
     draws = HashedDraws(f"{run_id}/{seed}/{sender}/{number}")
     if workload.token_ids:
         ids = prompt_ids(prompt_tokens, draws)
-        return RequestSpec("", prompt_tokens, output_tokens, token_ids=ids, model=model)
+        return RequestSpec("", prompt_tokens, output_tokens, ids, model=model, mix_row=row)
     words = calibration.words(prompt_tokens - workload.system_tokens)
     system = system_message(workload.system_tokens, calibration)
     text = prompt_text(words, draws)
-    return RequestSpec(text, prompt_tokens, output_tokens, system=system, model=model)
+    return RequestSpec(text, prompt_tokens, output_tokens, system=system, model=model, mix_row=row)
 
 
 @cache

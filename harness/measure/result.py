@@ -174,6 +174,7 @@ class Level:
     exact_share: float = nan  # share of the events with an exact time stamp
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
+    mix: dict[str, dict[str, Latency]] = field(default_factory=dict)  # row: ttft_ms, itl_ms, e2e_ms
     little: Little | None = None  # Little's law
     audit: Audit | None = None  # the client's tokens against the server's
     prefix: PrefixHits | None = None  # of sessions: hits by the plan against the server's
@@ -243,7 +244,7 @@ class Knee:
     output_tokens_per_s: float = nan  # tokens per second, mean over these holds
     requests_per_s: float = nan  # requests per second, mean over these holds
     goodput_per_s: float = nan  # requests that met every SLO per second, mean over these holds
-    unit: str = "users"  # of the levels here; open loop: requests/s
+    unit: str = "users"  # of the levels here: also sessions; open loop: requests/s
     measured_at_per_s: Number | None = None  # as measured_at_users, of an open loop
     in_flight: float = nan  # requests in flight, mean over these holds
 

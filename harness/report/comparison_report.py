@@ -11,6 +11,7 @@ from harness.measure.search.comparison import (
     ERROR_SHARE,
     KNEE,
     MORE_IS_BETTER,
+    PER_S,
     Change,
     best_setting,
     knee_text,
@@ -36,11 +37,11 @@ MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded be
 # Shown in the summary when nothing changed.
 DEFAULT_METRICS: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")
 METRIC_NAMES: Final = {
-    KNEE: "knee (users)", ERROR_SHARE: "failed requests",
+    KNEE: "knee", ERROR_SHARE: "failed requests",
     "requests_per_s": "requests/s", "output_tokens_per_s": "output tokens/s",
 }  # fmt: skip
 SETTING_COLUMNS: Final = {
-    KNEE: "Knee, users", "output_tokens_per_s": "Output tokens/s", "requests_per_s": "Requests/s",
+    KNEE: "Knee", "output_tokens_per_s": "Output tokens/s", "requests_per_s": "Requests/s",
     "ttft_p95": "p95 TTFT, ms", "itl_p95": "p95 ITL, ms", "e2e_p95": "p95 e2e, ms",
 }  # fmt: skip
 CHART_PX: Final = (720, 150)  # the width, and the height of each figure
@@ -52,11 +53,14 @@ def difference_row(one: Difference) -> dict[str, str]:
     """The cells of a table row."""
     metric, _, quantile = one.metric.rpartition("_")
     name = METRIC_NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
-    name += f" at {count_of(one.users, 'user')}" if one.users else ""
+    name += f" ({one.unit})" * (one.metric == KNEE)
+    if one.users:
+        unit = one.unit.removesuffix("s") if one.users == 1 and one.unit != PER_S else one.unit
+        name += f" at {one.users:,} {unit}"
 
     def value(x: float) -> str:
         if one.metric == KNEE:
-            return knee_text(x)
+            return knee_text(x, one.unit)
         return f"{x:.2%}" if one.metric == ERROR_SHARE else format_number(x)
 
     def change(x: float) -> str:
@@ -152,7 +156,8 @@ def setting_row(one: Setting) -> dict[str, str]:
         value, lo, hi = one.figures.get(metric, (math.nan,) * 3)
         row[name] = Quantity(value, lo, math.nan if math.isinf(hi) else hi).cell
         if metric == KNEE and metric in one.figures:
-            row[name] = f"{knee_text(value)} ({knee_text(lo)} to {knee_text(hi)})"
+            ends = [knee_text(x, one.unit) for x in (value, lo, hi)]
+            row[name] = "{} ({} to {}), {unit}".format(*ends, unit=one.unit)
     row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in one.starts_s)
     return row | {"Exit codes": ", ".join(map(str, one.runs.values()))}
 
@@ -193,7 +198,7 @@ def settings_report(
     steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
     parts = [{"Figure": c.name, "95% interval": Quantity(c.value, *c.ci95).cell,
               "Meaning": c.meaning} for c in costs]  # fmt: skip
-    title = f"By length, at a load of {costs[0].load:g}" if costs else ""
+    title = f"By length, at {costs[0].load:g} {settings[0].unit}" if costs else ""
     tables = (
         {"Settings": rows}
         | ({title: parts} if costs else {})
@@ -221,7 +226,8 @@ def settings_chart(settings: Sequence[Setting]) -> str:
     metrics = (load, "ttft_p95", "itl_p95")
     with drawing(CHART_PX[0], CHART_PX[1] * len(metrics), (1,) * len(metrics)) as (figure, rows):
         for axes, metric in zip(rows, metrics, strict=True):
-            axes.set_title(f"{SETTING_COLUMNS[metric]}, with 95% intervals")
+            unit = f", {shown[0].unit}" * (metric == KNEE)
+            axes.set_title(f"{SETTING_COLUMNS[metric]}{unit}, with 95% intervals")
             for x, one in enumerate(shown):
                 value, low, high = one.figures.get(metric, (math.nan,) * 3)
                 if math.isfinite(value):  # else it has no place on the axis; the table says it

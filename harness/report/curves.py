@@ -109,7 +109,7 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
     )  # details near the knee are in their own panel
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
-        what = "rate" if facts.is_rate else "users"
+        what = "rate" if facts.is_rate else f"{facts.who}s"
         axes.set_xlabel(facts.level_axis)
         _x_axis(axes, [level.load for level in facts.levels if near(level)], linear=around)
         values = [*(figure_of(level).value for level in shown), *(y for _, y in medians)]

@@ -93,7 +93,7 @@ def level_rows(facts: ReportData) -> list[Row]:
 
 
 def _level(facts: ReportData, level: Level) -> Row:
-    return _first_columns(level) | {
+    return _first_columns(facts, level) | {
         "Result": f"{level.result}, unstable" if level.unstable else level.result,
         **_open_loop(level),
         **{
@@ -156,10 +156,10 @@ def _extras(facts: ReportData, level: Level) -> Row:
     return row
 
 
-def _first_columns(level: Level) -> Row:
+def _first_columns(facts: ReportData, level: Level) -> Row:
     number = {"#": str(level.index + 1)}
     if not level.rate_per_s:
-        return number | {"Users": f"{level.users:,}"}
+        return number | {f"{facts.who.capitalize()}s": f"{level.users:,}"}
     return number | {"Rate, 1/s": f"{level.load:,}", "In flight": format_number(level.in_flight)}
 
 
@@ -190,7 +190,7 @@ def _sharp(pair: tuple[float, float]) -> str:
 def client_rows(facts: ReportData) -> list[dict[str, str]]:
     """The quality of the load generator at each level."""
     return [
-        _first_columns(level)
+        _first_columns(facts, level)
         | {
             "Instrument share": _share(max(client.instrument_share.values(), default=0)),
             "Exact timestamps": _share(level.exact_share),
@@ -210,7 +210,7 @@ def client_rows(facts: ReportData) -> list[dict[str, str]]:
 def replica_rows(facts: ReportData) -> list[Row]:
     """Each replica's own figures at each level, [] with one server."""
     return [
-        _first_columns(level) | {
+        _first_columns(facts, level) | {
             "Replica": name, "Load": _share(load_shares(level.replicas).get(name)),
             "Running": format_number(one.running_mean), "Waiting": format_number(one.waiting_mean),
             "KV cache": _share(one.kv_usage_mean), "Requests/s": format_number(one.requests_per_s),
@@ -218,6 +218,19 @@ def replica_rows(facts: ReportData) -> list[Row]:
         }
         for level in facts.levels
         for name, one in level.replicas.items()
+    ]  # fmt: skip
+
+
+def mix_rows(facts: ReportData) -> list[Row]:
+    """The latencies of each workload of a mix at each level, [] without a mix."""
+    shown = {"TTFT": "ttft_ms", "ITL": "itl_ms", "e2e": "e2e_ms"}
+    return [
+        _first_columns(facts, level)
+        | {"Workload": name, "n": f"{one['e2e_ms'].n:,}", "Failed": f"{one['e2e_ms'].n_failed:,}"}
+        | {f"{q} {head}, ms": Quantity.of(one[key], q).cell
+           for head, key in shown.items() for q in ("p50", "p95")}
+        for level in facts.levels
+        for name, one in level.mix.items()
     ]  # fmt: skip
 
 
@@ -233,7 +246,7 @@ def ttft_split(facts: ReportData) -> list[dict[str, str]]:
     for level in facts.split:
         split = level.ttft_split
         decimals = max(decimal_places(mean_part(level, "client")[0]), 0)  # one for all: they add up
-        row = _first_columns(level) | {"n": f"{split.n:,}"}
+        row = _first_columns(facts, level) | {"n": f"{split.n:,}"}
         for key, name in PARTS.items():
             mean, lo, hi = (format_rounded(x, decimals) for x in mean_part(level, key))
             row[name] = mean if lo == hi else f"{mean} ({lo} to {hi})"
@@ -252,7 +265,7 @@ def ttft_buckets(facts: ReportData) -> list[dict[str, str]]:
             for key, name in OBSERVED.items()
         }
         if any(value != UNKNOWN for value in held.values()):
-            rows.append(_first_columns(level) | held)
+            rows.append(_first_columns(facts, level) | held)
     return rows
 
 
@@ -270,7 +283,7 @@ def ttft_traced(facts: ReportData) -> list[dict[str, str]]:
         traced = level.ttft_traced
         if traced is None:
             continue
-        row = _first_columns(level) | {"Traced": f"{traced.n:,} of {traced.sent:,}"}
+        row = _first_columns(facts, level) | {"Traced": f"{traced.n:,} of {traced.sent:,}"}
         for key, name in PARTS.items():
             middle, high = (format_number(getattr(traced, f"{key}_{q}_ms")) for q in ("p50", "p95"))
             row[name] = f"{middle} / {high}"

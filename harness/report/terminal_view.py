@@ -89,11 +89,11 @@ class TerminalPanel:
     server: str = ""
     bracket: str = ""
     past: list[LevelRow] = field(default_factory=list)
-    rate: str = ""  # in place of users: "20 requests/s"
+    rate: str = ""  # in place of users: "20 requests/s", "8 sessions"
 
     @property
     def load(self) -> str:
-        """`16 users`, `20 requests/s`."""
+        """`16 users`, `20 requests/s`, `8 sessions`."""
         return self.rate or count_of(self.users, "user")
 
 

@@ -84,7 +84,7 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
             linewidth=3,
             alpha=0.5,
             drawstyle="steps-post",
-            label="requests/s (target)" if facts.is_rate else "users (target)",
+            label=f"{'requests/' if facts.is_rate else facts.who}s (target)",
         )
     table = facts.run.table
     if len(table):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from harness.runfolder.folder_reader import Run
 
 MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
-    "Users", "Rate, 1/s", "In flight", "Result", "n",
+    "Users", "Sessions", "Rate, 1/s", "In flight", "Result", "n",
     "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
 )  # fmt: skip
 FIRST_COLUMNS: Final = (
@@ -63,9 +63,11 @@ def markdown(facts: ReportData, found: Answer) -> str:
         lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
         lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
         lines += ["", "</details>"]
-    if replicas := tables.replica_rows(facts):
-        lines += ["", "<details><summary>Replicas by level</summary>", ""]
-        lines += [*tables.markdown(replicas, "Replica"), "", "</details>"]
+    each = {"Replica": tables.replica_rows(facts), "Workload": tables.mix_rows(facts)}
+    for name, rows in each.items():
+        if rows:
+            lines += ["", f"<details><summary>{name}s by level</summary>", ""]
+            lines += [*tables.markdown(rows, name), "", "</details>"]
     lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
     return "\n".join([*lines, ""])
 
@@ -110,6 +112,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         answer=build_answer,
         cards=tables.tiles(facts),
         curves=[*curve_charts(facts), *filter(None, [bounds_chart(facts)])],
+        by="rate" if facts.is_rate else "sessions" if facts.who == "session" else "concurrency",
         distributions=distribution_charts(facts),
         waterfall=waterfall_chart(facts),
         split=tables.ttft_split(facts),
@@ -132,6 +135,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         at_users=facts.level_text(facts.measured_at, facts.who) if facts.measured_at else "",
         clients=tables.client_rows(facts),
         replicas=tables.replica_rows(facts),
+        mix=tables.mix_rows(facts),
         unknown=limitations(facts),
         settings=configuration_rows(facts),
         command=shlex.join(map(str, command if isinstance(command, list) else [])),

@@ -136,7 +136,8 @@ def requests_of(pieces: Sequence[TablePart], levels: Levels) -> pa.Table:
         return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
 
     return _table({
-        **{name: getattr(table, name) for name in ("worker", "number", "user", "session", "turn")},
+        **{name: getattr(table, name) for name in
+           ("worker", "number", "user", "session", "turn", "mix_row")},
         **levels.place(table.sent_ns),
         "scheduled_at": table.scheduled_ns,
         "sent_at": table.sent_ns,

@@ -104,6 +104,11 @@ class Driver:
             first, step = first << 32, 1
         return first + (self.users - 1) * step
 
+    def forget(self, user: int) -> None:
+        """It has left: its number is never used again, and the texts of its session are large."""
+        self._talks.pop(user, None)
+        self._sent_by.pop(user, None)
+
     @property
     def batch_sent(self) -> bool:
         """Whether users have nothing left to send, and wait for the end of their batch."""
@@ -165,7 +170,7 @@ class Driver:
         reader = self.start()
         number = self.issued
         name = request_id(self.options.run_id, self.worker, number)
-        planned = spec.session, spec.turn, spec.think_ns, spec.new_tokens
+        planned = spec.session, spec.turn, spec.think_ns, spec.new_tokens, spec.mix_row
         session = f"{user}-{spec.session}" if spec.session >= 0 else str(user)
         who = {"request_id": name, "user": str(user), "session": session}
         data = request_bytes(self.options, self._access, api, spec, **who)

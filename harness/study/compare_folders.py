@@ -12,7 +12,7 @@ from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigEr
 from harness.measure.latency_figures import BlockedWindow
 from harness.measure.metrics import e2e, failed_requests, tpot, ttft
 from harness.measure.records.record_source import RecordsAsOf
-from harness.measure.records.record_table import OK, OPEN
+from harness.measure.records.record_table import DROPPED, OK, OPEN
 from harness.measure.records.scan import scan
 from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
 from harness.measure.result import Result
@@ -21,6 +21,8 @@ from harness.measure.search.comparison import ERROR_SHARE, KNEE, Comparison, Pai
 from harness.measure.search.evidence import (
     MIN_BLOCKS,
     EvidenceCounter,
+    backlog_growth,
+    concurrency,
     gather_evidence,
     lifetime_ns,
 )
@@ -29,7 +31,7 @@ from harness.measure.search.statistics import MAX_BLOCKS
 from harness.runfolder.folder_reader import read_result, read_run
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.knee_estimate import ends_decided
-from harness.study.results import logged_levels, search_plan
+from harness.study.results import levels_unit, logged_levels, search_plan
 from harness.study.token_stats import RunTokenStats, requests_in_window
 from harness.units import SECOND
 
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from harness.measure.search.next_level import SearchPlan
     from harness.runfolder.folder_reader import Run
 
-    Sides = dict[int, dict[str, Side]]  # users (0: of the whole run) -> metric -> figure
+    Sides = dict[float, dict[str, Side]]  # level (0: of the whole run) -> metric -> figure
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
 MEASURED: Final = (EXIT_OK, EXIT_SLO_MISSED, EXIT_INCONCLUSIVE)  # runs that can be compared
@@ -65,6 +67,9 @@ class BlockTotals:
         edges = [np.append(np.arange(s, e + 1, block), e + 1) for s, e, block in self.spans]
         self.seconds = np.concatenate([np.diff(one) / SECOND for one in edges])
         self.tokens = np.zeros(len(self.seconds))
+        self.in_flight = max(concurrency(recorded.table, w) for w in windows)
+        self.rate = windows[0].rate_per_s
+        self.unstable = any(backlog_growth(recorded.table, w)[1] for w in windows)
 
     def place(self, at_ns: Numbers) -> Numbers:
         """The block of each instant; -1 outside all holds."""
@@ -86,7 +91,7 @@ class BlockTotals:
             gaps.add(piece)
         self.tokens += self.count(piece.chunk.at_ns, piece.chunk.tokens)
 
-    def sides(self, table: RecordTable, users: int) -> dict[str, Side]:
+    def sides(self, table: RecordTable) -> dict[str, Side]:
         out = {}
         gaps = pool_gaps(self.gaps)
         blocks, bins, counts = gaps.histograms["ns"].cells
@@ -98,13 +103,16 @@ class BlockTotals:
             for key, observe in OF_REQUESTS.items():
                 seen = observe(table)
                 place = self.place(table.sent_ns[seen.row])
-                if (here := place >= 0).any():
+                if self.unstable and key != "tpot":  # it grows for as long as the level is held
+                    out[f"{key}_{name}"] = compare.INFINITE
+                elif (here := place >= 0).any():
                     out[f"{key}_{name}"] = latency_side(q, seen.ns[here], place[here])
             if gaps.n:
                 out[f"itl_{name}"] = latency_side(q, values, *by_block)
-        done = self.count(table.done_ns[table.outcome == OK])
-        for name, amounts in (("output_tokens_per_s", self.tokens), ("requests_per_s", done)):
-            out[name] = compare.rate_side(amounts, self.seconds, users, len(self.spans))
+        sent = table.sent_ns[table.outcome != DROPPED]  # what a rate counts
+        requests = self.count(sent if self.rate else table.done_ns[table.outcome == OK])
+        for name, amounts in (("output_tokens_per_s", self.tokens), ("requests_per_s", requests)):
+            out[name] = compare.rate_side(amounts, self.seconds, self.in_flight, len(self.spans))
         if ended := self.count(table.done_ns[table.outcome != OPEN]).sum():
             bad = self.count(table.done_ns[failed_requests(table)]).sum()
             out[ERROR_SHARE] = compare.share_side(float(bad), float(ended))
@@ -128,37 +136,37 @@ def level_figures(
     judged = {w: EvidenceCounter(one.table, w, plan.slos) for w, one in known.items()}
     scan(recorded, [*seen.values(), *judged.values()])
     evidences = [gather_evidence(known[w], w, plan.slos, one) for w, one in judged.items()]
-    sides: Sides = {users: one.sides(recorded.table, users) for users, one in seen.items()}
+    sides: Sides = {plan.load_of(n): one.sides(recorded.table) for n, one in seen.items()}
     if plan.slos and (levels := fit_levels(evidences, plan.slos, plan.max_errors)):
         decided = ends_decided(plan, levels)
         cross = fit_crossing(levels, plan.slos, plan.max_errors, plan.seed, decided=decided)
-        sides[0] = {KNEE: compare.knee_side(cross)}
+        sides[0] = {KNEE: compare.knee_side(cross, plan.rate_step_per_s or 1)}
     return sides
 
 
-def common_pairs(a: Sides, b: Sides) -> list[Pair]:
+def common_pairs(a: Sides, b: Sides, unit: str = "users") -> list[Pair]:
     """The figures that both runs have: the knee first, then level by level."""
     common = sorted(a.keys() & b.keys())
-    return [Pair(m, n, side, b[n][m]) for n in common for m, side in a[n].items() if m in b[n]]
+    return [Pair(m, n, x, b[n][m], unit) for n in common for m, x in a[n].items() if m in b[n]]
 
 
 def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     """Compare B with A, the baseline. Raises RunFolderError; ConfigError if no level is common."""
     runs = read_run(a), read_run(b)
-    plans = [search_plan(run) for run in runs]
-    if any(plan.rate_step_per_s for plan in plans):
+    plans, units = [search_plan(run) for run in runs], [levels_unit(run) for run in runs]
+    if compare.PER_S in units and units[0] != units[1]:
         raise ConfigError(
-            f"{a} or {b} was measured at rates: expected levels of users, the only ones that are "
-            "compared yet; try the reports of both, side by side."
+            f"{a} has levels of {units[0]} and {b} of {units[1]}: expected two runs of one kind; "
+            "try the reports of both, side by side."
         )
     sides_a, sides_b = (_read(run, plans[0]) for run in runs)
-    pairs = common_pairs(sides_a, sides_b)
+    pairs = common_pairs(sides_a, sides_b, units[0])
     if not pairs:
         levels_held = [sorted(n for n in found if n) for found in (sides_a, sides_b)]
         raise ConfigError(
             f"{a} and {b} have no level in common: found valid levels of "
-            f"{levels_held[0]} and {levels_held[1]} users, expected one that both held, or two "
-            "knees; try `vllm-harness run` with one of them."
+            f"{levels_held[0]} and {levels_held[1]} {units[0]}, expected one that both held, or "
+            "two knees; try `vllm-harness run` with one of them."
         )
     settings_a, settings_b = (_settings(run) for run in runs)
     differing = [
@@ -176,14 +184,14 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
     fastest. All differences are one family: of many settings, none is found better by chance.
     """
     sides: dict[str, dict[str, Side]] = {}
-    plan = None
+    plan, unit = None, ""
     for one in settings:
         runs = [read_run(run) for run, code in one.runs.items() if code in MEASURED]
         if not runs:
             why = [r.invalid_reason for run in one.runs if (r := read_result(Path(run)))]
             one.failure = next(filter(None, why), one.failure)
             continue
-        plan = plan or search_plan(runs[0])
+        plan, one.unit = plan or search_plan(runs[0]), (unit := levels_unit(runs[0]))
         each = [_own_sides(run, plan) for run in runs]
         sides[one.name] = {
             metric: compare.mean_side(metric, [own[metric] for own in each if metric in own])
@@ -192,7 +200,9 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
         for metric, side in sides[one.name].items():
             ends = (compare.in_unit(metric, end) for end in side.bounds(compare.Z95))
             one.figures[metric] = (side.value, *ends)
-    pairs = {(a, b): common_pairs({0: sides[a]}, {0: sides[b]}) for a, b in combinations(sides, 2)}
+    pairs = {
+        (a, b): common_pairs({0: sides[a]}, {0: sides[b]}, unit) for a, b in combinations(sides, 2)
+    }
     every = list(chain.from_iterable(pairs.values()))
     found = iter(compare.compare(every, tolerance, plan.max_errors if plan else 0))
     return [
@@ -205,7 +215,7 @@ def _own_sides(run: Run, plan: SearchPlan) -> dict[str, Side]:
     sides, result = _read(run, plan), read_result(run.path) or Result()
     fastest = max(result.used, key=lambda one: one.output_tokens_per_s, default=None)
     at = result.knee.measured_at if result.knee else fastest.load if fastest else None
-    return sides.get(0, {}) | sides.get(round((at or 0) / (plan.rate_step_per_s or 1)), {})
+    return sides.get(0, {}) | sides.get(at or 0, {})
 
 
 def _read(run: Run, plan: SearchPlan) -> Sides:

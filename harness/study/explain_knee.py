@@ -70,8 +70,9 @@ def with_observations(
 
 
 def bottleneck(
-    slos: Sequence[Slo], knee: float, levels: Sequence[Level], max_num_seqs: MaxNumSeqs
-) -> Bottleneck:
+    slos: Sequence[Slo], knee: float, levels: Sequence[Level], max_num_seqs: MaxNumSeqs,
+    unit: str = "users",
+) -> Bottleneck:  # fmt: skip
     """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
 
     Without such a level, it is the first one above the knee, else the highest one. The longest hold
@@ -91,7 +92,8 @@ def bottleneck(
         return diagnose(VerdictInputs())
     missed, slo = _worst(slos, pick)  # the SLO broken most, or closest to it
     limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
-    return diagnose(replace(VerdictInputs.of(pick, used, *limit, max_num_seqs), missed=missed))
+    found = VerdictInputs.of(pick, used, *limit, max_num_seqs)
+    return diagnose(replace(found, missed=missed, unit=unit if pick.users else "in flight"))
 
 
 def _worst(slos: Sequence[Slo], level: Level) -> tuple[float, Slo | None]:

@@ -45,7 +45,7 @@ def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     # A difference beyond the tolerance decides; the first one is named.
     if worse := [one for one in found.differences if one.beyond]:
         first, more = worse[0], len(worse) - 1
-        what = first.metric + (f" at {first.users:,} users" if first.users else "")
+        what = first.metric + (f" at {first.users:,} {first.unit}" if first.users else "")
         others = f", and {more} more" if more else ""
         sentence = f"Worse than {baseline} {limit}: {what} {first.change:+.1%}{others}."
         return Gate(name, Verdict.missed, sentence)
@@ -59,14 +59,14 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
     """Met if a level at or above `users` passed, missed if one at or below `users` failed."""
     name, asked = f"holds at least {users}", f"asked for at least {users:,}"
     if (knee.holds or 0) >= users:
-        return Gate(name, Verdict.met, f"Holds {knee.holds:,} users; {asked}.")
+        return Gate(name, Verdict.met, f"Holds {knee.holds:,} {knee.unit}; {asked}.")
     if knee.fails_by is not None and knee.fails_by <= users:
-        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} users; {asked}.")
+        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} {knee.unit}; {asked}.")
     best = "" if knee.estimate is None else f" (best estimate {knee.estimate:,})"
     return Gate(
         name,
         Verdict.inconclusive,
-        f"No level at or above {users:,} users passed, and no level at or below failed"
+        f"No level at or above {users:,} {knee.unit} passed, and no level at or below failed"
         f"{best}; try a longer --budget.",
     )
 

@@ -136,7 +136,6 @@ def knee_result(
         if same
     }
     return Knee(
-        unit="requests/s" if plan.rate_step_per_s else "users",
         holds=plan.load_of(found.holds) or None,
         estimate=None if found.users is None else plan.load_of(found.users),
         fails_by=None if found.fails_by is None else plan.load_of(found.fails_by),

@@ -21,7 +21,7 @@ from harness.study.experiment import Wanted
 from harness.study.locust_study import LocustStudy
 from harness.study.results import KNEE
 from harness.study.run_page import RunPage
-from harness.study.study_options import LoadOptions, OutputOptions
+from harness.study.study_options import OutputOptions
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -54,6 +54,7 @@ class LocustKneeStudy(LocustStudy):
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
         """The search's options."""
+        LocustStudy.add_arguments(parser)
         forms.add_arguments(parser)
 
     def given(self) -> dict[str, str]:
@@ -89,8 +90,9 @@ class LocustKneeStudy(LocustStudy):
         stamp = time.strftime("%Y%m%d-%H%M%S")
         asked = forms.scenario_of(form, values) | {"seed": seed}
         asked |= {"server-flag": [f"{name}={value}" for name, value in self.server_flags.items()]}
+        asked |= {name.replace("_", "-"): texts for name, texts in self.texts.items() if texts}
         output = OutputOptions(self.runs / f"knee-{stamp}", live=False, scenario=asked)
-        load = LoadOptions(work, seed, max(self.host.load.n_workers, 1))
+        load = self._requests(work)
         target = self._target(values["host"], values["model"])
         return Wanted(KNEE, target, load, output, plan, plan.max_users)
 

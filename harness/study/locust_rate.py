@@ -39,6 +39,7 @@ class LocustRateStudy(LocustTestStudy):
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
         """The level's options."""
+        LocustTestStudy.add_arguments(parser)
         for one in OPTIONS:  # as texts: Locust's form makes numbers of numbers
             parser.add_argument(one.flag, default=one.default, help=one.help)
 
@@ -49,6 +50,11 @@ class LocustRateStudy(LocustTestStudy):
         arrivals, most = value["arrivals"], value["max_in_flight"]
         if arrivals == FROM_DATA:
             raise ConfigError("--arrivals is data: expected constant, poisson or gamma:CV here.")
+        if (work := one.load.workload).conversation or work.think_ms:
+            raise ConfigError(
+                f"--rate is given and the workload {work.name} has pauses or sessions: expected "
+                "single requests; try --workload chat, without --think-time."
+            )
         load, length = replace(one.load, arrivals=arrivals, max_in_flight=most), value["duration"]
         options = RunOptions(
             one.target, load, one.output, (value["rate"],), duration_ns=length,

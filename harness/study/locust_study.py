@@ -11,29 +11,36 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.drive import arguments
 from harness.errors import EXIT_INTERRUPTED, HarnessError, RunFolderError
 from harness.export.run_states import state_facts
+from harness.load.request_fields import DEFAULT_FIELDS, names_in
 from harness.reader.gc_control import sweep
 from harness.runfolder.folder_reader import read_result
 from harness.study import form as forms
 from harness.study.experiment import Experiment, Wanted
+from harness.study.option_table import LOAD, TARGET
 from harness.study.preflight import checked_target
-from harness.study.study_options import TargetOptions
+from harness.study.study_options import LoadOptions, TargetOptions
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
     from collections.abc import Mapping
 
     from harness.drive.plugin import LocustHost
+    from harness.load.workloads import Workload
     from harness.measure.result import Result
     from harness.study.level_state import ChooseNext
     from harness.study.run_page import RunPage
 
 logger = logging.getLogger("locust.harness")
 BUG: Final = 1
+NAMES: Final = "--header", "--metrics-url", "--think-time", "--body"
+REQUESTS: Final = tuple(one for one in (*TARGET, *LOAD) if one.flag in NAMES)
 
 
 class LocustStudy:
@@ -46,10 +53,22 @@ class LocustStudy:
     def __init__(self, host: LocustHost, view: RunPage, idle: str) -> None:
         """Serve the page, which says `idle`; nothing is sent."""
         self.host, self.view = host, view
+        # now: a form could name any of these later
+        self.texts = {one.dest: list(getattr(host.options, one.dest)) for one in REQUESTS}
+        self._asked = {one.dest: [*map(one.read, self.texts[one.dest])] for one in REQUESTS
+                       if one.read}  # fmt: skip
         self._experiment: Experiment | None = None
         self._stopped = False
         view.state.begin(**state_facts("idle", idle))
         view.install(host.load)
+
+    @staticmethod
+    def add_arguments(parser: ArgumentParser) -> None:
+        """What `vllm-harness` has of requests too; Locust's form does not show a group."""
+        group = parser.add_argument_group("requests (command line only)")
+        for one in REQUESTS:
+            group.add_argument(one.flag, action="append", default=[], metavar=one.metavar,
+                               help=one.help)  # fmt: skip
 
     def _wanted(self, form: Mapping[str, str]) -> Wanted:
         """Raises HarnessError."""
@@ -89,8 +108,10 @@ class LocustStudy:
 
     def _target(self, url: str, model: str) -> TargetOptions:
         """The server, with what only the command line may say of it."""
-        fixed = self.host.fixed
-        source = arguments.key_source(self.host.environment, url)
+        fixed, named = self.host.fixed, arguments.is_named(self.host.environment, url)
+        headers = [one for one in self._asked["header"] if named or not names_in(one[1])[0]]
+        own_key = "authorization" in (name.lower() for name, _ in headers)
+        source = str(fixed["api_key_env"] or "") if named and not own_key else ""
         key = os.environ.get(source, "") if source else ""
         return TargetOptions(
             url=url,
@@ -99,9 +120,18 @@ class LocustStudy:
             key_source=source if key else "",
             ca_file=Path(fixed["ca_file"]) if fixed["ca_file"] else None,
             insecure=bool(fixed["insecure"]),
+            headers=tuple(headers),
+            metrics_urls=tuple(dict.fromkeys(self._asked["metrics_url"])),
             server_flags=self.server_flags,
             gpu_metrics=self.gpu_metrics,
         )
+
+    def _requests(self, work: Workload) -> LoadOptions:
+        """What is sent of it, and by how many processes."""
+        for think_ms in self._asked["think_time"]:
+            work = replace(work, think_ms=think_ms)
+        body, n = dict(self._asked["body"]), max(self.host.load.n_workers, 1)
+        return LoadOptions(work, int(self.host.options.seed), n, body={**DEFAULT_FIELDS, **body})
 
     def _conduct(self, wanted: Wanted) -> int | None:
         if not self._load(wanted):

@@ -20,10 +20,9 @@ from harness.study.held_levels import LOCUST
 from harness.study.locust_study import LocustStudy
 from harness.study.preflight import check_folder
 from harness.study.run_page import RunPage
-from harness.study.study_options import LoadOptions, OutputOptions
+from harness.study.study_options import OutputOptions
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
     from collections.abc import Mapping
 
     from harness.drive.plugin import LocustHost
@@ -48,10 +47,6 @@ class LocustTestStudy(LocustStudy):
             check_folder(self._folder)
         super().__init__(host, RunPage(self.kind, plan.slos), START)
 
-    @staticmethod
-    def add_arguments(parser: ArgumentParser) -> None:
-        """None besides those of every locustfile."""
-
     def given(self) -> dict[str, str]:
         """What Locust's own form, or its command line, says that a sentence needs."""
         return {"host": self.host.environment.host or ""}
@@ -65,9 +60,7 @@ class LocustTestStudy(LocustStudy):
         options, environment, runner = host.options, host.environment, host.load.runner
         self.view.page.stop = runner.stop
         url = forms.FIELDS["host"].read(form["host"])
-        load = LoadOptions(
-            arguments.chosen_workload(environment), int(options.seed), max(host.load.n_workers, 1)
-        )
+        load = self._requests(arguments.chosen_workload(environment))
         plan = arguments.plan(environment)
         users = int(runner.target_user_count)
         target = self._target(url, options.model)

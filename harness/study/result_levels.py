@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.diagnosis.trace_split import RequestTrace
+    from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ClientSample, GpuSample, ServerSample
+    from harness.measure.records.token_gaps import WindowGapCounter
     from harness.measure.search.next_level import SearchPlan
     from harness.study.level_state import HeldLevel
     from harness.study.token_stats import LevelTokenStats, RunTokenStats
@@ -38,6 +40,7 @@ def result_levels(
     traces: Sequence[RequestTrace] = (),
     run_id: str = "",
     shared: tuple[int, int] = (0, 1),
+    mix: Sequence[str] = (),
 ) -> list[Level]:
     """The result of each level of a run, from everything in its folder."""
     table = counted.recorded.table
@@ -54,8 +57,17 @@ def result_levels(
         split = ttft_split(table, samples, span, (low, high))
         traced = traced_split(table, traces, run_id, span)
         prefix = prefix_hits(table, held_level.window, samples, shared)
-        levels.append(replace(level, ttft_split=split, ttft_traced=traced, prefix=prefix))
+        rows = map(_mix_row, counted.levels[held_level.window].mix)
+        of = dict(zip(mix, rows, strict=False))  # a level may have none of the last row
+        levels.append(replace(level, ttft_split=split, ttft_traced=traced, prefix=prefix, mix=of))
     return levels
+
+
+def _mix_row(of: tuple[RecordTable, WindowGapCounter]) -> dict[str, Latency]:
+    table, gaps = of
+    ttft, e2e = (sample_figures(table, key, [gaps.span]) for key in ("ttft", "e2e"))
+    seen = {"ttft_ms": ttft, "itl_ms": gaps, "e2e_ms": e2e}
+    return {key: Latency.of(latency_json(one)) for key, one in seen.items()}
 
 
 def _level(

@@ -26,6 +26,7 @@ from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import OUTCOMES
 from harness.measure.result import CONCURRENT, Proof, Result, Target
+from harness.measure.search.comparison import PER_S
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.search.power import plateau_knee, power_knee
@@ -150,6 +151,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         traces=run.traces,
         run_id=str(drive.get("run_id") or ""),
         shared=(shared, block_tokens),
+        mix=[row["name"] for row, _ in (drive.get("workload") or {}).get("rows") or ()],
     )
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
@@ -173,7 +175,8 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         used = [s.evidence for s in replayed.levels if not s.invalid]
         base = replace(base, power=power_knee(used, plan.seed), plateau=plateau_knee(used))
     if kind == KNEE:
-        result = _with_knee(base, plan, replayed, levels, counted, ended=ended)
+        unit = levels_unit(run)
+        result = _with_knee(base, plan, replayed, levels, counted, ended=ended, unit=unit)
     else:
         status = "" if ended.get("invalid") else str(ended.get("status") or "")
         result = judge_given_levels(base, plan, levels, counted, status)
@@ -201,6 +204,7 @@ def _with_knee(
     counted: RunTokenStats,
     *,
     ended: Json,
+    unit: str,
 ) -> Result:
     """The result of a search. How the live run ended takes precedence over the replay."""
     done = replayed.done
@@ -214,11 +218,11 @@ def _with_knee(
         base,
         status=found.status,
         slos=tuple(slo_results(plan, found, levels)),
-        knee=knee_result(plan, found, levels, counted),
+        knee=replace(knee_result(plan, found, levels, counted), unit=unit),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs),
+        else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs, unit),
     )
 
 
@@ -226,6 +230,15 @@ def level_unit(workload: Json) -> str:
     """What a level counts, in the singular; users who think are more than their requests."""
     talks, thinks = workload.get("conversation"), workload.get("think_ms")
     return "session" if talks else "user" if thinks else CONCURRENT
+
+
+def levels_unit(run: Run) -> str:
+    """What its levels and its knee count: users, sessions or requests/s."""
+    config = run.info["config"]
+    if config["plan"].get("rate_step_per_s"):
+        return PER_S
+    one = level_unit((config.get("drive") or {}).get("workload") or {})
+    return "users" if one == CONCURRENT else f"{one}s"
 
 
 def kv_block_tokens(run: Run) -> int:

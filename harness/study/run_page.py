@@ -202,8 +202,9 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
     }
 
 
-def _at(one: Level | SloResult) -> str:
-    return f"at {one.rate_per_s:g} requests/s" if one.rate_per_s else f"at {one.users} users"
+def _at(one: Level | SloResult, unit: str) -> str:
+    who = "sessions" if unit == "session" else "users"
+    return f"at {one.rate_per_s:g} requests/s" if one.rate_per_s else f"at {one.users} {who}"
 
 
 def tiles(result: Result) -> list[dict[str, Any]]:
@@ -217,14 +218,15 @@ def tiles(result: Result) -> list[dict[str, Any]]:
         note = f"95% CI: {knee.ci95[0]} to {knee.ci95[1]}"
         out.append(("Best estimate", str(knee.estimate), knee.unit, note, nan))
     if knee is None:
-        out += [(one.slo, one.verdict, "", _at(one), nan) for one in result.slos]
+        out += [(one.slo, one.verdict, "", _at(one, result.unit), nan) for one in result.slos]
     if level is not None and (knee or len(result.used) == 1):
+        at = _at(level, result.unit)
         limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
         for key, name in HEADLINES.items():
             p95 = level.latency(key).at("p95")
             if knee:
                 p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
-            out.append((f"p95 {name}", p95, "ms", _at(level), limits.get(f"{key}_p95", nan)))
+            out.append((f"p95 {name}", p95, "ms", at, limits.get(f"{key}_p95", nan)))
         rate = (knee or level).output_tokens_per_s
-        out.append(("Output tokens/s", [rate, nan, nan], "", _at(level), nan))
+        out.append(("Output tokens/s", [rate, nan, nan], "", at, nan))
     return [dict(zip(("name", "value", "unit", "note", "limit"), one, strict=True)) for one in out]

@@ -54,11 +54,15 @@ class LevelTokenStats:
         self.everything = WindowGapCounter(self.sent, span)
         self.scraped = arrivals_between(window, samples)
         self.sample = GapSample(*settled)
+        rows, span = self.table.mix_row, self.tokens.gaps["itl"].span
+        mix = [(n, self.table.select(rows == n)) for n in range(rows.max(initial=-1) + 1)]
+        self.mix = [(of, WindowGapCounter(of, span, mix_row=n)) for n, of in mix]
 
     @property
     def visitors(self) -> list[EventVisitor]:
         """Everything that must see each token."""
-        gaps: list[EventVisitor] = [*self.tokens.gaps.values(), self.everything]
+        rows = [gaps for _, gaps in self.mix]
+        gaps: list[EventVisitor] = [*self.tokens.gaps.values(), self.everything, *rows]
         return [*gaps, self.tokens.arrived, self.judged, self.scraped, self.sample]
 
 

@@ -37,6 +37,7 @@ class SentRequest(NamedTuple):
     turn: int = -1
     think_ns: int = -1
     new_tokens: int = -1
+    mix_row: int = -1
 
 
 class StreamDecoder:

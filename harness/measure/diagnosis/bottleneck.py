@@ -61,8 +61,8 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
     named = sorted(share, key=lambda name: -share[name])  # stable: RULES' order among equals
     causes = [Cause(*one) for one in (*share.items(), (UNKNOWN, unknown)) if one[1]]
     causes.sort(key=lambda one: -one.probability)
-    load = f"{f.users:,} users" if isinstance(f.users, int) else f"{f.users:.3g} in flight"
-    held = f"{load} held for {f.seconds:,.0f} s"
+    load = f"{f.users:,}" if isinstance(f.users, int) else f"{f.users:.3g}"
+    held = f"{load} {f.unit} held for {f.seconds:,.0f} s"
     window = f"{held}, {f.samples:.0f} readings of the server"
     decided = bool(named) and share[named[0]] >= MIN_PROBABILITY and unknown <= MAX_UNKNOWN
     named = [name for name in named if decided and share[name] >= RIVAL * share[named[0]]]

@@ -69,6 +69,6 @@ def judge(named: Difference | None, rival: Difference | None, between: Differenc
 
 
 def _sentence(name: str, d: Difference) -> str:
-    a, b = knee_text(d.a), knee_text(d.b)
+    a, b = knee_text(d.a, d.unit), knee_text(d.b, d.unit)
     ends = "{:+.0%}, {:+.0%} to {:+.0%}".format(d.change, *d.ci95)
     return f"{name.replace('server.', '--')} moves the knee from {a} to {b} ({ends})"

@@ -36,7 +36,7 @@ NUMBER_COLUMNS: Final = (
     "worker", "number", "user", "scheduled_ns", "connect_ns", "sent_ns", "head_ns",
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
     "cached_tokens", "answer_index", "events_before", "silent_events", "last_silent_ns",
-    "session", "turn", "think_ns", "new_tokens",
+    "session", "turn", "think_ns", "new_tokens", "mix_row",
 )  # fmt: skip
 
 
@@ -70,6 +70,7 @@ class RecordTable:
     turn: Ints
     think_ns: Ints
     new_tokens: Ints
+    mix_row: Ints
     offsets: Ints  # n + 1
     at_ns: Ints  # m
     not_before_ns: Ints  # m

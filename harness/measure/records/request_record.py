@@ -90,6 +90,7 @@ class RequestRecord:
     # planned tokens after what the session's turn before had sent; -1: it begins like no other
     # request, except for what all of them share
     new_tokens: int = -1
+    mix_row: int = -1  # of a mix of workloads, the number of its own; -1: no mix
     at_ns: array[int] = field(default_factory=ns_array)
     not_before_ns: array[int] = field(default_factory=ns_array)
     tokens: array[int] = field(default_factory=ns_array)

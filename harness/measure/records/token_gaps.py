@@ -66,12 +66,14 @@ class GapCounter(LatencyFigures):
 class WindowGapCounter(GapCounter):
     """A Walker: the gaps that ended in a span."""
 
-    def __init__(self, table: RecordTable, span: BlockedWindow, key: str = "itl") -> None:
+    def __init__(
+        self, table: RecordTable, span: BlockedWindow, key: str = "itl", mix_row: int = -1
+    ) -> None:
         """`table`: the requests, for the gaps of failed ones (thinned out is enough).
 
-        `key`: of metrics.GAPS.
+        `key`: of metrics.GAPS. `mix_row`: of requests of this row of a mix alone.
         """
-        self.span, self.key = span, key
+        self.span, self.key, self.mix_row = span, key, mix_row
         self.start_ns, self.end_ns = span.start_ns, span.end_ns
         rows, owed = lost_gaps(table)
         at = table.done_ns[rows]
@@ -83,6 +85,9 @@ class WindowGapCounter(GapCounter):
         """Count a chunk's gaps."""
         piece = piece.of(self.key)
         here = within_window(piece.end_ns, self.start_ns, self.end_ns)
+        if self.mix_row >= 0:
+            rows = piece.chunk.mix_row[piece.chunk.request_of_event[piece.ends]]
+            here = (rows == self.mix_row) & (True if isinstance(here, slice) else here)
         blocks = (piece.end_ns[here] - self.start_ns) // self.span.block_ns
         for name, (ns, bins) in piece.columns.items():
             self.histograms[name].add(ns[here], bins[here], blocks if name == "ns" else 0)

@@ -41,6 +41,7 @@ MAX_FACTOR: Final = 100.0  # "measure N times as long" is no useful advice above
 # of users in lockstep: the difference of two uniform distributions.
 KNEE_POSITION_SD, WINDOW_END_SD = 1 / math.sqrt(24), 1 / math.sqrt(6)
 KNEE: Final = "knee"
+PER_S: Final = "requests/s"  # the unit of levels that are rates
 ERROR_SHARE: Final = "error_share"
 MORE_IS_BETTER: Final = (KNEE, "output_tokens_per_s", "requests_per_s")
 _NORMAL: Final = NormalDist()
@@ -60,9 +61,12 @@ class Change(StrEnum):
 class Side:
     """One figure of one run."""
 
-    value: float  # in the unit of result.json: ms, 1/s, a share, users
+    value: float  # in the unit of result.json: ms, 1/s, a share, users or their rate
     point: float  # its logarithm; a share is kept as it is
     bounds: Callable[[float], Bounds]  # interval of `point`, by z
+
+
+INFINITE: Final = Side(INF, INF, lambda _: (INF, INF))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,10 @@ class Pair:
     """The same figure of both runs."""
 
     metric: str  # ttft_p95, ..., or one of the names above
-    users: int  # the level; 0: the whole run
+    users: float  # the level; 0: the whole run
     a: Side
     b: Side
+    unit: str = "users"  # of levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class Difference:
     """The difference of a figure between two runs or settings, A and B."""
 
     metric: str  # ttft_p95, ..., or knee
-    users: int  # the level; 0: the whole run, or each one's own level
+    users: float  # the level; 0: the whole run, or each one's own level
     a: float  # the figure of A
     b: float  # the figure of B
     change: float  # B / A - 1; for a share B - A
@@ -88,6 +93,7 @@ class Difference:
     verdict: Change  # worse, better, no_difference_shown or inconclusive
     beyond: bool  # shown to be worse by more than the tolerance
     needs_times: float | None  # inconclusive: factor of requests that would probably decide
+    unit: str = "users"  # of the level and of a knee: also sessions or requests/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,7 @@ class Setting:
     flags: dict[str, Any] = field(default_factory=dict)  # of its server, other than the defaults
     failure: str = ""  # why it has no figures: its server did not start, a run is invalid
     figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
+    unit: str = "users"  # of its levels and knee: also sessions or requests/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +163,7 @@ def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | N
     return Side(ns / 1e6, point, bounds)
 
 
-def rate_side(amounts: Numbers, seconds: Numbers, users: int, holds: int) -> Side:
+def rate_side(amounts: Numbers, seconds: Numbers, users: float, holds: int) -> Side:
     """An amount per second, from the amount and the length (s) of each block.
 
     Users in lockstep produce the same amount in every block, so blocks show no spread; what remains
@@ -184,17 +191,21 @@ def share_side(hits: float, n: float) -> Side:
     return Side(hits / n, hits / n, bounds)
 
 
-def knee_side(cross: Crossing) -> Side:
-    """From the bootstrap draws of the crossing, and the distance of the levels on both sides."""
+def knee_side(cross: Crossing, step: float = 1.0) -> Side:
+    """From the bootstrap draws of the crossing, and the distance of the levels on both sides.
+
+    `step`: what the crossing counts, 0.01/s for example.
+    """
+    ends95 = np.quantile(cross.draws, [0.025, 0.975], method="nearest")
     with np.errstate(divide="ignore"):
-        point, below, above = np.log([cross.users, *cross.between]).tolist()
-        lo, hi = np.log(np.quantile(cross.draws, [0.025, 0.975], method="nearest")).tolist()
+        logs = np.log(step * np.array([cross.users, *cross.between, *ends95]))
+    point, below, above, lo, hi = logs.tolist()
     if math.isinf(point):  # every level held passes, or none does
         ends = (min(lo, below), INF) if point > 0 else (-INF, max(hi, above))
         return Side(cross.users, point, lambda _: ends)
     apart = KNEE_POSITION_SD * (above - below)
     down, up = (math.hypot(max(x, 0) / Z95, apart) for x in (point - lo, hi - point))
-    return Side(cross.users, point, lambda z: (point - z * down, point + z * up))
+    return Side(step * cross.users, point, lambda z: (point - z * down, point + z * up))
 
 
 def mean_side(metric: str, sides: Sequence[Side]) -> Side:
@@ -243,9 +254,10 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
     return best, [one.name for one in able if one.name not in {best, *shown}]
 
 
-def knee_text(users: float) -> str:
-    """A knee, or an end of its interval, in whole users."""
-    return "above all levels" if math.isinf(users) else f"{math.floor(users):,}"
+def knee_text(knee: float, unit: str) -> str:
+    """A knee, or an end of its interval, in whole users or hundredths of a rate."""
+    parts = 100 if unit == PER_S else 1
+    return "above all levels" if math.isinf(knee) else f"{math.floor(parts * knee) / parts:,.10g}"
 
 
 def exit_code(settings: Sequence[Setting]) -> int:
@@ -281,8 +293,8 @@ def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple
             margins_to_gap = [(required, worse[i]), (Z95, within[i])]
             times = min(((want / has) ** 2 for want, has in margins_to_gap if has), default=INF)
             needs = round(max(times, 1.1), 1) if times <= MAX_FACTOR else None
-        values = a.value, b.value, change, tuple(ci95)
-        out.append(Difference(pair.metric, pair.users, *values, verdict, are_beyond[i], needs))
+        figures = a.value, b.value, change, tuple(ci95), verdict, are_beyond[i], needs
+        out.append(Difference(pair.metric, pair.users, *figures, pair.unit))
     return tuple(out)
 
 

@@ -104,6 +104,7 @@ class VerdictInputs:
     low_gap_ms: float = nan
     low_ttft_ms: float = nan  # and the client's mean TTFT there
     missed: float = nan  # share over the SLO's limit, over the share allowed; at most 1: it is met
+    unit: str = "users"  # what `users` are called: also sessions; of a rate, in flight
 
     @classmethod
     def of(

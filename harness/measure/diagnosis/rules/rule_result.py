@@ -111,4 +111,4 @@ def gap_growth_evidence(f: VerdictInputs) -> list[str]:
     """How long a gap was at the lowest level."""
     if isnan(f.low_gap_ms) or isnan(f.gap_p50_ms) or f.low_users >= f.users:
         return []
-    return [f"the median gap was {fmt_ms(f.low_gap_ms)} at {fmt(f.low_users, '.0f')} users"]
+    return [f"the median gap was {fmt_ms(f.low_gap_ms)} at {fmt(f.low_users, '.0f')} {f.unit}"]
