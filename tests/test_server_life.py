@@ -21,7 +21,8 @@ from harness.measure.records.samples import GpuSample
 from harness.server import vllm_start
 from harness.server.address import check_port, free_port
 from harness.server.gpu import GpuReadings
-from harness.server.vllm_start import StartOptions, command_line, model_context, started
+from harness.server.model_config import model_context
+from harness.server.vllm_start import StartOptions, command_line, started
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -97,7 +97,8 @@ def _serve(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises ConfigError, ServerUnreachable."""
     import psutil  # noqa: PLC0415 - heavy: see app.py
 
-    from harness.server.vllm_start import model_context, started  # noqa: PLC0415 - as above
+    from harness.server.model_config import model_context  # noqa: PLC0415 - as above
+    from harness.server.vllm_start import started  # noqa: PLC0415 - as above
 
     options, flags = plain.start_options(args), []
     own = model_context(options.model_dir)
@@ -145,7 +146,7 @@ def _coldstart(args: argparse.Namespace) -> int:
 def _kv_scaling(args: argparse.Namespace) -> int:
     from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
     from harness.report.write import as_csv  # noqa: PLC0415 - as above
-    from harness.server.vllm_start import model_context  # noqa: PLC0415 - as above
+    from harness.server.model_config import model_context  # noqa: PLC0415 - as above
     from harness.study import kv_scaling  # noqa: PLC0415 - as above
 
     options, folder = plain.start_options(args), _new_folder(args, "kv-scaling")
