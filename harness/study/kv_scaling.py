@@ -13,12 +13,7 @@ from harness.errors import ConfigError, ServerUnreachable
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.http_exchange import fetch
-from harness.server.model_config import (
-    kv_value_bytes,
-    model_config,
-    model_context,
-    model_shape,
-)
+from harness.server.model_config import context_limit, kv_layout, kv_value_bytes, model_config
 from harness.server.probe import cache_summary
 from harness.server.vllm_start import started
 from harness.wire.vllm_metrics import cache_config
@@ -42,7 +37,7 @@ def measure_lengths(
     options: StartOptions, lengths: Sequence[int], folder: Path
 ) -> Iterator[list[Row]]:
     """Yield the rows so far, after each length, ascending. Raises ConfigError."""
-    own = model_context(options.model_dir)
+    own = context_limit(model_config(options.model_dir))
     if own and min(lengths) > own:
         raise ConfigError(
             f"--lengths begin at {min(lengths):,}, above the model's own limit of {own:,} tokens: "
@@ -95,5 +90,5 @@ def with_slopes(rows: list[Row]) -> list[Row]:
 def bytes_per_token(config: Mapping[str, Any], flags: Mapping[str, Any]) -> int | None:
     """Return keys and values of one token in all layers; None where the config does not say."""
     with suppress(ConfigError):
-        return model_shape(config).kv_layout(kv_value_bytes(config, flags)).read_bytes(1)
+        return kv_layout(config, kv_value_bytes(config, flags)).read_bytes(1)
     return None
