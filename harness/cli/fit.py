@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from harness.cli.parsing import Subparsers
 
-FREE_SHARE: Final = 0.08  # of the memory, as vLLM leaves, and
-RUNTIME_BYTES: Final = 2e9  # of each GPU: the reserve where none is given
 KV_DTYPES: Final = ("auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -88,6 +86,16 @@ def execute(args: argparse.Namespace) -> int:
     return {True: EXIT_OK, False: EXIT_SLO_MISSED, None: EXIT_INCONCLUSIVE}[facts["fits"]]
 
 
+def _asked(args: argparse.Namespace, limit: int | None) -> list[int]:
+    asked: list[int] = args.admit or [args.context] * (args.users or 1)
+    if limit and (longest := max(args.context, *asked)) > limit:
+        raise ConfigError(
+            f"a context of {longest:,} tokens is above the limit of {limit:,}: expected at most "
+            f"that; try --context {limit}."
+        )
+    return asked
+
+
 def _facts(args: argparse.Namespace) -> dict[str, Any]:
     """All figures, of the replica as a whole; NaN or None: not known."""
     from harness.server import access, address, model_config, probe  # noqa: PLC0415 - as above
@@ -105,12 +113,7 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
         where = (address.Address.parse(args.url), *api_key(), args.ca_file, args.insecure)
         found = probe.probe(access.TargetAccess(*where), "completions")
         cache, limit = dict(found.cache), found.max_model_len or limit
-    asked = args.admit or [args.context] * (args.users or 1)
-    if limit and (longest := max(args.context, *asked)) > limit:
-        raise ConfigError(
-            f"a context of {longest:,} tokens is above the limit of {limit:,}: expected at most "
-            f"that; try --context {limit}."
-        )
+    asked = _asked(args, limit)
     n, block = args.tensor_parallel, cache.get("block_size") or args.block_size
     dtype = cache.get("cache_config", {}).get("cache_dtype", args.kv_cache_dtype)
     value = model_config.kv_value_bytes(config, {"kv_cache_dtype": dtype})
@@ -122,7 +125,7 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
     gpu = GPUS.get(args.gpu, GpuSpec(nan, nan, nan, "unknown"))
     memory = n * (args.memory or gpu.memory_bytes)
     bandwidth = n * (args.bandwidth or gpu.bandwidth_bytes_s)
-    left = FREE_SHARE * memory / n + RUNTIME_BYTES if args.reserve is None else args.reserve
+    left = 0.08 * memory / n + 2e9 if args.reserve is None else args.reserve
     pool = n * args.kv_memory if args.kv_memory else memory - weights - n * left
     if blocks := cache.get("kv_blocks"):
         blocks //= cache["engines"]
@@ -137,17 +140,15 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
     def row(tokens: int, users: int = 0) -> dict[str, Any]:
         users = users or layout.users_in(blocks or 0, tokens, args.max_num_seqs)
         moved = decode_tokens_per_s(bandwidth, read, users * layout.read_bytes(tokens))
-        return {
-            "context_tokens": tokens, "users": users,
-            "kv_bytes_per_user": layout.request_blocks(tokens) * layout.block_bytes,
-            "tokens_per_s_per_user": min(moved, compute / max(users, 1)),  # compute may be NaN
-        }  # fmt: skip
+        size, speed = layout.request_blocks(tokens) * layout.block_bytes, compute / max(users, 1)
+        return {"context_tokens": tokens, "users": users, "kv_bytes_per_user": size,
+                "tokens_per_s_per_user": min(moved, speed)}  # fmt: skip
 
     most, slots = need if blocks is None else blocks, args.max_num_seqs or len(asked)
     full = pool < 0 or reserve < 0 or need > most or len(asked) > slots
     unknown = blocks is None and (args.admit or args.users) and not full
     context = limit or args.context
-    contexts = {1024 << i for i in range(8) if 1024 << i <= (limit or 1 << 17)} | {args.context}
+    contexts = {args.context} | {1024 << i for i in range(8) if 1024 << i <= (limit or 1 << 17)}
     return {
         "fits": None if unknown else not full, "requests": len(asked), "need_blocks": need,
         "request_tokens": sum(asked), "gpus": n, "gpu": gpu.source, "memory_bytes": memory,

@@ -33,7 +33,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """Vendor's figures: memory bandwidth, dense 16-bit matrix rate, memory size."""
+    """Vendor's figures: memory bandwidth, 16-bit matrix rate (dense), memory size."""
 
     bandwidth_bytes_s: float
     flops_s: float
@@ -52,7 +52,6 @@ MODELS: Final[dict[str, ModelSpec]] = {
     "qwen2.5-32b": ModelSpec(32.8e9, 64, 8, 128),
 }
 
-# dense figures (half of the sparse ones)
 GPUS: Final[dict[str, GpuSpec]] = {
     "l4": GpuSpec(300e9, 121e12, 24e9, "NVIDIA L4 data sheet"),
     "a10g": GpuSpec(600e9, 70e12, 24e9, "NVIDIA A10G, as in AWS G5"),

@@ -8,12 +8,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-PADDED: Final = 1.5  # kinds of layers that differ by less than this factor are padded to one size
 
 
 def kv_layer_bytes(
@@ -40,7 +38,7 @@ class KvLayout:
     def layers_per_group(self) -> int:
         """The layers that share a block."""
         fewest, most = min(self.layers_by_window.values()), max(self.layers_by_window.values())
-        return most if most < PADDED * fewest else fewest
+        return most if most < 1.5 * fewest else fewest  # by padding
 
     @property
     def block_bytes(self) -> int:

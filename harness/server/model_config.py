@@ -24,8 +24,7 @@ CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_
 EXPERTS: Final = ("num_local_experts", "n_routed_experts", "num_experts")
 NEEDED: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 LATENT: Final = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-# model_type -> which layers have the `sliding_window` where the file has no `layer_types`: 0 none,
-# 1 all, n all but each n-th
+# model_type -> which layers slide where no `layer_types` says: 0 none, 1 all, n all but each n-th
 FAMILIES: Final = {
     "llama": 0, "qwen2": 0, "qwen2_5_vl_text": 0, "qwen3": 0, "qwen3_moe": 0, "qwen3_vl_text": 0,
     "qwen3_vl_moe_text": 0, "glm4_moe": 0, "gemma": 0, "granite": 0, "deepseek_v2": 0,
@@ -114,7 +113,8 @@ def model_weights(config: Config) -> tuple[float, float, float]:
 
 def kv_value_bytes(config: Config, flags: Mapping[str, Any]) -> int:
     """Return the bytes of a stored key or value, by vLLM's flags and what their `auto` means."""
-    own = {"kv_cache_scheme", "kv_cache_quant_algo"} & {*(config.get("quantization_config") or ())}
+    scheme = config.get("quantization_config") or {}
+    own = scheme.get("kv_cache_scheme") or scheme.get("kv_cache_quant_algo")
     kinds = (flags.get("kv_cache_dtype"), "fp8" if own else None, flags.get("dtype"))
     kind = next((str(kind) for kind in kinds if kind not in (None, "auto")), "")
     return next((n for name, n in WIDTHS.items() if kind.startswith(name)), 2)
