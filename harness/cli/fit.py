@@ -32,8 +32,8 @@ def _requests(text: str) -> list[int]:
     """Parse `4096x40,16384`: the tokens of each request."""
     one, found = whole_number("--admit", 1, 4096, 10**7), []
     for part in text.split(","):
-        tokens, _, times = part.partition("x")
-        found += [one(tokens)] * one(times or "1")
+        tokens, by, times = part.partition("x")
+        found += [one(tokens)] * one(times if by else "1")
     return found
 
 
