@@ -146,7 +146,7 @@ def test_a_whole_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     rows = [(row["context_tokens"], row["users"]) for row in got["envelope"]]
     assert rows == [(1024, 64), (2048, 64), (4096, 64), (8192, 54)]  # slots, then 27,712 // 512
     # 4 x 3.35e12 / (141.1e9 + 54 x 2.684e9) = 46.8 tokens/s of each
-    last = ["8,192", "54", "2.68", "2,530.0", "46.8", "############"]
+    last = ["8,192", "54", "2.68", "2,530", "46.8", "############"]
     assert last in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -273,9 +273,8 @@ def test_rooflines() -> None:
     assert compute_tokens_per_s(1e15, 50e9) == 10_000
 
 
-# What `vllm:cache_config_info` said: num_gpu_blocks, kv_cache_size_tokens. CPU: vLLM 0.26 with
-# VLLM_CPU_KVCACHE_SPACE=1 (GiB); H200: --kv-cache-memory-bytes 2000000000, then the memory that the
-# log of a start names, 14.41 GiB.
+# What `vllm:cache_config_info` said: num_gpu_blocks, kv_cache_size_tokens. vLLM on a CPU with
+# VLLM_CPU_KVCACHE_SPACE=1 (GiB), and vLLM 0.26 on an H200 with --kv-cache-memory-bytes 2000000000.
 @pytest.mark.parametrize(
     ("edits", "value_bytes", "block", "pool_bytes", "length", "step", "blocks", "tokens"),
     [
@@ -284,7 +283,6 @@ def test_rooflines() -> None:
          2, 32, GIB, 8192, 512, 65_536, 1_322_342),
         (QWEN2_1_5B, 2, 16, 2_000_000_000, 4096, 1, 4359, 69_744),
         (QWEN2_1_5B, 1, 16, 2_000_000_000, 4096, 1, 8719, 139_504),
-        (QWEN2_1_5B, 2, 16, 15_476_391_936, 32_768, 1, 33_735, 539_760),
     ],
 )  # fmt: skip
 def test_exactly_what_vllm_said(

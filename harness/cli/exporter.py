@@ -52,9 +52,16 @@ def execute(args: argparse.Namespace) -> int:
     )
     from harness.server.access import TargetAccess  # noqa: PLC0415 - as above
 
-    limits = (TARGET_TIMEOUT_S * SECOND,) * 2  # to connect, to answer
-    where = (Address.parse(args.target), *plain.api_key(), args.ca_file, args.insecure)
-    access = TargetAccess(*where, *limits)
+    key, source = plain.api_key()
+    access = TargetAccess(
+        Address.parse(args.target),
+        key,
+        source,
+        args.ca_file,
+        args.insecure,
+        connect_ns=TARGET_TIMEOUT_S * SECOND,
+        answer_ns=TARGET_TIMEOUT_S * SECOND,
+    )
     flags = dict(args.server_flag)
     options = ExporterOptions(access, args.host, args.port, args.gpu_metrics, flags)
     run_exporter(options, print_to_stderr)

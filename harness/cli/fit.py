@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.options_from_args import api_key
 from harness.cli.parsing import examples
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import argparse
 
     from harness.cli.parsing import Subparsers
-
-KV_DTYPES: Final = ("auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
 def _gb(flag: str, text: str) -> Option:
@@ -65,7 +63,8 @@ def add(commands: Subparsers) -> None:
         _gb("--bandwidth", "of each GPU's memory, in GB/s; the same"),
         _gb("--reserve", "of each GPU, for neither weights nor KV cache; default: 8%% and 2 GB"),
         _gb("--kv-memory", "of each GPU, for the KV cache; default: what is left"),
-        Option("--kv-cache-dtype", "", str, None, "auto", choices=KV_DTYPES),
+        Option("--kv-cache-dtype", "", str, None, "auto", choices=(
+            "auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2")),
         number_option("--block-size", "tokens per KV block", 16),
         number_option("--max-num-seqs", "requests that vLLM runs at once: its slots"),
         *CERTIFICATE, JSON,
@@ -147,7 +146,6 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
     most, slots = need if blocks is None else blocks, args.max_num_seqs or len(asked)
     full = pool < 0 or reserve < 0 or need > most or len(asked) > slots
     unknown = blocks is None and (args.admit or args.users) and not full
-    context = limit or args.context
     contexts = {args.context} | {1024 << i for i in range(8) if 1024 << i <= (limit or 1 << 17)}
     return {
         "fits": None if unknown else not full, "requests": len(asked), "need_blocks": need,
@@ -157,7 +155,7 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
         "kv_value_bytes": value, "kv_bytes_per_token": layout.read_bytes(1), "kv_blocks": blocks,
         "block_tokens": block, "block_bytes": layout.block_bytes, "max_model_len": limit,
         "layers_by_window": layout.layers_by_window, "user": row(args.context),
-        "kv_tokens": (blocks or 0) * context // layout.request_blocks(context),
+        "kv_tokens": (blocks or 0) * max(contexts) // layout.request_blocks(max(contexts)),
         "context_in_blocks": layout.context_in(blocks or 0, args.users or 1),
         "envelope": [*map(row, sorted(contexts))], "prefill_tokens_per_s": compute,
         "decode_tokens_per_s": row(0, 1)["tokens_per_s_per_user"],

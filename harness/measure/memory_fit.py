@@ -14,11 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def kv_layer_bytes(
-    kv_heads: int, head_dim: int, value_bytes: int, gpus: int = 1, latent_dim: int = 0
-) -> int:
+def kv_layer_bytes(heads: int, size: int, value_bytes: int, gpus: int = 1, latent: int = 0) -> int:
     """Return what a token leaves in a layer's cache; each GPU has a head, or the latent vector."""
-    return value_bytes * (gpus * latent_dim or 2 * max(kv_heads, gpus) * head_dim)
+    return value_bytes * (gpus * latent or 2 * max(heads, gpus) * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +61,7 @@ class KvLayout:
 
     def users_in(self, blocks: int, context_tokens: int, slots: int | None = None) -> int:
         """Return how many such requests run at once: as the KV cache holds, at most the slots."""
-        users = blocks // self.request_blocks(context_tokens)
-        return min(users, slots or users)
+        return min(blocks // self.request_blocks(context_tokens), slots or blocks)
 
     def context_in(self, blocks: int, users: int) -> int:
         """Return the tokens that each of so many requests can have, in whole blocks."""
