@@ -262,9 +262,25 @@ def test_sliding_windows() -> None:
     assert layout.read_bytes(131_072) == 8192 * (10 * 131_072 + 52 * 1024)
     assert layout.users_in(10_000, 131_072, slots=4) == 1
     assert layout.context_in(10_000, 1) == (10_000 - 6 * 65) * 16
-    # kinds of nearly one size are padded to the larger
-    assert KvLayout(1, {0: 12, 128: 13}).layers_per_group == 13
     assert KvLayout(kv_layer_bytes(1, 1, 2), {64: 2}).context_in(100, 10) == 100 * 16  # no limit
+
+
+@pytest.mark.parametrize(
+    ("windows", "group", "long", "short"),
+    [
+        ({0: 10, 1024: 52}, 10, 9350, 1094),  # Gemma 3 27B: 8,192 + 6 x 193 blocks
+        ({0: 12, 128: 12}, 12, 8329, 553),  # gpt-oss 20B
+        ({0: 12, 128: 13}, 13, 8329, 553),  # one layer of padding
+        ({0: 20, 64: 30}, 20, 8458, 586),  # two groups of 20 for 30 layers
+        ({0: 3, 64: 7}, 3, 8591, 623),
+    ],
+)
+def test_groups_of_layers(windows: dict[int, int], group: int, long: int, short: int) -> None:
+    """As vLLM 0.32's own functions gave them: 131,072 tokens, 2,048 in a step; 8,192 and 512."""
+    layout = KvLayout(1, windows, 16, 2048)
+    assert layout.layers_per_group == group
+    assert layout.request_blocks(131_072) == long
+    assert replace(layout, step_tokens=512).request_blocks(8192) == short
 
 
 def test_rooflines() -> None:

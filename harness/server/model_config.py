@@ -1,7 +1,7 @@
 """What a model's Hugging Face `config.json` says of its KV cache, parameters and weights.
 
 Only families whose layers are all attention of a known kind are read; any other is refused, for a
-guess would be wrong by factors. The rules are those of vLLM 0.26 and Transformers 5.
+guess would be wrong by factors. The rules are those of vLLM 0.32 and Transformers 5.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NEEDED: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 LATENT: Final = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 # model_type -> which layers slide where no `layer_types` says: 0 none, 1 all, n all but each n-th
 FAMILIES: Final = {
-    "llama": 0, "qwen2": 0, "qwen2_5_vl_text": 0, "qwen3": 0, "qwen3_moe": 0, "qwen3_vl_text": 0,
-    "qwen3_vl_moe_text": 0, "glm4_moe": 0, "gemma": 0, "granite": 0, "deepseek_v2": 0,
-    "deepseek_v3": 0, "kimi_k2": 0, "mistral": 1, "mixtral": 1, "phi3": 1, "gemma2": 2,
-    "gpt_oss": 2, "gemma3_text": 6,
+    "llama": 0, "qwen2": 0, "qwen2_vl": 0, "qwen2_5_vl": 0, "qwen2_5_vl_text": 0, "qwen3": 0,
+    "qwen3_vl_text": 0, "qwen3_moe": 0, "qwen3_vl_moe_text": 0, "glm4_moe": 0, "gemma": 0,
+    "granite": 0, "deepseek_v2": 0, "deepseek_v3": 0, "kimi_k2": 0, "mistral": 1, "mixtral": 1,
+    "phi3": 1, "gemma2": 2, "gpt_oss": 2, "gemma3_text": 6,
 }  # fmt: skip
 SLIDES: Final = {"full_attention": False, "sliding_attention": True}
 NOT_READ: Final = ("index_topk", "attention_chunk_size", "num_kv_shared_layers", "block_configs")
