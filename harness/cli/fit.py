@@ -126,8 +126,9 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
     bandwidth = n * (args.bandwidth or gpu.bandwidth_bytes_s)
     left = 0.08 * memory / n + 2e9 if args.reserve is None else args.reserve
     pool = n * args.kv_memory if args.kv_memory else memory - weights - n * left
-    if blocks := cache.get("kv_blocks"):
-        blocks //= cache["engines"]
+    if blocks := cache.get("kv_blocks"):  # of layers in groups, only the configuration tells
+        said = "" if config else cache["cache_config"].get("kv_cache_size_tokens", "")
+        blocks = int(said) // block if said.isdecimal() else blocks // cache["engines"]
         pool = blocks * layout.block_bytes if config else nan
     elif config and not isnan(pool):
         blocks = max(int(pool // layout.block_bytes), 0)
