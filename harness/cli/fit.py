@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +27,10 @@ def _gb(flag: str, text: str) -> Option:
     return Option(flag, text, lambda word: 0.0 if word == "0" else read(word) * 1e9, "GB")
 
 
-def _requests(text: str) -> list[int]:
-    """Parse `4096x40,16384`: the tokens of each request."""
-    one, found = whole_number("--admit", 1, 4096, 10**7), []
-    for part in text.split(","):
-        tokens, by, times = part.partition("x")
-        found += [one(tokens)] * one(times if by else "1")
-    return found
+def _requests(text: str) -> list[tuple[int, int]]:
+    """Parse `4096x40,16384`: the tokens of each request, and how many there are."""
+    one, pairs = whole_number("--admit", 1, 4096), [part.partition("x") for part in text.split(",")]
+    return [(one(tokens), one(times if by else "1")) for tokens, by, times in pairs]
 
 
 def add(commands: Subparsers) -> None:
@@ -66,6 +64,7 @@ def add(commands: Subparsers) -> None:
         Option("--kv-cache-dtype", "", str, None, "auto", choices=(
             "auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2")),
         number_option("--block-size", "tokens per KV block", 16),
+        number_option("--max-num-batched-tokens", "of a step: sliding layers keep them, too", 1),
         number_option("--max-num-seqs", "requests that vLLM runs at once: its slots"),
         *CERTIFICATE, JSON,
     ))  # fmt: skip
@@ -85,9 +84,9 @@ def execute(args: argparse.Namespace) -> int:
     return {True: EXIT_OK, False: EXIT_SLO_MISSED, None: EXIT_INCONCLUSIVE}[facts["fits"]]
 
 
-def _asked(args: argparse.Namespace, limit: int | None) -> list[int]:
-    asked: list[int] = args.admit or [args.context] * (args.users or 1)
-    if limit and (longest := max(args.context, *asked)) > limit:
+def _asked(args: argparse.Namespace, limit: int | None) -> list[tuple[int, int]]:
+    asked: list[tuple[int, int]] = args.admit or [(args.context, args.users or 1)]
+    if limit and (longest := max(args.context, *(tokens for tokens, _ in asked))) > limit:
         raise ConfigError(
             f"a context of {longest:,} tokens is above the limit of {limit:,}: expected at most "
             f"that; try --context {limit}."
@@ -120,6 +119,7 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
     if config:
         layout = model_config.kv_layout(config, value, n, block)
         parameters, active, computed = model_config.model_weights(config)
+    layout = replace(layout, step_tokens=args.max_num_batched_tokens)
     weights = args.weights or stored or computed
     gpu = GPUS.get(args.gpu, GpuSpec(nan, nan, nan, "unknown"))
     memory = n * (args.memory or gpu.memory_bytes)
@@ -132,7 +132,8 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
         pool = blocks * layout.block_bytes if config else nan
     elif config and not isnan(pool):
         blocks = max(int(pool // layout.block_bytes), 0)
-    reserve, need = memory - weights - pool, sum(map(layout.request_blocks, asked))
+    reserve, requests = memory - weights - pool, sum(times for _, times in asked)
+    need = sum(times * layout.request_blocks(tokens) for tokens, times in asked)
     faster = 2 if config.get("quantization_config") else 1  # matrix products in 8 bit
     compute = compute_tokens_per_s(n * gpu.flops_s * faster, active)
     read = weights if isnan(active) else weights * active / parameters
@@ -144,20 +145,20 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
         return {"context_tokens": tokens, "users": users, "kv_bytes_per_user": size,
                 "tokens_per_s_per_user": min(moved, speed)}  # fmt: skip
 
-    most, slots = need if blocks is None else blocks, args.max_num_seqs or len(asked)
-    full = pool < 0 or reserve < 0 or need > most or len(asked) > slots
+    most, slots = need if blocks is None else blocks, args.max_num_seqs or requests
+    full = pool < 0 or reserve < 0 or need > most or requests > slots
     unknown = blocks is None and (args.admit or args.users) and not full
     contexts = {args.context} | {1024 << i for i in range(8) if 1024 << i <= (limit or 1 << 17)}
     return {
-        "fits": None if unknown else not full, "requests": len(asked), "need_blocks": need,
-        "request_tokens": sum(asked), "gpus": n, "gpu": gpu.source, "memory_bytes": memory,
-        "weight_bytes": weights, "reserve_bytes": reserve, "kv_pool_bytes": pool,
+        "fits": None if unknown else not full, "requests": requests, "need_blocks": need,
+        "request_tokens": sum(tokens * times for tokens, times in asked), "kv_blocks": blocks,
+        "gpus": n, "gpu": gpu.source, "memory_bytes": memory, "reserve_bytes": reserve,
         "weights_from": "--weights" if args.weights else "the files there" if stored else "shape",
-        "kv_value_bytes": value, "kv_bytes_per_token": layout.read_bytes(1), "kv_blocks": blocks,
+        "weight_bytes": weights, "kv_pool_bytes": pool, "kv_value_bytes": value,
+        "kv_bytes_per_token": layout.read_bytes(1), "layers_by_window": layout.layers_by_window,
         "block_tokens": block, "block_bytes": layout.block_bytes, "max_model_len": limit,
-        "layers_by_window": layout.layers_by_window, "user": row(args.context),
         "kv_tokens": (blocks or 0) * max(contexts) // layout.request_blocks(max(contexts)),
         "context_in_blocks": layout.context_in(blocks or 0, args.users or 1),
-        "envelope": [*map(row, sorted(contexts))], "prefill_tokens_per_s": compute,
-        "decode_tokens_per_s": row(0, 1)["tokens_per_s_per_user"],
+        "user": row(args.context), "envelope": [*map(row, sorted(contexts))],
+        "prefill_tokens_per_s": compute, "decode_tokens_per_s": row(0, 1)["tokens_per_s_per_user"],
     }  # fmt: skip
