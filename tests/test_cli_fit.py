@@ -294,6 +294,8 @@ def test_rooflines() -> None:
 @pytest.mark.parametrize(
     ("edits", "value_bytes", "block", "pool_bytes", "length", "step", "blocks", "tokens"),
     [
+        ({}, 2, 32, GIB, 2048, 1, 65_536, 2_097_152),
+        ({}, 4, 16, GIB, 2048, 1, 65_536, 1_048_576),  # --dtype float32
         ({"num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2,
           "head_dim": 64, "model_type": "gemma3_text", "sliding_window": 256},
          2, 32, GIB, 8192, 512, 65_536, 1_322_342),
