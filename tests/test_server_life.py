@@ -21,7 +21,8 @@ from harness.measure.records.samples import GpuSample
 from harness.server import vllm_start
 from harness.server.address import check_port, free_port
 from harness.server.gpu import GpuReadings
-from harness.server.vllm_start import StartOptions, command_line, model_context, started
+from harness.server.model_config import context_limit, model_config
+from harness.server.vllm_start import StartOptions, command_line, started
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,11 +110,11 @@ def test_what_cannot_be_started(
 
 def test_the_models_own_limit(model: Path) -> None:
     """config.json names it, also inside of a multimodal model's text part."""
-    assert model_context(model) == 4096
+    assert context_limit(model_config(model)) == 4096
     (model / "config.json").write_text('{"text_config": {"max_position_embeddings": 8}}')
-    assert model_context(model) == 8
+    assert context_limit(model_config(model)) == 8
     (model / "config.json").write_text("{}")
-    assert model_context(model) is None
+    assert context_limit(model_config(model)) is None
 
 
 @pytest.mark.process

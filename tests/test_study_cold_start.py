@@ -175,7 +175,7 @@ def test_bytes_per_token(flags: dict[str, str], config: dict[str, Any], want: in
     """By the shape of config.json: Qwen2's 1.5B."""
     shape = {
         "num_attention_heads": 12, "num_key_value_heads": 2, "hidden_size": 1536,
-        "num_hidden_layers": 28, "torch_dtype": "bfloat16",
+        "num_hidden_layers": 28, "model_type": "qwen2",
     } | config  # fmt: skip
     shape = {name: value for name, value in shape.items() if value is not None}
     assert bytes_per_token(shape, flags) == want

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import data, doctor, engine, exporter, knee, offline, run, serve, vary
+from harness.cli import data, doctor, engine, exporter, fit, knee, offline, run, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "report": offline.add_report,
     "compare": offline.add_compare,
     "rules": offline.add_rules,
+    "fit": fit.add,
     "exporter": exporter.add,
     "engine": engine.add,
     "serve": serve.add_serve,

@@ -97,10 +97,11 @@ def _serve(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises ConfigError, ServerUnreachable."""
     import psutil  # noqa: PLC0415 - heavy: see app.py
 
-    from harness.server.vllm_start import model_context, started  # noqa: PLC0415 - as above
+    from harness.server.model_config import context_limit, model_config  # noqa: PLC0415 - as above
+    from harness.server.vllm_start import started  # noqa: PLC0415 - as above
 
     options, flags = plain.start_options(args), []
-    own = model_context(options.model_dir)
+    own = context_limit(model_config(options.model_dir))
     for flag, value, why in PRESETS.get(args.preset, ()):
         over = flag == "--max-model-len" and own is not None and own < int(value)
         flags += [flag, str(own)] if over else [flag, value][: 1 + bool(value)]
@@ -145,11 +146,11 @@ def _coldstart(args: argparse.Namespace) -> int:
 def _kv_scaling(args: argparse.Namespace) -> int:
     from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
     from harness.report.write import as_csv  # noqa: PLC0415 - as above
-    from harness.server.vllm_start import model_context  # noqa: PLC0415 - as above
+    from harness.server.model_config import context_limit, model_config  # noqa: PLC0415 - as above
     from harness.study import kv_scaling  # noqa: PLC0415 - as above
 
     options, folder = plain.start_options(args), _new_folder(args, "kv-scaling")
-    own, page = model_context(options.model_dir), ""
+    own, page = context_limit(model_config(options.model_dir)), ""
     _tell(f"starting vLLM with each length; its logs are in {folder}")
     for rows in kv_scaling.measure_lengths(options, args.lengths, folder):
         (folder / "kv_cache_scaling.csv").write_text(as_csv(rows, kv_scaling.COLUMNS))

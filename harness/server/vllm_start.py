@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from harness.errors import ConfigError, HarnessError, ServerUnreachable, one_line
-from harness.runfolder.json_files import read_json
 from harness.runfolder.redact import redact, redact_text
 from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port, free_port
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 CPU_FLAGS: Final = {"--enforce-eager": "", "--dtype": "bfloat16", "--max-model-len": "2048"}
-CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 ASK_VERSION: Final = "import importlib.metadata as m; print(m.version('vllm'))"
 READY_S: Final = 1800  # a large model is downloaded, compiled and captured
 POLL_S: Final = 0.1
@@ -182,18 +180,6 @@ def installed_version(command: Sequence[str]) -> str:
             asked = [*first[2:].split(), "-c", ASK_VERSION]
             return subprocess.run(asked, capture_output=True, text=True, check=False).stdout  # noqa: S603 - as above
     return ""
-
-
-def model_config(model: Path | None) -> dict[str, Any]:
-    """Return config.json, of a multimodal model its text part; {} where there is none."""
-    config = (read_json(model / "config.json") if model else None) or {}
-    return config | (config.get("text_config") or {})
-
-
-def model_context(model: Path | None) -> int | None:
-    """Return the model's own limit in tokens; None where its config.json names none."""
-    config = model_config(model)
-    return next((int(config[name]) for name in CONTEXT if config.get(name)), None)
 
 
 def _until_ready(

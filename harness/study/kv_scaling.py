@@ -6,14 +6,16 @@ depends on it; the length decides how many whole requests the cache holds.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.http_exchange import fetch
+from harness.server.model_config import context_limit, kv_layout, kv_value_bytes, model_config
 from harness.server.probe import cache_summary
-from harness.server.vllm_start import model_config, model_context, started
+from harness.server.vllm_start import started
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
@@ -29,14 +31,13 @@ COLUMNS: Final = (
     "kv_tokens", "kv_blocks", "block_size", "max_concurrency", "bytes_per_token_model",
 )  # fmt: skip
 MIB: Final = 1 << 20
-WIDTHS: Final = {"float32": 4, "float": 4, "fp8": 1}  # bytes; 2 for all others
 
 
 def measure_lengths(
     options: StartOptions, lengths: Sequence[int], folder: Path
 ) -> Iterator[list[Row]]:
     """Yield the rows so far, after each length, ascending. Raises ConfigError."""
-    own = model_context(options.model_dir)
+    own = context_limit(model_config(options.model_dir))
     if own and min(lengths) > own:
         raise ConfigError(
             f"--lengths begin at {min(lengths):,}, above the model's own limit of {own:,} tokens: "
@@ -88,12 +89,6 @@ def with_slopes(rows: list[Row]) -> list[Row]:
 
 def bytes_per_token(config: Mapping[str, Any], flags: Mapping[str, Any]) -> int | None:
     """Return keys and values of one token in all layers; None where the config does not say."""
-    try:
-        heads = config["num_attention_heads"]
-        size = config.get("head_dim") or config["hidden_size"] // heads
-        values = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * size
-    except KeyError:
-        return None
-    kinds = (flags.get("kv_cache_dtype"), flags.get("dtype"), config.get("torch_dtype"))
-    kind = next((str(kind) for kind in kinds if kind not in (None, "auto")), "")
-    return int(values) * next((n for name, n in WIDTHS.items() if kind.startswith(name)), 2)
+    with suppress(ConfigError):
+        return kv_layout(config, kv_value_bytes(config, flags)).read_bytes(1)
+    return None
