@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 from itertools import count
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,6 +54,13 @@ class Seen:
         ended = [(gap, n) for at, gap, n in self.gaps if at >= begin_ns]
         gaps = np.array(ended, np.int64)
         return float(np.quantile(np.repeat(gaps[:, 0], gaps[:, 1]), q)) / 1e6
+
+
+def hpa_replicas(current: int, total: float, each: float, tolerance: float = 0.1) -> int:
+    """What a HorizontalPodAutoscaler, and so KEDA, asks for with a target of type AverageValue."""
+    # Kubernetes changes nothing while total / (target x replicas) is within the tolerance of 1.
+    within = abs(total / (each * current) - 1) <= tolerance
+    return current if within else max(ceil(total / each), 1)
 
 
 class Fleet:

@@ -6,18 +6,19 @@ Pure functions with units in their names; docs/fleet.md and docs/autoscaling.md 
 from __future__ import annotations
 
 from math import ceil, floor, nan, sqrt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 Z95: Final = 1.645  # standard deviations that a normal variable exceeds 5% of the time
 HPA_TOLERANCE: Final = 0.1  # --horizontal-pod-autoscaler-tolerance of Kubernetes
-MIN_PROMPTS: Final = 40  # with fewer, the slope's interval is too wide to be of use
-MAX_PROMPTS: Final = 600  # the slopes between all pairs of so many are looked at
-MAX_HALF_WIDTH: Final = 0.1  # of the slope's interval; beyond it the slope is not known
+Interval = tuple[float, float, float]  # value, low, high
+UNKNOWN: Final = (nan, nan, nan)
+MIN_PROMPTS: Final = 20  # in each half of the lengths
+MAX_ERROR: Final = 0.05  # half the 95% interval of the slope; beyond it the slope is not known
 
 
 def requests_in_flight(users: float, response_s: float, think_s: float = 0.0) -> float:
@@ -44,13 +45,6 @@ def cost_per_million_tokens(price_per_hour: float, tokens_per_s: float) -> float
     return price_per_hour / (tokens_per_s * 3600) * 1e6
 
 
-def hpa_replicas(current: int, total: float, each: float, tolerance: float = HPA_TOLERANCE) -> int:
-    """What a HorizontalPodAutoscaler, and so KEDA, asks for with a target of type AverageValue."""
-    # Kubernetes changes nothing while total / (target x replicas) is within the tolerance of 1.
-    within = abs(total / (each * current) - 1) <= tolerance
-    return current if within else max(ceil(total / each), 1)
-
-
 def threshold_with_lead(
     each: float, lead: float, replicas: int = 1, tolerance: float = HPA_TOLERANCE
 ) -> int:
@@ -62,46 +56,26 @@ def threshold_with_lead(
     return floor((each - lead / replicas) / (1 + tolerance))
 
 
-class PrefillSpeed(NamedTuple):
-    """Prompt tokens per second by which TTFT grows with a prompt's length; NaN: not known."""
+def prefill_speed(tokens: ArrayLike, sent_ns: ArrayLike, first_ns: ArrayLike) -> Interval:
+    """Prompt tokens per second by which TTFT grows with a prompt's length, and the 95% interval.
 
-    tokens_per_s: float = nan
-    low: float = nan
-    high: float = nan
-
-
-def prefill_speed(tokens: ArrayLike, sent_ns: ArrayLike, first_ns: ArrayLike) -> PrefillSpeed:
-    """Of the requests during whose TTFT no other request waited for its first token."""
-    # What else is in a TTFT (network, front end, the rest of a step) does not depend on the prompt's
-    # length, so the slope of TTFT over tokens is the time of a token. Short prompts cost nothing
-    # but the reading of the weights: the slope of the longer half counts, if the other half agrees.
+    Of the requests during whose TTFT no other request waited for its first token.
+    """
+    # What else is in a TTFT (network, front end, the rest of a step) does not depend on the length
+    # of the prompt, so the slope of TTFT over tokens is the time of a token. Short prompts cost
+    # no more than reading the weights: the slope of the longer half counts, if the other agrees.
     size, sent, first = (np.asarray(x, np.float64) for x in (tokens, sent_ns, first_ns))
     order = np.argsort(sent, kind="stable")
     size, sent, first = size[order], sent[order], first[order]
     answered = np.concatenate([[-np.inf], np.maximum.accumulate(first)])[:-1]
     alone = (answered <= sent) & (np.append(sent[1:], np.inf) >= first)
     size, ttft = size[alone], (first - sent)[alone]
-    if len(size) < MIN_PROMPTS:
-        return PrefillSpeed()
-    long = size >= np.median(size)
-    slope, low, high = _slope(size[long], ttft[long])
-    _, low_short, high_short = _slope(size[~long], ttft[~long])
-    if not (max(slope - low, high - slope) < MAX_HALF_WIDTH * slope):
-        return PrefillSpeed()
-    agree = low_short <= high and low <= high_short
-    return PrefillSpeed(1e9 / slope, 1e9 / high, 1e9 / low) if agree else PrefillSpeed()
-
-
-def _slope(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float, float]:
-    """Theil-Sen: the median slope of all pairs, its interval by Kendall's rank statistic."""
-    every = -(-len(x) // MAX_PROMPTS) or 1
-    x, y = x[::every], y[::every]
-    a, b = np.triu_indices(len(x), 1)
-    pairs = x[a] != x[b]
-    slopes = np.sort(((y[b] - y[a])[pairs]) / (x[b] - x[a])[pairs])
-    if not len(slopes):
-        return nan, nan, nan
-    half = 1.96 * sqrt(len(x) * (len(x) - 1) * (2 * len(x) + 5) / 18) / 2
-    ranks = np.clip([len(slopes) / 2 - half, len(slopes) / 2 + half], 0, len(slopes) - 1)
-    low, high = slopes[ranks.astype(int)]
-    return float(np.median(slopes)), float(low), float(high)
+    long = size >= np.median(size) if len(size) else alone[:0]
+    halves = [(size[half], ttft[half]) for half in (long, ~long)]
+    if any(len(x) < MIN_PROMPTS or np.ptp(x) == 0 for x, _ in halves):
+        return UNKNOWN
+    fits = [np.polyfit(x, y, 1, cov=True) for x, y in halves]
+    (slope, error), (other, its_error) = ((a, 1.96 * c[0, 0] ** 0.5) for (a, _), c in fits)
+    if error > MAX_ERROR * slope or abs(slope - other) > error + its_error:
+        return UNKNOWN
+    return float(1e9 / slope), float(1e9 / (slope + error)), float(1e9 / (slope - error))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from harness.server.address import LOOPBACK, Address
@@ -23,44 +24,28 @@ ROUND_ROBIN: Final = "round robin"
 LEAST_CONNECTIONS: Final = "least connections"
 
 
-@dataclass(slots=True, eq=False)
-class Backend:
-    """A server behind the balancer."""
-
-    url: str
-    address: Address
-    connections: int = 0
-
-
 class Balancer:
     """Listens at `url` until `close`, which cuts all connections; runs in a thread of its own."""
 
     def __init__(
         self,
-        urls: Iterable[str] = (),
+        servers: Iterable[str] = (),
         choose: str = LEAST_CONNECTIONS,
         answers: Mapping[bytes, bytes] | None = None,
     ) -> None:
         """`answers`: by a connection's first bytes, what it is answered here, and then closed."""
-        self.backends: list[Backend] = []
-        self._turn, self._choose, self._answers = 0, choose, answers or {}
+        # Assign another list to add servers or take them away. One that is there twice has two
+        # turns; one that is gone keeps the connections that it has.
+        self.servers = list(servers)
+        self.connections: Counter[str] = Counter()
+        self._choose, self._answers, self._turns = choose, answers or {}, count()
         self._stop = asyncio.Event()
-        for url in urls:
-            self.add(url)
         listening: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
-        run = lambda: asyncio.run(self._run(listening))  # noqa: E731
-        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread = threading.Thread(target=asyncio.run, args=[self._run(listening)])
+        self._thread.daemon = True
         self._thread.start()
         self._loop, port = listening.result()
         self.url = f"http://{LOOPBACK}:{port}"
-
-    def add(self, url: str) -> None:
-        """From now on it is given connections; a server that is added twice has two turns."""
-        self.backends = [*self.backends, Backend(url, Address.parse(url))]
-
-    def remove(self, url: str) -> None:
-        """It is given no more connections; those that are open go on."""
-        self.backends = [one for one in self.backends if one.url != url]
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -73,47 +58,31 @@ class Balancer:
         await self._stop.wait()
         server.close()  # `asyncio.run` then cancels the connections
 
-    def _in_order(self) -> list[Backend]:
-        """All servers as they are tried: one that refuses the connection is passed over."""
-        turn = self._turn % max(len(self.backends), 1)
-        self._turn += 1
-        in_turn = self.backends[turn:] + self.backends[:turn]
-        if self._choose == LEAST_CONNECTIONS:
-            in_turn.sort(key=lambda one: one.connections)
-        return in_turn
+    def _in_order(self) -> list[str]:
+        """The servers as they are tried: one that refuses the connection is passed over."""
+        turn = next(self._turns) % max(len(self.servers), 1)
+        in_turn = self.servers[turn:] + self.servers[:turn]
+        least_first = self._choose == LEAST_CONNECTIONS
+        return sorted(in_turn, key=self.connections.__getitem__) if least_first else in_turn
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        # the task of a connection has nobody to tell what ended it
+        with suppress(OSError, asyncio.CancelledError), closing(writer):
             first = await reader.read(READ_BYTES) if self._answers else b""
-            answer = next((a for start, a in self._answers.items() if first.startswith(start)), b"")
-            writer.write(answer)
-            for backend in [] if answer else self._in_order():
-                with suppress(ConnectionRefusedError):
-                    await self._pass_on(backend, first, reader, writer)
-                    break
-        except (OSError, asyncio.CancelledError):
-            pass  # the task of a connection has nobody to tell
-        finally:
-            writer.close()
-
-    async def _pass_on(
-        self,
-        backend: Backend,
-        first: bytes,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        """Pass on both directions until both have ended."""
-        backend.connections += 1  # before the first await: the next connection must see it
-        try:
-            back, forth = await asyncio.open_connection(backend.address.host, backend.address.port)
-            try:
-                forth.write(first)
-                await asyncio.gather(_pump(reader, forth), _pump(back, writer))
-            finally:
-                forth.close()
-        finally:
-            backend.connections -= 1
+            answers = (reply for start, reply in self._answers.items() if first.startswith(start))
+            writer.write(answer := next(answers, b""))
+            for url in [] if answer else self._in_order():
+                where = Address.parse(url)
+                self.connections[url] += 1  # before the first await: the next one must see it
+                try:
+                    with suppress(ConnectionRefusedError):
+                        back, forth = await asyncio.open_connection(where.host, where.port)
+                        with closing(forth):
+                            forth.write(first)
+                            await asyncio.gather(_pump(reader, forth), _pump(back, writer))
+                        return
+                finally:
+                    self.connections[url] -= 1
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,0 +1,132 @@
+"""One knee as settings of KEDA, a HorizontalPodAutoscaler, llm-d's endpoint picker and vLLM.
+
+docs/autoscaling.md has the source of each name, and what was run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from harness.errors import ConfigError
+from harness.export.alert_rules import in_flight
+from harness.measure.diagnosis.triage import p95_limits_ns
+from harness.measure.sizing import threshold_with_lead
+from harness.units import MS, SECOND, say_ns
+
+if TYPE_CHECKING:
+    from harness.export.threshold import Threshold
+
+# From a load to a replica that is asked for: a scrape of Prometheus and a sync of the HPA.
+SEEN_LATE_NS: Final = 30 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What is scaled, and how fast the load may grow while a replica starts."""
+
+    deployment: str = "vllm"
+    prometheus: str = ""
+    min_replicas: int = 1
+    max_replicas: int = 8
+    growth_per_s: float = 0.0  # more requests in flight per second
+    start_up_ns: int = 0  # from a replica that is asked for to its first answer
+
+
+def autoscaler(found: Threshold, scaling: Scaling, *, keda: bool) -> str:
+    """KEDA's ScaledObject, or an HPA on the custom metric of docs/autoscaling.md.
+
+    Both compare the mean per replica with a target. Raises ConfigError if no target would do.
+    """
+    delay_ns, least = scaling.start_up_ns + SEEN_LATE_NS, scaling.min_replicas
+    lead = scaling.growth_per_s * delay_ns / SECOND
+    target = threshold_with_lead(found.requests, lead, least)
+    if target < 1:
+        raise ConfigError(
+            f"--growth and --start-up add {ceil(lead):,} requests until a replica is ready: "
+            f"expected fewer than the {least * found.requests:,} that --min-replicas {least} hold; "
+            f"try --min-replicas {ceil(2 * lead / found.requests)}."
+        )
+    why = (
+        f"Target {target} of {found.requests}: an HPA acts 10% above it, and {ceil(lead)} are the "
+        f"lead (--growth {scaling.growth_per_s:g}/s for {say_ns(delay_ns)}: start, scrape, sync)."
+    )
+    name, most = json.dumps(scaling.deployment), scaling.max_replicas
+    if keda:
+        api, kind = "keda.sh/v1alpha1", "ScaledObject"
+        limits = f"minReplicaCount: {least}\n  maxReplicaCount: {most}"
+        metric = f"""triggers:
+    - type: prometheus
+      metricType: AverageValue
+      metadata:
+        serverAddress: {json.dumps(scaling.prometheus)}
+        query: {json.dumps(in_flight(found.model))}
+        threshold: "{target}\""""
+    else:
+        api, kind = "autoscaling/v2", "HorizontalPodAutoscaler"
+        limits = f"minReplicas: {least}\n  maxReplicas: {most}"
+        metric = f"""metrics:
+    - type: Pods
+      pods:
+        metric: {{name: vllm_requests_in_flight}}
+        target: {{type: AverageValue, averageValue: "{target}"}}"""
+    return f"""{_comments(found, why)}apiVersion: {api}
+kind: {kind}
+metadata: {{name: {name}}}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}
+  {limits}
+  {metric}
+"""
+
+
+def endpoint_picker(found: Threshold) -> str:
+    """llm-d's EndpointPickerConfig: how much a replica is given, and when its cache is left."""
+    limit_ns, _ = p95_limits_ns(found.slos)
+    speed, low, high = found.prefill
+    given = {"concurrency-detector": f"maxConcurrency: {found.users}"}
+    if found.waiting >= 1:
+        given["utilization-detector"] = f"queueDepthThreshold: {found.waiting:.0f}"
+    why = "peakPrefillThroughput is not known: measure long prompts of varied lengths."
+    if speed * limit_ns > 0:
+        numbers = f"peakPrefillThroughput: {speed:.0f}, maxTTFTPenaltyMs: {limit_ns / MS:.0f}"
+        given["prefix-cache-affinity-filter"] = numbers
+        why = f"The 95% interval of peakPrefillThroughput is {low:,.0f} to {high:,.0f} tokens/s."
+    plugins = "".join(f"  - {{type: {key}, parameters: {{{x}}}}}\n" for key, x in given.items())
+    steps = "".join(f"      - {{pluginRef: {key}}}\n" for key in given)
+    return f"""{_comments(found, why)}apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+{plugins}  - {{type: queue-scorer}}
+  - {{type: prefix-cache-scorer}}
+flowControl:
+  saturationDetector: {{pluginRef: concurrency-detector}}
+schedulingProfiles:
+  - name: default
+    plugins:
+{steps}      - {{pluginRef: queue-scorer}}
+      - {{pluginRef: prefix-cache-scorer}}
+"""
+
+
+def admission_flags(found: Threshold) -> str:
+    """Flags of `vllm serve` that refuse, with status 503, what would wait too long."""
+    limit_ns, _ = p95_limits_ns(found.slos)
+    # With vLLM's formula, target TTFT x throughput, requests at the limit wait for the target on
+    # average. So the target is the mean that goes with the p95.
+    target_ns = limit_ns * found.ttft_mean_of_p95
+    tokens = target_ns / SECOND * found.prompt_tokens_per_s
+    flags = f"--max-num-queued-reqs {found.requests}"
+    why = "No --max-num-queued-tokens: it needs a p95 TTFT SLO and the server's metrics."
+    if tokens >= 1:
+        flags += f" --max-num-queued-tokens {tokens:.0f}"
+        speed = f"{found.prompt_tokens_per_s:,.0f} prompt tokens/s"
+        why = f"{speed} at the knee for {say_ns(target_ns)}, the mean TTFT at the p95's limit."
+    return f"{_comments(found, why)}{flags}\n"
+
+
+def _comments(found: Threshold, why: str) -> str:
+    return "".join(f"# {line}\n" for line in (*found.about, why))
