@@ -16,6 +16,7 @@ from little_servers import http, little_server, vllm_like
 from report_folder import make
 from study_process import harness, started
 
+from harness.engine.balancer import Balancer
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.errors import ServerUnreachable
@@ -37,7 +38,6 @@ from harness.runfolder.server_lines import from_rows, to_row
 from harness.senders.scraper import Scraper
 from harness.server.access import TargetAccess
 from harness.server.address import Address, free_port
-from harness.server.balancer import ROUND_ROBIN, Balancer
 from harness.server.http_exchange import fetch
 from harness.server.max_num_seqs import max_num_seqs
 from harness.server.probe import probe
@@ -366,7 +366,9 @@ def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> N
     """Every request that was sent is counted by one of them; eight of ten users are on one."""
     out = tmp_path / "run"
     flags = [word for url in engines for word in ("--metrics-url", f"{url}/metrics")]
-    with closing(Balancer([engines[0]] * 4 + [engines[1]], ROUND_ROBIN, NO_METRICS)) as balancer:
+    with closing(
+        Balancer([engines[0]] * 4 + [engines[1]], in_turn=True, answers=NO_METRICS)
+    ) as balancer:
         printed, level = run(balancer.url, out, *flags)
     missing, tokens, requests = counted(out)
     assert (missing, tokens, list(requests)) == (0, 0, engines)
@@ -387,7 +389,7 @@ def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> N
 @pytest.mark.process
 def test_a_gateway_without_metrics(engines: list[str], tmp_path: Path) -> None:
     """What is missing and why is said, before the load and in the report; measuring goes on."""
-    with closing(Balancer(engines, ROUND_ROBIN, NO_METRICS)) as balancer:
+    with closing(Balancer(engines, in_turn=True, answers=NO_METRICS)) as balancer:
         printed, level = run(balancer.url, tmp_path / "run")
     why = f"{balancer.url}/metrics answers 404 without a metric of vLLM's"
     assert f"{why}: without the server's figures (running, waiting, KV cache" in printed

@@ -19,13 +19,11 @@ from harness.study.option import (
 )
 from harness.study.option_table import JSON, OTHER_TOOLS
 from harness.study.study_options import RATE_STEP_PER_S
-from harness.units import SECOND
 
 if TYPE_CHECKING:
     import argparse
 
     from harness.cli.parsing import Subparsers
-    from harness.export.threshold import Threshold
 
 FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
 
@@ -108,7 +106,7 @@ def add_rules(commands: Subparsers) -> None:
         "flags of admission, or bare. Ends with 6 when the folder holds no knee.",
         epilog=examples(
             "vllm-harness rules reports/knee-20261121-093000 --out knee.rules.yml",
-            "vllm-harness rules reports/knee-1 --form keda --growth 0.2/s --start-up 3m",
+            "vllm-harness rules reports/knee-1 --form keda --growth 6 --start-up 3m",
             "vllm-harness rules reports/knee-20261121-093000 --form admission",
             "vllm-harness rules reports/knee-20261121-093000 --form query",
         ),
@@ -123,35 +121,23 @@ def add_rules(commands: Subparsers) -> None:
     )
     number_option("--min-replicas", "", 1).declare(keda)
     number_option("--max-replicas", "", 8).declare(keda)
-    growth, start_up = rate("--growth"), duration("--start-up", "3m")
-    Option("--growth", "more requests in flight each second", growth, "R/s").declare(keda)
+    growth, start_up = positive_number("--growth"), duration("--start-up", "3m")
+    Option("--growth", "more requests in flight each minute", growth, "N").declare(keda)
     Option("--start-up", "until a new replica answers", start_up, "T", "3m").declare(keda)
     parser.set_defaults(execute=_rules)
 
 
 def _rules(args: argparse.Namespace) -> int:
-    """Write the form asked for. Raises RunFolderError, NoKnee."""
-    from harness.export.threshold import threshold  # noqa: PLC0415 - heavy: see app.py
+    """Write the form asked for. Raises RunFolderError, NoKnee, ConfigError."""
+    from harness.export import alert_rules, autoscaling  # noqa: PLC0415 - heavy: see app.py
+    from harness.export.threshold import threshold  # noqa: PLC0415 - as above
 
-    _write(args.out, _rules_text(args, threshold(args.folder)))
+    found = threshold(args.folder)
+    forms = {"llm-d": autoscaling.endpoint_picker, "admission": autoscaling.admission_flags,
+             "prometheus": alert_rules.knee_file, "query": alert_rules.bare}  # fmt: skip
+    make = forms.get(args.form)
+    _write(args.out, make(found) if make else autoscaling.autoscaler(found, args))
     return EXIT_OK
-
-
-def _rules_text(args: argparse.Namespace, found: Threshold) -> str:
-    from harness.export import alert_rules, autoscaling  # noqa: PLC0415 - as above
-
-    if args.form in ("keda", "hpa"):
-        limits = (args.deployment, args.prometheus, args.min_replicas, args.max_replicas)
-        grows = ((args.growth or 0) * RATE_STEP_PER_S, args.start_up)
-        scaling = autoscaling.Scaling(*limits, *grows)
-        return autoscaling.autoscaler(found, scaling, keda=args.form == "keda")
-    if args.form == "llm-d":
-        return autoscaling.endpoint_picker(found)
-    if args.form == "admission":
-        return autoscaling.admission_flags(found)
-    if args.form == "query":
-        return f"{alert_rules.in_flight(found.model)}\n{found.requests}\n"
-    return alert_rules.knee_file(found)
 
 
 def add_fleet(commands: Subparsers) -> None:
@@ -162,7 +148,8 @@ def add_fleet(commands: Subparsers) -> None:
         description="Replicas for users or for requests per second, by Little's law, and their "
         "cost and energy, from a run folder's knee. Ends with 6 when the folder holds no knee.",
         epilog=examples(
-            "vllm-harness fleet reports/knee-1 --users 2000 --think-time 10s --survive 1",
+            "vllm-harness fleet reports/knee-1 --users 2000 --survive 1",
+            "vllm-harness fleet reports/knee-1 --users 2000 --think-time 10s",
             "vllm-harness fleet reports/knee-1 --rate 50/s --peak-over-mean 2 --gpu-hour 2.5",
         ),
     )
@@ -181,11 +168,10 @@ def add_fleet(commands: Subparsers) -> None:
 def _fleet(args: argparse.Namespace) -> int:
     """Print the sums. Raises RunFolderError, NoKnee, ConfigError."""
     from harness.export.threshold import usable_knee  # noqa: PLC0415 - heavy: see app.py
-    from harness.report.fleet import Ask, fleet_text  # noqa: PLC0415 - as above
+    from harness.report.fleet import fleet_text  # noqa: PLC0415 - as above
 
-    load = (args.users or 0, (args.rate or 0) * RATE_STEP_PER_S, (args.think_time or 0) / SECOND)
-    ask = Ask(*load, args.survive, args.peak_over_mean, args.gpu_hour or 0.0)
-    _write("-", fleet_text(*usable_knee(args.folder), ask))
+    args.rate = (args.rate or 0) * RATE_STEP_PER_S
+    _write("-", fleet_text(*usable_knee(args.folder), args))
     return EXIT_OK
 
 

@@ -6,7 +6,6 @@ docs/autoscaling.md has the source of each name, and what was run.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -14,34 +13,26 @@ from harness.errors import ConfigError
 from harness.export.alert_rules import in_flight
 from harness.measure.diagnosis.triage import p95_limits_ns
 from harness.measure.sizing import threshold_with_lead
-from harness.units import MS, SECOND, say_ns
+from harness.units import MS, NS_PER, SECOND, say_ns
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from harness.export.threshold import Threshold
 
 # From a load to a replica that is asked for: a scrape of Prometheus and a sync of the HPA.
 SEEN_LATE_NS: Final = 30 * SECOND
+SCORERS: Final = ("queue-scorer", "prefix-cache-scorer")
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """What is scaled, and how fast the load may grow while a replica starts."""
-
-    deployment: str = "vllm"
-    prometheus: str = ""
-    min_replicas: int = 1
-    max_replicas: int = 8
-    growth_per_s: float = 0.0  # more requests in flight per second
-    start_up_ns: int = 0  # from a replica that is asked for to its first answer
-
-
-def autoscaler(found: Threshold, scaling: Scaling, *, keda: bool) -> str:
+def autoscaler(found: Threshold, args: Namespace) -> str:
     """KEDA's ScaledObject, or an HPA on the custom metric of docs/autoscaling.md.
 
-    Both compare the mean per replica with a target. Raises ConfigError if no target would do.
+    `args`: the options of `rules`. Raises ConfigError if no target leaves room for their growth.
     """
-    delay_ns, least = scaling.start_up_ns + SEEN_LATE_NS, scaling.min_replicas
-    lead = scaling.growth_per_s * delay_ns / SECOND
+    name, least, most = json.dumps(args.deployment), args.min_replicas, args.max_replicas
+    delay_ns = args.start_up + SEEN_LATE_NS
+    lead = (args.growth or 0) * delay_ns / NS_PER["m"]
     target = threshold_with_lead(found.requests, lead, least)
     if target < 1:
         raise ConfigError(
@@ -51,27 +42,25 @@ def autoscaler(found: Threshold, scaling: Scaling, *, keda: bool) -> str:
         )
     why = (
         f"Target {target} of {found.requests}: an HPA acts 10% above it, and {ceil(lead)} are the "
-        f"lead (--growth {scaling.growth_per_s:g}/s for {say_ns(delay_ns)}: start, scrape, sync)."
+        f"lead (growth in {say_ns(delay_ns)}: start, scrape, sync)."
     )
-    name, most = json.dumps(scaling.deployment), scaling.max_replicas
-    if keda:
-        api, kind = "keda.sh/v1alpha1", "ScaledObject"
+    kind, api = "HorizontalPodAutoscaler", "autoscaling/v2"
+    limits = f"minReplicas: {least}\n  maxReplicas: {most}"
+    metric = f"""metrics:
+    - type: Pods
+      pods:
+        metric: {{name: vllm_requests_in_flight}}
+        target: {{type: AverageValue, averageValue: "{target}"}}"""
+    if args.form == "keda":
+        kind, api = "ScaledObject", "keda.sh/v1alpha1"
         limits = f"minReplicaCount: {least}\n  maxReplicaCount: {most}"
         metric = f"""triggers:
     - type: prometheus
       metricType: AverageValue
       metadata:
-        serverAddress: {json.dumps(scaling.prometheus)}
+        serverAddress: {json.dumps(args.prometheus)}
         query: {json.dumps(in_flight(found.model))}
         threshold: "{target}\""""
-    else:
-        api, kind = "autoscaling/v2", "HorizontalPodAutoscaler"
-        limits = f"minReplicas: {least}\n  maxReplicas: {most}"
-        metric = f"""metrics:
-    - type: Pods
-      pods:
-        metric: {{name: vllm_requests_in_flight}}
-        target: {{type: AverageValue, averageValue: "{target}"}}"""
     return f"""{_comments(found, why)}apiVersion: {api}
 kind: {kind}
 metadata: {{name: {name}}}
@@ -95,21 +84,17 @@ def endpoint_picker(found: Threshold) -> str:
         given["prefix-cache-affinity-filter"] = numbers
         why = f"The 95% interval of peakPrefillThroughput is {low:,.0f} to {high:,.0f} tokens/s."
     plugins = "".join(f"  - {{type: {key}, parameters: {{{x}}}}}\n" for key, x in given.items())
-    steps = "".join(f"      - {{pluginRef: {key}}}\n" for key in given)
+    plugins += "".join(f"  - {{type: {key}}}\n" for key in SCORERS)
+    steps = "".join(f"      - {{pluginRef: {key}}}\n" for key in (*given, *SCORERS))
     return f"""{_comments(found, why)}apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 featureGates: [flowControl]
 plugins:
-{plugins}  - {{type: queue-scorer}}
-  - {{type: prefix-cache-scorer}}
-flowControl:
-  saturationDetector: {{pluginRef: concurrency-detector}}
+{plugins}flowControl: {{saturationDetector: {{pluginRef: concurrency-detector}}}}
 schedulingProfiles:
   - name: default
     plugins:
-{steps}      - {{pluginRef: queue-scorer}}
-      - {{pluginRef: prefix-cache-scorer}}
-"""
+{steps}"""
 
 
 def admission_flags(found: Threshold) -> str:
@@ -129,4 +114,4 @@ def admission_flags(found: Threshold) -> str:
 
 
 def _comments(found: Threshold, why: str) -> str:
-    return "".join(f"# {line}\n" for line in (*found.about, why))
+    return "".join(f"# {line}\n" for line in (found.sentence, *found.notes, why))

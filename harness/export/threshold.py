@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import floor, fsum, isnan, nan
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from harness.errors import NoKnee, RunFolderError
 from harness.measure.result import Knee, Level
@@ -41,24 +41,13 @@ class Threshold:
     share: float  # of the users, counted by the server; NaN: unknown, taken as 1
     model: str  # the server's name for it; "": unknown
     simulated: str = ""  # what was simulated; "": a real server was measured
-    ci95: tuple[Any, Any] = (None, None)  # of the knee
-    source: str = ""  # date, server and flags
+    notes: tuple[str, ...] = ()  # its interval, date, server and flags, and the lengths
     prompt_tokens: float = nan  # of a request at the knee, on average
     output_tokens: float = nan
     waiting: float = nan  # the mean queue at the knee
     prompt_tokens_per_s: float = nan  # that the server took in at the knee
     ttft_mean_of_p95: float = nan  # at the knee: its mean, as a share of its p95
     prefill: tuple[float, float, float] = UNKNOWN  # prompt tokens/s, and its interval
-
-    @property
-    def about(self) -> list[str]:
-        """Where the numbers come from, and for which requests they hold."""
-        interval = (
-            f"The knee's 95% interval is {self.ci95[0]} to {self.ci95[1]}; its lower end counts."
-        )
-        lengths = f"{self.prompt_tokens:,.0f} prompt and {self.output_tokens:,.0f} output tokens"
-        valid = f"Valid for {lengths} on average (nan: unknown), within a factor of {MIX_FACTOR}."
-        return [self.sentence, f"{interval} {self.source}", valid]
 
     @property
     def sentence(self) -> str:
@@ -107,19 +96,23 @@ def threshold(folder: Path) -> Threshold:
     held = [level for level in result.used if level.load == knee.measured_at]
     share = _mean(held, lambda x: (x.server.running_mean + x.server.waiting_mean) / x.users)
     share = min(share, 1.0)
-    counted = users if isnan(share) else floor(users * share)
     prompts = _mean(held, lambda x: x.server.prompt_tokens_per_s)
-    done = _mean(held, lambda x: x.server.requests_per_s)
-    if isnan(prompts):  # counted of each request
-        prompts = _mean(held, lambda x: x.prompt_tokens_per_s)
-        done = _mean(held, lambda x: x.requests_per_s)
+    each = prompts / _mean(held, lambda x: x.server.requests_per_s or nan)
     outputs = knee.output_tokens_per_s / (knee.requests_per_s or nan)
     at, target = result.at_knee or Level(0, users), result.target
+    began = min((level.start_ns for level in result.levels), default=0) / SECOND
+    flags = ", ".join(f"{key}={value}" for key, value in target.flags.items() if value)
+    server = f"{target.versions.get('server', 'unknown')}; {flags or 'flags unknown'}"
+    lengths = f"{each:,.0f} prompt and {outputs:,.0f} output tokens"
+    notes = (
+        f"The knee's 95% interval is {knee.ci95[0]} to {knee.ci95[1]}; its lower end counts.",
+        f"Measured on {datetime.fromtimestamp(began, UTC).date()} (server {server}).",
+        f"Valid for {lengths} on average (nan: unknown), within a factor of {MIX_FACTOR}.",
+    )
     return Threshold(
-        max(counted, 1), users, int(knee.estimate or 0),
-        tuple(Slo.parse(one.slo) for one in result.slos), share, target.model, target.label,
-        knee.ci95, source(result), prompts / (done or nan), outputs,
-        _mean(held, lambda x: x.server.waiting_mean), prompts,
+        max(users if isnan(share) else floor(users * share), 1), users, int(knee.estimate or 0),
+        tuple(Slo.parse(one.slo) for one in result.slos), share, target.model, target.label, notes,
+        each, outputs, _mean(held, lambda x: x.server.waiting_mean), prompts,
         at.ttft_ms.mean / at.ttft_ms.p95, _prefill(folder, result),
     )  # fmt: skip
 
@@ -128,15 +121,6 @@ def _mean(levels: Sequence[Level], of: Callable[[Level], float]) -> float:
     """Of the seconds of the levels that have the figure."""
     known = [(of(level), level.seconds) for level in levels if of(level) >= 0]
     return fsum(x * s for x, s in known) / (fsum(s for _, s in known) or nan)
-
-
-def source(result: Result) -> str:
-    """`Measured on 2026-11-21 (vLLM 0.32.0; max_num_seqs=16, ...).`."""
-    began = min((level.start_ns for level in result.levels), default=0)
-    flags = ", ".join(f"{key}={value}" for key, value in result.target.flags.items() if value)
-    server = result.target.versions.get("server", "server of unknown version")
-    day = datetime.fromtimestamp(began / SECOND, UTC).date()
-    return f"Measured on {day} ({server}; {flags or 'flags unknown'})."
 
 
 def _prefill(folder: Path, result: Result) -> tuple[float, float, float]:

@@ -27,10 +27,9 @@ def requests_in_flight(users: float, response_s: float, think_s: float = 0.0) ->
 
 
 def busy_requests(mean: float, idle_share: float) -> float:
-    """Requests in flight that are exceeded 5% of the time.
+    """Requests in flight that are exceeded 5% of the time, where a share of the users thinks.
 
-    Users who think independently leave a binomial number of requests in flight: `idle_share` of the
-    users think at any moment. Without pauses the number is constant; an open loop's is Poisson (1).
+    Their number is binomial: constant without pauses, Poisson in an open loop (a share of 1).
     """
     return mean + Z95 * sqrt(mean * idle_share)
 
@@ -50,8 +49,7 @@ def threshold_with_lead(
 ) -> int:
     """The target per replica with which `replicas` still hold the load when the next one is ready.
 
-    The autoscaler acts at replicas x target x (1 + tolerance); then the load grows by `lead`. More
-    replicas share it, so the smallest number of them decides. Below 1: they cannot hold it.
+    It acts at replicas x target x (1 + tolerance); then the load grows by `lead`. Below 1: none.
     """
     return floor((each - lead / replicas) / (1 + tolerance))
 

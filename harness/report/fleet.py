@@ -6,7 +6,7 @@ The lower end of the knee counts; figures at both ends of its interval stand in 
 from __future__ import annotations
 
 from math import nan, prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,27 +16,20 @@ from harness.measure.diagnosis.gpu_window import GpuFigures
 from harness.measure.result import CONCURRENT, Knee
 from harness.report.numbers import count_of
 from harness.report.numbers import format_number as say
+from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from harness.measure.result import Number, Result
 
 PARALLEL: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
-class Ask(NamedTuple):
-    """Users or a rate, and under which circumstances."""
-
-    users: int = 0
-    rate_per_s: float = 0.0
-    think_s: float = 0.0
-    survive: int = 0
-    peak_over_mean: float = 1.0
-    gpu_hour: float = 0.0  # price of a GPU; 0: not known
-
-
-def fleet_text(result: Result, knee: Knee, low: Number, ask: Ask) -> str:
-    """The answer. Raises ConfigError where pauses would count twice."""
-    if ask.think_s and result.unit != CONCURRENT:
+def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
+    """The answer to the options of `fleet`. Raises ConfigError where pauses would count twice."""
+    think_s = (args.think_time or 0) / SECOND
+    if think_s and result.unit != CONCURRENT:
         raise ConfigError(
             f"--think-time is given, and the knee is of {result.unit}s, whose pauses are in it: "
             "expected one of the two; try without --think-time."
@@ -45,12 +38,12 @@ def fleet_text(result: Result, knee: Knee, low: Number, ask: Ask) -> str:
     # All by Little's law: what is in flight = requests per second x seconds of a request.
     by_rate = knee.unit != Knee().unit
     response_s = (knee.in_flight if by_rate else low) / knee.requests_per_s
-    cycle_s = response_s + ask.think_s
-    users = (ask.users or ask.rate_per_s * cycle_s) * ask.peak_over_mean
-    mean = sizing.requests_in_flight(users, response_s, ask.think_s)
-    busy = sizing.busy_requests(mean, ask.think_s / cycle_s if ask.users else 1.0)
+    cycle_s = response_s + think_s
+    peak = (args.users or args.rate * cycle_s) * args.peak_over_mean  # users
+    mean = sizing.requests_in_flight(peak, response_s, think_s)
+    busy = sizing.busy_requests(mean, think_s / cycle_s if args.users else 1.0)
     load = mean / response_s if by_rate else busy
-    need, *between = (sizing.replicas_for(load, end, ask.survive) for end in ends)
+    need, *between = (sizing.replicas_for(load, end, args.survive) for end in ends)
     # output tokens/s between the nearest levels that were held
     held = sorted((level.load, level.output_tokens_per_s) for level in result.used)
     tokens = [float(np.interp(end, [x for x, _ in held], [y for _, y in held])) for end in ends]
@@ -61,13 +54,13 @@ def fleet_text(result: Result, knee: Knee, low: Number, ask: Ask) -> str:
 One replica ({count_of(gpus, "GPU")}{f", {result.target.label}" * bool(result.target.label)}): \
 {low:,} {knee.unit} (95% interval {ends[1]:,} to {ends[2]:,}) with {knee.criterion}, \
 {say(knee.requests_per_s)} requests/s of {say(response_s)} s, {say(tokens[0])} output tokens/s.
-{f"{ask.users:,} users" if ask.users else f"{ask.rate_per_s:g} requests/s"}, think time \
-{ask.think_s:g} s, peak {ask.peak_over_mean:g} x mean: {say(mean)} requests in flight, {say(busy)} \
+{f"{args.users:,} users" if args.users else f"{args.rate:g} requests/s"}, think time \
+{think_s:g} s, peak {args.peak_over_mean:g} x mean: {say(mean)} requests in flight, {say(busy)} \
 in the busiest 5% of the time.
-Replicas: {need} ({min(between)} to {max(between)}), of which {ask.survive} may fail, behind a \
+Replicas: {need} ({min(between)} to {max(between)}), of which {args.survive} may fail, behind a \
 balancer that chooses the one with the fewest requests.
 """
-    if price := ask.gpu_hour * gpus:
+    if price := (args.gpu_hour or 0) * gpus:
         cost, *costs = (sizing.cost_per_million_tokens(price, x) for x in tokens)
         hour, *hours = (price / each * low / end for end in ends)
         text += f"""\

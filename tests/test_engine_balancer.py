@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.engine.balancer import Balancer
 from harness.server.address import Address, free_port
-from harness.server.balancer import LEAST_CONNECTIONS, ROUND_ROBIN, Balancer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,16 +53,19 @@ def connect(balancer: Balancer) -> tuple[socket.socket, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("choose", "want"),
+    ("in_turn", "want"),
     [
         # a, b and c in turn; then b is gone and d is there
-        (ROUND_ROBIN, "abc" + "abc" + "acda"),
-        (LEAST_CONNECTIONS, "abc" + "abc" + "ddda"),  # d catches up, and wins a tie by its turn
+        (True, "abc" + "abc" + "acda"),
+        (False, "abc" + "abc" + "ddda"),  # d catches up, and wins a tie by its turn
     ],
 )
-def test_whose_turn_it_is(choose: str, want: str) -> None:
+def test_whose_turn_it_is(in_turn: bool, want: str) -> None:
     """By turns or by the fewest connections; a server comes and one goes while others are open."""
-    with named(b"a", b"b", b"c", b"d") as urls, closing(Balancer(urls[:3], choose)) as balancer:
+    with (
+        named(b"a", b"b", b"c", b"d") as urls,
+        closing(Balancer(urls[:3], in_turn=in_turn)) as balancer,
+    ):
         got, held = "", []
         for _ in range(6):
             sock, name = connect(balancer)
@@ -99,7 +102,7 @@ def test_all_bytes_and_a_half_closed_connection() -> None:
 def test_a_server_that_refuses_is_passed_over() -> None:
     """The next one is tried; with none left the connection is closed. `close` cuts the rest."""
     dead = f"http://127.0.0.1:{free_port()}"
-    with named(b"a") as urls, closing(Balancer([dead, *urls], ROUND_ROBIN)) as balancer:
+    with named(b"a") as urls, closing(Balancer([dead, *urls], in_turn=True)) as balancer:
         first, second = connect(balancer), connect(balancer)
         balancer.servers = [dead]
         third = connect(balancer)
