@@ -108,7 +108,6 @@ def add_rules(commands: Subparsers) -> None:
             "vllm-harness rules reports/knee-20261121-093000 --out knee.rules.yml",
             "vllm-harness rules reports/knee-1 --form keda --growth 6 --start-up 3m",
             "vllm-harness rules reports/knee-20261121-093000 --form admission",
-            "vllm-harness rules reports/knee-20261121-093000 --form query",
         ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder of `knee`")

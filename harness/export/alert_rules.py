@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import isnan
+from math import isnan, log
 from typing import TYPE_CHECKING, Final, Protocol
 
 from harness.export.promql import HARNESS_SERIES, REPLICA, newest_name, quantile_of, rate
@@ -132,7 +132,7 @@ def mix_alerts(threshold: Threshold) -> list[Alert]:
         ("output", "generation_tokens_total", threshold.output_tokens),
     ):
         tokens = rate(f"{newest_name(key)}_total{only}", RATE_MIX, BY_MODEL)
-        expr = f"abs(ln({tokens} / {ended} / {measured:.5g})) > ln({MIX_FACTOR})"
+        expr = f"abs(ln({tokens} / {ended} / {measured:.5g})) > {log(MIX_FACTOR):.4f}"
         says = f"{what}s are not of the {measured:,.0f} tokens that the knee was measured with"
         notes = {"summary": says, "description": "The knee is another; measure it with them."}
         labels = {"severity": "warning", "tokens": what}
