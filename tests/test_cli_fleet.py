@@ -80,7 +80,7 @@ def test_money_and_energy(tmp_path, capsys):
     # each replica has 40 x 10 / 0.5 = 800 users: 3.6 / 800; at 50 in flight 1,000
     assert cost == (
         "Cost at the knee: 1.00 per million output tokens (0.800 to 1.00), 0.00450 per user-hour "
-        "(0.00360 to 0.00450); in all 7.20 per hour."
+        "(0.00360 to 0.00450); 7.20 an hour."
     )
     # 1,000 tokens/s / 800 W, and 800 users on 0.8 kW
     assert energy == (

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING
 
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, RunFolderError
-from harness.study.option import (
-    Option,
-    declare,
-    duration,
-    number_option,
-    positive_number,
-    rate,
-    share,
-)
+from harness.study.option import Option, declare, duration, number_option, rate, share
+from harness.study.option import positive_number as positive
 from harness.study.option_table import JSON, OTHER_TOOLS
 from harness.study.study_options import RATE_STEP_PER_S
 
@@ -120,7 +113,7 @@ def add_rules(commands: Subparsers) -> None:
     )
     number_option("--min-replicas", "", 1).declare(keda)
     number_option("--max-replicas", "", 8).declare(keda)
-    growth, start_up = positive_number("--growth"), duration("--start-up", "3m")
+    growth, start_up = positive("--growth"), duration("--start-up", "3m")
     Option("--growth", "more requests in flight each minute", growth, "N").declare(keda)
     Option("--start-up", "until a new replica answers", start_up, "T", "3m").declare(keda)
     parser.set_defaults(execute=_rules)
@@ -156,11 +149,11 @@ def add_fleet(commands: Subparsers) -> None:
     load = parser.add_mutually_exclusive_group(required=True)
     number_option("--users", "who ask, read the answer, and ask again", example=2000).declare(load)
     Option("--rate", "requests per second", rate("--rate"), "R/s").declare(load)
-    pause, x, price = duration("--think-time", "10s"), "--peak-over-mean", "--gpu-hour"
-    Option("--think-time", "mean pause of a user", pause, "DURATION").declare(parser)
+    pause, peak, price = "--think-time", "--peak-over-mean", "--gpu-hour"
+    Option(pause, "mean pause of a user", duration(pause, "10s"), "T").declare(parser)
     number_option("--survive", "replicas that may fail", 0, min_value=0).declare(parser)
-    Option(x, "of the load", positive_number(x), "X", "1").declare(parser)
-    Option(price, "price of a GPU, any currency", positive_number(price), "PRICE").declare(parser)
+    Option(peak, "of the load", positive(peak), "X", "1").declare(parser)
+    Option(price, "price of a GPU, in any currency", positive(price), "P").declare(parser)
     parser.set_defaults(execute=_fleet)
 
 

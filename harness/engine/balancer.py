@@ -1,8 +1,4 @@
-"""A TCP balancer: passes each connection to one of several servers, which may come and go.
-
-It knows nothing of HTTP. A client that keeps its connection open stays with its server, as behind a
-Kubernetes Service.
-"""
+"""A TCP balancer: passes each connection, not each request, to one of several servers."""
 
 from __future__ import annotations
 
@@ -18,6 +14,8 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    Answers = Mapping[bytes, bytes]
+
 READ_BYTES: Final = 65_536
 
 
@@ -29,11 +27,7 @@ class Balancer:
     """
 
     def __init__(
-        self,
-        servers: Iterable[str] = (),
-        *,
-        in_turn: bool = False,
-        answers: Mapping[bytes, bytes] | None = None,
+        self, servers: Iterable[str], *, in_turn: bool = False, answers: Answers | None = None
     ) -> None:
         """`answers`: by their first bytes, what connections are answered here, and then closed."""
         self.servers = list(servers)

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 RATE: Final = "5m"  # range of the server's p95
 RATE_LIVE: Final = "1m"  # range of our own p95, during a run
 WAIT: Final = "2m"  # how long the condition must hold before the alert fires
-RATE_MIX: Final = "30m"  # range of the mean lengths, which are of few requests at night
-WAIT_MIX: Final = "10m"
-BY_MODEL: Final = "job, model_name"
+MIX: Final = ("30m", "job, model_name")  # of which time mean lengths are, and of whose requests
 NAMES: Final = {"ttft": "InspectQueueingAndPrefill", "itl": "InspectDecodeAndMemory"}
 
 
@@ -125,18 +123,18 @@ def rule_file(groups: Mapping[str, Sequence[Rule]], about: Sequence[str]) -> str
 def mix_alerts(threshold: Threshold) -> list[Alert]:
     """Return alerts on requests of other lengths than those for which the knee is valid."""
     only = f"{{model_name={json.dumps(threshold.model)}}}" if threshold.model else ""
-    ended = rate(f"{newest_name('requests_total')}_total{only}", RATE_MIX, BY_MODEL)
+    ended = rate(f"{newest_name('requests_total')}_total{only}", *MIX)
     alerts = []
     for what, key, measured in (
         ("prompt", "prompt_tokens_total", threshold.prompt_tokens),
         ("output", "generation_tokens_total", threshold.output_tokens),
     ):
-        tokens = rate(f"{newest_name(key)}_total{only}", RATE_MIX, BY_MODEL)
+        tokens = rate(f"{newest_name(key)}_total{only}", *MIX)
         expr = f"abs(ln({tokens} / {ended} / {measured:.5g})) > {log(MIX_FACTOR):.4f}"
         says = f"{what}s are not of the {measured:,.0f} tokens that the knee was measured with"
         notes = {"summary": says, "description": "The knee is another; measure it with them."}
         labels = {"severity": "warning", "tokens": what}
-        alerts += [Alert("RequestMixLeft", expr, WAIT_MIX, labels, notes)] * (measured > 0)
+        alerts += [Alert("RequestMixLeft", expr, WAIT, labels, notes)] * (measured > 0)
     return alerts
 
 

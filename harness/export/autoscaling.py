@@ -1,7 +1,4 @@
-"""One knee as settings of KEDA, a HorizontalPodAutoscaler, llm-d's endpoint picker and vLLM.
-
-docs/autoscaling.md has the source of each name, and what was run.
-"""
+"""One knee as settings of KEDA, an HPA, llm-d and vLLM; docs/autoscaling.md has the sources."""
 
 from __future__ import annotations
 
@@ -20,16 +17,12 @@ if TYPE_CHECKING:
 
     from harness.export.threshold import Threshold
 
-# From a load to a replica that is asked for: a scrape of Prometheus and a sync of the HPA.
-SEEN_LATE_NS: Final = 30 * SECOND
+SEEN_LATE_NS: Final = 30 * SECOND  # a scrape of Prometheus and a sync of the HPA
 SCORERS: Final = ("queue-scorer", "prefix-cache-scorer")
 
 
 def autoscaler(found: Threshold, args: Namespace) -> str:
-    """KEDA's ScaledObject, or an HPA on the custom metric of docs/autoscaling.md.
-
-    `args`: the options of `rules`. Raises ConfigError if no target leaves room for their growth.
-    """
+    """KEDA's ScaledObject, or an HPA on a custom metric. Raises ConfigError for a lead too long."""
     name, least, most = json.dumps(args.deployment), args.min_replicas, args.max_replicas
     delay_ns = args.start_up + SEEN_LATE_NS
     lead = (args.growth or 0) * delay_ns / NS_PER["m"]

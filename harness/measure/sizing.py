@@ -1,7 +1,4 @@
-"""Sums for a fleet: replicas for users, money, what an autoscaler asks for, speed of prefill.
-
-Pure functions with units in their names; docs/fleet.md and docs/autoscaling.md have the sources.
-"""
+"""Sums of docs/fleet.md and docs/autoscaling.md: replicas, money, leads, the speed of prefill."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ if TYPE_CHECKING:
 
 Z95: Final = 1.645  # standard deviations that a normal variable exceeds 5% of the time
 HPA_TOLERANCE: Final = 0.1  # --horizontal-pod-autoscaler-tolerance of Kubernetes
-Interval = tuple[float, float, float]  # value, low, high
-UNKNOWN: Final = (nan, nan, nan)
+UNKNOWN: Final = (nan, nan, nan)  # value, low, high
 MIN_PROMPTS: Final = 20  # in each half of the lengths
-MAX_ERROR: Final = 0.05  # half the 95% interval of the slope; beyond it the slope is not known
+MAX_ERROR: Final = 0.05  # of the slope, either way; beyond it the slope is not known
 
 
 def requests_in_flight(users: float, response_s: float, think_s: float = 0.0) -> float:
@@ -51,10 +47,12 @@ def threshold_with_lead(
 
     It acts at replicas x target x (1 + tolerance); then the load grows by `lead`. Below 1: none.
     """
-    return floor((each - lead / replicas) / (1 + tolerance))
+    return floor((each - lead / replicas) / (1 + tolerance) + 1e-9)
 
 
-def prefill_speed(tokens: ArrayLike, sent_ns: ArrayLike, first_ns: ArrayLike) -> Interval:
+def prefill_speed(
+    tokens: ArrayLike, sent_ns: ArrayLike, first_ns: ArrayLike
+) -> tuple[float, float, float]:
     """Prompt tokens per second by which TTFT grows with a prompt's length, and the 95% interval.
 
     Of the requests during whose TTFT no other request waited for its first token.
