@@ -291,7 +291,8 @@ def test_lead(tmp_path, options, target):
     spec = form(folder(tmp_path, KNEE), "keda", *options)["spec"]
     assert spec["triggers"][0]["metadata"]["threshold"] == target
     assert (
-        f"and {21 if len(options) == 2 else 9} are the lead" in (tmp_path / "form.yml").read_text()
+        f"and {21 if len(options) == 2 else 9} are the growth"
+        in (tmp_path / "form.yml").read_text()
     )
 
 
@@ -301,8 +302,8 @@ def test_a_lead_that_no_threshold_leaves_room_for(tmp_path, capsys):
     growth = ["rules", run, "--form", "keda", "--growth", "60", "--start-up", "60s"]
     assert main(growth) == 2
     assert capsys.readouterr().err == (
-        "vllm-harness: --growth and --start-up add 90 requests until a replica is ready: expected "
-        "fewer than the 31 that --min-replicas 1 hold; try --min-replicas 6.\n"
+        "vllm-harness: 90 requests come by --growth until a replica is ready, too many for 1 of "
+        "them: try --min-replicas 6.\n"
     )
     assert main([*growth, "--min-replicas", "6"]) == 0
 

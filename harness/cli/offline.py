@@ -124,10 +124,9 @@ def _rules(args: argparse.Namespace) -> int:
     from harness.export import alert_rules, autoscaling  # noqa: PLC0415 - heavy: see app.py
     from harness.export.threshold import threshold  # noqa: PLC0415 - as above
 
-    found = threshold(args.folder)
     forms = {"llm-d": autoscaling.endpoint_picker, "admission": autoscaling.admission_flags,
-             "prometheus": alert_rules.knee_file, "query": alert_rules.bare}  # fmt: skip
-    make = forms.get(args.form)
+             "prometheus": alert_rules.knee_file, "query": autoscaling.bare}  # fmt: skip
+    make, found = forms.get(args.form), threshold(args.folder)
     _write(args.out, make(found) if make else autoscaling.autoscaler(found, args))
     return EXIT_OK
 

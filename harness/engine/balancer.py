@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 
     Answers = Mapping[bytes, bytes]
 
-READ_BYTES: Final = 65_536
-
 
 class Balancer:
-    """Listens at `url` until `close`, which cuts all connections; runs in a thread of its own.
+    """Chooses the one with the fewest connections, or takes them `in_turn`, in a thread of its own.
 
-    It chooses the server with the fewest connections, or takes them `in_turn`. Another list may be
-    assigned to `servers` at any time; one that is gone keeps the connections that it has.
+    Another list may be assigned to `servers` at any time; one that is gone keeps its connections.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class Balancer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # the task of a connection has nobody to tell what ended it
         with suppress(OSError, asyncio.CancelledError), closing(writer):
-            first = await reader.read(READ_BYTES) if self._answers else b""
+            first = await reader.read(65_536) if self._answers else b""
             answers = (reply for start, reply in self._answers.items() if first.startswith(start))
             writer.write(answer := next(answers, b""))
             for url in [] if answer else self._order():
@@ -80,7 +77,7 @@ class Balancer:
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Every byte of one direction passes here."""
     with suppress(OSError):
-        while data := await reader.read(READ_BYTES):
+        while data := await reader.read(65_536):
             writer.write(data)
             await writer.drain()
         writer.write_eof()

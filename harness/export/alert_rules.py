@@ -146,8 +146,3 @@ def knee_file(threshold: Threshold) -> str:
         "harness_routing": routing_alerts(*p95_limits_ns(threshold.slos)),
     }
     return rule_file(groups, (threshold.sentence, *threshold.notes))
-
-
-def bare(threshold: Threshold) -> str:
-    """Return the query and its threshold, for any other autoscaler."""
-    return f"{in_flight(threshold.model)}\n{threshold.requests}\n"

@@ -29,14 +29,11 @@ def autoscaler(found: Threshold, args: Namespace) -> str:
     target = threshold_with_lead(found.requests, lead, least)
     if target < 1:
         raise ConfigError(
-            f"--growth and --start-up add {ceil(lead):,} requests until a replica is ready: "
-            f"expected fewer than the {least * found.requests:,} that --min-replicas {least} hold; "
-            f"try --min-replicas {ceil(2 * lead / found.requests)}."
+            f"{ceil(lead):,} requests come by --growth until a replica is ready, too many for "
+            f"{least} of them: try --min-replicas {ceil(2 * lead / found.requests)}."
         )
-    why = (
-        f"Target {target} of {found.requests}: an HPA acts 10% above it, and {ceil(lead)} are the "
-        f"lead (growth in {say_ns(delay_ns)}: start, scrape, sync)."
-    )
+    grown = f"{ceil(lead)} are the growth in {say_ns(delay_ns)} (start, scrape and sync)"
+    why = f"Target {target} of {found.requests}: an HPA acts 10% above it, and {grown}."
     kind, api = "HorizontalPodAutoscaler", "autoscaling/v2"
     limits = f"minReplicas: {least}\n  maxReplicas: {most}"
     metric = f"""metrics:
@@ -50,10 +47,8 @@ def autoscaler(found: Threshold, args: Namespace) -> str:
         metric = f"""triggers:
     - type: prometheus
       metricType: AverageValue
-      metadata:
-        serverAddress: {json.dumps(args.prometheus)}
-        query: {json.dumps(in_flight(found.model))}
-        threshold: "{target}\""""
+      metadata: {{serverAddress: {json.dumps(args.prometheus)}, threshold: "{target}",
+                 query: {json.dumps(in_flight(found.model))}}}"""
     return f"""{_comments(found, why)}apiVersion: {api}
 kind: {kind}
 metadata: {{name: {name}}}
@@ -93,8 +88,7 @@ schedulingProfiles:
 def admission_flags(found: Threshold) -> str:
     """Flags of `vllm serve` that refuse, with status 503, what would wait too long."""
     limit_ns, _ = p95_limits_ns(found.slos)
-    # With vLLM's formula, target TTFT x throughput, requests at the limit wait for the target on
-    # average. So the target is the mean that goes with the p95.
+    # With vLLM's formula requests wait for the target on average: the mean that goes with the p95.
     target_ns = limit_ns * found.ttft_mean_of_p95
     tokens = target_ns / SECOND * found.prompt_tokens_per_s
     flags = f"--max-num-queued-reqs {found.requests}"
@@ -104,6 +98,11 @@ def admission_flags(found: Threshold) -> str:
         speed = f"{found.prompt_tokens_per_s:,.0f} prompt tokens/s"
         why = f"{speed} at the knee for {say_ns(target_ns)}, the mean TTFT at the p95's limit."
     return f"{_comments(found, why)}{flags}\n"
+
+
+def bare(found: Threshold) -> str:
+    """The query and its threshold, for any other autoscaler."""
+    return f"{in_flight(found.model)}\n{found.requests}\n"
 
 
 def _comments(found: Threshold, why: str) -> str:

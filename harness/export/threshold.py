@@ -51,11 +51,8 @@ class Threshold:
 
     @property
     def sentence(self) -> str:
-        seen = (
-            "the server's own count of them is not known"
-            if self.share != self.share
-            else f"the server counts {self.share:.0%} of them"
-        )
+        known = f"the server counts {self.share:.0%} of them"
+        seen = "the server's own count of them is not known" if isnan(self.share) else known
         promise = " and ".join(map(str, self.slos)) or "the best throughput for the waiting time"
         where = f"Measured on a server that was {self.simulated}" if self.simulated else "Measured"
         return (
@@ -130,5 +127,4 @@ def _prefill(folder: Path, result: Result) -> tuple[float, float, float]:
         return UNKNOWN
     table = read_run(folder).table
     table = table.select((table.counts > 0) & (table.prompt_tokens > 0))
-    first_ns = table.at_ns[table.offsets[:-1]]
-    return prefill_speed(table.prompt_tokens, table.sent_ns, first_ns)
+    return prefill_speed(table.prompt_tokens, table.sent_ns, table.at_ns[table.offsets[:-1]])

@@ -40,14 +40,10 @@ def cost_per_million_tokens(price_per_hour: float, tokens_per_s: float) -> float
     return price_per_hour / (tokens_per_s * 3600) * 1e6
 
 
-def threshold_with_lead(
-    each: float, lead: float, replicas: int = 1, tolerance: float = HPA_TOLERANCE
-) -> int:
-    """The target per replica with which `replicas` still hold the load when the next one is ready.
-
-    It acts at replicas x target x (1 + tolerance); then the load grows by `lead`. Below 1: none.
-    """
-    return floor((each - lead / replicas) / (1 + tolerance) + 1e-9)
+def threshold_with_lead(each: float, lead: float, replicas: int = 1) -> int:
+    """The target per replica with which `replicas` hold the load until the next one is ready."""
+    # It acts above replicas x target by the tolerance; then the load grows by the lead.
+    return floor((each - lead / replicas) / (1 + HPA_TOLERANCE) + 1e-9)
 
 
 def prefill_speed(

@@ -9,8 +9,7 @@ import numpy as np
 
 from harness.errors import ConfigError, NoKnee
 from harness.measure import sizing
-from harness.measure.diagnosis.gpu_window import GpuFigures
-from harness.measure.result import CONCURRENT, Knee
+from harness.measure.result import CONCURRENT, Knee, Level
 from harness.report.numbers import count_of
 from harness.report.numbers import format_number as say
 from harness.units import SECOND
@@ -26,8 +25,7 @@ def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     think_s = (args.think_time or 0) / SECOND
     if think_s and result.unit != CONCURRENT:
         raise ConfigError(
-            f"--think-time is given, and the knee is of {result.unit}s, whose pauses are in it: "
-            "expected one of the two; try without --think-time."
+            f"the knee is of {result.unit}s, whose pauses are in it: try without --think-time."
         )
     ends = [x or nan for x in (low, *knee.ci95)]
     # All by Little's law: what is in flight = requests per second x seconds of a request.
@@ -46,7 +44,7 @@ def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     # output tokens/s between the nearest levels that were held
     held = sorted((level.load, level.output_tokens_per_s) for level in result.used)
     tokens = [float(np.interp(end, [x for x, _ in held], [y for _, y in held])) for end in ends]
-    gpu = result.at_knee.gpu if result.at_knee else GpuFigures()
+    gpu = (result.at_knee or Level(0, 0)).gpu
     parallel = (f"{x}_parallel_size" for x in ("tensor", "pipeline", "data"))
     gpus = max(prod(int(result.target.flags.get(x) or 1) for x in parallel), gpu.gpus)
     each = low * cycle_s / (1 if by_rate else response_s)  # users of a replica
