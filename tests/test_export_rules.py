@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+from array import array
+from dataclasses import replace
 from math import inf, isnan, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from prometheus_tools import check_rules, test_rules
+from prometheus_tools import check_rules
+from prometheus_tools import test_rules as run_rules
 
 from harness.cli.app import main
-from harness.export.alert_rules import knee_file, routing_alerts, rule_file, scaled_object
+from harness.export.alert_rules import knee_file, routing_alerts, rule_file
 from harness.export.threshold import Threshold, threshold
 from harness.measure.diagnosis.triage import p95_limits_ns, triage
+from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.result import Knee, Level, Result, SloResult
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Verdict
 from harness.report.answer import triage_sentences
 from harness.report.report_data import ReportData
+from harness.runfolder.folder_writer import RunFolder
+from harness.runfolder.record_writer import RecordWriter
 
 ROOT = Path(__file__).parents[1]
 MS = 1_000_000
@@ -134,12 +141,12 @@ def test_routing_rules_fire_in_their_quadrant(tmp_path):
         for ttft_bad in (False, True)
         for itl_bad in (False, True)
     ]
-    test_rules((ROOT / "prometheus/rules/harness_routing.yml").read_text(), tmp_path, cases)
+    run_rules((ROOT / "prometheus/rules/harness_routing.yml").read_text(), tmp_path, cases)
 
 
 KNEE = {
     "status": "found",
-    "target": {"model": 'qwen"7b'},
+    "target": {"model": 'qwen"7b', "versions": {"server": "0.32.0"}, "flags": {"max_num_seqs": 16}},
     "slos": [{"slo": slo, "verdict": "met"} for slo in ("ttft_p95=500ms", "itl_p95=50ms")],
     "knee": {"holds": 40, "estimate": 48, "ci95": [40, 52], "measured_at_users": 48},
     # of 48 users the server saw 16 + 20 = 36 for 30 s, 16 + 26 = 42 for 10 s: 37.5, 78.1 %
@@ -164,7 +171,9 @@ def folder(path: Path, knee: dict[str, object]) -> Path:
 
 def test_threshold_is_in_the_servers_count(tmp_path):
     """The lower end of the knee, 40, times what the server sees of so many users: 31.25."""
-    assert threshold(folder(tmp_path, KNEE)) == Threshold(31, 40, 48, SLOS, 0.78125, 'qwen"7b')
+    found = replace(threshold(folder(tmp_path, KNEE)), notes=(), waiting=0, ttft_mean_of_p95=0)
+    want = Threshold(31, 40, 48, SLOS, 0.78125, 'qwen"7b', waiting=0, ttft_mean_of_p95=0)
+    assert str(found) == str(want)  # the rest is not known: NaN
 
 
 def test_the_threshold_of_a_simulated_server_says_so(tmp_path):
@@ -211,39 +220,196 @@ def test_knee_rules(tmp_path):
         },
     }  # fmt: skip
     case = {"eval_time": "5m", "alertname": "ReplicaPastKnee", "exp_alerts": [fires]}
-    query = yaml.safe_load(scaled_object(threshold(tmp_path), "vllm", "http://p:9090", 8))
+    query = form(tmp_path, "keda")
     total = {  # 32 + 31: KEDA asks for ceil(63 / 31) = 3 replicas
         "expr": query["spec"]["triggers"][0]["metadata"]["query"], "eval_time": "5m",
         "exp_samples": [{"labels": "{}", "value": 63}],
     }  # fmt: skip
-    test_rules(
+    run_rules(
         text, tmp_path,
         [{"interval": "15s", "input_series": series, "alert_rule_test": [case],
           "promql_expr_test": [total]}],
     )  # fmt: skip
 
 
-def test_scaled_object(tmp_path):
-    """What `kubectl apply` reads, field by field: a trigger holds strings."""
-    text = scaled_object(threshold(folder(tmp_path, KNEE)), "qwen", "http://prom:9090", 4)
+def form(run: Path, name: str, *options: str) -> dict[str, Any]:
+    """What `kubectl apply` or llm-d reads; its comments say where the numbers come from."""
+    out = run / "form.yml"
+    assert main(["rules", str(run), "--form", name, "--out", str(out), *options]) == 0
+    comments = [line for line in out.read_text().splitlines() if line.startswith("# ")]
+    assert comments[1:3] == [
+        "# The knee's 95% interval is 40 to 52; its lower end counts.",
+        "# Measured on 1970-01-01 (server 0.32.0; max_num_seqs=16).",
+    ]
+    found: dict[str, Any] = yaml.safe_load(out.read_text())
+    return found
+
+
+def test_autoscalers(tmp_path):
+    """KEDA's and Kubernetes' own, field by field: an HPA acts 10% above 28, at 30.8 of 31."""
+    run = folder(tmp_path, KNEE)
     both = (
         'sum(vllm:num_requests_running{model_name="qwen\\"7b"} '
         '+ vllm:num_requests_waiting{model_name="qwen\\"7b"})'
     )
-    metadata = {"serverAddress": "http://prom:9090", "query": both, "threshold": "31"}
-    assert yaml.safe_load(text) == {
+    ref = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "qwen"}
+    metadata = {"serverAddress": "http://prom:9090", "query": both, "threshold": "28"}
+    trigger = {"type": "prometheus", "metricType": "AverageValue", "metadata": metadata}
+    where = ("--deployment", "qwen", "--prometheus", "http://prom:9090", "--max-replicas", "4")
+    assert form(run, "keda", *where) == {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
         "metadata": {"name": "qwen"},
         "spec": {
-            "scaleTargetRef": {"name": "qwen"},
-            "minReplicaCount": 1,
-            "maxReplicaCount": 4,
-            "triggers": [
-                {"type": "prometheus", "metricType": "AverageValue", "metadata": metadata}
-            ],
+            "scaleTargetRef": ref, "minReplicaCount": 1, "maxReplicaCount": 4, "triggers": [trigger]
         },
+    }  # fmt: skip
+    target = {"type": "AverageValue", "averageValue": "28"}
+    pods = {"metric": {"name": "vllm_requests_in_flight"}, "target": target}
+    assert form(run, "hpa", *where) == {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "qwen"},
+        "spec": {
+            "scaleTargetRef": ref, "minReplicas": 1, "maxReplicas": 4,
+            "metrics": [{"type": "Pods", "pods": pods}],
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        # 6 a minute for 60 + 30 s are 9: (31 - 9) / 1.1
+        (("--growth", "6", "--start-up", "60s"), "20"),
+        (("--growth", "6", "--start-up", "60s", "--min-replicas", "3"), "25"),  # (31 - 3) / 1.1
+        (("--growth", "6"), "9"),  # 3 min and 30 s: (31 - 21) / 1.1
+    ],
+)
+def test_lead(tmp_path, options, target):
+    """What comes while a replica starts has its place, and more replicas share it."""
+    spec = form(folder(tmp_path, KNEE), "keda", *options)["spec"]
+    assert spec["triggers"][0]["metadata"]["threshold"] == target
+    assert (
+        f"and {21 if len(options) == 2 else 9} are the growth"
+        in (tmp_path / "form.yml").read_text()
+    )
+
+
+def test_a_lead_that_no_threshold_leaves_room_for(tmp_path, capsys):
+    """Is refused, with a number of replicas that works."""
+    run = str(folder(tmp_path, KNEE))
+    growth = ["rules", run, "--form", "keda", "--growth", "60", "--start-up", "60s"]
+    assert main(growth) == 2
+    assert capsys.readouterr().err == (
+        "vllm-harness: 90 requests come by --growth until a replica is ready, too many for 1 of "
+        "them: try --min-replicas 6.\n"
+    )
+    assert main([*growth, "--min-replicas", "6"]) == 0
+
+
+# Two requests of 512 + 64 tokens end each second; 20 wait. The mean TTFT is 0.8 of its p95.
+SERVED = KNEE | {
+    "knee": KNEE["knee"] | {"output_tokens_per_s": 128.0, "requests_per_s": 2.0},
+    "levels": [
+        level
+        | {
+            "ttft_ms": {"mean": 400.0, "p95": 500.0},
+            "server": level["server"] | {"prompt_tokens_per_s": 1024.0, "requests_per_s": 2.0},
+        }
+        for level in KNEE["levels"]
+    ],
+}  # fmt: skip
+
+
+def test_endpoint_picker(tmp_path):
+    """llm-d's, with names and shape as its own configurations have them."""
+    found = form(folder(tmp_path, SERVED), "llm-d")
+    picked = {"concurrency-detector": {"maxConcurrency": 40},
+              "utilization-detector": {"queueDepthThreshold": 22}}  # fmt: skip
+    scorers = ["queue-scorer", "prefix-cache-scorer"]
+    assert found == {
+        "apiVersion": "llm-d.ai/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "featureGates": ["flowControl"],
+        "plugins": [{"type": name, "parameters": given} for name, given in picked.items()]
+        + [{"type": name} for name in scorers],
+        "flowControl": {"saturationDetector": {"pluginRef": "concurrency-detector"}},
+        "schedulingProfiles": [
+            {"name": "default", "plugins": [{"pluginRef": name} for name in (*picked, *scorers)]}
+        ],
     }
+
+
+def test_prefill_speed_comes_from_the_records(tmp_path):
+    """Of requests that take 20 ms and 50 us for a prompt token, 20,000 per second."""
+    run = folder(tmp_path, SERVED)
+    writer = RecordWriter(RunFolder(run), 0)
+    for number in range(400):
+        sent, tokens = number * 10**9, 600 + number * 7
+        first = sent + 20 * MS + 50_000 * tokens + (number * 7919 % 13) * MS  # and part of a step
+        writer.put([RequestRecord(
+            0, number, 0, sent, first, Outcome.ok, prompt_tokens=tokens, at_ns=array("q", [first]),
+            not_before_ns=array("q", [first]), tokens=array("q", [1]),
+        )])  # fmt: skip
+    writer.close()
+    (given,) = [
+        plugin["parameters"]
+        for plugin in form(run, "llm-d")["plugins"]
+        if plugin["type"] == "prefix-cache-affinity-filter"
+    ]
+    assert given["peakPrefillThroughput"] == pytest.approx(20_000, rel=0.02)
+    assert given["maxTTFTPenaltyMs"] == 500
+
+
+@pytest.mark.parametrize(
+    ("knee", "flags"),
+    [
+        # 0.5 s x 400 / 500 x 1,024 tokens/s
+        (SERVED, "--max-num-queued-reqs 31 --max-num-queued-tokens 410\n"),
+        (KNEE, "--max-num-queued-reqs 31\n"),  # the server did not say
+    ],
+)
+def test_admission(tmp_path, capsys, knee, flags):
+    """The flags of vLLM."""
+    assert main(["rules", str(folder(tmp_path, knee)), "--form", "admission"]) == 0
+    assert capsys.readouterr().out.splitlines(keepends=True)[-1] == flags
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "fire"),
+    [
+        (512, 64, []),
+        (630, 52, []),  # 1.23 times as long, 0.81
+        (645, 64, ["prompt"]),
+        (405, 81, ["output", "prompt"]),
+    ],
+)
+def test_the_rule_of_the_mix_fires(tmp_path, prompt, output, fire):
+    """Prometheus itself: two requests a second, whose mean lengths leave what was measured."""
+    text = knee_file(threshold(folder(tmp_path, SERVED)))
+    labels = '{job="vllm",instance="a",model_name="qwen\\"7b"}'
+    rates = {"prompt_tokens": 2 * prompt, "generation_tokens": 2 * output, "request_success": 2}
+    series = [
+        {"series": f"vllm:{name}_total{labels}", "values": f"0+{15 * rate}x200"}
+        for name, rate in rates.items()
+    ]
+    alerts = [
+        {
+            "exp_labels": {"severity": "warning", "tokens": what, "job": "vllm",
+                           "model_name": 'qwen"7b'},
+            "exp_annotations": {
+                "summary": f"{what}s are not of the {tokens} tokens that the knee was measured "
+                "with",
+                "description": "The knee is another; measure it with them.",
+            },
+        }
+        for what, tokens in (("prompt", 512), ("output", 64)) if what in fire
+    ]  # fmt: skip
+    case = {"eval_time": "45m", "alertname": "RequestMixLeft", "exp_alerts": alerts}
+    run_rules(
+        text, tmp_path, [{"interval": "15s", "input_series": series, "alert_rule_test": [case]}]
+    )
 
 
 @pytest.mark.parametrize(

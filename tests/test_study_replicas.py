@@ -6,8 +6,8 @@ import contextlib
 import socket
 import textwrap
 import threading
+from contextlib import closing
 from dataclasses import replace
-from itertools import cycle
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from little_servers import http, little_server, vllm_like
 from report_folder import make
 from study_process import harness, started
 
+from harness.engine.balancer import Balancer
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.errors import ServerUnreachable
@@ -341,41 +342,7 @@ def test_the_report_has_each_replica(tmp_path: Path) -> None:
 # Whole runs.
 
 
-class Balancer:
-    """Passes each connection on to the next of `turns`; /metrics is none of a gateway's paths."""
-
-    def __init__(self, ports: Sequence[int], turns: Sequence[int]) -> None:
-        self._next = cycle([ports[turn] for turn in turns])
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                client = self.listener.accept()[0]
-                serve = threading.Thread(target=self._serve, args=(client,), daemon=True)
-                serve.start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError):
-            if client.recv(64, socket.MSG_PEEK).startswith(b"GET /metrics"):
-                client.recv(4096)
-                client.sendall(http({}, status=404))
-                return
-            with socket.create_connection(("127.0.0.1", next(self._next))) as server:
-                back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
-                back.start()
-                self._pump(client, server)
-                back.join()
-
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                sink.sendall(data)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)
+NO_METRICS = {b"GET /metrics": http({}, status=404)}  # none of a gateway's paths
 
 
 RUN = ("--users", "10", "--duration", "6s", "--prompt-tokens", "16", "--output-tokens", "60",
@@ -416,11 +383,12 @@ def engines() -> Iterator[list[str]]:
 @pytest.mark.process
 def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> None:
     """Every request that was sent is counted by one of them; eight of ten users are on one."""
-    balancer = Balancer([Address.parse(url).port for url in engines], (0, 0, 0, 0, 1))
     out = tmp_path / "run"
     flags = [word for url in engines for word in ("--metrics-url", f"{url}/metrics")]
-    printed, level = run(balancer.url, out, *flags)
-    balancer.listener.close()
+    with closing(
+        Balancer([engines[0]] * 4 + [engines[1]], in_turn=True, answers=NO_METRICS)
+    ) as balancer:
+        printed, level = run(balancer.url, out, *flags)
     missing, tokens, requests = counted(out)
     assert (missing, tokens, list(requests)) == (0, 0, engines)
     assert min(requests.values()) > 0
@@ -440,9 +408,8 @@ def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> N
 @pytest.mark.process
 def test_a_gateway_without_metrics(engines: list[str], tmp_path: Path) -> None:
     """What is missing and why is said, before the load and in the report; measuring goes on."""
-    balancer = Balancer([Address.parse(url).port for url in engines], (0, 1))
-    printed, level = run(balancer.url, tmp_path / "run")
-    balancer.listener.close()
+    with closing(Balancer(engines, in_turn=True, answers=NO_METRICS)) as balancer:
+        printed, level = run(balancer.url, tmp_path / "run")
     why = f"{balancer.url}/metrics answers 404 without a metric of vLLM's"
     assert f"{why}: without the server's figures (running, waiting, KV cache" in printed
     assert (level.server.samples, level.ttft_ms.n > 0) == (0, True)

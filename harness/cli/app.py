@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "data": data.add,
     "report": offline.add_report,
     "compare": offline.add_compare,
+    "fleet": offline.add_fleet,
     "rules": offline.add_rules,
     "fit": fit.add,
     "exporter": exporter.add,

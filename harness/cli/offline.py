@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, RunFolderError
-from harness.study.option import Option, declare, number_option, share
+from harness.study.option import Option, declare, duration, number_option, rate, share
+from harness.study.option import positive_number as positive
 from harness.study.option_table import JSON, OTHER_TOOLS
+from harness.study.study_options import RATE_STEP_PER_S
 
 if TYPE_CHECKING:
     import argparse
 
     from harness.cli.parsing import Subparsers
-    from harness.export.threshold import Threshold
 
-FORMS = ("prometheus", "keda", "query")
+FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
 
 
 def add_report(commands: Subparsers) -> None:
@@ -91,45 +92,78 @@ def add_rules(commands: Subparsers) -> None:
     """Declare `rules`."""
     parser = commands.add_parser(
         "rules",
-        help="write alerting rules and the autoscaling threshold that a measured knee gives",
-        description="From a run folder's knee: the alert on running + waiting requests per replica "
-        "and, from its SLOs, the alerts that tell where to look (a Prometheus rule file); or the "
-        "same threshold as KEDA's ScaledObject for Kubernetes; or the bare query and threshold. "
-        "Ends with 6 when the folder holds no knee.",
+        help="write alerts, autoscaler settings and admission limits from a measured knee",
+        description="From a run folder's knee: alerts on running + waiting requests per replica, "
+        "on its SLOs and on requests of other lengths (a Prometheus rule file); or the threshold "
+        "as KEDA's ScaledObject, a HorizontalPodAutoscaler, llm-d's EndpointPickerConfig, vLLM's "
+        "flags of admission, or bare. Ends with 6 when the folder holds no knee.",
         epilog=examples(
             "vllm-harness rules reports/knee-20261121-093000 --out knee.rules.yml",
-            "vllm-harness rules reports/knee-20261121-093000 --form keda --deployment vllm",
-            "vllm-harness rules reports/knee-20261121-093000 --form query",
+            "vllm-harness rules reports/knee-1 --form keda --growth 6 --start-up 3m",
+            "vllm-harness rules reports/knee-20261121-093000 --form admission",
         ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder of `knee`")
     parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="default: %(default)s")
     parser.add_argument("--out", default="-", metavar="FILE", help="default: standard output")
-    keda = parser.add_argument_group("keda")
+    keda = parser.add_argument_group("keda and hpa")
     keda.add_argument("--deployment", default="vllm", metavar="NAME", help="default: %(default)s")
     keda.add_argument(
         "--prometheus", default="http://prometheus:9090", metavar="URL", help="default: %(default)s"
     )
+    number_option("--min-replicas", "", 1).declare(keda)
     number_option("--max-replicas", "", 8).declare(keda)
+    growth, start_up = positive("--growth"), duration("--start-up", "3m")
+    Option("--growth", "more requests in flight each minute", growth, "N").declare(keda)
+    Option("--start-up", "until a new replica answers", start_up, "T", "3m").declare(keda)
     parser.set_defaults(execute=_rules)
 
 
 def _rules(args: argparse.Namespace) -> int:
-    """Write the form asked for. Raises RunFolderError, NoKnee."""
-    from harness.export.threshold import threshold  # noqa: PLC0415 - heavy: see app.py
+    """Write the form asked for. Raises RunFolderError, NoKnee, ConfigError."""
+    from harness.export import alert_rules, autoscaling  # noqa: PLC0415 - heavy: see app.py
+    from harness.export.threshold import threshold  # noqa: PLC0415 - as above
 
-    _write(args.out, _rules_text(args, threshold(args.folder)))
+    forms = {"llm-d": autoscaling.endpoint_picker, "admission": autoscaling.admission_flags,
+             "prometheus": alert_rules.knee_file, "query": autoscaling.bare}  # fmt: skip
+    make, found = forms.get(args.form), threshold(args.folder)
+    _write(args.out, make(found) if make else autoscaling.autoscaler(found, args))
     return EXIT_OK
 
 
-def _rules_text(args: argparse.Namespace, found: Threshold) -> str:
-    from harness.export import alert_rules  # noqa: PLC0415 - as above
+def add_fleet(commands: Subparsers) -> None:
+    """Declare `fleet`."""
+    parser = commands.add_parser(
+        "fleet",
+        help="how many replicas a measured knee asks for, and what they cost",
+        description="Replicas for users or for requests per second, by Little's law, and their "
+        "cost and energy, from a run folder's knee. Ends with 6 when the folder holds no knee.",
+        epilog=examples(
+            "vllm-harness fleet reports/knee-1 --users 2000 --survive 1",
+            "vllm-harness fleet reports/knee-1 --users 2000 --think-time 10s",
+            "vllm-harness fleet reports/knee-1 --rate 50/s --peak-over-mean 2 --gpu-hour 2.5",
+        ),
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder of `knee`")
+    load = parser.add_mutually_exclusive_group(required=True)
+    number_option("--users", "who ask, read the answer, and ask again", example=2000).declare(load)
+    Option("--rate", "requests per second", rate("--rate"), "R/s").declare(load)
+    pause, peak, price = "--think-time", "--peak-over-mean", "--gpu-hour"
+    Option(pause, "mean pause of a user", duration(pause, "10s"), "T").declare(parser)
+    number_option("--survive", "replicas that may fail", 0, min_value=0).declare(parser)
+    Option(peak, "of the load", positive(peak), "X", "1").declare(parser)
+    Option(price, "price of a GPU, in any currency", positive(price), "P").declare(parser)
+    parser.set_defaults(execute=_fleet)
 
-    if args.form == "keda":
-        return alert_rules.scaled_object(found, args.deployment, args.prometheus, args.max_replicas)
-    if args.form == "query":
-        return f"{alert_rules.in_flight(found.model)}\n{found.requests}\n"
-    return alert_rules.knee_file(found)
+
+def _fleet(args: argparse.Namespace) -> int:
+    """Print the sums. Raises RunFolderError, NoKnee, ConfigError."""
+    from harness.export.threshold import usable_knee  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.fleet import fleet_text  # noqa: PLC0415 - as above
+
+    args.rate = (args.rate or 0) * RATE_STEP_PER_S
+    _write("-", fleet_text(*usable_knee(args.folder), args))
+    return EXIT_OK
 
 
 def _write(where: str, text: str) -> None:

@@ -1,7 +1,5 @@
 """Prometheus alerting rules as YAML: what to inspect, and when a replica is past its knee.
 
-The same threshold for a Kubernetes autoscaler.
-
 Strings are written as JSON, which is valid YAML. Thresholds are in seconds and requests.
 """
 
@@ -9,10 +7,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import isnan
+from math import isnan, log
 from typing import TYPE_CHECKING, Final, Protocol
 
-from harness.export.promql import HARNESS_SERIES, REPLICA, newest_name, quantile_of
+from harness.export.promql import HARNESS_SERIES, REPLICA, newest_name, quantile_of, rate
+from harness.export.threshold import MIX_FACTOR
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.units import SECOND, say_ns
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 RATE: Final = "5m"  # range of the server's p95
 RATE_LIVE: Final = "1m"  # range of our own p95, during a run
 WAIT: Final = "2m"  # how long the condition must hold before the alert fires
+MIX: Final = ("30m", "job, model_name")  # of which time mean lengths are, and of whose requests
 NAMES: Final = {"ttft": "InspectQueueingAndPrefill", "itl": "InspectDecodeAndMemory"}
 
 
@@ -120,42 +120,29 @@ def rule_file(groups: Mapping[str, Sequence[Rule]], about: Sequence[str]) -> str
     return "\n".join(lines) + "\n"
 
 
+def mix_alerts(threshold: Threshold) -> list[Alert]:
+    """Return alerts on requests of other lengths than those for which the knee is valid."""
+    only = f"{{model_name={json.dumps(threshold.model)}}}" if threshold.model else ""
+    ended = rate(f"{newest_name('requests_total')}_total{only}", *MIX)
+    alerts = []
+    for what, key, measured in (
+        ("prompt", "prompt_tokens_total", threshold.prompt_tokens),
+        ("output", "generation_tokens_total", threshold.output_tokens),
+    ):
+        tokens = rate(f"{newest_name(key)}_total{only}", *MIX)
+        expr = f"abs(ln({tokens} / {ended} / {measured:.5g})) > {log(MIX_FACTOR):.4f}"
+        says = f"{what}s are not of the {measured:,.0f} tokens that the knee was measured with"
+        notes = {"summary": says, "description": "The knee is another; measure it with them."}
+        labels = {"severity": "warning", "tokens": what}
+        alerts += [Alert("RequestMixLeft", expr, WAIT, labels, notes)] * (measured > 0)
+    return alerts
+
+
 def knee_file(threshold: Threshold) -> str:
-    """Return the knee's alert, and alerts on the SLO limits that the knee was measured with."""
+    """Return the knee's alert, those on the SLO limits that it was measured with, and the mix's."""
     groups = {
         "harness_knee": [knee_alert(threshold)],
+        "harness_mix": mix_alerts(threshold),
         "harness_routing": routing_alerts(*p95_limits_ns(threshold.slos)),
     }
-    return rule_file(groups, [threshold.sentence])
-
-
-def scaled_object(threshold: Threshold, deployment: str, prometheus: str, max_replicas: int) -> str:
-    """Return YAML for `kubectl apply` that scales a Deployment: KEDA's ScaledObject.
-
-    KEDA runs the query against Prometheus and passes the result to the HorizontalPodAutoscaler as
-    an external metric of type AverageValue: replicas = ceil(query / threshold).
-    """
-    query = in_flight(threshold.model)
-    return "\n".join(
-        [
-            f"# {threshold.sentence}",
-            "# A replica takes minutes to load: lower the threshold to leave room meanwhile.",
-            "apiVersion: keda.sh/v1alpha1",
-            "kind: ScaledObject",
-            "metadata:",
-            f"  name: {json.dumps(deployment)}",
-            "spec:",
-            "  scaleTargetRef:",
-            f"    name: {json.dumps(deployment)}",
-            "  minReplicaCount: 1",
-            f"  maxReplicaCount: {max_replicas}",
-            "  triggers:",
-            "    - type: prometheus",
-            "      metricType: AverageValue",
-            "      metadata:",
-            f"        serverAddress: {json.dumps(prometheus)}",
-            f"        query: {json.dumps(query)}",
-            f'        threshold: "{threshold.requests}"',
-            "",
-        ]
-    )
+    return rule_file(groups, (threshold.sentence, *threshold.notes))

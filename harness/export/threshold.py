@@ -7,22 +7,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import floor, isnan, nan
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from math import floor, fsum, isnan, nan
+from typing import TYPE_CHECKING, Final
 
 from harness.errors import NoKnee, RunFolderError
-from harness.measure.result import Knee
+from harness.measure.result import Knee, Level
 from harness.measure.search.comparison import PER_S
+from harness.measure.sizing import UNKNOWN, prefill_speed
 from harness.measure.slo import Slo
 from harness.measure.states import Status
 from harness.runfolder import names
-from harness.runfolder.folder_reader import read_result
+from harness.runfolder.folder_reader import read_result, read_run
+from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from harness.measure.result import Level
+    from harness.measure.result import Number, Result
+
+MIX_FACTOR: Final = 1.25  # by which mean lengths may differ, either way
+MAX_HIT_SHARE: Final = 0.05  # of prompts in the prefix cache; with more, their lengths mislead
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +42,19 @@ class Threshold:
     share: float  # of the users, counted by the server; NaN: unknown, taken as 1
     model: str  # the server's name for it; "": unknown
     simulated: str = ""  # what was simulated; "": a real server was measured
+    notes: tuple[str, ...] = ()  # its interval, date, server and flags, and the lengths
+    prompt_tokens: float = nan  # of a request at the knee, on average
+    output_tokens: float = nan
+    waiting: float = nan  # the mean queue at the knee
+    prompt_tokens_per_s: float = nan  # that the server took in at the knee
+    ttft_mean_of_p95: float = nan  # at the knee: its mean, as a share of its p95
+    prefill: tuple[float, float, float] = UNKNOWN  # prompt tokens/s, and its interval
     unit: str = "users"  # or sessions
 
     @property
     def sentence(self) -> str:
-        seen = (
-            "the server's own count of them is not known"
-            if self.share != self.share
-            else f"the server counts {self.share:.0%} of them"
-        )
+        known = f"the server counts {self.share:.0%} of them"
+        seen = "the server's own count of them is not known" if isnan(self.share) else known
         promise = " and ".join(map(str, self.slos)) or "the best throughput for the waiting time"
         where = f"Measured on a server that was {self.simulated}" if self.simulated else "Measured"
         return (
@@ -53,8 +63,8 @@ class Threshold:
         )
 
 
-def threshold(folder: Path) -> Threshold:
-    """Compute the threshold from a run folder's result.json. Raises RunFolderError, NoKnee."""
+def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
+    """The result, its knee and what that promises. Raises RunFolderError, NoKnee."""
     result = read_result(folder)
     if result is None:
         raise RunFolderError(
@@ -62,33 +72,61 @@ def threshold(folder: Path) -> Threshold:
             f"`vllm-harness knee`; try `vllm-harness report {folder}`, which writes it."
         )
     knee = result.knee or Knee()
-    if knee.unit == PER_S:
-        raise NoKnee(
-            f"{folder} has a knee in {knee.unit}: expected one in users, by which replicas are "
-            "counted; try `vllm-harness knee` without --load rate."
-        )
-    low, estimate = int(knee.holds or knee.ci95[0] or 0), int(knee.estimate or 0)
-    if result.status != Status.found or low < 1:
+    low = knee.holds or knee.ci95[0] or 0
+    if result.status != Status.found or not low:
         found = result.status == Status.found
         why = "its interval reaches 0" if found else f"its status is {result.status}"
         raise NoKnee(
             f"{folder} has no knee to use ({why}): expected one that was found; try "
             "`vllm-harness knee` with a longer --budget, or another --max-users."
         )
-    share = seen_share(result.used, knee.measured_at_users)
-    counted = low if isnan(share) else floor(low * share)
-    slos = tuple(Slo.parse(one.slo) for one in result.slos)
-    target = result.target
-    of_target = target.model, target.label, knee.unit
-    return Threshold(max(counted, 1), low, estimate, slos, share, *of_target)
+    return result, knee, low
 
 
-def seen_share(levels: Sequence[Level], users: int | None) -> float:
-    """Return the mean share of a level's users that ran or waited, at most 1; NaN: unknown."""
-    seen = seconds = 0.0
-    for level in levels:
-        server = level.server
-        in_server = server.running_mean + server.waiting_mean
-        if level.users == users and in_server >= 0:
-            seen, seconds = seen + in_server / users * level.seconds, seconds + level.seconds
-    return min(seen / seconds, 1.0) if seen else nan
+def threshold(folder: Path) -> Threshold:
+    """Compute the threshold from a run folder. Raises RunFolderError, NoKnee."""
+    result, knee, low = usable_knee(folder)
+    if knee.unit == PER_S:
+        raise NoKnee(
+            f"{folder} has a knee in {knee.unit}: expected one in users, by which replicas are "
+            "counted; try `vllm-harness knee` without --load rate."
+        )
+    users = int(low)
+    held = [level for level in result.used if level.load == knee.measured_at]
+    share = _mean(held, lambda x: (x.server.running_mean + x.server.waiting_mean) / x.users)
+    share = min(share, 1.0)
+    prompts = _mean(held, lambda x: x.server.prompt_tokens_per_s)
+    each = prompts / _mean(held, lambda x: x.server.requests_per_s or nan)
+    outputs = knee.output_tokens_per_s / (knee.requests_per_s or nan)
+    at, target = result.at_knee or Level(0, users), result.target
+    began = min((level.start_ns for level in result.levels), default=0) / SECOND
+    flags = ", ".join(f"{key}={value}" for key, value in target.flags.items() if value)
+    server = f"{target.versions.get('server', 'unknown')}; {flags or 'flags unknown'}"
+    lengths = f"{each:,.0f} prompt and {outputs:,.0f} output tokens"
+    notes = (
+        f"The knee's 95% interval is {knee.ci95[0]} to {knee.ci95[1]}; its lower end counts.",
+        f"Measured on {datetime.fromtimestamp(began, UTC).date()} (server {server}).",
+        f"Valid for {lengths} on average (nan: unknown), within a factor of {MIX_FACTOR}.",
+    )
+    return Threshold(
+        max(users if isnan(share) else floor(users * share), 1), users, int(knee.estimate or 0),
+        tuple(Slo.parse(one.slo) for one in result.slos), share, target.model, target.label, notes,
+        each, outputs, _mean(held, lambda x: x.server.waiting_mean), prompts,
+        at.ttft_ms.mean / at.ttft_ms.p95, _prefill(folder, result), knee.unit,
+    )  # fmt: skip
+
+
+def _mean(levels: Sequence[Level], of: Callable[[Level], float]) -> float:
+    """Of the seconds of the levels that have the figure."""
+    known = [(of(level), level.seconds) for level in levels if of(level) >= 0]
+    return fsum(x * s for x, s in known) / (fsum(s for _, s in known) or nan)
+
+
+def _prefill(folder: Path, result: Result) -> tuple[float, float, float]:
+    """From the requests of a folder that still has its records."""
+    hits = (level.server.prefix_hit_share > MAX_HIT_SHARE for level in result.used)
+    if not names.record_files(folder) or any(hits):
+        return UNKNOWN
+    table = read_run(folder).table
+    table = table.select((table.counts > 0) & (table.prompt_tokens > 0))
+    return prefill_speed(table.prompt_tokens, table.sent_ns, table.at_ns[table.offsets[:-1]])
