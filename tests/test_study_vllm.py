@@ -95,7 +95,7 @@ def test_a_real_vllm_with_too_few_kv_blocks(
     traffic = ("--prompt-tokens", "32", "--output-tokens", "96", "--quiet")
     url = vllm("few KV blocks").url
     monkeypatch.setenv("VLLM_API_KEY", "k")
-    slo = warmed(url, 4, 16, tmp_path / "w", traffic)
+    slo = warmed(url, 4, 8, tmp_path / "w", traffic)
     done = harness(
         "knee", url, "--slo", slo, "--budget", "20s", "--min-users", "6",
         "--max-users", "24", "--out", str(out), *traffic,
