@@ -83,6 +83,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(kind(item)))
 
 
+UNFREEZE: Final = gc.unfreeze
+
+
 def pytest_collection_finish() -> None:
     """Set aside what pytest keeps of thousands of tests.
 
@@ -91,6 +94,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.unfreeze = lambda: None
+
+
+def pytest_unconfigure() -> None:
+    """The interpreter's end needs all of it."""
+    gc.unfreeze = UNFREEZE
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
