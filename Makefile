@@ -21,7 +21,7 @@ URL ?=
 comma := ,
 # What `make test` runs: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
 TESTS ?=
-WORKERS ?= 3
+WORKERS ?= 4
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 13

@@ -1,7 +1,7 @@
 """How the tests share two cores, how they print figures, and what CI does about a skip.
 
 All tests are one run of pytest, sorted: pure ones first, then those that start containers, browsers
-or processes, which wait more than they compute: three workers for two cores. A test marked
+or processes, which wait more than they compute: four workers for two cores. A test marked
 `realtime` measures, so it runs last and alone: it waits until no other test runs, and none starts
 before it ends. What it measured it hands to the fixture `figure`; all figures are printed together
 at the end.
@@ -10,6 +10,7 @@ at the end.
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -41,13 +42,19 @@ settings.load_profile("ours")
 IN_CI = os.environ.get("HARNESS_CI") == "1"
 
 # An item is of the last of these kinds whose mark it has.
-KINDS: Final = ("", "process", "docker", "browser", "vllm", "realtime")
-# Tests that share something are run in order by one worker of pytest-xdist; the longest such row
-# begins first, and what fills the other workers' time comes after the rows.
-ORDER: Final = ("", "docker", "vllm", "browser", "process", "realtime")
-SHARE: Final = ("docker", "vllm", "browser", "realtime")
+KINDS: Final = ("", "process", "docker", "browser", "vllm", "vllm_start", "realtime")
+# Tests that share something are run in order by one worker of pytest-xdist. The longest such row
+# begins first; what waits for servers of vLLM comes after tests that fill the time until these are
+# there; and the longest of the rest begin early, so that all workers end at about the same time.
+ORDER: Final = ("", "docker", "vllm_start", "browser", "long", "vllm", "process", "realtime")
+SHARE: Final = ("docker", "vllm", "vllm_start", "browser", "realtime")
+LONG: Final = (  # files whose processes take 20 s and more
+    "test_study_vary", "test_study_two_doors", "test_study_faults", "test_export_dashboards_live",
+    "test_study_hosted", "test_study_engine", "test_study_endings", "test_study_replicas",
+)  # fmt: skip
 MISSING: Final[dict[str, Callable[[], str]]] = {  # why what the tests so marked need is not here
     "vllm": real_vllm.not_here,
+    "vllm_start": real_vllm.not_installed,
     "docker": compose.said,
     "npm": lambda: os.environ.get("HARNESS_NPM_MISSING", ""),
     "browser": lambda: os.environ.get("HARNESS_CHROMIUM_MISSING", ""),
@@ -66,10 +73,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def kind(item: pytest.Item) -> str:
         return [mark for mark in KINDS if not mark or has(item, mark)][-1]
 
-    items.sort(key=lambda item: ORDER.index(kind(item)))
+    def rank(item: pytest.Item) -> int:
+        of = kind(item)
+        return ORDER.index("long" if of == "process" and item.path.stem in LONG else of)
+
+    items.sort(key=rank)
     for item in items:
         if kind(item) in SHARE:
             item.add_marker(pytest.mark.xdist_group(kind(item)))
+
+
+UNFREEZE: Final = gc.unfreeze
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what pytest keeps of thousands of tests.
+
+    The reader collects garbage each time that it starts, which would look at all of that.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.unfreeze = lambda: None
+
+
+def pytest_unconfigure() -> None:
+    """The interpreter's end needs all of it."""
+    gc.unfreeze = UNFREEZE
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)

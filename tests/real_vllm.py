@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # Where `.ci/run` puts vLLM (`venv`) and the model (`tiny`); the folder is ignored by git. While it
-# is being installed there is no `state`; then it is empty, or says why vLLM cannot be had here.
+# is being installed and the shared servers start there is no `state`; then it is empty, or says why
+# vLLM cannot be had here. In between there is `installed`.
 HOME = Path(os.environ.get("HARNESS_VLLM", Path(__file__).parents[1] / ".vllm"))
 INSTALLING = os.environ.get("HARNESS_VLLM_INSTALLING") == "1"
 AHEAD = HOME / "servers.json"  # those started ahead
@@ -61,7 +62,7 @@ SERVERS: Final[dict[str, tuple[str, ...]]] = {
 
 KEYS: Final = {"few KV blocks": {"VLLM_API_KEY": "k"}}
 
-# `vllm bench serve` without the command around it; its arguments are several such commands, for it
+# `vllm bench serve` without the command around it; its input is several such commands, for it
 # imports for ten seconds
 BENCH = """
 import json, sys
@@ -69,7 +70,7 @@ from vllm.benchmarks.serve import add_cli_args, main
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = FlexibleArgumentParser()
 add_cli_args(parser)
-for flags in map(json.loads, sys.argv[1:]):
+for flags in map(json.loads, sys.stdin):
     main(parser.parse_args(flags))
 """
 
@@ -100,11 +101,13 @@ def servers() -> Iterator[Callable[[str], Served]]:
         yield server
 
 
-def not_here() -> str:
+def not_here(ready: str = "state") -> str:
     """Why there is no vLLM; "" when there is. Waits while it is being installed and started."""
     state = HOME / "state"
     until = time.monotonic() + INSTALL_S
-    while INSTALLING and not state.exists() and time.monotonic() < until:
+    while INSTALLING and time.monotonic() < until:
+        if state.exists() or (HOME / ready).exists():
+            break
         time.sleep(1)
     said = state.read_text().strip() if state.exists() else ""
     if said or ((HOME / "venv/bin/python").exists() and (HOME / "tiny").exists()):
@@ -112,8 +115,29 @@ def not_here() -> str:
     return "vLLM is not installed: see .ci/run"
 
 
-def bench_serve(url: str, folder: Path, *runs: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What `vllm bench serve` saves of random prompts sent to `url`, for each run's flags in turn.
+def not_installed() -> str:
+    """The same for what starts servers of its own: does not wait for those that are shared."""
+    return not_here("installed")
+
+
+@contextlib.contextmanager
+def benchmark() -> Iterator[subprocess.Popen[str]]:
+    """`vllm bench serve`, which imports now, and runs what `bench_serve` tells it."""
+    command = [str(HOME / "venv/bin/python"), "-c", BENCH]
+    with subprocess.Popen(
+        command, env=os.environ | ENVIRONMENT, text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def bench_serve(
+    tool: subprocess.Popen[str], url: str, folder: Path, *runs: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """What it saves of random prompts sent to `url`, for each run's flags in turn.
 
     Fails with it.
     """
@@ -128,11 +152,8 @@ def bench_serve(url: str, folder: Path, *runs: tuple[str, ...]) -> list[dict[str
         ])
         for result, flags in zip(results, runs, strict=True)
     ]  # fmt: skip
-    done = subprocess.run(
-        [str(HOME / "venv/bin/python"), "-c", BENCH, *commands], env=os.environ | ENVIRONMENT,
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    _, err = tool.communicate("\n".join(commands), timeout=300)
+    assert tool.returncode == 0, err[-2000:]
     return [json.loads(result.read_text()) for result in results]
 
 

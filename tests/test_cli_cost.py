@@ -36,7 +36,7 @@ def test_what_is_imported(code: str, tmp_path: Path) -> None:
     assert tuple(done.stderr.split()) == CASES[code]
 
 
-@pytest.mark.realtime
+@pytest.mark.process
 def test_what_surrounds_a_small_load(tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Imports, probe, results and report of a run with hardly any load: CPU of all its processes.
 

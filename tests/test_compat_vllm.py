@@ -9,16 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from real_vllm import bench_serve
+from real_vllm import bench_serve, benchmark
 from study_process import harness, load
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
     from real_vllm import Served
 
-REQUESTS, PROMPT, ANSWER = 24, 64, 32
+REQUESTS, PROMPT, ANSWER = 16, 64, 32
 APIS = {  # ours -> the tool's backend and path
     "completions": ("openai", "/v1/completions"),
     "chat": ("openai-chat", "/v1/chat/completions"),
@@ -30,7 +31,7 @@ FACTOR = 3  # sanity only, wide: between two runs this machine may be given to s
 Figures = dict[tuple[str, str], float]  # by metric and statistic
 
 
-def bench(url: str, folder: Path) -> dict[str, Figures]:
+def bench(tool: subprocess.Popen[str], url: str, folder: Path) -> dict[str, Figures]:
     """The tool's figures by API, ms."""
     runs = (
         ("--backend", backend, "--endpoint", path, "--max-concurrency", "2",
@@ -39,7 +40,7 @@ def bench(url: str, folder: Path) -> dict[str, Figures]:
         for seed, (backend, path) in enumerate(APIS.values(), 1)
     )  # fmt: skip
     found = {}
-    for api, saved in zip(APIS, bench_serve(url, folder, *runs), strict=True):
+    for api, saved in zip(APIS, bench_serve(tool, url, folder, *runs), strict=True):
         assert (saved["completed"], saved["total_output_tokens"]) == (REQUESTS, REQUESTS * ANSWER)
         found[api] = {
             (k, s): saved[f"{s}_{name}_ms"] for k, name in NAMES.items() for s in STATISTICS
@@ -69,8 +70,9 @@ def test_ours_says_what_the_tool_prints(
     """Medians of one run each agree, on both APIs; the server has served a little before."""
     url = vllm("16 seats").url
     warm = ("--users", "2", "--requests", "8", "--quiet", "--out", str(tmp_path / "warm"))
-    assert harness("run", url, *warm).returncode in (0, 5)  # 5: a busy machine
-    tools = bench(url, tmp_path)
+    with benchmark() as tool:
+        assert harness("run", url, *warm).returncode in (0, 5)  # 5: a busy machine
+        tools = bench(tool, url, tmp_path)
     for api, tool in tools.items():
         mine = ours(url, tmp_path / api, api)
         for key in NAMES:

@@ -195,11 +195,13 @@ def test_a_clock_that_is_set_in_the_middle_of_a_stream(port: int, by_ns: int) ->
     """The step is counted, no token jumps, and stamps are believed again after it.
 
     The kernel's stamps do not follow the injected clock: after the step they look wrong by as much,
-    as stamps taken before a real step do.
+    as stamps taken before a real step do. The last tokens are 60 ms apart: a loop that gets no
+    processor meanwhile reads both steps' tokens at once, and cannot tell them.
     """
     realtime = SetClock()
     realtime.clock = Clock(realtime_ns=realtime)
-    script = [*send(HEAD), *[s for _ in range(20) for s in (["sleep", 10], *send(token()))],
+    pauses = [*[10] * 20, *[60] * 5]
+    script = [*send(HEAD), *[s for pause in pauses for s in (["sleep", pause], *send(token()))],
               ["sleep", 30], *send(DONE)]  # fmt: skip
     with case(port, clock=realtime.clock) as it:
         user = it.start(0, script)

@@ -23,7 +23,7 @@ KNEE = (
 )  # fmt: skip
 
 MOMENTS: dict[str, Callable[[int, Path], bool]] = {
-    "the engine starts": lambda pid, _: len(descendants(pid)) == 1,
+    "the engine starts": lambda pid, _: "engine.process" in " ".join(descendants(pid).values()),
     "the folder is there": lambda _, out: (out / "run.json").exists(),
     "the load starts": lambda _, out: lines(out / "server.jsonl") > 0,
     "the second step": lambda _, out: lines(out / "levels.jsonl") > 0,

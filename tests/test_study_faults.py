@@ -142,12 +142,15 @@ def test_a_knee_of_a_server_that_dies(servers: FaultServers, tmp_path: Path) -> 
 
 
 def locust(folder: Path, server: FaultServer, *options: object) -> subprocess.CompletedProcess[str]:
-    """Locust as its users start it, in a folder of theirs."""
+    """Locust as its users start it, in a folder of theirs.
+
+    Its 9 s begin before its workers have seen the server, for which a busy machine takes five.
+    """
     folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "locust", "-f", TOP / "locustfiles" / "chat.py", "--headless",
-               "-u", 4, "-r", 4, "-t", "5s", "--host", server.url, "--master-port", port,
+               "-u", 4, "-r", 4, "-t", "9s", "--host", server.url, "--master-port", port,
                "--master-bind-port", port, *LENGTHS, *options]  # fmt: skip
     return subprocess.run(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -394,7 +394,8 @@ def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> N
     assert min(requests.values()) > 0
     assert (list(level.replicas), level.audit.ok) == (engines, True)
     assert level.server.requests_per_s == pytest.approx(
-        sum(one.requests_per_s for one in level.replicas.values()), abs=0.01
+        sum(one.requests_per_s for one in level.replicas.values()),
+        rel=0.01,  # a busy machine reads one some milliseconds after the other
     )
     assert level.skew.startswith(f"{engines[0]} has ")
     assert read_run(out).info["server"]["engines"] == 2

@@ -1,6 +1,6 @@
 """The knee that `knee` finds against the true one, over 200 seeded engine configurations.
 
-Simulated time and fixed seeds: the same figures on every machine. 40 of them are searched here,
+Simulated time and fixed seeds: the same figures on every machine. 23 of them are searched here,
 the 200 by `make seeds`. The truths in data/ come from long runs on other seeds (simulated_knee.py
 writes them); three are computed again here.
 """
@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_configurations import configuration
+from engine_configurations import KINDS, configuration
 from seeds import CASES, EVERY, STUDIES, stale, stored
 from simulated_knee import known_truths, truth
 
@@ -68,12 +68,11 @@ def test_the_knee_over_200_configurations(figure: Callable[[str], None]) -> None
     check(answers, figure)
 
 
-def test_the_knee_over_40_configurations(figure: Callable[[str], None]) -> None:
-    """Searched now: as good, and the answers that are stored."""
+def test_the_knee_over_23_configurations() -> None:
+    """Searched now, of each kind: the answers that are stored, which are judged above."""
     study = STUDIES["knees"]
     answers = {seed: study.answer(seed) for seed in study.known(EVERY)}
-    assert len(answers) == CASES // EVERY
-    check(answers, figure)
+    assert {configuration(seed).kind for seed in answers} == set(KINDS)
     then = stored("knees")
     assert answers == {seed: then[seed] for seed in answers}
 

@@ -72,7 +72,7 @@ def test_the_knee_over_a_few_configurations(kind: str) -> None:
     assert answers == {seed: then[seed] for seed in answers}
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("thinking", 1000), ("talking", 1000)])
+@pytest.mark.parametrize(("kind", "seed"), [("thinking", 1005), ("talking", 1036)])
 def test_the_stored_truths_are_those_of_this_engine(kind: str, seed: int) -> None:
     """A change of the engine or of the plan that moves a true knee is noticed."""
     assert truth(kind, seed) == known_truths(kind)[seed]

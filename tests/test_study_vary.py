@@ -472,17 +472,17 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
 
 
 @pytest.mark.vllm
-@pytest.mark.realtime
+@pytest.mark.vllm_start
 def test_a_and_b_on_a_real_vllm(
     tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One slot against eight, for batches of 24 requests: both are measured, eight are better.
+    """One slot against eight, for batches of 16 requests: both are measured, eight are better.
 
     On two cores vLLM leaves the client little time while it computes: with one slot all users that
     wait go on when it is idle, so their loop is not closed, and `run` is refused. A batch is
-    judged by its time as a whole, in which the client hardly matters.
+    judged by its time as a whole, in which the client hardly matters, nor do tests beside it.
     """
-    if missing := real_vllm.not_here():
+    if missing := real_vllm.not_installed():
         pytest.skip(missing)
     for name, value in real_vllm.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -492,13 +492,13 @@ def test_a_and_b_on_a_real_vllm(
     done = harness(
         "vary", "server.max-num-seqs=1,8", "--once", "--vllm", str(home / "venv/bin/vllm"),
         "--model-dir", str(home / "tiny"), "--out", str(out), "--", "sweep", "--users", "8",
-        "--batch", "24", "--repeats", "1", "--workload", "fixed", "--prompt-tokens", "32",
-        "--output-tokens", "64", "--quiet",
+        "--batch", "16", "--repeats", "1", "--workload", "fixed", "--prompt-tokens", "32",
+        "--output-tokens", "32", "--quiet",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")
     figure((out / "vary.md").read_text())
-    assert told["best"] == "server.max-num-seqs=8"  # four times as fast; the figure says how sure
+    assert told["best"] == "server.max-num-seqs=8"  # seven times as fast; the figure says how sure
     assert [one["flags"]["max_num_seqs"] for one in told["settings"]] == [1, 8]
     assert [len(one["starts_s"]) for one in told["settings"]] == [1, 1]
     seen = [json_of(path)["server"]["flags"]["max_num_seqs"] for path in out.glob("?-*/run.json")]

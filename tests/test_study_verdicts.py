@@ -1,6 +1,6 @@
 """What the rules name against the resource whose doubling moves the simulated knee most.
 
-Simulated time and fixed seeds; 40 of them are computed here, the 200 by `make seeds`. The rules
+Simulated time and fixed seeds; 23 of them are computed here, the 200 by `make seeds`. The rules
 read what /metrics, the host and a GPU would show; the truths in data/ are simulated_verdict.py's,
 from other draws; three are computed again here. The rules' constants were chosen on seeds below
 HELD_OUT.
@@ -70,12 +70,11 @@ def test_wilsons_interval(right: int, n: int, want: tuple[float, float]) -> None
     assert wilson(right, n) == pytest.approx(want, abs=1e-3)
 
 
-def test_the_verdict_over_40_configurations(figure: Callable[[str], None]) -> None:
-    """Computed now: as good, and the verdicts that are stored."""
+def test_the_verdict_over_23_configurations() -> None:
+    """Computed now: the verdicts that are stored, which are judged above."""
     study = STUDIES["verdicts"]
     told = {seed: study.answer(seed) for seed in study.known(EVERY)}
-    assert len(told) == CASES // EVERY
-    check(told, figure)
+    assert len(told) == len(range(0, CASES, EVERY))
     then = stored("verdicts")
     assert told == {seed: then[seed] for seed in told}
 

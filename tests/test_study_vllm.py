@@ -26,7 +26,7 @@ ANSWERS = {4: 64, 16: 96}
 KV_USERS = 12  # far more than its KV blocks hold,
 KV_FULL = 0.8  # which shows: of the blocks, or requests that lost theirs
 SURE = 0.8  # of a cause: then it has to be the right one, also where the search was inconclusive
-BUDGETS = {4: "20s", 16: "30s"}  # 16: a level takes 8 lifetimes of 1.3 s each
+BUDGETS = {4: "20s", 16: "24s"}  # 16: a level takes 8 lifetimes of 1.3 s each
 
 
 def warmed(url: str, users: int, requests: int, out: Path, traffic: tuple[str, ...]) -> str:
@@ -95,7 +95,7 @@ def test_a_real_vllm_with_too_few_kv_blocks(
     traffic = ("--prompt-tokens", "32", "--output-tokens", "96", "--quiet")
     url = vllm("few KV blocks").url
     monkeypatch.setenv("VLLM_API_KEY", "k")
-    slo = warmed(url, 4, 16, tmp_path / "w", traffic)
+    slo = warmed(url, 4, 8, tmp_path / "w", traffic)
     done = harness(
         "knee", url, "--slo", slo, "--budget", "20s", "--min-users", "6",
         "--max-users", "24", "--out", str(out), *traffic,
