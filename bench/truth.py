@@ -58,10 +58,12 @@ FLAGS: Final[dict[str, tuple[str, float]]] = {
     "slots": ("max-num-seqs", 2), "KV cache": ("num-gpu-blocks-override", 2),
     "batched tokens": ("max-num-batched-tokens", 0.5), "API servers": ("api-server-count", 2),
 }  # fmt: skip
-PARTS: Final = {"API server": "api", "engine process": "engine", "client": "client"}
+PARTS: Final = {"API server": "api", "engine process": "engine", "compute": "worker",
+                "client": "client"}  # fmt: skip
+WORKER: Final = "VLLM::Worker"  # computes; beside the engine's process on a CPU
 
 
-WHOLE: Final[dict[str, float]] = {"api": 1, "engine": 1, "client": 1}
+WHOLE: Final[dict[str, float]] = {"api": 1, "engine": 1, "worker": 1, "client": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,11 @@ KNOBS: Final = {  # knob -> the causes that it is the remedy of
     "batched tokens": ("prefill-decode interference",),
     "API servers": ("front end",),
     "API server": ("front end",),
-    # On a CPU the model runs in the engine's own process, so that both are slow or neither is.
-    "engine process": ("engine process", "prefill compute", "decode bandwidth"),
+    "engine process": ("engine process",),
+    "compute": ("prefill compute", "decode bandwidth"),
     "client": ("client",),
 }
-ON_CPU: Final = ("slots", "KV cache", "API server", "engine process")
+ON_CPU: Final = ("slots", "KV cache", "API server", "engine process", "compute")
 PLENTY: Final = {"max-num-seqs": 128, "num-gpu-blocks-override": 512, "block-size": 32,
                  "max-num-batched-tokens": 2048, "api-server-count": 1}  # fmt: skip
 SHORT: Final = "--workload fixed --prompt-tokens 32 --output-tokens 64"
@@ -117,17 +119,17 @@ CPU: Final = tuple(
         Case("slots", "batch slots", "ttft_p95", 8, SHORT, {"max-num-seqs": 8}),
         Case("kv", "KV cache capacity", "ttft_p95", 8,
              "--workload fixed --prompt-tokens 128 --output-tokens 64",
-             {"num-gpu-blocks-override": 61}),
-        Case("prefill", "prefill compute", "ttft_p95", 5,
-             "--workload fixed --prompt-tokens 1024 --output-tokens 4", model="small"),
+             {"num-gpu-blocks-override": 61, "max-model-len": 512}),
+        Case("prefill", "prefill compute", "ttft_p95", 8,
+             "--workload fixed --prompt-tokens 256 --output-tokens 2", model="small"),
         Case("front-end", "front end", "ttft_p95", 8,
              "--workload chat --prompt-tokens 32 --output-tokens 64"),
-        Case("decode", "decode bandwidth", "tpot_p95", 2.5,
+        Case("decode", "decode bandwidth", "tpot_p95", 1.6,
              "--workload fixed --prompt-tokens 16 --output-tokens 64", model="small"),
-        Case("interference", "prefill-decode interference", "itl_p95", 12,
-             "--workload fixed --prompt-tokens 1024 --output-tokens 32",
+        Case("interference", "prefill-decode interference", "itl_p95", 6,
+             "--workload fixed --prompt-tokens 512 --output-tokens 16",
              knobs=(*ON_CPU, "batched tokens"), model="small"),
-        Case("client", "client", "ttft_p95", 8, SHORT, knobs=("slots", "engine process", "client"),
+        Case("client", "client", "ttft_p95", 8, SHORT, knobs=("slots", "compute", "client"),
              cores=WHOLE | {"client": 0.25}),
         Case("slots-long", "batch slots", "ttft_p95", 8,
              "--workload fixed --prompt-tokens 16 --output-tokens 128", {"max-num-seqs": 16}),
@@ -236,7 +238,12 @@ def parts_of(url: str) -> dict[str, list[int]]:
     family = family_of(int(url.rpartition(":")[2]))
     engines = processes_named(family, ENGINE)
     servers = processes_named(family, API_SERVER) or family[:1]
-    return {"api": [p.pid for p in servers], "engine": [p.pid for p in engines]}
+    workers = processes_named(family, WORKER)
+    return {
+        "api": [p.pid for p in servers],
+        "engine": [p.pid for p in engines],
+        "worker": [p.pid for p in workers],
+    }
 
 
 def measure(words: Sequence[str], out: Path, case: Case, url: str) -> dict[str, Any]:
