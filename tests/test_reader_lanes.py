@@ -37,7 +37,7 @@ from harness.reader.fast_path import (
 from harness.reader.raw_batch import BYTES, EXACT, ROW, TOKEN, Batch
 from harness.reader.reader_choice import why_not_c
 from harness.runfolder import arrays
-from harness.wire.sse_framing import EVENT_STREAM
+from harness.wire.sse import EVENT_STREAM
 from harness.wire.stamps import NO_STAMP, SocketStamps
 from harness.wire.token_template import template_of
 

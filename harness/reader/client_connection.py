@@ -16,7 +16,7 @@ from gevent.lock import BoundedSemaphore
 from harness.measure.records.request_record import Outcome
 from harness.reader.stamping import Socket, ask_for_stamps
 from harness.server.address import group_by_family
-from harness.wire.tls import TlsClient
+from harness.wire.http import TlsClient
 
 if TYPE_CHECKING:
     from harness.reader.fast_path import FastPath

@@ -24,7 +24,7 @@ from harness.server.http_exchange import HttpConnection
 from harness.server.nvml import NoGpu, NvmlGpus
 from harness.server.server_processes import family_of
 from harness.units import SECOND
-from harness.wire import dcgm, own_exporter
+from harness.wire.gpu_pages import engine_cpu_s, gpu_labels, gpu_samples
 
 if TYPE_CHECKING:
     from harness.measure.records.samples import GpuSample, ServerSample
@@ -77,8 +77,7 @@ class ExportedGpus:
 
     def gpus(self) -> list[dict[str, Any]]:
         """Raises ServerUnreachable."""
-        page = self._connection.fetch("/metrics").body
-        return dcgm.gpu_labels(page) or own_exporter.gpu_labels(page)
+        return gpu_labels(self._connection.fetch("/metrics").body)
 
     def read(self, at_ns: int) -> list[GpuSample]:
         """Return [] if the exporter does not answer."""
@@ -87,8 +86,8 @@ class ExportedGpus:
         except ServerUnreachable:
             self.engine_cpu_s = nan
             return []
-        self.engine_cpu_s = own_exporter.engine_cpu_s(page)
-        return dcgm.gpu_samples(page, at_ns) or own_exporter.gpu_samples(page, at_ns)
+        self.engine_cpu_s = engine_cpu_s(page)
+        return gpu_samples(page, at_ns)
 
     def close(self) -> None:
         self._connection.close()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import ServerUnreachable, one_line
 from harness.wire.openai import NotACompletion, read_event
-from harness.wire.sse import EventTooLong, SseDecoder
-from harness.wire.sse_framing import EVENT_STREAM
+from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
 
 if TYPE_CHECKING:
     from harness.server.access import TargetAccess
