@@ -14,7 +14,7 @@ from harness.cli.checks import CHECKS, Severity
 from harness.errors import ConfigError, RunFolderError
 from harness.load.workloads import workload
 from harness.measure.slo import Slo, check_slos
-from harness.reader import reader_choice as reading
+from harness.reader import backends as reading
 from harness.runfolder import arrays
 from harness.server.address import check_port
 from harness.study.preflight import (

@@ -21,7 +21,7 @@ from harness.wire.http import TlsClient
 if TYPE_CHECKING:
     from harness.reader.fast_path import FastPath
     from harness.reader.open_stream import Stream
-    from harness.wire.stamps import SocketStamps
+    from harness.reader.stamping import SocketStamps
 
 READ_BYTES: Final = 65_536  # a read that returns less has drained the socket
 _PENDING: Final = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK)

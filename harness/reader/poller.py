@@ -13,10 +13,9 @@ import gevent
 from gevent import monkey
 from gevent.hub import get_hub
 
-from harness.reader.backends import CReader, PythonReader, Sockets
+from harness.reader.backends import IN_C, CReader, PythonReader, Sockets, which
 from harness.reader.client_connection import READ_BYTES
 from harness.reader.clock import SHARP_NS
-from harness.reader.reader_choice import IN_C, which
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ from harness.load.plan import count_clipped
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import request_key
 from harness.measure.slo import check_slos
+from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
-from harness.reader.reader_choice import code_in_use
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.redact import redact
