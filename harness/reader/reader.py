@@ -314,3 +314,6 @@ class Reader:
             "decoder_backlog": link.backlog,
             "decoder_held": link.held,
         }
+
+
+__all__ = ["Exchange", "Limits", "Reader"]
