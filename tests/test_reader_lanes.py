@@ -36,7 +36,7 @@ from harness.reader.fast_path import (
 )
 from harness.reader.raw_batch import BYTES, EXACT, ROW, TOKEN, Batch
 from harness.reader.stamping import NO_STAMP, SocketStamps
-from harness.runfolder import arrays
+from harness.runfolder import codec
 from harness.wire.sse import EVENT_STREAM
 from harness.wire.token_template import template_of
 
@@ -211,7 +211,7 @@ def test_layout() -> None:
     """The extensions were compiled with what Python has; other ones are a reason to do without."""
     name = "harness.reader._drain"
     assert load_extension(name, fast_path.LAYOUT) == ""
-    assert load_extension("harness.runfolder._arrays", arrays.LAYOUT) == ""
+    assert load_extension("harness.runfolder._arrays", codec.LAYOUT) == ""
     for key, value in fast_path.LAYOUT.items():
         other = fast_path.LAYOUT | {key: (value, value)}
         assert "built from other sources" in load_extension(name, other)

@@ -8,8 +8,8 @@ import pytest
 
 from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample
+from harness.runfolder.folder_reader import NUMBER_FIELDS, from_row, from_rows, to_row
 from harness.runfolder.json_files import to_json
-from harness.runfolder.server_lines import NUMBER_FIELDS, from_row, from_rows, to_row
 
 TTFT = Histogram((0.1, 1.0, 10.0, inf), (3.0, 5.0, 5.0, 5.0), 2.25)
 LATER = Histogram(TTFT.bounds, (3.0, 6.0, 6.0, 7.0), 40.5)

@@ -29,8 +29,7 @@ from harness.measure.slo import Slo
 from harness.measure.states import Purpose, StopRule
 from harness.report.write import write_reports
 from harness.runfolder import names
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.runfolder.runinfo import run_info
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver

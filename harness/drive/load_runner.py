@@ -28,8 +28,7 @@ from harness.errors import HarnessError
 from harness.load.arrivals import Schedule
 from harness.reader.clock import CLOCK
 from harness.reader.transport import say_missing
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 from harness.senders.process_figures import merge

@@ -18,7 +18,7 @@ from harness.errors import ConfigError
 from harness.extensions import load_extension
 from harness.reader.fast_path import LAYOUT, ROUND, FastPath
 from harness.reader.stamping import ANCILLARY, NO_STAMP, SocketStamps, stamp_of
-from harness.runfolder import arrays
+from harness.runfolder import codec
 
 if TYPE_CHECKING:
     import select
@@ -194,7 +194,7 @@ def code_in_use() -> dict[str, str]:
     reader = which()
     why = {
         "reader": "" if reader == IN_C else why_not_c() or f"{VARIABLE} is {IN_PYTHON}",
-        "codec": arrays.WHY_PYTHON,
+        "codec": codec.WHY_PYTHON,
     }
-    code = {"reader": reader, "codec": IN_PYTHON if arrays.WHY_PYTHON else IN_C}
+    code = {"reader": reader, "codec": IN_PYTHON if codec.WHY_PYTHON else IN_C}
     return code | {f"{name}_fallback": said for name, said in why.items() if said}

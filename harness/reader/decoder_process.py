@@ -56,8 +56,7 @@ from harness.reader.raw_batch import (
     receive,
 )
 from harness.runfolder.codec import encode
-from harness.runfolder.folder_writer import AppendFile
-from harness.runfolder.record_writer import CUT_SHORT
+from harness.runfolder.folder_writer import CUT_SHORT, AppendFile
 from harness.runfolder.redact import redact_text
 from harness.wire.decode import SentRequest, StreamDecoder
 

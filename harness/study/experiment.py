@@ -23,10 +23,10 @@ from harness.measure.slo import check_slos
 from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
 from harness.runfolder import names
+from harness.runfolder.folder_reader import to_row
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.redact import redact
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.server_lines import to_row
 from harness.senders.drive_options import DriveOptions
 from harness.senders.gpu_sampler import GpuSampler
 from harness.senders.prepare import prepare
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import SearchPlan
-    from harness.runfolder.server_lines import Bounds
+    from harness.runfolder.folder_reader import Bounds
     from harness.server.gpu import GpuReadings
     from harness.server.probe import Capabilities
     from harness.study.level_state import ChooseNext, HeldLevel

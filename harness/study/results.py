@@ -36,7 +36,6 @@ from harness.runfolder import names
 from harness.runfolder.folder_reader import check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
-from harness.runfolder.parquet import parquet_writer
 from harness.server.max_num_seqs import max_num_seqs
 from harness.study.explain_knee import bottleneck, invalid_reason, shared_prompt_tokens
 from harness.study.gates import evaluate_gates, exit_code
@@ -281,6 +280,8 @@ def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
     The record files are read twice: first for the requests, which go straight to
     requests.parquet, then, with the windows known, for the tokens in them.
     """
+    from harness.runfolder.run_frames import parquet_writer  # noqa: PLC0415 - 0.2 s, and only here
+
     check_folder(path)
     folder = RunFolder(path)
     with parquet_writer(folder) as write:
