@@ -25,8 +25,7 @@ from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample, summed_fields
 from harness.server.access import TargetAccess
 from harness.server.address import Address
-from harness.server.gpu import GpuInfo, GpuReadings, open_gpus
-from harness.server.nvml import NvmlGpus
+from harness.server.gpu import GpuInfo, GpuReadings, NvmlGpus, open_gpus
 
 S = 1_000_000_000
 NONE = GpuReadings("none", why="not asked")
