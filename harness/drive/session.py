@@ -16,7 +16,7 @@ from gevent.event import Event
 from locust.runners import STATE_INIT
 
 from harness.drive.shape import Controller, ControllerShape
-from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS
+from harness.measure.diagnosis.cohort import MAX_SERVER_LAG_NS
 from harness.reader.clock import CLOCK
 from harness.reader.loop_lag import LoopLag
 from harness.reader.transport import say_missing

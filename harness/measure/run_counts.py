@@ -29,8 +29,7 @@ from harness.measure.metrics import (
     lost_gaps,
 )
 from harness.measure.records.record_table import OUTCOMES, RecordTable
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.seen_numbers import SeenNumbers
+from harness.measure.records.request_record import Outcome, SeenNumbers
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from harness.measure.diagnosis.trace_split import RequestTrace
 from harness.measure.histogram import Histogram
 from harness.measure.records.record_source import keep_three_events
 from harness.measure.records.record_table import RecordTable, concat_tables
+from harness.measure.records.request_record import SeenNumbers
 from harness.measure.records.samples import ClientSample, GpuSample, ServerSample, summed_fields
-from harness.measure.records.seen_numbers import SeenNumbers
 from harness.measure.result import Result
 from harness.measure.typed_json import from_json
 from harness.runfolder import names

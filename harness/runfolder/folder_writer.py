@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from harness.errors import RunFolderError
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.records.seen_numbers import SeenNumbers
+from harness.measure.records.request_record import Outcome, RequestRecord, SeenNumbers
 from harness.runfolder import names
 from harness.runfolder.codec import decode, encode
 from harness.runfolder.json_files import plain, to_json

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS, scrape_interval
+from harness.measure.diagnosis.cohort import MAX_SERVER_LAG_NS, scrape_interval
 from harness.measure.search.evidence import worst_ratio
 from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.measure.search.power import next_power_action

@@ -21,8 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.measure.diagnosis.cohort import NEVER_NS, Bounded, Cohort, reconcile
-from harness.measure.diagnosis.scrape_pair import choose_scrapes, scrape_interval
+from harness.measure.diagnosis.cohort import (
+    NEVER_NS,
+    Bounded,
+    Cohort,
+    choose_scrapes,
+    reconcile,
+    scrape_interval,
+)
 from harness.measure.diagnosis.server_window import (
     counter_increase,
     histogram_increase,
