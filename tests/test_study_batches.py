@@ -34,7 +34,7 @@ from harness.runfolder.runinfo import run_info
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 from harness.study.controller import KneeController
-from harness.study.given_levels import in_turn
+from harness.study.held_levels import in_turn
 from harness.study.results import write_results
 from harness.units import SECOND
 

@@ -21,13 +21,13 @@ from harness.study.option import Option, declare
 from harness.study.scenario import expanded, options_of, scenario_of, to_toml
 
 if TYPE_CHECKING:
-    from harness.study.study_options import KneeOptions, RunOptions
+    from harness.study.study_options import Wanted
 
 URL = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[1]
 
 
-def options(words: list[str]) -> KneeOptions | RunOptions:
+def options(words: list[str]) -> Wanted:
     """What a command line asks for."""
     args = parser().parse_args([*words, "--out", "OUT"])
     return knee.options(args) if words[0] == "knee" else plain.run_options(args, words[0])
@@ -141,7 +141,7 @@ def test_what_another_command_has_is_left_out(
 
 
 LINES = [
-    f"knee {URL} --slo ttft_p95=500ms --slo preset:voice --server-flag max-num-seqs=8 --seed 7",
+    f"knee {URL} --slo itl_p95=50ms --slo preset:voice --server-flag max-num-seqs=8 --seed 7",
     f"knee {URL} --model é\"'\\{chr(127)}{chr(9)}😀 --ca-file a.pem --insecure --gpu-metrics none",
     "knee --embedded --no-enable-prefix-caching --jitter 3% --baseline B --at-least 4",
     "run --embedded --users 3 --requests 40 --workload rag --prompt-tokens 99 --api completions",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options_from_args as plain
@@ -11,7 +10,7 @@ from harness.cli.parsing import examples
 from harness.errors import EXIT_INTERRUPTED, ConfigError
 from harness.study.option import declare
 from harness.study.option_table import OUTPUT, PROVE, SEARCH, START
-from harness.study.study_options import KneeOptions
+from harness.study.study_options import RATE_STEP_PER_S, Wanted
 
 if TYPE_CHECKING:
     from harness.cli.parsing import Subparsers
@@ -40,8 +39,10 @@ def add(commands: Subparsers) -> None:
     parser.set_defaults(execute=execute)
 
 
-def options(args: argparse.Namespace) -> KneeOptions:
-    """Plain data from parsed arguments. Raises ConfigError."""
+def options(args: argparse.Namespace) -> Wanted:
+    """The search asked for. Raises ConfigError."""
+    from harness.measure.search.next_level import SearchPlan  # noqa: PLC0415 - heavy: see app.py
+
     if args.tolerance is not None and args.baseline is None:
         raise ConfigError(
             "--tolerance is given without --baseline: expected a run folder to compare with; "
@@ -54,18 +55,39 @@ def options(args: argparse.Namespace) -> KneeOptions:
             f"--load rate is given with what is counted in users ({given}): expected one or the "
             "other; try it without --plan-users, --at-least and --baseline."
         )
-    return KneeOptions(
-        target=plain.target_options(args),
-        load=plain.load_options(args, "--max-users", 0 if rates else args.max_users),
-        output=plain.output_options(args, "knee"),
+    target = plain.target_options(args)
+    load = plain.load_options(args, "--max-users", 0 if rates else high)
+    output = plain.output_options(args, "knee")
+    if low > high:
+        what, step = ("rate", RATE_STEP_PER_S) if rates else ("users", 1)
+        raise ConfigError(
+            f"--min-{what} is {low * step:g} and --max-{what} is {high * step:g}: expected the "
+            f"first to be at most the second; try --min-{what} 1."
+        )
+    if rates and not args.slo:
+        raise ConfigError(
+            "--load rate is given without an SLO: expected one, as throughput follows the rate "
+            "up to the server's limit; try --slo ttft_p95=500ms."
+        )
+    plan = SearchPlan(
         slos=tuple(args.slo),
         min_users=low,
         max_users=high,
         budget_ns=args.budget,
         max_errors=args.max_errors,
+        seed=args.seed,
+        rate_step_per_s=RATE_STEP_PER_S if rates else 0.0,
+    )
+    return Wanted(
+        "knee",
+        target,
+        load,
+        output,
+        plan,
+        args.max_in_flight if rates else high,
         plan_users=args.plan_users,
         at_least=args.at_least,
-        baseline=args.baseline,
+        baseline=str(args.baseline or ""),
         tolerance=0.05 if args.tolerance is None else args.tolerance,
         dry_run=args.dry_run,
     )
@@ -89,10 +111,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _prove(args: argparse.Namespace) -> int:
     """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
-    from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
     from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
     from harness.server.vllm_start import command_line  # noqa: PLC0415 - as above
-    from harness.study.conduct import conclude  # noqa: PLC0415 - as above
     from harness.study.preflight import check_folder, message_stream  # noqa: PLC0415 - as above
     from harness.study.vary_settings import prove_knee  # noqa: PLC0415 - as above
 
@@ -104,7 +125,5 @@ def _prove(args: argparse.Namespace) -> int:
     output = plain.output_options(args, "knee")
     check_folder(output.out_dir)
     whole = prove_knee(words, start, output.out_dir, message_stream(output))
-    result = conclude(output.out_dir, output.json_to, TerminalUi())
-    if output.junit_to:
-        Path(output.junit_to).write_text(TerminalUi().junit(result))
+    result = conclude(output.out_dir, output.json_to, output.junit_to)
     return result.exit_code if whole else EXIT_INTERRUPTED

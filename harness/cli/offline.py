@@ -41,10 +41,9 @@ def add_report(commands: Subparsers) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
-    from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.conduct import conclude  # noqa: PLC0415 - as above
+    from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
 
-    return conclude(args.folder, args.json, TerminalUi(), tuple(args.compat)).exit_code
+    return conclude(args.folder, args.json, compat=tuple(args.compat)).exit_code
 
 
 def add_compare(commands: Subparsers) -> None:

@@ -24,7 +24,6 @@ from harness.study.study_options import (
     RATE_STEP_PER_S,
     LoadOptions,
     OutputOptions,
-    RunOptions,
     TargetOptions,
     Timeouts,
 )
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from harness.load.workloads import Workload
     from harness.server.vllm_start import StartOptions
+    from harness.study.study_options import Wanted
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
@@ -245,8 +245,10 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
     )
 
 
-def run_options(args: argparse.Namespace, command: str) -> RunOptions:
+def run_options(args: argparse.Namespace, command: str) -> Wanted:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
+    from harness.study.held_levels import wanted_levels  # noqa: PLC0415 - heavy: see app.py
+
     load = load_options(args, "--users", max(args.users or (0,)))
     users: tuple[int, ...] = args.users or args.rate
     if not users:
@@ -273,14 +275,14 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
     requests = args.requests
     if load.data is not None and not load.data.repeat and args.duration is None:
         requests = requests or len(load.data)  # the whole file, however long it takes
-    return RunOptions(
-        target=target_options(args),
-        load=replace(load, batch=batch or 0),
-        output=output_options(args, command),
-        users=users,
-        command=command,
-        duration_ns=duration_ns if requests is None and not batch else None,
-        requests=requests,
+    return wanted_levels(
+        command,
+        target_options(args),
+        replace(load, batch=batch or 0),
+        output_options(args, command),
+        users,
+        duration_ns=duration_ns if requests is None and not batch else 0,
+        requests=requests or 0,
         repeats=repeats or (3 if batch else 1),  # three: the fewest that show how much they vary
         slos=tuple(args.slo),
         max_errors=args.max_errors,

@@ -1,4 +1,4 @@
-"""The terminal of a study: a live view while it runs, reports and the answer at its end."""
+"""The terminal while a study runs: a live view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TextIO
 from harness.measure.metrics import HEADLINES
 from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.window_summary import WindowTokens
-from harness.report.junit import junit
 from harness.report.numbers import Quantity, count_of, format_number
 from harness.report.terminal_view import (
     PASSING_SO_FAR,
@@ -18,7 +17,6 @@ from harness.report.terminal_view import (
     LiveTerminal,
     TerminalPanel,
 )
-from harness.report.write import write_reports
 from harness.study.knee_estimate import bracket_users
 from harness.study.page_viewer import ended_levels, headline_latencies
 from harness.units import MS, SECOND, say_ns
@@ -27,12 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from harness.measure.records.record_source import RecordSource
-    from harness.measure.records.token_gaps import WindowGaps
-    from harness.measure.result import Result
-    from harness.runfolder.folder_reader import Run
     from harness.study.controller import KneeController
-    from harness.study.experiment import Experiment, Viewer, Wanted
+    from harness.study.experiment import Experiment, Viewer
     from harness.study.level_state import CurrentLevel, HeldLevel
+    from harness.study.study_options import Wanted
 
 # The figures of the view cover the latest part of the current level, at most MAX_RECENT_NS. They
 # cover less, down to MIN_RECENT_NS, if that time has more than MAX_EVENTS events: the view must not
@@ -42,30 +38,14 @@ MIN_RECENT_NS = 5 * SECOND
 MAX_EVENTS = 100_000
 
 
-class TerminalUi:
-    """Terminal output and reports for a study."""
-
-    @contextmanager
-    def watch(self, wanted: Wanted, stream: TextIO) -> Iterator[Viewer]:
-        if not wanted.output.live:
-            yield _QuietView()
-            return
-        with LiveTerminal(stream) as live:
-            yield _TerminalView(live, wanted)
-
-    def report(self, run: Run, result_text: Result, gaps: WindowGaps) -> str:
-        return write_reports(run, result_text, gaps).text
-
-    def junit(self, result_text: Result) -> str:
-        return junit(result_text)
-
-
-class _QuietView:
-    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        """`--quiet`."""
-
-    def over(self, experiment: Experiment) -> None:
-        """`--quiet`."""
+@contextmanager
+def watch(wanted: Wanted, stream: TextIO) -> Iterator[Viewer | None]:
+    """The live view, for as long as the load lasts; none with `--quiet`."""
+    if not wanted.output.live:
+        yield None
+        return
+    with LiveTerminal(stream) as live:
+        yield _TerminalView(live, wanted)
 
 
 class _TerminalView:
@@ -112,7 +92,7 @@ class _TerminalView:
         """The share done and the time left, of the budget or of the given levels."""
         by_time = now.hold.stop == StopRule.time
         each = now.hold.max_ns if by_time else now.hold.max_requests
-        settled_ns, levels = now.settled_ns, self.wanted.levels
+        settled_ns, levels = now.settled_ns, len(self.wanted.holds)
         part = max(controller.horizon_ns - settled_ns, 0) * (settled_ns >= 0) if by_time else ended
         done, of = len(controller.levels) * each + min(part, each), levels * each
         if not levels:

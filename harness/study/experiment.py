@@ -19,7 +19,6 @@ from harness.drive.session import Session
 from harness.load.plan import count_clipped
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import request_key
-from harness.measure.slo import check_slos
 from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
 from harness.runfolder import names
@@ -58,31 +57,11 @@ if TYPE_CHECKING:
     from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.page_viewer import EndedLevel
     from harness.study.run_page import RunPage
-    from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
+    from harness.study.study_options import Wanted
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
 DRAIN_NS: Final = 60_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What one experiment is asked to do."""
-
-    kind: str  # knee, run, sweep, locust
-    target: TargetOptions
-    load: LoadOptions
-    output: OutputOptions
-    plan: SearchPlan
-    most_users: int
-    levels: int = 0  # that were given; 0: a search chooses them
-    plan_users: int | None = None  # as KneeOptions has them
-    at_least: int | None = None
-    baseline: str = ""
-    tolerance: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_slos(self.plan.slos, self.load.workload.output.mean)
 
 
 @dataclass(slots=True)

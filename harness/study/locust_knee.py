@@ -17,11 +17,10 @@ from harness.errors import ConfigError
 from harness.measure.search.next_level import SearchPlan
 from harness.server.max_num_seqs import parse_server_flag
 from harness.study import form as forms
-from harness.study.experiment import Wanted
 from harness.study.locust_study import LocustStudy
 from harness.study.results import KNEE
 from harness.study.run_page import RunPage
-from harness.study.study_options import LoadOptions, OutputOptions
+from harness.study.study_options import LoadOptions, OutputOptions, Wanted
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

@@ -20,9 +20,9 @@ from harness.export.run_states import state_facts
 from harness.reader.loop_lag import sweep
 from harness.runfolder.folder_reader import read_result
 from harness.study import form as forms
-from harness.study.experiment import Experiment, Wanted
+from harness.study.experiment import Experiment
 from harness.study.preflight import checked_target
-from harness.study.study_options import TargetOptions
+from harness.study.study_options import TargetOptions, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,12 +15,11 @@ from harness.drive import arguments
 from harness.drive.plugin import register_study
 from harness.measure.slo import check_slos
 from harness.study import form as forms
-from harness.study.experiment import Wanted
 from harness.study.held_levels import LOCUST
 from harness.study.locust_study import LocustStudy
 from harness.study.preflight import check_folder
 from harness.study.run_page import RunPage
-from harness.study.study_options import LoadOptions, OutputOptions
+from harness.study.study_options import LoadOptions, OutputOptions, Wanted
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

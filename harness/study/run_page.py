@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from harness.measure.records.samples import ClientSample
     from harness.measure.result import Level, Result, SloResult
     from harness.study.controller import KneeController
-    from harness.study.experiment import Experiment, Wanted
-    from harness.study.study_options import OutputOptions
+    from harness.study.experiment import Experiment
+    from harness.study.study_options import OutputOptions, Wanted
 
 LINGER_S: Final = 30.0  # twice Prometheus' usual interval
 

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
     from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
-    from harness.measure.slo import Slo
+    from harness.measure.search.next_level import Hold, SearchPlan
 
 DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
 PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late
-
-
 RATE_STEP_PER_S: Final = 0.01  # levels of an open loop are whole numbers of these
 MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
 MIN_BUDGET_NS: Final = 10 * SECOND
@@ -68,9 +66,8 @@ class TargetOptions:
     timeouts: Timeouts = field(default_factory=Timeouts)
     headers: tuple[tuple[str, str], ...] = ()  # the user's, as they were given
     engine: EngineConfig | None = None  # set exactly when `url` is None
-    server_flags: Mapping[str, int | float | str] = field(
-        default_factory=dict
-    )  # as the server was started
+    # as the server was started
+    server_flags: Mapping[str, int | float | str] = field(default_factory=dict)
     metrics_urls: tuple[str, ...] = ()  # of the replicas behind `url`; (): as it resolves
     gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
 
@@ -107,56 +104,24 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class KneeOptions:
-    """Find the largest number of users that meets every SLO (none: the power knee).
+class Wanted:
+    """What one experiment is asked to do. With `load.arrivals` its levels are rates."""
 
-    With `load.arrivals` the levels are rates, in steps of RATE_STEP_PER_S.
-    """
-
+    kind: str  # knee, run, sweep, locust
     target: TargetOptions
     load: LoadOptions
     output: OutputOptions
-    slos: tuple[Slo, ...] = ()
-    min_users: int = 1
-    max_users: int = 512
-    budget_ns: int = 600 * SECOND
-    max_errors: float = 0.01
+    plan: SearchPlan
+    most_users: int  # at once
+    holds: tuple[Hold, ...] = ()  # levels that are given, in the order of the run
+    repeats: int = 1  # times that these go through all levels
     plan_users: int | None = None  # total users, to compute the number of replicas
     at_least: int | None = None  # users that the knee must hold
-    baseline: Path | None = None  # a run folder: this run must not be worse
+    baseline: str = ""  # a run folder: this run must not be worse
     tolerance: float = 0.0  # share by which it may be worse
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        what, step = ("rate", RATE_STEP_PER_S) if self.load.arrivals else ("users", 1)
-        if self.min_users > self.max_users:
-            low, high = (f"{users * step:g}" for users in (self.min_users, self.max_users))
-            raise ConfigError(
-                f"--min-{what} is {low} and --max-{what} is {high}: expected the first to be at "
-                f"most the second; try --min-{what} 1."
-            )
-        if self.load.arrivals and not self.slos:
-            raise ConfigError(
-                "--load rate is given without an SLO: expected one, as throughput follows the rate "
-                "up to the server's limit; try --slo ttft_p95=500ms."
-            )
+        from harness.measure.slo import check_slos  # noqa: PLC0415 - numpy: --help does without
 
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Hold each of `users` in turn, for `duration_ns`, for `requests` or for `load.batch`.
-
-    With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S.
-    """
-
-    target: TargetOptions
-    load: LoadOptions
-    output: OutputOptions
-    users: tuple[int, ...]
-    command: str = "run"  # or sweep
-    duration_ns: int | None = None
-    requests: int | None = None
-    repeats: int = 1
-    slos: tuple[Slo, ...] = ()
-    max_errors: float = 0.01
-    dry_run: bool = False
+        check_slos(self.plan.slos, self.load.workload.output.mean)
