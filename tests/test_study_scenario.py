@@ -213,7 +213,7 @@ def test_a_form_is_a_scenario_too(tmp_path: Path) -> None:
     file.write_text(to_toml(forms.scenario_of(form, values), "knee"))
     got = options(["knee", "--scenario", str(file)])
     want = options(["knee", URL, "--slo", "ttft_p95=1s", "--max-users", "40", "--budget", "2m"])
-    assert (got.target, got.load, got.slos) == (want.target, want.load, want.slos)
+    assert (got.target, got.load, got.plan) == (want.target, want.load, want.plan)
 
 
 @pytest.mark.process
