@@ -110,7 +110,13 @@ class GpuReader:
         self.samples, self.why = [], why
 
 
-def run_exporter(options: ExporterOptions, say: Callable[[str], None]) -> None:
+def print_to_stderr(line: str) -> None:
+    """Print a line for a person who watches the process."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def run_exporter(options: ExporterOptions, say: Callable[[str], None] = print_to_stderr) -> None:
     """Serve until SIGTERM; Ctrl-C raises KeyboardInterrupt. `say` prints a line for the user.
 
     Raises ConfigError and, for a --gpu-metrics URL that does not answer, ServerUnreachable.
@@ -147,9 +153,3 @@ def _every_second(reader: TargetReader | GpuReader, say: Callable[[str], None]) 
         reported = reader.why
         due = max(due + PERIOD_S, time.monotonic())
         time.sleep(max(due - time.monotonic(), 0.0))
-
-
-def print_to_stderr(line: str) -> None:
-    """Print a line for a person who watches the process."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
