@@ -10,7 +10,7 @@ import pytest
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # only the class is used here, not the loop
 
-from harness.drive.shape import ControllerShape, spawn_rate
+from harness.drive.session import ControllerShape, spawn_rate
 
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # nor is it for the processes of other tests
 

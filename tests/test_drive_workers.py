@@ -11,8 +11,7 @@ from locust import User, task
 from locust.env import Environment
 from locust.event import Events
 
-from harness.drive.dispatch import Dispatcher
-from harness.drive.load_runner import LoadRunner
+from harness.drive.load_runner import Dispatcher, LoadRunner
 from harness.drive.users import StreamingUser
 from harness.load.workloads import WORKLOADS
 from harness.senders import relay

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Final, Protocol
 
-from harness.export.promql import HARNESS_SERIES, REPLICA, newest_name, quantile_of
+from harness.export.metric_definitions import HARNESS_SERIES, REPLICA, newest_name, quantile_of
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.units import SECOND, say_ns
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from harness.drive import arguments
 from harness.errors import EXIT_INTERRUPTED, HarnessError, RunFolderError
-from harness.export.run_states import state_facts
+from harness.export.live_state import state_facts
 from harness.reader.loop_lag import sweep
 from harness.runfolder.folder_reader import read_result
 from harness.study import form as forms

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.export.run_states import state_facts
+from harness.export.live_state import state_facts
 from harness.measure.latency_figures import blocked_windows, sample_figures
 from harness.measure.metrics import HEADLINES
 from harness.measure.records.request_record import Outcome

@@ -11,9 +11,8 @@ from contextlib import suppress
 from math import nan
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from harness.export.live_state import LiveState, slo_facts
+from harness.export.live_state import LiveState, slo_facts, state_facts
 from harness.export.run_series import RunSeries
-from harness.export.run_states import state_facts
 from harness.measure.metrics import HEADLINES
 from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.slo import Slo
@@ -26,7 +25,7 @@ from harness.units import MS
 from harness.webpage import locust_tab as webui
 from harness.webpage import login
 from harness.webpage.live_page import LivePage
-from harness.webpage.live_tables import LatencyTable, SloTable
+from harness.webpage.locust_tab import LatencyTable, SloTable
 from harness.webpage.metrics_port import MetricsPort
 
 if TYPE_CHECKING:
