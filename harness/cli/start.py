@@ -84,8 +84,7 @@ def conclude(
     view: RunPage | None = None,
 ) -> Result:
     """Results, reports, words, `--json`, `--junit`. `view` is told of them too."""
-    from harness.report.junit import junit  # noqa: PLC0415 - heavy: see app.py
-    from harness.report.write import write_reports  # noqa: PLC0415 - as above
+    from harness.report.write import junit, write_reports  # noqa: PLC0415 - heavy: see app.py
     from harness.study.results import write_results  # noqa: PLC0415 - as above
 
     run, result, gaps = write_results(folder, compat)

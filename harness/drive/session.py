@@ -128,9 +128,8 @@ class Session:
             self.over_ns = CLOCK.now_ns()
             load.finish(self._drain_s(invalid))
             if not self.interrupted:
-                gevent.sleep(
-                    MAX_SERVER_LAG_NS / SECOND
-                )  # by then the server has counted what has ended
+                # by then the server has counted what has ended
+                gevent.sleep(MAX_SERVER_LAG_NS / SECOND)
                 self.scraper.finish()
             if self.shape.error is not None:
                 raise self.shape.error

@@ -56,9 +56,8 @@ class History:
     def __init__(self, max_points: int = MAX_POINTS) -> None:
         self.points: list[Point] = []
         self.every = 1  # seconds between two points
-        self.thinned = (
-            0  # number of times; a page with points from before it gets all of them again
-        )
+        # number of times; a page with points from before it gets all of them again
+        self.thinned = 0
         self._max_points = max_points
         self._seen = 0
 

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from harness.study.level_state import HeldLevel
     from harness.study.token_stats import RunTokenStats
 
-MAX_INTERVAL_SHARE: Final = (
-    0.2  # of the estimate; a wider interval (if above one user) is inconclusive
-)
+# of the estimate; a wider interval (if above one user) is inconclusive
+MAX_INTERVAL_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)

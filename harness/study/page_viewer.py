@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from harness.measure.run_counts import RunCounts
     from harness.measure.search.evidence import Window
     from harness.study.controller import KneeController
-    from harness.study.experiment import Experiment, Viewer
+    from harness.study.experiment import Experiment
     from harness.study.level_state import HeldLevel
 
 P95: Final = 0.95
-MAX_WINDOW_NS: Final = (
-    30 * SECOND
-)  # tokens of a given level older than this are no longer in memory
+MAX_WINDOW_NS: Final = 30 * SECOND  # older tokens of a given level are no longer in memory
 Quantile = tuple[float, float, float]  # (value, lo, hi) in ms; NaN: not known
 
 
@@ -88,18 +86,12 @@ def p95_ms(seen: LatencyFigures) -> Quantile:
 
 
 class LivePageViewer:
-    """Updates the state of a live page, then calls the next viewer."""
+    """Updates the state of a live page."""
 
-    def __init__(
-        self,
-        state: LiveState,
-        counts: RunCounts,
-        recent: RecentLatencies,
-        beside: Viewer | None = None,
-    ) -> None:
+    def __init__(self, state: LiveState, counts: RunCounts, recent: RecentLatencies) -> None:
         """`counts` and `recent` receive the records of the run."""
         self.state = state
-        self._counts, self._recent, self._beside = counts, recent, beside
+        self._counts, self._recent = counts, recent
         self._levels: list[dict[str, Any]] = []
         self._tokens = 0
         self._at_ns = -1
@@ -126,8 +118,6 @@ class LivePageViewer:
             self._tell_levels(experiment)
         elif self.state.facts["state"] == "starting":
             self.state.update_facts(**state_facts("running", experiment.url))
-        if self._beside is not None:
-            self._beside.show(experiment, now_ns, running_users)
 
     def _now(self, controller: KneeController, now_ns: int) -> dict[str, Any]:
         """The level in progress."""
@@ -147,8 +137,6 @@ class LivePageViewer:
     def over(self, experiment: Experiment) -> None:
         self._tell_levels(experiment)
         self.state.now = self._ended()
-        if self._beside is not None:
-            self._beside.over(experiment)
 
     def _ended(self) -> dict[str, Any]:
         ended = sum(self._counts.outcomes.values())
@@ -163,8 +151,7 @@ class LivePageViewer:
                 self._row(experiment, controller.levels[number]) | {"bracket": bracket}
             )
             # The page's script knows the levels by this name.
-            facts = {"steps": list(self._levels), "bracket": bracket}
-            self.state.update_facts(**facts)
+            self.state.update_facts(steps=list(self._levels), bracket=bracket)
 
     def _row(self, experiment: Experiment, level: HeldLevel) -> dict[str, Any]:
         window, began_ns = level.window, experiment.controller.began_ns

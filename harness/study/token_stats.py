@@ -43,9 +43,8 @@ class LevelTokenStats:
         self.span = (window.chosen_ns, until_ns)
         self.known = RecordsAsOf(recorded, *settled)  # the records on which the decision was made
         self.judged = EvidenceCounter(self.known.table, window, slos)
-        self.table = requests_in_window(
-            recorded.table, window
-        )  # the requests whose figures are reported
+        # the requests whose figures are reported
+        self.table = requests_in_window(recorded.table, window)
         self.tokens = WindowTokens(self.table, settled)
         sent = recorded.table.sent_ns
         self.sent = recorded.table.select((sent >= window.chosen_ns) & (sent < until_ns))

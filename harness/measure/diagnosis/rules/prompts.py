@@ -139,9 +139,8 @@ def decode(f: VerdictInputs) -> RuleResult:
         )
     if f.gpu_util < GPU_IDLE_UTIL:
         return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time only")
-    undisturbed = (
-        not f.compute_bound and not f.maybe_late
-    )  # neither by prompts nor by the API server
+    # neither by prompts nor by the API server
+    undisturbed = not f.compute_bound and not f.maybe_late
     steady = f.gpu_util >= GPU_BUSY and f.no_prompt_ms >= 0.9 * f.limit_ms and undisturbed
     return RuleResult(
         0.4 if f.preemptions > 0 or f.sent_late else 0.9 if steady else 0.6,
