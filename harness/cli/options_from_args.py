@@ -15,7 +15,7 @@ from harness.cli import engine_flags
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
 from harness.load.request_fields import DEFAULT_FIELDS
-from harness.load.workloads import WORKLOADS
+from harness.load.workloads import WORKLOADS, Workload
 from harness.server.address import Address
 from harness.study import option_table as table
 from harness.study.option import Option, declare, number_option
@@ -32,7 +32,6 @@ from harness.units import SECOND, exact_ns
 if TYPE_CHECKING:
     import argparse
 
-    from harness.load.workloads import Workload
     from harness.server.vllm_start import StartOptions
     from harness.study.study_options import Wanted
 

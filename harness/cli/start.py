@@ -19,14 +19,13 @@ from harness.study.preflight import (
     message_stream,
     simulation_note,
 )
-from harness.study.study_options import RATE_STEP_PER_S
+from harness.study.study_options import RATE_STEP_PER_S, Wanted
 from harness.units import say_ns
 
 if TYPE_CHECKING:
     from harness.measure.result import Result
     from harness.server.probe import Capabilities
     from harness.study.run_page import RunPage
-    from harness.study.study_options import Wanted
 
 
 def start_study(wanted: Wanted) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from harness import __version__
-from harness.engine.client_socket import Client, listen
+from harness.engine.client_socket import Client, Request, listen
 from harness.engine.completion import (
     BadRequest,
     Oracle,
@@ -32,7 +32,6 @@ from harness.engine.responses import UNAUTHORIZED, StreamRenderer, answer, error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.engine.client_socket import Request
     from harness.engine.config import EngineConfig
 
 LONGEST_WAIT_S: Final = 0.5

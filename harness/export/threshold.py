@@ -11,7 +11,7 @@ from math import floor, isnan, nan
 from typing import TYPE_CHECKING
 
 from harness.errors import NoKnee, RunFolderError
-from harness.measure.result import Knee
+from harness.measure.result import Knee, Level
 from harness.measure.slo import Slo
 from harness.measure.states import Status
 from harness.runfolder import names
@@ -20,8 +20,6 @@ from harness.runfolder.folder_reader import read_result
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from harness.measure.result import Level
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
-from harness.measure.records.request_record import Outcome
+from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.reader.backends import END_OF_FILE, IN_C
 from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.reader.clock import CLOCK, Clock
@@ -26,7 +26,6 @@ from harness.wire.http import ChunkedResponse, Response, ends_with_body
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.records.request_record import RequestRecord
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STOPPED: Final = "the harness stopped it"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness.measure.metrics import failed_requests
 from harness.measure.states import Status
 from harness.report.numbers import as_int, as_sentence, count_of, slo_bound, slo_name
-from harness.report.report_data import as_mapping, knee_figures
+from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.units import say_ns
-
-if TYPE_CHECKING:
-    from harness.report.report_data import ReportData
 
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
 # Flags of the embedded server that control the simulation; vLLM has none of them.

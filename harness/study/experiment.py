@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.drive.children import child_processes
-from harness.drive.session import Session
+from harness.drive.session import Ended, Session
 from harness.load.plan import count_clipped
 from harness.measure.records.ledger import Ledger
-from harness.measure.records.request_record import request_key
+from harness.measure.records.request_record import RecordSink, request_key
 from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
 from harness.runfolder import names
-from harness.runfolder.folder_reader import to_row
+from harness.runfolder.folder_reader import Bounds, to_row
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.redact import redact
 from harness.runfolder.runinfo import run_info
@@ -31,12 +31,12 @@ from harness.senders.gpu_sampler import GpuSampler
 from harness.senders.prepare import prepare
 from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
-from harness.server.gpu import open_gpus
+from harness.server.gpu import GpuReadings, open_gpus
 from harness.server.max_num_seqs import merge_flags
 from harness.study.controller import KneeController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import LOCUST
-from harness.study.level_state import LoadTarget
+from harness.study.level_state import ChooseNext, HeldLevel, LoadTarget
 from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
@@ -44,17 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from harness.drive.load_runner import LoadRunner
-    from harness.drive.session import Ended
     from harness.measure.diagnosis.trace_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
-    from harness.measure.records.request_record import RecordSink
     from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import SearchPlan
-    from harness.runfolder.folder_reader import Bounds
-    from harness.server.gpu import GpuReadings
     from harness.server.probe import Capabilities
-    from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.page_viewer import EndedLevel
     from harness.study.run_page import RunPage
     from harness.study.study_options import Wanted

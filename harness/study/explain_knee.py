@@ -20,7 +20,7 @@ from harness.measure.diagnosis.server_window import (
     skew_sentence,
 )
 from harness.measure.diagnosis.ttft_split import late_split
-from harness.measure.records.samples import samples_within
+from harness.measure.records.samples import ClientSample, GpuSample, ServerSample, samples_within
 from harness.measure.states import Purpose
 from harness.units import MS
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from harness.measure.diagnosis.slots import MaxNumSeqs
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.result import Bottleneck, Level
     from harness.measure.search.evidence import Window
     from harness.measure.slo import Slo

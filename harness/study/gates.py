@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED
-from harness.measure.result import Gate
+from harness.measure.result import Gate, Knee, Result
 from harness.measure.states import Status, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.measure.result import Knee, Result
 
 # A search with another status has no knee to compare with.
 ANSWERED: Final = (

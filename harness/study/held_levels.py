@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.result import SloResult
+from harness.measure.result import Level, Result, SloResult
 from harness.measure.search.decide import ERROR_RATE, counts_of, decide
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, Hold, SearchPlan
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.result import Level, Result
     from harness.measure.slo import Slo
     from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions

@@ -13,14 +13,12 @@ from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.http_exchange import fetch
 from harness.server.probe import cache_summary
-from harness.server.vllm_start import model_config, model_context, started
+from harness.server.vllm_start import StartOptions, model_config, model_context, started
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from harness.server.vllm_start import StartOptions
 
     Row = dict[str, Any]  # by COLUMNS; None: not measured
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from harness.measure.diagnosis.cohort import MAX_SERVER_LAG_NS, scrape_interval
-from harness.measure.search.evidence import worst_ratio
+from harness.measure.search.evidence import Evidence, Window, worst_ratio
 from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.measure.search.power import next_power_action
 from harness.measure.states import Decision, Purpose, Status, StopRule
@@ -21,7 +21,6 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.samples import ServerSample
-    from harness.measure.search.evidence import Evidence, Window
     from harness.measure.search.judge import Judgement
 
 # A drain costs about four request lifetimes: draining before and after, and settling from an empty

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.drive.plugin import register_study
+from harness.drive.plugin import LocustHost, register_study
 from harness.errors import ConfigError
 from harness.measure.search.next_level import SearchPlan
 from harness.server.max_num_seqs import parse_server_flag
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Mapping
 
-    from harness.drive.plugin import LocustHost
 
 FORM: Final = "Fill in the form and press Start."
 

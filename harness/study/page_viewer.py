@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.export.live_state import state_facts
-from harness.measure.latency_figures import blocked_windows, sample_figures
+from harness.export.live_state import LiveState, state_facts
+from harness.measure.latency_figures import LatencyFigures, blocked_windows, sample_figures
 from harness.measure.metrics import HEADLINES
 from harness.measure.records.request_record import Outcome
 from harness.measure.states import Decision
@@ -20,8 +20,6 @@ from harness.study.knee_estimate import bracket_users
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.export.live_state import LiveState
-    from harness.measure.latency_figures import LatencyFigures
     from harness.measure.recent_latencies import RecentLatencies
     from harness.measure.records.record_source import RecordSource
     from harness.measure.run_counts import RunCounts

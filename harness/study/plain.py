@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.drive import arguments
-from harness.drive.plugin import register_study
+from harness.drive.plugin import LocustHost, register_study
 from harness.measure.slo import check_slos
 from harness.study import form as forms
 from harness.study.held_levels import LOCUST
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Mapping
 
-    from harness.drive.plugin import LocustHost
     from harness.measure.result import Result
 
 START: Final = "Start the test on Locust's own page."

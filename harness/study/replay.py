@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.measure.search.evidence import Evidence, Window, gather_evidence, pool_evidence
 from harness.measure.search.judge import Judgement
-from harness.measure.search.next_level import Done
+from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.states import Decision, Purpose, Status
 from harness.study.controller import HARD_FAILED
 from harness.study.level_state import HeldLevel, next_level
@@ -15,7 +15,6 @@ from harness.study.level_state import HeldLevel, next_level
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from harness.measure.search.next_level import SearchPlan
     from harness.study.token_stats import RunTokenStats
 
 

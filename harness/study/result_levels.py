@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.measure.diagnosis.audit import apply_littles_law, audit_tokens, prefix_hits
-from harness.measure.diagnosis.trace_split import traced_split
+from harness.measure.diagnosis.trace_split import RequestTrace, traced_split
 from harness.measure.diagnosis.ttft_split import ttft_split
 from harness.measure.latency_figures import blocked_windows, latency_json, sample_figures
 from harness.measure.metrics import LATENCIES, SCHEDULED, SPEEDS
@@ -20,7 +20,6 @@ from harness.study.explain_knee import with_observations
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.diagnosis.trace_split import RequestTrace
     from harness.measure.records.samples import ClientSample, GpuSample, ServerSample
     from harness.measure.search.next_level import SearchPlan
     from harness.study.level_state import HeldLevel

@@ -25,7 +25,7 @@ from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import OUTCOMES
-from harness.measure.result import CONCURRENT, Proof, Result, Target
+from harness.measure.result import CONCURRENT, Level, Proof, Result, Target
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.search.power import plateau_knee, power_knee
@@ -33,7 +33,7 @@ from harness.measure.slo import Slo
 from harness.measure.states import Purpose, Status
 from harness.measure.typed_json import from_json, to_json
 from harness.runfolder import names
-from harness.runfolder.folder_reader import check_folder, read_run
+from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import max_num_seqs
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     from harness.measure.compat.tool_comparison import ToolComparison
     from harness.measure.records.token_gaps import WindowGaps
-    from harness.measure.result import Level
-    from harness.runfolder.folder_reader import Run
 
 Json = dict[str, Any]
 KNEE: Final = "knee"  # the kind of a run that searches for the knee

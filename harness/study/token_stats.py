@@ -6,24 +6,19 @@ from typing import TYPE_CHECKING
 
 from harness.measure.diagnosis.audit import arrivals_between
 from harness.measure.diagnosis.interference import GapSample
-from harness.measure.latency_figures import blocked_windows, sample_figures
+from harness.measure.latency_figures import LatencyFigures, blocked_windows, sample_figures
 from harness.measure.metrics import GAPS
-from harness.measure.records.record_source import RecordsAsOf
-from harness.measure.records.scan import scan
-from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
-from harness.measure.search.evidence import EvidenceCounter
+from harness.measure.records.record_source import RecordsAsOf, RecordSource
+from harness.measure.records.scan import EventVisitor, scan
+from harness.measure.records.token_gaps import WindowGapCounter, WindowGaps, pool_gaps
+from harness.measure.search.evidence import EvidenceCounter, Window
 from harness.measure.window_summary import WindowTokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.latency_figures import LatencyFigures
-    from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ServerSample
-    from harness.measure.records.scan import EventVisitor
-    from harness.measure.records.token_gaps import WindowGaps
-    from harness.measure.search.evidence import Window
     from harness.measure.slo import Slo
 
 

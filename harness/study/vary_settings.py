@@ -25,14 +25,13 @@ from harness.runfolder.folder_reader import read_result
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import MAX_NUM_SEQS
-from harness.server.vllm_start import started
+from harness.server.vllm_start import StartOptions, started
 from harness.study.compare_folders import compare_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.server.vllm_start import StartOptions
 
 MAX_SETTINGS: Final = 16  # each takes a start of the server and a run
 UNSET: Final = "default"

@@ -35,7 +35,7 @@ from harness.measure.diagnosis.server_window import (
     quantile_bucket,
 )
 from harness.measure.metrics import SLO_METRICS
-from harness.measure.records.record_table import OPEN
+from harness.measure.records.record_table import OPEN, RecordTable
 from harness.measure.typed_json import round_floats
 from harness.units import MS, SECOND
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.histogram import Histogram
-    from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ServerSample
     from harness.measure.slo import Slo
 
