@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from harness.measure.records.record_table import RecordTable
     from harness.measure.slo import Slo
     from harness.study.level_state import ChooseNext, HeldLevel
+    from harness.study.replay import RunTokenStats
     from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
-    from harness.study.token_stats import RunTokenStats
 
 LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
 SLACK_NS: Final = 3600 * SECOND  # a held level ends by its own time, not by a budget

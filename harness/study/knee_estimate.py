@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.search.fit import LevelFit as FitLevel
-    from harness.study.token_stats import RunTokenStats
+    from harness.study.replay import RunTokenStats
 
 # of the estimate; a wider interval (if above one user) is inconclusive
 MAX_INTERVAL_SHARE: Final = 0.2

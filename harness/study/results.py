@@ -37,19 +37,21 @@ from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import max_num_seqs
-from harness.study.explain_knee import bottleneck, invalid_reason, shared_prompt_tokens
+from harness.study.explain_knee import (
+    bottleneck,
+    invalid_reason,
+    result_levels,
+    shared_prompt_tokens,
+)
 from harness.study.gates import evaluate_gates, exit_code
 from harness.study.held_levels import LOCUST, judge_given_levels, locust_levels
 from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
-from harness.study.replay import LoggedLevel, Replay, replay
-from harness.study.result_levels import result_levels
-from harness.study.token_stats import RunTokenStats
+from harness.study.replay import LoggedLevel, Replay, RunTokenStats, replay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.measure.compat.tool_comparison import ToolComparison
     from harness.measure.records.token_gaps import WindowGaps
 
 Json = dict[str, Any]
@@ -123,10 +125,15 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [entry.window for entry in logged]
-    comparison = _comparison(run, windows) if asked else None
+    comparison = None
+    if asked:
+        from harness.measure.compat.tool_comparison import ToolComparison  # noqa: PLC0415 - only then
+
+        comparison = ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
     also = comparison.visitors if comparison else ()
     counted = RunTokenStats(run, windows, plan.slos, run.server, also)
-    shared, block_tokens = shared_prompt_tokens(drive), kv_block_tokens(run)
+    shared = shared_prompt_tokens(drive)
+    block_tokens = (run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS
 
     def audit(window: Window) -> str:
         level = counted.levels[window]
@@ -137,17 +144,7 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         )
 
     replayed = replay(plan, logged, counted, searched=kind == KNEE, audit=audit)
-    levels = result_levels(
-        replayed.levels,
-        counted,
-        run.server,
-        plan,
-        clients=run.client,
-        gpus=run.gpu,
-        traces=run.traces,
-        run_id=str(drive.get("run_id") or ""),
-        shared=(shared, block_tokens),
-    )
+    levels = result_levels(replayed.levels, counted, run, plan, (shared, int(block_tokens)))
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
     gave_up = ended.get("status") == Status.target_failed and replayed.levels
@@ -183,13 +180,6 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     )
 
 
-def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
-    """Imported for `--compat` alone."""
-    from harness.measure.compat.tool_comparison import ToolComparison  # noqa: PLC0415
-
-    return ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
-
-
 def _with_knee(
     base: Result,
     plan: SearchPlan,
@@ -223,11 +213,6 @@ def level_unit(workload: Json) -> str:
     """What a level counts, in the singular; users who think are more than their requests."""
     talks, thinks = workload.get("conversation"), workload.get("think_ms")
     return "session" if talks else "user" if thinks else CONCURRENT
-
-
-def kv_block_tokens(run: Run) -> int:
-    """As the server has said, else vLLM's default."""
-    return int((run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS)
 
 
 def target_of_run(run: Run) -> Target:
