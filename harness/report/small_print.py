@@ -99,12 +99,13 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
     info, config, server = facts.run.info, facts.config, facts.server
     drive = as_mapping(config.get("drive"))
     models = as_mapping(drive.get("workload")).get("models")
+    known = facts.result.target.max_num_seqs
     rows = [
         ("Server", f"{server.get('url', '')} {'(embedded engine)' * bool(server.get('embedded'))}"),
         ("Model", str(server.get("model", ""))),
         ("Server version", str(server.get("version") or "")),
         ("Flags", _pairs(_flags(server))),
-        ("max_num_seqs", _max_num_seqs(facts)),
+        ("max_num_seqs", f"{known.slots:,.0f} ({known.source})" if known.value else ""),
         ("KV cache", _kv_cache(server)),
         ("GPUs", _gpus(facts)),
         ("SLOs", ", ".join(f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos)),
@@ -149,12 +150,6 @@ def _requests_sent(facts: ReportData) -> str:
     bad, took_ns = int(failed_requests(table).sum()), int(table.done_ns.max() - table.sent_ns.min())
     lost = f", {bad:,} failed" if bad else ""
     return f"{len(table):,} sent{lost}, in {say_ns(took_ns)}"
-
-
-def _max_num_seqs(facts: ReportData) -> str:
-    """`256 (given)`; "" if unknown."""
-    known = facts.result.target.max_num_seqs
-    return f"{known.slots:,.0f} ({known.source})" if known.value else ""
 
 
 def _kv_cache(server: dict[str, Any]) -> str:

@@ -39,7 +39,10 @@ def timeline_chart(facts: ReportData) -> str:
     with drawing(WIDTH, height, ratios) as (figure, axes):
         top = axes[0]
         top.set_title("Requests in flight")
-        _windows(axes, facts, zero)
+        for level in facts.levels:
+            settled, end = ((at - zero) / SECOND for at in (level.settled_ns, level.end_ns))
+            for each in axes:
+                each.axvspan(settled, end, color=RULE, alpha=0.45, linewidth=0, zorder=0)
         _users(top, facts, zero)
         at = [(sample.at_ns - zero) / SECOND for sample in samples]
         if samples:
@@ -65,13 +68,6 @@ def _gpus(facts: ReportData) -> dict[str, tuple[list[tuple[int, float]], float |
     busy = [(at, sum(s.util_pct for s in read) / len(read)) for at, read in by_time.items()]
     watts = [(at, sum(s.power_w for s in read)) for at, read in by_time.items()]
     return {"GPU utilization, %": (busy, 105.0), "GPU power, W": (watts, None)}
-
-
-def _windows(axes: list[Axes], facts: ReportData, zero: int) -> None:
-    for level in facts.levels:
-        settled, end = ((at - zero) / SECOND for at in (level.settled_ns, level.end_ns))
-        for each in axes:
-            each.axvspan(settled, end, color=RULE, alpha=0.45, linewidth=0, zorder=0)
 
 
 def _users(axes: Axes, facts: ReportData, zero: int) -> None:

@@ -84,7 +84,7 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         errors=errors,
         levels=_lines(path, names.levels_file(path), damage),
         server=read_server(path, damage),
-        client=read_client(path, damage),
+        client=sorted(_each(path, names.CLIENT, ClientSample, damage), key=lambda each: each.at_ns),
         gpu=read_gpu(path, damage),
         traces=_each(path, names.TRACES, RequestTrace, damage),
         damage=damage,
@@ -136,12 +136,6 @@ def read_server(path: Path, damage: Damage) -> list[ServerSample]:
     """Read the server's samples in time order; fields missing from a line are NaN."""
     samples, bad = from_rows(_lines(path, names.SERVER, damage))
     damage.bad_lines += bad
-    return sorted(samples, key=lambda sample: sample.at_ns)
-
-
-def read_client(path: Path, damage: Damage) -> list[ClientSample]:
-    """Read the samples of the load generator's processes in time order."""
-    samples = _each(path, names.CLIENT, ClientSample, damage)
     return sorted(samples, key=lambda sample: sample.at_ns)
 
 

@@ -108,7 +108,11 @@ class Experiment:
             return invalid_reason(window, seen, samples, wanted.plan.slos, shared=shared)
 
         def on_level(step: HeldLevel) -> None:
-            lines.append(step_line(step))
+            judged = step.judgement
+            lines.append(asdict(step.window) | {
+                "decision": judged.decision, "reason": judged.reason,
+                "invalid": step.invalid, "audited": step.audited,
+            })  # fmt: skip
 
         controller = (
             Observer(wanted.plan, ledger, load)
@@ -126,6 +130,7 @@ class Experiment:
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
         plan, work, data = self.wanted.plan, self.options.workload, self.wanted.load.data
+        folder, here = self.wanted.output.out_dir, Path.cwd()
         config = {
             "kind": self.wanted.kind,
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
@@ -135,7 +140,8 @@ class Experiment:
             "baseline": self.wanted.baseline,
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
-            "folder": str(self._folder_from_here()),
+            # as it was given, or below where the command was started
+            "folder": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
             "clipped_of_1000": 0 if data else count_clipped(work, self.wanted.load.seed),
             "data": data and {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)},
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
@@ -154,11 +160,6 @@ class Experiment:
         seeds = {"load": self.wanted.load.seed, "search": plan.seed}
         told = code_in_use() | {"gpu": self.gpus.to_json()}
         return run_info(config, seeds=seeds, server=server) | told
-
-    def _folder_from_here(self) -> Path:
-        """The run folder as it was given, or below where the command was started."""
-        given, here = self.wanted.output.out_dir, Path.cwd()
-        return given.relative_to(here) if given.is_relative_to(here) else given
 
     def conduct(self, viewer: Viewer | None = None) -> None:
         """Run the load until the controller is done, Ctrl-C, or a failure; write how it ended.
@@ -349,14 +350,3 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         max_in_flight=load.max_in_flight,
         request_ids=wanted.output.otlp_port is not None,
     )
-
-
-def step_line(step: HeldLevel) -> dict[str, Any]:
-    """One line of levels.jsonl."""
-    judged = step.judgement
-    return asdict(step.window) | {
-        "decision": judged.decision,
-        "reason": judged.reason,
-        "invalid": step.invalid,
-        "audited": step.audited,
-    }
