@@ -73,15 +73,16 @@ def add_compare(commands: Subparsers) -> None:
 
 def _compare(args: argparse.Namespace) -> int:
     """Compare, say it, write what was asked for. Raises RunFolderError, ConfigError."""
+    from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
     from harness.report import comparison_report as report  # noqa: PLC0415 - heavy: see app.py
-    from harness.runfolder.json_files import plain, to_json  # noqa: PLC0415 - as above
+    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - as above
     from harness.study.compare_folders import compare_folders  # noqa: PLC0415 - as above
 
     found = compare_folders(args.A, args.B, args.tolerance)
-    result = {"exit_code": found.exit_code, "headline": report.headline(found), **plain(found)}
+    result = {"exit_code": found.exit_code, "headline": report.headline(found), **to_json(found)}
     made = {args.html: report.html, args.markdown: report.markdown}
     wanted = {where: make(found) for where, make in made.items() if where}
-    wanted |= {args.json: to_json(result, indent=True).decode() + "\n"} if args.json else {}
+    wanted |= {args.json: dumps(result, indent=True).decode() + "\n"} if args.json else {}
     (sys.stderr if "-" in wanted else sys.stdout).write(report.comparison_text(found))
     for where, text in wanted.items():
         _write(where, text)

@@ -102,10 +102,9 @@ def conclude(
 
 def write_json(where: str, result: Any) -> None:
     """Standard output for "-", else a file."""
-    from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
-    from harness.runfolder.json_files import to_json as dumps  # noqa: PLC0415 - as above
+    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - heavy: see app.py
 
-    data = dumps(to_json(result), indent=True) + b"\n"
+    data = dumps(result, indent=True) + b"\n"
     if where == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

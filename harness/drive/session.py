@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.drive.load_runner import LoadRunner
+    from harness.load.arrivals import LoadTarget
     from harness.measure.records.request_record import RecordSink
     from harness.measure.records.samples import ClientSample, ServerSample
     from harness.senders.drive_options import DriveOptions
@@ -179,32 +180,12 @@ class Session:
             self.interrupt()
 
 
-class ShapeTarget(Protocol):
-    """What the load should be: any object with these attributes."""
-
-    @property
-    def users(self) -> int:
-        """Users that should run."""
-
-    @property
-    def spawn_per_s(self) -> float:
-        """How fast to get there, users per second."""
-
-    @property
-    def pace(self) -> tuple[int, float] | None:
-        """(level, requests per second) of an open loop, whatever `users` is."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-
-
 class Controller(Protocol):
     """Decides about the load. Pure: time and the server's figures are passed in."""
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
-    ) -> ShapeTarget:
+    ) -> LoadTarget:
         """Called about once a second; both instants are on the records' clock.
 
         All that happened before `known_ns` is in the sinks.

@@ -22,7 +22,7 @@ from harness.report.small_print import configuration_rows, instrument_rows, limi
 from harness.report.timeline import timeline_chart, waterfall_chart
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import flat, plain
+from harness.runfolder.json_files import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +86,7 @@ def csv_row(level: Level) -> dict[str, object]:
     notes = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
     own = {"concurrency": level.users, "tok_s": level.output_tokens_per_s, "notes": notes}
     figures = {name: sweep.FIGURES[name](level) for name in FIRST_COLUMNS[1:-1]}
-    row: dict[str, object] = plain(figures | own)
+    row: dict[str, object] = to_json(figures | own)
     left_out = (*REPEATED_FIELDS, "replicas")  # which are tables of their own
     rest = {key: value for key, value in data.items() if key not in left_out}
     for key, value in flat(rest).items():
@@ -151,7 +151,7 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     for name, reporter in REPORTERS.items():
         folder.write(name, reporter(facts, found))
     if rows := sweep.concurrency_rows(facts):
-        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in plain(rows)], FIRST_COLUMNS))
+        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in to_json(rows)], FIRST_COLUMNS))
     if rows := sweep.batches(facts):
         folder.write_json(names.BATCHING, rows)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from harness.errors import RunFolderError
 from harness.measure.records.request_record import Outcome, RequestRecord, SeenNumbers
+from harness.measure.typed_json import to_json
 from harness.runfolder import names
 from harness.runfolder.codec import decode, encode
-from harness.runfolder.json_files import plain, to_json
+from harness.runfolder.json_files import dumps
 from harness.runfolder.redact import redact, redact_text
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a final JSON file without secrets; infinities as "inf", NaN as null."""
-        self.write(name, to_json(redact(plain(value), self.secrets), indent=True) + b"\n")
+        self.write(name, dumps(redact(to_json(value), self.secrets), indent=True) + b"\n")
 
 
 class AppendFile:
@@ -157,7 +158,7 @@ class JsonLines:
         self._secrets = tuple(secrets)
 
     def append(self, value: Any) -> None:
-        self.file.append(to_json(redact(plain(value), self._secrets)) + b"\n")
+        self.file.append(dumps(redact(to_json(value), self._secrets)) + b"\n")
 
     def close(self) -> None:
         self.file.close()

@@ -20,6 +20,7 @@ from harness.drive.session import Session
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.engine.server import ServingOptions
+from harness.load.arrivals import LoadTarget
 from harness.load.lengths import Lengths
 from harness.load.workloads import WORKLOADS
 from harness.measure.latency_figures import in_window
@@ -29,7 +30,6 @@ from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.statistics import quantile
 from harness.senders.drive_options import DriveOptions
 from harness.senders.prepare import prepare
-from harness.study.level_state import LoadTarget
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:

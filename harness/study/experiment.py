@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.drive.children import child_processes
 from harness.drive.session import Ended, Session
+from harness.load.arrivals import LoadTarget
 from harness.load.plan import count_clipped
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import RecordSink, request_key
@@ -36,7 +37,6 @@ from harness.server.max_num_seqs import merge_flags
 from harness.study.controller import KneeController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import LOCUST
-from harness.study.level_state import ChooseNext, HeldLevel, LoadTarget
 from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import SearchPlan
     from harness.server.probe import Capabilities
+    from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.page_viewer import EndedLevel
     from harness.study.run_page import RunPage
     from harness.study.study_options import Wanted

@@ -48,16 +48,6 @@ class RecordView(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTarget:
-    """The load to apply now."""
-
-    users: int
-    spawn_per_s: float
-    done: bool = False
-    pace: tuple[int, float] | None = None  # open loop: the level and its rate, in place of users
-
-
-@dataclass(frozen=True, slots=True)
 class HeldLevel:
     """A level that ended: its window, its evidence and the decision at its end."""
 

@@ -32,7 +32,7 @@ from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.search.power import plateau_knee, power_knee
 from harness.measure.slo import Slo
 from harness.measure.states import Purpose, Status, Verdict
-from harness.measure.typed_json import from_json, to_json
+from harness.measure.typed_json import from_json
 from harness.runfolder import names
 from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
@@ -269,7 +269,7 @@ def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
     with parquet_writer(folder) as write:
         run = read_run(path, write)
     results = compute(run, compat)
-    folder.write_json(names.RESULT, to_json(results.result))
+    folder.write_json(names.RESULT, results.result)
     return results
 
 

@@ -19,7 +19,6 @@ from harness.errors import ConfigError, HarnessError, ServerUnreachable
 from harness.measure.diagnosis.bottleneck import RULES
 from harness.measure.diagnosis.proof import AS_STARTED, PROOF_TOLERANCE, prove, turns
 from harness.measure.search.comparison import Setting
-from harness.measure.typed_json import to_json
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result
 from harness.runfolder.folder_writer import RunFolder
@@ -173,5 +172,5 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
                 whole = measure([(one, out / one.name)], inner, start, stream)
     measured = [base, *chain.from_iterable(tried.values())]
     proof = prove(tried, compare_settings(measured, PROOF_TOLERANCE))
-    RunFolder(out).write_json(names.PROOF, to_json(proof))
+    RunFolder(out).write_json(names.PROOF, proof)
     return whole
