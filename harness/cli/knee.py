@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.cli.parsing import Subparsers
+    from harness.measure.search.next_level import Hold, SearchPlan
 
     Levels = Callable[[str], tuple[int, ...]]
 
@@ -53,8 +54,6 @@ def add(commands: Subparsers) -> None:
 
 def options(args: argparse.Namespace) -> Wanted:
     """The search asked for. Raises ConfigError."""
-    from harness.measure.search.next_level import SearchPlan  # noqa: PLC0415 - heavy: see app.py
-
     if args.tolerance is not None and args.baseline is None:
         raise ConfigError(
             "--tolerance is given without --baseline: expected a run folder to compare with; "
@@ -81,21 +80,28 @@ def options(args: argparse.Namespace) -> Wanted:
             "--load rate is given without an SLO: expected one, as throughput follows the rate "
             "up to the server's limit; try --slo ttft_p95=500ms."
         )
-    plan = SearchPlan(
-        slos=tuple(args.slo),
-        min_users=low,
-        max_users=high,
-        budget_ns=args.budget,
-        max_errors=args.max_errors,
-        seed=args.seed,
-        rate_step_per_s=RATE_STEP_PER_S if rates else 0.0,
-    )
+    plain.check_slos(args, load)
+
+    def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
+        from harness.measure.search.next_level import SearchPlan  # noqa: PLC0415 - heavy: see app.py
+
+        plan = SearchPlan(
+            slos=tuple(args.slo),
+            min_users=low,
+            max_users=high,
+            budget_ns=args.budget,
+            max_errors=args.max_errors,
+            seed=args.seed,
+            rate_step_per_s=RATE_STEP_PER_S if rates else 0.0,
+        )
+        return plan, ()
+
     return Wanted(
         "knee",
         target,
         load,
         output,
-        plan,
+        planned,
         args.max_in_flight if rates else high,
         plan_users=args.plan_users,
         at_least=args.at_least,

@@ -26,6 +26,7 @@ from harness.study.study_options import (
     OutputOptions,
     TargetOptions,
     Timeouts,
+    wanted_levels,
 )
 from harness.units import SECOND, exact_ns
 
@@ -246,8 +247,6 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
 
 def run_options(args: argparse.Namespace, command: str) -> Wanted:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
-    from harness.study.held_levels import wanted_levels  # noqa: PLC0415 - heavy: see app.py
-
     load = load_options(args, "--users", max(args.users or (0,)))
     users: tuple[int, ...] = args.users or args.rate
     if not users:
@@ -274,6 +273,7 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
     requests = args.requests
     if load.data is not None and not load.data.repeat and args.duration is None:
         requests = requests or len(load.data)  # the whole file, however long it takes
+    check_slos(args, load)
     return wanted_levels(
         command,
         target_options(args),
@@ -287,6 +287,14 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
         max_errors=args.max_errors,
         dry_run=args.dry_run,
     )
+
+
+def check_slos(args: argparse.Namespace, load: LoadOptions) -> None:
+    """They fit the workload. Raises ConfigError."""
+    if args.slo:
+        from harness.measure import slo  # noqa: PLC0415 - heavy: see app.py
+
+        slo.check_slos(tuple(args.slo), load.workload.output.mean)
 
 
 def start_options(args: argparse.Namespace) -> StartOptions:

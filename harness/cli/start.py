@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def start_study(wanted: Wanted) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
-    most, option = wanted.most_users, "--users" if wanted.holds else "--max-users"
+    most, option = wanted.most_users, "--max-users" if wanted.kind == "knee" else "--users"
     option = "--max-in-flight" if wanted.load.arrivals else option
     if wanted.baseline:
         from harness.runfolder.folder_reader import check_folder  # noqa: PLC0415 - heavy: see app.py

@@ -12,61 +12,18 @@ from harness.measure.result import Level, Result, SloResult
 from harness.measure.search.decide import ERROR_RATE, counts_of, decide
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, Hold, SearchPlan
-from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, StopRule, Verdict
+from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.study.controller import BUSY_SHARE, TURNOVERS
 from harness.study.replay import LoggedLevel
-from harness.study.study_options import RATE_STEP_PER_S, Wanted
-from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.slo import Slo
     from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.replay import RunTokenStats
-    from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
 LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
-SLACK_NS: Final = 3600 * SECOND  # a held level ends by its own time, not by a budget
-
-
-def wanted_levels(
-    kind: str,
-    target: TargetOptions,
-    load: LoadOptions,
-    output: OutputOptions,
-    levels: tuple[int, ...],
-    *,
-    duration_ns: int = 0,
-    requests: int = 0,
-    repeats: int = 1,
-    slos: tuple[Slo, ...] = (),
-    max_errors: float = 0.01,
-    dry_run: bool = False,
-) -> Wanted:
-    """The experiment that holds each level in turn: for a time, for `requests` or `load.batch`.
-
-    With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S. Repeats take turns, so that a
-    drift meets all alike.
-    """
-    batch = load.batch
-    stop = StopRule.time if duration_ns else StopRule.batch if batch else StopRule.requests
-    one = Hold(1, Purpose.sequential, stop, duration_ns, batch or requests)
-    purpose = Purpose.batch if batch else Purpose.hold
-    once = [one] * bool(batch) + [replace(one, users=n, purpose=purpose) for n in levels]
-    holds = tuple(once * repeats)
-    plan = SearchPlan(
-        slos=slos,
-        min_users=min(levels),
-        max_users=max(levels),
-        budget_ns=sum(hold.max_ns for hold in holds) + SLACK_NS,
-        max_errors=max_errors,
-        seed=load.seed,
-        rate_step_per_s=RATE_STEP_PER_S if load.arrivals else 0.0,
-    )
-    most = load.max_in_flight if load.arrivals else max(levels)
-    return Wanted(kind, target, load, output, plan, most, holds, repeats, dry_run=dry_run)
 
 
 def in_turn(holds: Sequence[Hold]) -> ChooseNext:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.drive.plugin import LocustHost, register_study
 from harness.errors import ConfigError
 from harness.measure.search.next_level import SearchPlan
+from harness.measure.slo import check_slos
 from harness.server.max_num_seqs import parse_server_flag
 from harness.study import form as forms
 from harness.study.locust_study import LocustStudy
@@ -90,7 +91,8 @@ class LocustKneeStudy(LocustStudy):
         output = OutputOptions(self.runs / f"knee-{stamp}", live=False, scenario=asked)
         load = LoadOptions(work, seed, max(self.host.load.n_workers, 1))
         target = self._target(values["host"], values["model"])
-        return Wanted(KNEE, target, load, output, plan, plan.max_users)
+        check_slos(plan.slos, work.output.mean)
+        return Wanted(KNEE, target, load, output, lambda: (plan, ()), plan.max_users)
 
 
 register_study(LocustKneeStudy)

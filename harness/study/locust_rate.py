@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from harness.drive.plugin import register_study
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
-from harness.study.held_levels import in_turn, wanted_levels
+from harness.study.held_levels import in_turn
 from harness.study.option import Option, duration, rate
 from harness.study.option_table import OPEN_LOOP
 from harness.study.plain import LocustTestStudy
+from harness.study.study_options import wanted_levels
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

@@ -70,7 +70,7 @@ class LocustTestStudy(LocustStudy):
         users = int(runner.target_user_count)
         target = self._target(url, options.model)
         output = OutputOptions(self._new_folder(), live=False)
-        return Wanted(LOCUST, target, load, output, plan, users)
+        return Wanted(LOCUST, target, load, output, lambda: (plan, ()), users)
 
     def _new_folder(self) -> Path:
         """As --run-folder says, with a number for each test after the first."""

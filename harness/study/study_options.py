@@ -6,7 +6,8 @@ Durations are integer nanoseconds, shares lie in [0, 1].
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
@@ -14,13 +15,14 @@ from harness.load.request_fields import DEFAULT_FIELDS
 from harness.units import NS_PER, SECOND, duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
     from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.measure.search.next_level import Hold, SearchPlan
+    from harness.measure.slo import Slo
 
 DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
 PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late
@@ -103,7 +105,7 @@ class OutputOptions:
     scenario: Mapping[str, Any] = field(default_factory=dict)  # option -> text, to repeat the run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wanted:
     """What one experiment is asked to do. With `load.arrivals` its levels are rates."""
 
@@ -111,17 +113,69 @@ class Wanted:
     target: TargetOptions
     load: LoadOptions
     output: OutputOptions
-    plan: SearchPlan
+    # The plan, and the levels that are given, in the order of the run. Called when first needed:
+    # it imports numpy, and a refused target must not wait for that.
+    planned: Callable[[], tuple[SearchPlan, tuple[Hold, ...]]] = field(compare=False)
     most_users: int  # at once
-    holds: tuple[Hold, ...] = ()  # levels that are given, in the order of the run
-    repeats: int = 1  # times that these go through all levels
+    repeats: int = 1  # times that given levels are gone through
     plan_users: int | None = None  # total users, to compute the number of replicas
     at_least: int | None = None  # users that the knee must hold
     baseline: str = ""  # a run folder: this run must not be worse
     tolerance: float = 0.0  # share by which it may be worse
     dry_run: bool = False
 
-    def __post_init__(self) -> None:
-        from harness.measure.slo import check_slos  # noqa: PLC0415 - numpy: --help does without
+    @cached_property
+    def plan(self) -> SearchPlan:
+        return self.planned()[0]
 
-        check_slos(self.plan.slos, self.load.workload.output.mean)
+    @cached_property
+    def holds(self) -> tuple[Hold, ...]:
+        return self.planned()[1]
+
+
+SLACK_NS: Final = 3600 * SECOND  # a held level ends by its own time, not by a budget
+
+
+def wanted_levels(
+    kind: str,
+    target: TargetOptions,
+    load: LoadOptions,
+    output: OutputOptions,
+    levels: tuple[int, ...],
+    *,
+    duration_ns: int = 0,
+    requests: int = 0,
+    repeats: int = 1,
+    slos: tuple[Slo, ...] = (),
+    max_errors: float = 0.01,
+    dry_run: bool = False,
+) -> Wanted:
+    """The experiment that holds each level in turn: for a time, for `requests` or `load.batch`.
+
+    With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S. Repeats take turns, so that a
+    drift meets all alike.
+    """
+
+    def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
+        from harness.measure.search.next_level import Hold, SearchPlan  # noqa: PLC0415 - see `Wanted`
+        from harness.measure.states import Purpose, StopRule  # noqa: PLC0415 - as above
+
+        batch = load.batch
+        stop = StopRule.time if duration_ns else StopRule.batch if batch else StopRule.requests
+        one = Hold(1, Purpose.sequential, stop, duration_ns, batch or requests)
+        purpose = Purpose.batch if batch else Purpose.hold
+        once = [one] * bool(batch) + [replace(one, users=n, purpose=purpose) for n in levels]
+        holds = tuple(once * repeats)
+        plan = SearchPlan(
+            slos=slos,
+            min_users=min(levels),
+            max_users=max(levels),
+            budget_ns=sum(hold.max_ns for hold in holds) + SLACK_NS,
+            max_errors=max_errors,
+            seed=load.seed,
+            rate_step_per_s=RATE_STEP_PER_S if load.arrivals else 0.0,
+        )
+        return plan, holds
+
+    most = load.max_in_flight if load.arrivals else max(levels)
+    return Wanted(kind, target, load, output, planned, most, repeats, dry_run=dry_run)
