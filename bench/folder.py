@@ -26,8 +26,7 @@ from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
 from harness.runfolder import names
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.runfolder.runinfo import run_info
 from harness.units import MS, SECOND
 

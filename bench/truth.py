@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from harness.server.address import free_port
-from harness.server.server_processes import API_SERVER, ENGINE, family_of, processes_named
+from harness.server.scraping import API_SERVER, ENGINE, family_of, processes_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -26,9 +26,9 @@ from harness.measure.states import Decision, Purpose, Status, Verdict
 from harness.measure.typed_json import json_schema
 from harness.runfolder import names
 from harness.runfolder import run_frames as frames
-from harness.runfolder.parquet import Levels
+from harness.runfolder.folder_reader import NUMBER_FIELDS
 from harness.runfolder.record_tables import TableBuilder
-from harness.runfolder.server_lines import NUMBER_FIELDS
+from harness.runfolder.run_frames import Levels
 from harness.study import form
 from harness.study.locust_rate import LocustRateStudy
 from harness.study.results import EXIT_OF

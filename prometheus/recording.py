@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from harness.export.promql import (
+from harness.export.metric_definitions import (
     HARNESS_SERIES,
     REPLICA,
     finite_mean,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from harness.export.alert_rules import Alert
-from harness.export.promql import HARNESS_SERIES
+from harness.export.metric_definitions import HARNESS_SERIES
 
 LOOP_LAG_S: Final = 0.1  # the kernel's stamps bridge a nap, not this
 SEND_LATE_S: Final = 0.05  # a schedule kept worse than this is another load than was asked for

@@ -23,7 +23,7 @@ import pytest
 import real_vllm
 from hypothesis import settings
 
-from harness.reader.reader_choice import IN_C, IN_PYTHON, VARIABLE, why_not_c
+from harness.reader.backends import IN_C, IN_PYTHON, VARIABLE, why_not_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

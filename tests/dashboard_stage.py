@@ -17,8 +17,7 @@ from harness.export.exporter_service import GpuReader, TargetReader, render_page
 from harness.export.metrics_server import MetricsServer
 from harness.server.access import TargetAccess
 from harness.server.address import Address
-from harness.server.gpu import GpuInfo, GpuReadings
-from harness.server.nvml import NvmlGpus
+from harness.server.gpu import GpuInfo, GpuReadings, NvmlGpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

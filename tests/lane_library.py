@@ -31,7 +31,7 @@ from harness.reader.fast_path import (
 )
 from harness.reader.raw_batch import BYTES, EXACT, TOKEN
 from harness.wire.openai import NotACompletion, read_event
-from harness.wire.sse_framing import DATA, DONE, ERROR_KEY, EVENT_END
+from harness.wire.sse import DATA, DONE, ERROR_KEY, EVENT_END
 from harness.wire.token_template import NO_MATCH, TokenTemplate, template_of
 
 if TYPE_CHECKING:

@@ -1,10 +1,22 @@
 """Small tables for the tests of `measure`: one line per request, times in ms; counts per level."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from harness.measure.records.record_table import RecordTable
 from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.measure.search.evidence import BINS_PER_SIDE, RATIO_BINS, Evidence, Window
+from harness.runfolder.folder_reader import Run
+from harness.runfolder.record_tables import Damage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.measure.records.samples import ServerSample
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -69,3 +81,9 @@ def evidence(
         grids.append(grid)
     each = [np.full(blocks, total / blocks) for total in (ended or 400, failed, tokens)]
     return Evidence(window(users, 0, seconds), SECOND, seconds, tuple(grids), *each)
+
+
+def run_with(samples: Sequence[ServerSample]) -> Run:
+    """A run of which nothing but the server's samples is looked at."""
+    info = {"config": {}}
+    return Run(Path(), info, table(), [], [], list(samples), [], [], [], Damage())

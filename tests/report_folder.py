@@ -15,8 +15,7 @@ from harness.measure.states import Status
 from harness.report.write import write_reports
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result, read_run
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.runfolder.runinfo import run_info
 from harness.study.results import EXIT_OF, compute, write_results
 

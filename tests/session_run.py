@@ -14,13 +14,14 @@ import contextlib
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locust.runners import STATE_MISSING
 
 from harness.drive.children import ChildProcesses, child_processes
 from harness.drive.session import Session
+from harness.load.arrivals import LoadTarget
 from harness.load.workloads import WORKLOADS
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.record_table import OPEN
@@ -32,16 +33,6 @@ from harness.study.run_page import RunPage
 if TYPE_CHECKING:
     from harness.measure.records.request_record import RecordSink
     from harness.measure.records.samples import ServerSample
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a controller answers."""
-
-    users: int
-    spawn_per_s: float
-    done: bool
-    pace: tuple[int, float] | None = None
 
 
 class Script:
@@ -62,7 +53,7 @@ class Script:
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
-    ) -> Target:
+    ) -> LoadTarget:
         """The next level."""
         assert now_ns > known_ns
         self.known.append((known_ns, self.seen(known_ns)))
@@ -71,7 +62,7 @@ class Script:
         tick = len(self.running) - 1
         done = tick >= len(self.levels)
         users = self.levels[min(tick, len(self.levels) - 1)]
-        return Target(users, float(max(users, 1)), done)
+        return LoadTarget(users, float(max(users, 1)), done)
 
 
 class Patient(Script):
@@ -85,14 +76,14 @@ class Patient(Script):
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
-    ) -> Target:
+    ) -> LoadTarget:
         """The same level until it is seen."""
         super().tick(now_ns, running_users, server, known_ns)
         left = self.levels[len(self.reached) :]
         if left and server is not None and running_users == server.running == left[0]:
             self.reached.append(left.pop(0))
         users = (left or self.levels[-1:])[0]
-        return Target(users, float(max(users, 1)), not left or len(self.running) > self.MOST)
+        return LoadTarget(users, float(max(users, 1)), not left or len(self.running) > self.MOST)
 
 
 class Keep:

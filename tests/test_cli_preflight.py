@@ -14,8 +14,8 @@ from harness.cli.checks import CHECKS, Severity
 from harness.errors import ConfigError, RunFolderError
 from harness.load.workloads import workload
 from harness.measure.slo import Slo, check_slos
-from harness.reader import reader_choice as reading
-from harness.runfolder import arrays
+from harness.reader import backends as reading
+from harness.runfolder import codec
 from harness.server.address import check_port
 from harness.study.preflight import (
     FILES_WITHOUT_USERS,
@@ -177,7 +177,7 @@ def test_what_was_not_compiled_is_said(name: str, monkeypatch: pytest.MonkeyPatc
     if name == "reader":
         monkeypatch.setattr(reading, "why_not_c", lambda: why)
     else:
-        monkeypatch.setattr(arrays, "WHY_PYTHON", why)
+        monkeypatch.setattr(codec, "WHY_PYTHON", why)
     found = CHECKS[name]()
     assert (found.level, found.what) == (Severity.warn, f"in Python: {why}")
     said = reading.code_in_use()

@@ -10,7 +10,7 @@ from prometheus_tools import lines_of
 
 from harness.errors import ServerUnreachable
 from harness.export.exporter_service import GpuReader, TargetReader, render_page
-from harness.runfolder.server_lines import NUMBER_FIELDS
+from harness.runfolder.folder_reader import NUMBER_FIELDS
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.gpu import GpuReadings

@@ -10,7 +10,7 @@ from gevent.event import Event
 from recorded_nvml import Recorded
 
 from harness.senders.gpu_sampler import GpuSampler
-from harness.server.nvml import NvmlGpus
+from harness.server.gpu import NvmlGpus
 
 if TYPE_CHECKING:
     from harness.measure.records.samples import GpuSample

@@ -26,7 +26,7 @@ from harness.measure.metrics import LATENCIES
 from harness.measure.records.request_record import Outcome
 from harness.runfolder.codec import decode
 from harness.runfolder.folder_reader import read_run
-from harness.runfolder.record_writer import CUT_SHORT
+from harness.runfolder.folder_writer import CUT_SHORT
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # only the class is used here, not the loop
 
-from harness.drive.shape import ControllerShape, spawn_rate
+from harness.drive.session import ControllerShape, spawn_rate
+from harness.load.arrivals import LoadTarget
 
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # nor is it for the processes of other tests
 
@@ -18,26 +18,16 @@ if TYPE_CHECKING:
     from harness.measure.records.samples import ServerSample
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a controller answers."""
-
-    users: int
-    spawn_per_s: float = 2.0
-    done: bool = False
-    pace: tuple[int, float] | None = None
-
-
 class Script:
     """Answers from a list."""
 
-    def __init__(self, targets: list[Target]) -> None:
+    def __init__(self, targets: list[LoadTarget]) -> None:
         self.targets = targets
         self.seen: list[tuple[int, int, int]] = []
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
-    ) -> Target:
+    ) -> LoadTarget:
         """The next one."""
         assert server is None
         self.seen.append((now_ns, known_ns, running_users))
@@ -66,7 +56,7 @@ def test_targets_reach_locust(
     name: str, targets: list[int], running: list[int], told: list[int]
 ) -> None:
     """Locust counts retiring users as users, so a step up waits until a step down has drained."""
-    script = Script([Target(users) for users in targets])
+    script = Script([LoadTarget(users, 2.0) for users in targets])
     shape = ControllerShape(script, lambda: 7, lambda: 5, lambda: None, lambda: None)
     shape.runner = runner = Users()  # type: ignore[assignment]
     got = []
@@ -79,7 +69,10 @@ def test_targets_reach_locust(
 
 def test_a_rate_is_told_once_everybody_is_there() -> None:
     """Locust's users are the three processes that send; the level and its rate go another way."""
-    targets = [Target(40, pace=(0, 0.4)), Target(40, pace=(0, 0.4)), Target(80, pace=(1, 0.8))]
+    targets = [
+        LoadTarget(users, 2.0, pace=pace)
+        for users, pace in ((40, (0, 0.4)), (40, (0, 0.4)), (80, (1, 0.8)))
+    ]
     told: list[tuple[int, float]] = []
     shape = ControllerShape(
         Script(targets), lambda: 7, lambda: 5, lambda: None, lambda: None,
@@ -95,7 +88,7 @@ def test_a_rate_is_told_once_everybody_is_there() -> None:
 def test_done_is_said_once_and_holds_the_level() -> None:
     """After `done` the controller is not asked again and Locust is told to change nothing."""
     said: list[bool] = []
-    script = Script([Target(3), Target(0, done=True)])
+    script = Script([LoadTarget(3, 2.0), LoadTarget(0, 2.0, done=True)])
     shape = ControllerShape(script, lambda: 7, lambda: 5, lambda: None, lambda: said.append(True))
     shape.runner = Users()  # type: ignore[assignment]
     assert [shape.tick() for _ in range(4)] == [(3, 2.0)] * 4

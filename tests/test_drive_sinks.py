@@ -11,7 +11,7 @@ import pytest
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.slo import Slo
 from harness.senders.sinks import Fanout
-from harness.webpage.live_tables import LatencyTable, Ring, SloTable
+from harness.webpage.locust_tab import LatencyTable, Ring, SloTable
 from harness.webpage.metrics_port import MetricsPort
 
 MS = 1_000_000

@@ -10,7 +10,7 @@ from wire_examples import ASKED, EVENTS, HEAD, cuts, delta, event
 from harness.measure.records.request_record import Outcome
 from harness.reader.open_stream import KEPT, SHORT, Stream
 from harness.wire.decode import StreamDecoder
-from harness.wire.sse_framing import EVENT_ENDS, MAX_EVENT_BYTES, TOO_LONG
+from harness.wire.sse import EVENT_ENDS, MAX_EVENT_BYTES, TOO_LONG
 
 DONE = event(b"[DONE]")
 TOKEN = event(delta(content="x" * SHORT))

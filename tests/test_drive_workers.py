@@ -14,8 +14,7 @@ from locust.env import Environment
 from locust.event import Events
 from locust.exception import StopUser
 
-from harness.drive.dispatch import Dispatcher
-from harness.drive.load_runner import LoadRunner
+from harness.drive.load_runner import Dispatcher, LoadRunner
 from harness.drive.users import ChatUser, StreamingUser, register
 from harness.load.workloads import WORKLOADS
 from harness.senders import relay

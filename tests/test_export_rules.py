@@ -24,8 +24,7 @@ from harness.measure.slo import Slo
 from harness.measure.states import Decision, Verdict
 from harness.report.answer import triage_sentences
 from harness.report.report_data import ReportData
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 
 ROOT = Path(__file__).parents[1]
 MS = 1_000_000

@@ -11,7 +11,14 @@ from little_servers import http, little_server
 from prometheus_tools import lines_of, promtool
 from recorded_nvml import Recorded
 
-from harness.export.exporter_service import GpuReader, TargetReader, render_page
+from harness.export.exporter_service import (
+    GpuReader,
+    TargetReader,
+    TargetState,
+    gpu_values,
+    render_page,
+    target_values,
+)
 from harness.export.metric_definitions import (
     GPU,
     METRIC_DEFINITIONS,
@@ -19,14 +26,12 @@ from harness.export.metric_definitions import (
     MetricDefinition,
     render_metrics,
 )
-from harness.export.target_metrics import TargetState, gpu_values, target_values
 from harness.measure.diagnosis.gpu_window import GPU_SERIES, REASON_LABELS
 from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample, summed_fields
 from harness.server.access import TargetAccess
 from harness.server.address import Address
-from harness.server.gpu import GpuInfo, GpuReadings, open_gpus
-from harness.server.nvml import NvmlGpus
+from harness.server.gpu import GpuInfo, GpuReadings, NvmlGpus, open_gpus
 
 S = 1_000_000_000
 NONE = GpuReadings("none", why="not asked")

@@ -9,8 +9,8 @@ from measure_tables import MS, SECOND, record, window
 from random_tables import random_records
 
 from harness.measure.records import ledger as ledgers
-from harness.measure.records.compact import PackedTable
 from harness.measure.records.ledger import Ledger, LedgerView, waiting_or_thinking
+from harness.measure.records.record_source import PackedTable
 from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.evidence import gather_evidence

@@ -10,7 +10,7 @@ import pytest
 from measure_tables import record
 from split_cases import known
 
-from harness.measure.diagnosis.scrape_pair import choose_scrapes
+from harness.measure.diagnosis.cohort import choose_scrapes
 from harness.measure.diagnosis.ttft_split import PARTS, TtftSplit, ttft_split
 from harness.measure.histogram import Histogram
 from harness.measure.records.record_table import RecordTable

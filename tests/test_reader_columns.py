@@ -13,7 +13,7 @@ from harness.measure.records.request_record import Outcome
 from harness.reader.decoder_process import Decoding
 from harness.reader.raw_batch import ENDED, EXACT, HEAD, LENGTH, OPENED, ROW, TOKEN, Batch, Message
 from harness.runfolder.codec import decode
-from harness.runfolder.record_writer import CUT_SHORT
+from harness.runfolder.folder_writer import CUT_SHORT
 from harness.runfolder.redact import HIDDEN
 from harness.wire.decode import SentRequest, StreamDecoder
 

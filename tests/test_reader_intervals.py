@@ -13,8 +13,8 @@ from reader_cases import LAST, Case, Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
 from harness.measure.records.request_record import Outcome
+from harness.reader.backends import IN_C
 from harness.reader.clock import Clock
-from harness.reader.reader_choice import IN_C
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from wire_examples import chunk, delta, event
 
 from harness.extensions import load_extension
 from harness.reader import fast_path
-from harness.reader.backends import END_OF_FILE, CReader, Sockets
+from harness.reader.backends import END_OF_FILE, CReader, Sockets, why_not_c
 from harness.reader.clock import CLOCK
 from harness.reader.fast_path import (
     BEFORE_SIZE,
@@ -35,10 +35,9 @@ from harness.reader.fast_path import (
     Owner,
 )
 from harness.reader.raw_batch import BYTES, EXACT, ROW, TOKEN, Batch
-from harness.reader.reader_choice import why_not_c
-from harness.runfolder import arrays
-from harness.wire.sse_framing import EVENT_STREAM
-from harness.wire.stamps import NO_STAMP, SocketStamps
+from harness.reader.stamping import NO_STAMP, SocketStamps
+from harness.runfolder import codec
+from harness.wire.sse import EVENT_STREAM
 from harness.wire.token_template import template_of
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ def test_layout() -> None:
     """The extensions were compiled with what Python has; other ones are a reason to do without."""
     name = "harness.reader._drain"
     assert load_extension(name, fast_path.LAYOUT) == ""
-    assert load_extension("harness.runfolder._arrays", arrays.LAYOUT) == ""
+    assert load_extension("harness.runfolder._arrays", codec.LAYOUT) == ""
     for key, value in fast_path.LAYOUT.items():
         other = fast_path.LAYOUT | {key: (value, value)}
         assert "built from other sources" in load_extension(name, other)

@@ -16,7 +16,7 @@ from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
 
 from harness.measure.records.request_record import Outcome
 from harness.units import MS
-from harness.wire.sse_framing import MAX_EVENT_BYTES
+from harness.wire.sse import MAX_EVENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

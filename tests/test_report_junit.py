@@ -10,7 +10,7 @@ import pytest
 
 from harness.measure.result import Gate, Level, Result, SloResult, Target
 from harness.measure.states import Status, Verdict
-from harness.report.junit import junit
+from harness.report.write import junit
 
 MET, MISSED, OPEN = Verdict.met, Verdict.missed, Verdict.inconclusive
 TTFT, ITL, TPS = "ttft_p95=500ms", "itl_p95=50ms", "tps_p5=30"

@@ -12,20 +12,23 @@ import pytest
 from measure_tables import evidence
 from rich.console import Console
 
-from harness.cli.terminal import affordable_ns, phase_text, request_counts, result_text
+from harness.cli.terminal import (
+    PASSING_SO_FAR,
+    LevelRow,
+    LiveTerminal,
+    TerminalPanel,
+    affordable_ns,
+    phase_text,
+    progress_line,
+    progress_panel,
+    request_counts,
+    result_text,
+)
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.judge import Judgement
 from harness.measure.states import Decision, Purpose
 from harness.report.numbers import Quantity
-from harness.report.terminal_view import (
-    PASSING_SO_FAR,
-    LevelRow,
-    LiveTerminal,
-    TerminalPanel,
-    progress_line,
-    progress_panel,
-)
 from harness.study.level_state import HeldLevel
 from harness.units import SECOND
 

@@ -15,7 +15,7 @@ from harness.measure.typed_json import from_json
 from harness.report.answer import build_answer
 from harness.report.report_data import ReportData
 from harness.report.tables import ttft_buckets, ttft_split
-from harness.report.waterfall import waterfall_chart
+from harness.report.timeline import waterfall_chart
 from harness.report.write import markdown
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_run

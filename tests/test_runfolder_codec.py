@@ -8,8 +8,7 @@ import msgpack
 import pytest
 
 from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.runfolder.arrays import pack, unpack
-from harness.runfolder.codec import NUMBER_FIELDS, OPTIONAL_NUMBERS, decode, encode
+from harness.runfolder.codec import NUMBER_FIELDS, OPTIONAL_NUMBERS, decode, encode, pack, unpack
 from harness.runfolder.python_arrays import ZEROS, pack_in_python, unpack_in_python
 
 T = 1_790_000_000_000_000_000  # an instant of 2026, in ns

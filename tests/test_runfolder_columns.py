@@ -13,7 +13,7 @@ from hostile_frames import hostile
 from random_tables import random_records
 
 from harness.measure.records.record_table import RecordTable, concat_tables
-from harness.measure.records.seen_numbers import SeenNumbers
+from harness.measure.records.request_record import SeenNumbers
 from harness.runfolder import codec
 from harness.runfolder import record_tables as columns
 from harness.runfolder.codec import MAX_EVENTS, decode, encode

@@ -19,8 +19,7 @@ from harness.measure.records.samples import ServerSample
 from harness.runfolder import names
 from harness.runfolder.codec import decode
 from harness.runfolder.folder_reader import read_run
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import CUT_SHORT, RecordWriter
+from harness.runfolder.folder_writer import CUT_SHORT, RecordWriter, RunFolder
 
 
 def record(
@@ -174,7 +173,7 @@ import sys
 from pathlib import Path
 from array import array
 from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter
 from harness.runfolder.folder_writer import RunFolder
 folder = RunFolder.create(Path(sys.argv[1]))
 folder.write_json("run.json", {"config": {}})

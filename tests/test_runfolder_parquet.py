@@ -17,12 +17,10 @@ from harness.measure.latency_figures import blocked_windows, sample_figures
 from harness.measure.metrics import LATENCIES
 from harness.measure.records.record_table import RecordTable
 from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
-from harness.runfolder import names, parquet
+from harness.runfolder import names, run_frames
 from harness.runfolder.folder_reader import read_run
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.parquet import parquet_writer
-from harness.runfolder.record_writer import RecordWriter
-from harness.runfolder.run_frames import open_run
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
+from harness.runfolder.run_frames import open_run, parquet_writer
 from harness.runfolder.runinfo import run_info
 
 if TYPE_CHECKING:
@@ -183,7 +181,7 @@ def test_the_same_in_however_many_groups(
     group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Latencies of whole row groups are those of each request; without records it has no rows."""
-    monkeypatch.setattr(parquet, "ROW_GROUP_EVENTS", group)
+    monkeypatch.setattr(run_frames, "ROW_GROUP_EVENTS", group)
     monkeypatch.setattr("harness.runfolder.record_tables.MAX_TABLE_EVENTS", 50)
     records = [replace(r, worker=0) for r in random_records(7, 60)]
     records = [replace(r, outcome=Outcome.cancelled) if r.outcome == "open" else r for r in records]

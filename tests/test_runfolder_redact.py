@@ -6,8 +6,7 @@ import pytest
 
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.runfolder import names
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.runfolder.redact import HIDDEN, redact
 
 X = HIDDEN

@@ -8,8 +8,8 @@ import pytest
 
 from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample
-from harness.runfolder.json_files import to_json
-from harness.runfolder.server_lines import NUMBER_FIELDS, from_row, from_rows, to_row
+from harness.runfolder.folder_reader import NUMBER_FIELDS, from_row, from_rows, to_row
+from harness.runfolder.json_files import dumps
 
 TTFT = Histogram((0.1, 1.0, 10.0, inf), (3.0, 5.0, 5.0, 5.0), 2.25)
 LATER = Histogram(TTFT.bounds, (3.0, 6.0, 6.0, 7.0), 40.5)
@@ -33,7 +33,7 @@ def sample(at_ns: int, ttft: Histogram) -> ServerSample:
 def test_a_line(ttft: Histogram, want: bytes) -> None:
     """Whole numbers are short, empty buckets at the end are left out, nothing is said twice."""
     head = b'{"at_ns":1,"running":3,"kv_usage":0.25,"finished":{"length":5},'
-    assert to_json(to_row(sample(1, ttft), {})) == head + want
+    assert dumps(to_row(sample(1, ttft), {})) == head + want
 
 
 @pytest.mark.parametrize("last", [LATER, OTHER])

@@ -10,8 +10,7 @@ import pytest
 from engine_client import MODEL, QUICK, ask, events_of
 
 from harness.engine.client_socket import Client
-from harness.engine.completion import TokenSender
-from harness.engine.oracle import Oracle
+from harness.engine.completion import Oracle, TokenSender
 from harness.engine.process import start_engine
 from harness.engine.responses import StreamRenderer
 from harness.wire.http import Response

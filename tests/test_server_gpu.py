@@ -13,8 +13,7 @@ from harness.errors import ConfigError, ServerUnreachable
 from harness.measure.diagnosis.gpu_window import GpuFigures, gpu_figures
 from harness.measure.records.samples import GpuSample
 from harness.server.address import Address
-from harness.server.gpu import GpuInfo, GpuReadings, local_gpus, open_gpus
-from harness.server.nvml import NoGpu, NvmlGpus
+from harness.server.gpu import GpuInfo, GpuReadings, NoGpu, NvmlGpus, local_gpus, open_gpus
 
 H200 = GpuInfo(0, "NVIDIA H200", 143771.0, "580.159.04", "GPU-12345678")
 # names, labels and units as dcgm-exporter 4 writes them; two GPUs, of which one has no energy

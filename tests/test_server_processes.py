@@ -14,7 +14,7 @@ import pytest
 
 from harness.measure.records.samples import ServerSample
 from harness.server.address import Address
-from harness.server.server_processes import MAX_SEARCHES, ServerProcesses
+from harness.server.scraping import MAX_SEARCHES, ServerProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,13 +29,12 @@ from harness.measure.slo import Slo
 from harness.measure.states import Purpose, StopRule
 from harness.report.write import write_reports
 from harness.runfolder import names
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.runfolder.runinfo import run_info
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 from harness.study.controller import KneeController
-from harness.study.given_levels import in_turn
+from harness.study.held_levels import in_turn
 from harness.study.results import write_results
 from harness.units import SECOND
 

@@ -12,9 +12,9 @@ from test_server_life import LITTLE
 from test_server_start_log import seen
 
 from harness.cli.app import main
+from harness.measure.typed_json import to_json
 from harness.report.templates import server_page
 from harness.report.write import as_csv
-from harness.runfolder.json_files import plain
 from harness.server.start_log import read_start_log
 from harness.study.cold_start import NAMES, drop_caches, figures
 from harness.study.kv_scaling import COLUMNS, bytes_per_token, with_slopes
@@ -81,7 +81,7 @@ def test_the_page() -> None:
         "ready_s": 192.0, "notes": ("--x: y",), "start_log": log, "gpus": ["NVIDIA H200"],
         "by_start": {"read from disk, MB": 3100.0}, "caches": "as it was",
     }  # fmt: skip
-    page = server_page("first_token_latency.md", starts=[plain(start), plain(start)])
+    page = server_page("first_token_latency.md", starts=[to_json(start), to_json(start)])
     for line in (
         "| device | cuda NVIDIA H200 |",
         "| model loaded, GiB (vLLM's log) | 2.98 |",

@@ -19,7 +19,7 @@ from harness.measure.slo import Slo
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.study.controller import KneeController
-from harness.study.given_levels import in_turn
+from harness.study.held_levels import in_turn
 from harness.study.knee_estimate import estimate_knee
 from harness.study.level_state import HeldLevel
 from harness.units import SECOND

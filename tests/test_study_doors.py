@@ -17,8 +17,7 @@ from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status
 from harness.runfolder import names
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.runfolder.runinfo import run_info
 from harness.study.held_levels import locust_levels
 from harness.study.results import EXIT_OF, write_results

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from measure_tables import run_with
 
 from harness.engine.config import EngineConfig
 from harness.measure.records.samples import ServerSample
@@ -15,9 +16,9 @@ from harness.measure.states import StopRule
 from harness.simulator import closed_loop as simulate
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.study.controller import KneeController
+from harness.study.explain_knee import result_levels
 from harness.study.level_state import Drain, should_drain
-from harness.study.result_levels import result_levels
-from harness.study.token_stats import RunTokenStats
+from harness.study.replay import RunTokenStats
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[Level]:
         samples.append(loop.sample())
     windows = [step.window for step in controller.levels]
     counted = RunTokenStats(loop.table(0, loop.now_ns), windows, plan.slos, samples)
-    return result_levels(controller.levels, counted, samples, plan)
+    return result_levels(controller.levels, counted, run_with(samples), plan)
 
 
 def test_the_first_repeat_of_each_level_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:

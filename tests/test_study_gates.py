@@ -13,8 +13,7 @@ from harness.measure.states import Status, Verdict
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
-from harness.study.gates import at_least_gate, evaluate_gates, exit_code
-from harness.study.results import write_results
+from harness.study.results import at_least_gate, evaluate_gates, exit_code, write_results
 
 if TYPE_CHECKING:
     from pathlib import Path

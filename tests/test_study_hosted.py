@@ -24,7 +24,7 @@ from study_process import alive, descendants, send, started
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.export.run_states import FINAL_STATES
+from harness.export.live_state import FINAL_STATES
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_run
 from harness.study import form

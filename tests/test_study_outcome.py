@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from measure_tables import SECOND, evidence, record, table, window
+from measure_tables import SECOND, evidence, record, run_with, table, window
 
 from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
@@ -13,10 +13,9 @@ from harness.measure.records.samples import ServerSample
 from harness.measure.result import Level
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
-from harness.study.explain_knee import bottleneck
+from harness.study.explain_knee import bottleneck, result_levels
 from harness.study.level_state import HeldLevel
-from harness.study.result_levels import result_levels
-from harness.study.token_stats import RunTokenStats
+from harness.study.replay import RunTokenStats
 
 PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))
 
@@ -35,9 +34,8 @@ def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
     running = {20: 0, 21: 8, **dict.fromkeys(range(30, 50), 8)}
     samples = [ServerSample(at * SECOND, n, 1, kv_usage=0.1) for at, n in running.items()]
     windows = [step.window for step in steps]
-    levels = result_levels(
-        steps, RunTokenStats(table(), windows, PLAN.slos, samples), samples, PLAN
-    )
+    counted = RunTokenStats(table(), windows, PLAN.slos, samples)
+    levels = result_levels(steps, counted, run_with(samples), PLAN)
     assert bottleneck(PLAN.slos, 8, levels, MaxNumSeqs()).bound_by == "batch slots"
 
 
@@ -53,7 +51,7 @@ def test_each_workload_of_a_mix_has_its_own_latencies() -> None:
     )
     held = step(8, 4, 0, 60)
     counted = RunTokenStats(table(*requests), [held.window], PLAN.slos, [])
-    (level,) = result_levels([held], counted, [], PLAN, mix=("chat", "rag"))
+    (level,) = result_levels([held], counted, run_with([]), PLAN, mix=("chat", "rag"))
     got = {
         name: {key: (one.n, one.n_failed, one.p50, one.p95) for key, one in row.items()}
         for name, row in level.mix.items()

@@ -13,10 +13,9 @@ import pytest
 from hostile_frames import hostile
 from report_folder import make
 
-from harness.cli.terminal import TerminalUi
+from harness.cli.start import conclude
 from harness.measure.compat import TOOLS
 from harness.runfolder import names
-from harness.study.conduct import conclude
 from harness.study.results import write_results
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def test_the_record_files_are_read_twice(folder: Path, compat: tuple[str, ...]) 
     OPENED.clear()
     for name in (names.RESULT, names.PARQUET, names.REPORT_HTML, names.REPORT_MD):
         (folder / name).unlink(missing_ok=True)
-    result = conclude(folder, None, TerminalUi(), compat)
+    result = conclude(folder, None, compat=compat)
     assert tuple(result.compat or ()) == compat
     assert (folder / names.PARQUET).stat().st_size > 0
     page = (folder / names.REPORT_HTML).read_text()

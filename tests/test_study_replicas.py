@@ -35,8 +35,7 @@ from harness.report.answer import build_answer, replica_sentences
 from harness.report.report_data import ReportData
 from harness.report.tables import replica_rows
 from harness.runfolder import names
-from harness.runfolder.folder_reader import read_result, read_run
-from harness.runfolder.server_lines import from_rows, to_row
+from harness.runfolder.folder_reader import from_rows, read_result, read_run, to_row
 from harness.senders.scraper import Scraper
 from harness.server.access import TargetAccess
 from harness.server.address import Address, free_port

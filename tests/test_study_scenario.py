@@ -21,16 +21,18 @@ from harness.study.option import Option, declare
 from harness.study.scenario import expanded, options_of, scenario_of, to_toml
 
 if TYPE_CHECKING:
-    from harness.study.study_options import KneeOptions, RunOptions
+    from harness.measure.search.next_level import Hold, SearchPlan
+    from harness.study.study_options import Wanted
 
 URL = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[1]
 
 
-def options(words: list[str]) -> KneeOptions | RunOptions:
+def options(words: list[str]) -> tuple[Wanted, SearchPlan, tuple[Hold, ...]]:
     """What a command line asks for."""
     args = parser().parse_args([*words, "--out", "OUT"])
-    return knee.options(args) if words[0] == "knee" else plain.run_options(args, words[0])
+    got = knee.options(args) if words[0] == "knee" else plain.run_options(args, words[0])
+    return got, got.plan, got.holds
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_what_another_command_has_is_left_out(
 
 
 LINES = [
-    f"knee {URL} --slo ttft_p95=500ms --slo preset:voice --server-flag max-num-seqs=8 --seed 7",
+    f"knee {URL} --slo itl_p95=50ms --slo preset:voice --server-flag max-num-seqs=8 --seed 7",
     f"knee {URL} --model é\"'\\{chr(127)}{chr(9)}😀 --ca-file a.pem --insecure --gpu-metrics none",
     "knee --embedded --no-enable-prefix-caching --jitter 3% --baseline B --at-least 4",
     "run --embedded --users 3 --requests 40 --workload rag --prompt-tokens 99 --api completions",
@@ -161,7 +163,7 @@ def test_what_a_run_writes_repeats_it(line: str, tmp_path: Path) -> None:
     elsewhere = ["--quiet", "--json", str(tmp_path / "j.json")]
     asked = options([*words, *elsewhere])
     file = tmp_path / "scenario.toml"
-    file.write_text(to_toml(asked.output.scenario, words[0]))
+    file.write_text(to_toml(asked[0].output.scenario, words[0]))
     assert options([words[0], "--scenario", str(file), *elsewhere]) == asked
     assert {"out", "json", "quiet", "scenario"} & tomllib.loads(file.read_text()).keys() == set()
     # defaults are written down: a later version may have others
@@ -211,9 +213,9 @@ def test_a_form_is_a_scenario_too(tmp_path: Path) -> None:
     assert wrong == {}
     file = tmp_path / "scenario.toml"
     file.write_text(to_toml(forms.scenario_of(form, values), "knee"))
-    got = options(["knee", "--scenario", str(file)])
-    want = options(["knee", URL, "--slo", "ttft_p95=1s", "--max-users", "40", "--budget", "2m"])
-    assert (got.target, got.load, got.slos) == (want.target, want.load, want.slos)
+    got, *_ = options(["knee", "--scenario", str(file)])
+    want, *_ = options(["knee", URL, "--slo", "ttft_p95=1s", "--max-users", "40", "--budget", "2m"])
+    assert (got.target, got.load, got.plan) == (want.target, want.load, want.plan)
 
 
 @pytest.mark.process

@@ -16,7 +16,7 @@ from browser_run import PATIENCE_S, TOP, free_port, get
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.export.run_states import FINAL_STATES
+from harness.export.live_state import FINAL_STATES
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result
 from harness.study.run_page import ending

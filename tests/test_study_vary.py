@@ -43,7 +43,7 @@ from harness.measure.states import Decision
 from harness.measure.typed_json import to_json
 from harness.report.comparison_report import settings_report
 from harness.runfolder import names
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter
 from harness.study.compare_folders import compare_settings
 from harness.study.context_cost import context_costs
 from harness.study.results import write_results

@@ -24,8 +24,7 @@ from browser_run import TOP, free_port, get, locust
 
 from harness.drive import arguments
 from harness.errors import ConfigError
-from harness.export.live_state import COLUMNS, History, LiveState
-from harness.export.run_states import STATES, state_facts
+from harness.export.live_state import COLUMNS, STATES, History, LiveState, state_facts
 from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
 from harness.measure.slo import Slo

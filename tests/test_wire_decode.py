@@ -7,7 +7,7 @@ from wire_examples import ASKED, EVENTS, cuts, delta, event
 
 from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.wire.decode import StreamDecoder
-from harness.wire.sse_framing import EVENT_STREAM
+from harness.wire.sse import EVENT_STREAM
 
 BODY = b"".join(EVENTS)
 

@@ -17,7 +17,7 @@ from harness.measure.diagnosis.trace_split import RequestTrace, traced_split
 from harness.measure.records.request_record import request_id, request_key
 from harness.measure.typed_json import to_json
 from harness.runfolder import names
-from harness.runfolder.folder_reader import Damage, read_traces
+from harness.runfolder.folder_reader import read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.senders.trace_receiver import TraceReceiver
 from harness.wire.otlp import PREFILL, QUEUE, REQUEST_ID, TTFT, traces
@@ -156,7 +156,8 @@ def test_the_receiver(tmp_path: Path) -> None:
         HTTPStatus.NOT_FOUND,
     ]  # fmt: skip
     assert (receiver.taken, receiver.refused) == (4, 2)
-    assert read_traces(folder.path, Damage()) == traces(TWO) * 2
+    folder.write_json(names.RUN, {})
+    assert read_run(folder.path).traces == traces(TWO) * 2
 
 
 def test_others_traces_are_not_ours() -> None:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_examples import cuts
 
-from harness.wire.sse import EventTooLong, SseDecoder
-from harness.wire.sse_framing import MAX_EVENT_BYTES
+from harness.wire.sse import MAX_EVENT_BYTES, EventTooLong, SseDecoder
 
 SAMPLES = [
     (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),

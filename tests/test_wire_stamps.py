@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.wire.stamps import NO_STAMP, Arrival, SocketStamps
+from harness.reader.stamping import NO_STAMP, Arrival, SocketStamps
 
 
 class Read(NamedTuple):

@@ -8,7 +8,7 @@ import ssl
 import pytest
 import trustme
 
-from harness.wire.tls import TlsClient
+from harness.wire.http import TlsClient
 
 
 class Server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.promql import HARNESS_SERIES, quantile
+from harness.export.metric_definitions import HARNESS_SERIES, quantile
 from panels.model import Dashboard, Note, Panel, Query, Row
 from panels.promql import (
     SAME,

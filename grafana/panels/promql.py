@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.promql import (
+from harness.export.metric_definitions import (
     HARNESS_SERIES,
     VLLM_SERIES,
     finite_mean,

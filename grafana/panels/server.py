@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.promql import quantile
+from harness.export.metric_definitions import quantile
 from panels.model import Dashboard, Panel, Query, Row
 from panels.promql import (
     SAME,

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import data, doctor, engine, exporter, fit, knee, offline, run, serve, vary
+from harness.cli import doctor, engine, fit, knee, offline, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {
     "knee": knee.add,
-    "run": run.add_run,
-    "sweep": run.add_sweep,
+    "run": knee.add_run,
+    "sweep": knee.add_sweep,
     "vary": vary.add,
-    "data": data.add,
+    "data": offline.add_data,
     "report": offline.add_report,
     "compare": offline.add_compare,
     "fleet": offline.add_fleet,
     "rules": offline.add_rules,
     "fit": fit.add,
-    "exporter": exporter.add,
+    "exporter": engine.add_exporter,
     "engine": engine.add,
     "serve": serve.add_serve,
     "coldstart": serve.add_coldstart,

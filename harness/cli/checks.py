@@ -140,7 +140,7 @@ def kernel_stamps() -> CheckResult:
 
 def compiled(name: str) -> CheckResult:
     """The C reader, or the C code that packs records: a fraction of the CPU time per token."""
-    from harness.reader.reader_choice import code_in_use  # noqa: PLC0415 - as above
+    from harness.reader.backends import code_in_use  # noqa: PLC0415 - as above
 
     used = code_in_use()
     why = used.get(f"{name}_fallback", "")

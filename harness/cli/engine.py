@@ -1,4 +1,4 @@
-"""`vllm-harness engine`: serve the embedded server, or compute its true knee offline."""
+"""Commands that serve: `engine`, which may also compute its true knee offline, and `exporter`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from harness.cli import engine_flags
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
+from harness.server.address import Address
 from harness.study.option import Option, declare, duration
-from harness.study.option_table import LENGTHS, SERVER, SLO, USER_RANGE
+from harness.study.option_table import CERTIFICATE, KEY_FROM, LENGTHS, SERVER, SLO, USER_RANGE
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     import argparse
@@ -128,3 +130,45 @@ def _true_knee(args: argparse.Namespace, config: EngineConfig) -> int:
     ]
     sys.stdout.write("\n".join(lines) + "\n")
     return EXIT_OK if truth.users else EXIT_SLO_MISSED
+
+
+TARGET_TIMEOUT_S = 5
+
+
+def add_exporter(commands: Subparsers) -> None:
+    """Declare the options."""
+    parser = commands.add_parser(
+        "exporter",
+        usage="%(prog)s --target URL [OPTION ...]",
+        help="serve GPU readings and what vLLM's own metrics lack, for Prometheus",
+        description="Reads a vLLM and its GPUs once a second and serves at /metrics what "
+        "dashboards need beside vLLM's own figures: where TTFT goes, KV tokens free, slots left, "
+        "GPUs (docs/exporter.md). A target that does not answer is reported as "
+        "harness_target_up 0. SIGTERM ends it with exit code 0.",
+        epilog=examples(
+            "vllm-harness exporter --target http://127.0.0.1:8000",
+            "vllm-harness exporter --target http://127.0.0.1:8000 --server-flag max-num-seqs=256",
+            "vllm-harness exporter --target http://10.0.0.7:8000 --gpu-metrics http://10.0.0.7:9401",
+        ),
+    )
+    group = parser.add_argument_group("target", KEY_FROM)
+    group.add_argument("--target", required=True, metavar="URL", help="http://HOST:PORT")
+    declare(group, (*CERTIFICATE, *SERVER))
+    plain.listen(parser.add_argument_group("serving"), 9400)
+    parser.set_defaults(execute=_exporter)
+
+
+def _exporter(args: argparse.Namespace) -> int:
+    """Serve until stopped. Raises ConfigError, ServerUnreachable."""
+    from harness.export import exporter_service as service  # noqa: PLC0415 - heavy: see app.py
+    from harness.server.access import TargetAccess  # noqa: PLC0415 - as above
+
+    key, source = plain.api_key()
+    limit_ns = TARGET_TIMEOUT_S * SECOND
+    access = TargetAccess(
+        Address.parse(args.target), key, source, args.ca_file, args.insecure, limit_ns, limit_ns
+    )
+    flags = dict(args.server_flag)
+    options = service.ExporterOptions(access, args.host, args.port, args.gpu_metrics, flags)
+    service.run_exporter(options)
+    return EXIT_OK

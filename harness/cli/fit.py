@@ -73,8 +73,8 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Compute, say it, write it. Raises ConfigError, ServerUnreachable."""
+    from harness.cli.start import write_json  # noqa: PLC0415 - as above
     from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.conduct import write_json  # noqa: PLC0415 - as above
 
     facts = _facts(args)
     page = render("fit.txt.j2", text=True, args=args, **facts)

@@ -1,20 +1,32 @@
-"""`vllm-harness knee URL`: find the knee."""
+"""Commands that load a server: `knee URL` finds the knee, `run` and `sweep` hold given levels."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
 from harness.errors import EXIT_INTERRUPTED, ConfigError
-from harness.study.option import declare
-from harness.study.option_table import OUTPUT, PROVE, SEARCH, START
-from harness.study.study_options import KneeOptions
+from harness.study.option import (
+    declare,
+    duration,
+    level_list,
+    number_option,
+    rate,
+    rate_list,
+    whole_number,
+)
+from harness.study.option_table import OPEN_LOOP, OUTPUT, PROVE, SEARCH, START
+from harness.study.study_options import RATE_STEP_PER_S, Wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.cli.parsing import Subparsers
+    from harness.measure.search.next_level import Hold, SearchPlan
+
+    Levels = Callable[[str], tuple[int, ...]]
 
 
 def add(commands: Subparsers) -> None:
@@ -40,8 +52,8 @@ def add(commands: Subparsers) -> None:
     parser.set_defaults(execute=execute)
 
 
-def options(args: argparse.Namespace) -> KneeOptions:
-    """Plain data from parsed arguments. Raises ConfigError."""
+def options(args: argparse.Namespace) -> Wanted:
+    """The search asked for. Raises ConfigError."""
     if args.tolerance is not None and args.baseline is None:
         raise ConfigError(
             "--tolerance is given without --baseline: expected a run folder to compare with; "
@@ -54,18 +66,46 @@ def options(args: argparse.Namespace) -> KneeOptions:
             f"--load rate is given with what is counted in users ({given}): expected one or the "
             "other; try it without --plan-users and --at-least."
         )
-    return KneeOptions(
-        target=plain.target_options(args),
-        load=plain.load_options(args, "--max-users", 0 if rates else args.max_users),
-        output=plain.output_options(args, "knee"),
-        slos=tuple(args.slo),
-        min_users=low,
-        max_users=high,
-        budget_ns=args.budget,
-        max_errors=args.max_errors,
+    target = plain.target_options(args)
+    load = plain.load_options(args, "--max-users", 0 if rates else high)
+    output = plain.output_options(args, "knee")
+    if low > high:
+        what, step = ("rate", RATE_STEP_PER_S) if rates else ("users", 1)
+        raise ConfigError(
+            f"--min-{what} is {low * step:g} and --max-{what} is {high * step:g}: expected the "
+            f"first to be at most the second; try --min-{what} 1."
+        )
+    if rates and not args.slo:
+        raise ConfigError(
+            "--load rate is given without an SLO: expected one, as throughput follows the rate "
+            "up to the server's limit; try --slo ttft_p95=500ms."
+        )
+    plain.check_slos(args, load)
+
+    def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
+        from harness.measure.search.next_level import SearchPlan  # noqa: PLC0415 - heavy: see app.py
+
+        plan = SearchPlan(
+            slos=tuple(args.slo),
+            min_users=low,
+            max_users=high,
+            budget_ns=args.budget,
+            max_errors=args.max_errors,
+            seed=args.seed,
+            rate_step_per_s=RATE_STEP_PER_S if rates else 0.0,
+        )
+        return plan, ()
+
+    return Wanted(
+        "knee",
+        target,
+        load,
+        output,
+        planned,
+        args.max_in_flight if rates else high,
         plan_users=args.plan_users,
         at_least=args.at_least,
-        baseline=args.baseline,
+        baseline=str(args.baseline or ""),
         tolerance=0.05 if args.tolerance is None else args.tolerance,
         dry_run=args.dry_run,
     )
@@ -89,10 +129,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _prove(args: argparse.Namespace) -> int:
     """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
-    from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
     from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
     from harness.server.vllm_start import command_line  # noqa: PLC0415 - as above
-    from harness.study.conduct import conclude  # noqa: PLC0415 - as above
     from harness.study.preflight import check_folder, message_stream  # noqa: PLC0415 - as above
     from harness.study.vary_settings import prove_knee  # noqa: PLC0415 - as above
 
@@ -104,7 +143,89 @@ def _prove(args: argparse.Namespace) -> int:
     output = plain.output_options(args, "knee")
     check_folder(output.out_dir)
     whole = prove_knee(words, start, output.out_dir, message_stream(output))
-    result = conclude(output.out_dir, output.json_to, TerminalUi())
-    if output.junit_to:
-        Path(output.junit_to).write_text(TerminalUi().junit(result))
+    result = conclude(output.out_dir, output.json_to, output.junit_to)
     return result.exit_code if whole else EXIT_INTERRUPTED
+
+
+SWEEP: Final = "sweep"
+
+
+def add_run(commands: Subparsers) -> None:
+    """Declare `run`."""
+    one, rate_one = whole_number("--users"), rate("--rate")
+    _add_levels(
+        commands,
+        "run",
+        lambda text: (one(text),),
+        lambda text: (rate_one(text),),
+        "",
+        usage="%(prog)s (URL | --embedded) (--users N | --rate R/s) [OPTION ...]",
+        help="hold one number of concurrent users, or one rate, and measure it",
+        description="Holds one number of concurrent users (closed loop), or one rate of requests "
+        "(open loop: a request goes out when it is due, whether or not others have ended), for a "
+        "time or a number of requests. --embedded measures a simulated vLLM in place of a server.",
+        epilog=examples(
+            "vllm-harness run --embedded --users 16 --duration 30s",
+            "vllm-harness run http://127.0.0.1:8000 --users 64 --duration 2m --slo ttft_p95=500ms",
+            "vllm-harness run http://127.0.0.1:8000 --rate 20/s --requests 500 --json -",
+        ),
+    )
+
+
+def add_sweep(commands: Subparsers) -> None:
+    """Declare `sweep`."""
+    _add_levels(
+        commands,
+        SWEEP,
+        level_list("--users"),
+        rate_list("--rate"),
+        ",...",
+        usage="%(prog)s (URL | --embedded) (--users N,N,... | --rate R,R,...) [OPTION ...]",
+        help="hold several numbers of users or rates in turn, or send each a batch of requests",
+        description="Holds each level as `run` does, in the given order, and writes "
+        "concurrency_sweep.csv. With --batch, sends so many requests at each level, and once one "
+        "at a time, waits for the last answer, and writes batching.json and "
+        "batching_benchmark.md. --embedded measures a simulated vLLM in place of a server.",
+        epilog=examples(
+            "vllm-harness sweep --embedded --users 1,2,4,8,16 --duration 10s",
+            "vllm-harness sweep http://127.0.0.1:8000 --rate 5,10,20 --duration 1m",
+            "vllm-harness sweep http://127.0.0.1:8000 --users 1,4,8,16 --batch 64 --repeats 3",
+        ),
+    )
+
+
+def _add_levels(
+    commands: Subparsers, name: str, users: Levels, rates: Levels, more: str, **texts: Any
+) -> None:
+    parser = commands.add_parser(name, **texts)
+    plain.target(parser)
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument(
+        "--users",
+        type=users,
+        metavar=f"N{more and ',N,...'}",
+        help="concurrent requests of a level",
+    )
+    level.add_argument(
+        "--rate", type=rates, metavar=f"R{more and ',R,...'}", help="requests per second of a level"
+    )
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--duration", type=duration("--duration"), metavar="TIME", help="default: 30s"
+    )
+    declare(either, [number_option("--requests", "instead of a duration", example=500)])
+    if name == SWEEP:
+        batch = "instead: a batch of so many requests, to its last answer"
+        declare(either, [number_option("--batch", batch, example=64)])
+        turns = "times to go through the levels; default: 3 with --batch, else 1"
+        declare(parser, [number_option("--repeats", turns, example=3)])
+    declare(parser, OPEN_LOOP)
+    plain.load_and_objectives(parser)
+    plain.output(parser)
+    parser.set_defaults(execute=lambda args: _hold_levels(args, name))
+
+
+def _hold_levels(args: argparse.Namespace, command: str) -> int:
+    from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
+
+    return start_study(plain.run_options(args, command))

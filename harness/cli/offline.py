@@ -1,16 +1,18 @@
-"""What needs a run folder and no server: `report DIR`, `compare A B`, `rules DIR`."""
+"""What needs no server: `report DIR`, `compare A B`, `rules DIR`, `data FILE`."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.parsing import examples
 from harness.errors import EXIT_OK, RunFolderError
-from harness.study.option import Option, declare, duration, number_option, rate, share
+from harness.load.workloads import WORKLOADS
+from harness.study.option import Option, declare, duration, number_option, rate, share, writable
 from harness.study.option import positive_number as positive
-from harness.study.option_table import JSON, OTHER_TOOLS
+from harness.study.option_table import DATA, JSON, OTHER_TOOLS
 from harness.study.study_options import RATE_STEP_PER_S
 
 if TYPE_CHECKING:
@@ -42,10 +44,9 @@ def add_report(commands: Subparsers) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
-    from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.conduct import conclude  # noqa: PLC0415 - as above
+    from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
 
-    return conclude(args.folder, args.json, TerminalUi(), tuple(args.compat)).exit_code
+    return conclude(args.folder, args.json, compat=tuple(args.compat)).exit_code
 
 
 def add_compare(commands: Subparsers) -> None:
@@ -73,15 +74,16 @@ def add_compare(commands: Subparsers) -> None:
 
 def _compare(args: argparse.Namespace) -> int:
     """Compare, say it, write what was asked for. Raises RunFolderError, ConfigError."""
+    from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
     from harness.report import comparison_report as report  # noqa: PLC0415 - heavy: see app.py
-    from harness.runfolder.json_files import plain, to_json  # noqa: PLC0415 - as above
+    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - as above
     from harness.study.compare_folders import compare_folders  # noqa: PLC0415 - as above
 
     found = compare_folders(args.A, args.B, args.tolerance)
-    result = {"exit_code": found.exit_code, "headline": report.headline(found), **plain(found)}
+    result = {"exit_code": found.exit_code, "headline": report.headline(found), **to_json(found)}
     made = {args.html: report.html, args.markdown: report.markdown}
     wanted = {where: make(found) for where, make in made.items() if where}
-    wanted |= {args.json: to_json(result, indent=True).decode() + "\n"} if args.json else {}
+    wanted |= {args.json: dumps(result, indent=True).decode() + "\n"} if args.json else {}
     (sys.stderr if "-" in wanted else sys.stdout).write(report.comparison_text(found))
     for where, text in wanted.items():
         _write(where, text)
@@ -174,3 +176,40 @@ def _write(where: str, text: str) -> None:
             f"{where} cannot be written ({error.strerror}): expected a file in a folder that "
             "exists; - writes to standard output."
         ) from None
+
+
+def add_data(commands: Subparsers) -> None:
+    """Declare the options."""
+    parser = commands.add_parser(
+        "data",
+        help="show what a file for --data holds, or make one from a log of conversations",
+        description="Checks each line and shows the lengths, the arrival rate, the shared prefixes "
+        "and the prefix-cache hits to expect. With --convert, first makes such a file from a log "
+        "with conversation_id, role, content and tools (CSV or JSON lines): a request, with its "
+        "history, for each turn of the assistant.",
+        epilog=examples(
+            "vllm-harness data chats.jsonl",
+            "vllm-harness data trace.jsonl --speed 2",
+            "vllm-harness data log.csv --convert chats.jsonl",
+        ),
+    )
+    parser.add_argument("file", metavar="FILE", help="one JSON object per line, or a log")
+    out = "the file to make of a log"
+    declare(parser, [Option("--convert", out, partial(writable, "--convert"), "OUT"), DATA[2]])
+    parser.set_defaults(execute=_data)
+
+
+def _data(args: argparse.Namespace) -> int:
+    """Print the summary. Raises ConfigError."""
+    from harness.load.conversation_log import convert  # noqa: PLC0415 - heavy: see app.py
+    from harness.load.own_data import DataSource  # noqa: PLC0415 - as above
+    from harness.report.data_summary import data_summary  # noqa: PLC0415 - as above
+    from harness.report.numbers import count_of  # noqa: PLC0415 - as above
+
+    if args.convert:
+        made = convert(Path(args.file), Path(args.convert))
+        words = "message", "conversation", "request"
+        sys.stdout.write("{} of {}: {}\n".format(*map(count_of, made, words)))
+    data = DataSource(args.convert or args.file, WORKLOADS["chat"], speed=args.speed or 1.0)
+    sys.stdout.write(data_summary(data))
+    return EXIT_OK

@@ -15,7 +15,7 @@ from harness.cli import engine_flags
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
 from harness.load.request_fields import DEFAULT_FIELDS
-from harness.load.workloads import WORKLOADS
+from harness.load.workloads import WORKLOADS, Workload
 from harness.server.address import Address
 from harness.study import option_table as table
 from harness.study.option import Option, declare, number_option
@@ -24,17 +24,17 @@ from harness.study.study_options import (
     RATE_STEP_PER_S,
     LoadOptions,
     OutputOptions,
-    RunOptions,
     TargetOptions,
     Timeouts,
+    wanted_levels,
 )
 from harness.units import SECOND, exact_ns
 
 if TYPE_CHECKING:
     import argparse
 
-    from harness.load.workloads import Workload
     from harness.server.vllm_start import StartOptions
+    from harness.study.study_options import Wanted
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
@@ -245,7 +245,7 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
     )
 
 
-def run_options(args: argparse.Namespace, command: str) -> RunOptions:
+def run_options(args: argparse.Namespace, command: str) -> Wanted:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
     load = load_options(args, "--users", max(args.users or (0,)))
     users: tuple[int, ...] = args.users or args.rate
@@ -273,19 +273,28 @@ def run_options(args: argparse.Namespace, command: str) -> RunOptions:
     requests = args.requests
     if load.data is not None and not load.data.repeat and args.duration is None:
         requests = requests or len(load.data)  # the whole file, however long it takes
-    return RunOptions(
-        target=target_options(args),
-        load=replace(load, batch=batch or 0),
-        output=output_options(args, command),
-        users=users,
-        command=command,
-        duration_ns=duration_ns if requests is None and not batch else None,
-        requests=requests,
+    check_slos(args, load)
+    return wanted_levels(
+        command,
+        target_options(args),
+        replace(load, batch=batch or 0),
+        output_options(args, command),
+        users,
+        duration_ns=duration_ns if requests is None and not batch else 0,
+        requests=requests or 0,
         repeats=repeats or (3 if batch else 1),  # three: the fewest that show how much they vary
         slos=tuple(args.slo),
         max_errors=args.max_errors,
         dry_run=args.dry_run,
     )
+
+
+def check_slos(args: argparse.Namespace, load: LoadOptions) -> None:
+    """They fit the workload. Raises ConfigError."""
+    if args.slo:
+        from harness.measure import slo  # noqa: PLC0415 - heavy: see app.py
+
+        slo.check_slos(tuple(args.slo), load.workload.output.mean)
 
 
 def start_options(args: argparse.Namespace) -> StartOptions:

@@ -122,8 +122,9 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _coldstart(args: argparse.Namespace) -> int:
+    from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
     from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
-    from harness.runfolder import json_files  # noqa: PLC0415 - as above
+    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - as above
     from harness.study.cold_start import drop_caches, measure_cold_start  # noqa: PLC0415 - as above
 
     options, starts = plain.start_options(args), []
@@ -134,11 +135,9 @@ def _coldstart(args: argparse.Namespace) -> int:
             caches = drop_caches(options.model_dir)
         _tell(f"starting vLLM; its log is {folder}/vllm-{number + 1}.log")
         log, tokens = folder / f"vllm-{number + 1}.log", (args.prompt_tokens, args.output_tokens)
-        starts.append(
-            json_files.plain({**measure_cold_start(options, log, key, tokens), "caches": caches})
-        )
+        starts.append(to_json({**measure_cold_start(options, log, key, tokens), "caches": caches}))
         found = {**starts[0], "pre_warmed": starts[1:]}
-        (folder / "coldstart.json").write_bytes(json_files.to_json(redact(found), indent=True))
+        (folder / "coldstart.json").write_bytes(dumps(redact(found), indent=True))
     page = server_page("first_token_latency.md", starts=starts)
     (folder / "first_token_latency.md").write_text(page)
     _tell(f"{page}\n{folder}/first_token_latency.md")

@@ -1,9 +1,12 @@
-"""The start of knee, run and sweep: print the plan, or check everything and run the study."""
+"""A study from its plan to its answer: all is checked before any load, or the plan is printed."""
 
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import EXIT_OK
 from harness.report.numbers import count_of
@@ -16,75 +19,112 @@ from harness.study.preflight import (
     message_stream,
     simulation_note,
 )
-from harness.study.study_options import RATE_STEP_PER_S, KneeOptions
+from harness.study.study_options import RATE_STEP_PER_S, Wanted
 from harness.units import say_ns
 
 if TYPE_CHECKING:
-    from harness.study.study_options import RunOptions
+    from harness.measure.result import Result
+    from harness.server.probe import Capabilities
+    from harness.study.run_page import RunPage
 
-    Options = KneeOptions | RunOptions
 
-
-def start_study(options: Options) -> int:
+def start_study(wanted: Wanted) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
-    users = planned_levels(options)
-    option = "--max-users" if isinstance(options, KneeOptions) else "--users"
-    most = max(users)
-    if options.load.arrivals:
-        option, most = "--max-in-flight", options.load.max_in_flight
-    if options.slos:
-        from harness.measure.slo import check_slos  # noqa: PLC0415 - heavy: see app.py
-
-        check_slos(options.slos, options.load.workload.output.mean)
-    if isinstance(options, KneeOptions) and options.baseline is not None:
+    most, option = wanted.most_users, "--max-users" if wanted.kind == "knee" else "--users"
+    option = "--max-in-flight" if wanted.load.arrivals else option
+    if wanted.baseline:
         from harness.runfolder.folder_reader import check_folder  # noqa: PLC0415 - heavy: see app.py
 
-        check_folder(options.baseline)
-    if options.dry_run:
-        check_machine(options.output, most, option)
-        rows = [f"  {name:<10}{what}\n" for name, what in plan_rows(options, users).items()]
-        message_stream(options.output).write("".join(["Plan (nothing was sent):\n", *rows]))
+        check_folder(Path(wanted.baseline))
+    if wanted.dry_run:
+        check_machine(wanted.output, most, option)
+        rows = [f"  {name:<10}{what}\n" for name, what in plan_rows(wanted).items()]
+        message_stream(wanted.output).write("".join(["Plan (nothing was sent):\n", *rows]))
         return EXIT_OK
-    checked = checked_target(options.target, options.load, options.output, most, option=option)
+    checked = checked_target(wanted.target, wanted.load, wanted.output, most, option=option)
     with checked as (url, known):
         # Imports and charts create many objects that live long; the default would scan them
         # repeatedly.
         gc.set_threshold(100_000)
-        from harness.cli.terminal import TerminalUi  # noqa: PLC0415 - heavy: see app.py
-        from harness.study import given_levels as levels  # noqa: PLC0415 - as above
-        from harness.study.conduct import conduct  # noqa: PLC0415 - as above
-        from harness.study.knee_study import run_knee  # noqa: PLC0415 - as above
-
-        if isinstance(options, KneeOptions):
-            return run_knee(options, url, known, TerminalUi())
-        wanted, choose = levels.wanted_levels(options), levels.in_turn(levels.given(options))
-        return conduct(wanted, url, known, TerminalUi(), choose=choose)
+        return _conduct(wanted, url, known)
 
 
-def planned_levels(options: Options) -> tuple[int, ...]:
-    """The given levels, or those on the way up of a search if none of them fails."""
-    if not isinstance(options, KneeOptions):
-        return options.users
-    up = [options.min_users]
-    while up[-1] < options.max_users:
-        up.append(min(up[-1] * 2, options.max_users))
-    return tuple(up)
+def _conduct(wanted: Wanted, url: str, known: Capabilities) -> int:
+    """Run to the end and say the answer; the exit code."""
+    from harness.cli.terminal import watch  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.experiment import Experiment  # noqa: PLC0415 - as above
+    from harness.study.held_levels import in_turn  # noqa: PLC0415 - as above
+    from harness.study.run_page import RunPage, about  # noqa: PLC0415 - as above
+
+    output, view = wanted.output, None
+    choose = in_turn(wanted.holds) if wanted.holds else None
+    with ExitStack() as stack:
+        if output.ui_port is not None or output.metrics_port is not None:
+            slos = wanted.plan.slos if wanted.holds else ()  # a search judges by the level
+            view = stack.enter_context(RunPage(wanted.kind, slos))
+            view.open_port(output)
+            view.starting(url, **about(wanted, url, known.model))
+        experiment = Experiment.begin(wanted, url, known, choose=choose, view=view)
+        with watch(wanted, message_stream(output)) as terminal:
+            experiment.conduct(terminal)
+        del experiment  # what it remembers of tokens is in the folder too, and results need room
+        gc.collect()
+        result = conclude(output.out_dir, output.json_to, output.junit_to, view=view)
+        if view is not None and not result.interrupted:
+            view.linger()
+    return result.exit_code
 
 
-def plan_rows(options: Options, users: tuple[int, ...]) -> dict[str, str]:
+def conclude(
+    folder: Path,
+    json_to: str | None,
+    junit_to: str | None = None,
+    compat: tuple[str, ...] = (),
+    view: RunPage | None = None,
+) -> Result:
+    """Results, reports, words, `--json`, `--junit`. `view` is told of them too."""
+    from harness.report.write import junit, write_reports  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.results import write_results  # noqa: PLC0415 - as above
+
+    run, result, gaps = write_results(folder, compat)
+    stream = sys.stderr if json_to == "-" else sys.stdout
+    words = write_reports(run, result, gaps).text.rstrip()
+    if view is not None:
+        view.answer(result, words)
+    stream.write(f"{words}\nThe run folder: {folder}\n")
+    stream.flush()
+    if json_to:
+        write_json(json_to, result)
+    if junit_to:
+        Path(junit_to).write_text(junit(result))
+    return result
+
+
+def write_json(where: str, result: Any) -> None:
+    """Standard output for "-", else a file."""
+    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - heavy: see app.py
+
+    data = dumps(result, indent=True) + b"\n"
+    if where == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        Path(where).write_bytes(data)
+
+
+def plan_rows(wanted: Wanted) -> dict[str, str]:
     """The plan in words. Raises ConfigError if requests cannot fit the model's context."""
-    talk = options.load.workload.conversation
-    target, work, slos = options.target, options.load.workload, " and ".join(map(str, options.slos))
+    target, work, load, plan = wanted.target, wanted.load.workload, wanted.load, wanted.plan
+    talk, slos = work.conversation, " and ".join(map(str, plan.slos))
     context = target.engine.max_model_len if target.engine else None
     check_lengths(work, context)
-    clips = (
-        clipping_note(options.load, context) if context else "to the context that the server names"
-    )
+    clips = clipping_note(load, context) if context else "to the context that the server names"
     shared = f" ({work.system_tokens:,} of them shared by all)" if work.system_tokens else ""
-    levels_text = f"{', '.join(f'{n:,}' for n in users)} {'user' if users == (1,) else 'users'}"
-    if options.load.arrivals:
-        rates = ", ".join(f"{n * RATE_STEP_PER_S:,.6g}" for n in users)
-        levels_text = f"{rates} requests/s ({options.load.arrivals} arrivals)"
+    levels = planned_levels(wanted)
+    levels_text = f"{', '.join(f'{n:,}' for n in levels)} {'user' if levels == [1] else 'users'}"
+    if load.arrivals:
+        rates = ", ".join(f"{n * RATE_STEP_PER_S:,.6g}" for n in levels)
+        levels_text = f"{rates} requests/s ({load.arrivals} arrivals)"
     rows = {
         "target": simulation_note(target.engine) if target.engine
         else f"{target.model or 'the only model'} at {Address.parse(target.url or '')}",
@@ -93,21 +133,32 @@ def plan_rows(options: Options, users: tuple[int, ...]) -> dict[str, str]:
         "sessions": f"{count_of(talk.turns.mean, 'turn')} on average, history {talk.history}, "
         f"{talk.replies} replies; a level is a number of sessions" if talk else "",
         "pauses": f"{work.think_ms.mean:,} ms on average" if work.think_ms else "",
-        "data" if options.load.data else "clipped": clips,
-        "SLOs": f"{slos}; at most {100 * options.max_errors:g}% of requests may fail",
+        "data" if load.data else "clipped": clips,
+        "SLOs": f"{slos}; at most {100 * plan.max_errors:g}% of requests may fail",
     }  # fmt: skip
-    if isinstance(options, KneeOptions):
+    if not wanted.holds:
         rows["SLOs"] = rows["SLOs"] if slos else "none: the power knee is searched"
         rows["levels"] = f"{levels_text} on the way up, until one fails; then between pass and fail"
-        rows["budget"] = f"{say_ns(options.budget_ns)} of load at most, and a minute to drain"
+        rows["budget"] = f"{say_ns(plan.budget_ns)} of load at most, and a minute to drain"
     else:
         rows["SLOs"] = rows["SLOs"] if slos else "none: nothing is judged"
-        length, turns = options.duration_ns, options.repeats
-        each = say_ns(length) if length else count_of(options.requests or 0, "request")
-        rows["levels"] = f"{levels_text} for {each}{' each' * (len(users) > 1)}"
-        if n := options.load.batch:
+        hold, turns = wanted.holds[-1], wanted.repeats
+        each = say_ns(hold.max_ns) if hold.max_ns else count_of(hold.max_requests, "request")
+        rows["levels"] = f"{levels_text} for {each}{' each' * (len(levels) > 1)}"
+        if n := load.batch:
             rows["levels"] = f"a batch of {n:,} one at a time, and one at each of {levels_text}"
         rows["levels"] += f", {turns} times in turn" * (turns > 1)
     return {name: what for name, what in rows.items() if what} | {
-        "results": str(options.output.out_dir)
+        "results": str(wanted.output.out_dir)
     }
+
+
+def planned_levels(wanted: Wanted) -> list[int]:
+    """The given levels, or those on the way up of a search if none of them fails."""
+    if wanted.holds:
+        once = wanted.holds[: len(wanted.holds) // wanted.repeats]
+        return [hold.users for hold in once[bool(wanted.load.batch) :]]
+    up = [wanted.plan.min_users]
+    while up[-1] < wanted.plan.max_users:
+        up.append(min(up[-1] * 2, wanted.plan.max_users))
+    return up

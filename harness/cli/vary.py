@@ -57,13 +57,13 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Check everything, measure, write the files. Raises ConfigError, RunFolderError."""
-    from harness.measure.search.comparison import best_setting, exit_code  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.start import write_json  # noqa: PLC0415 - heavy: see app.py
+    from harness.measure.search.comparison import best_setting, exit_code  # noqa: PLC0415 - as above
     from harness.report.comparison_report import settings_report  # noqa: PLC0415 - as above
     from harness.runfolder.folder_writer import RunFolder  # noqa: PLC0415 - as above
     from harness.server.vllm_start import StartOptions, command_line  # noqa: PLC0415 - as above
     from harness.study import vary_settings as study  # noqa: PLC0415 - as above
     from harness.study.compare_folders import compare_settings  # noqa: PLC0415 - as above
-    from harness.study.conduct import write_json  # noqa: PLC0415 - as above
     from harness.study.context_cost import context_costs  # noqa: PLC0415 - as above
 
     settings = study.all_settings([study.parse_variable(text) for text in args.variables])

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from harness.errors import ConfigError
-from harness.load.workloads import AS_USERS, WORKLOADS, workload
+from harness.load.workloads import AS_USERS, WORKLOADS, Workload, workload
 from harness.measure.slo import Slo
 from harness.measure.slo_presets import slo_texts
 from harness.server.address import Address
 from harness.units import percent
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
-
     from locust.env import Environment
 
-    from harness.load.workloads import Workload
     from harness.measure.search.next_level import SearchPlan
 
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.

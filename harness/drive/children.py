@@ -24,7 +24,7 @@ from locust.event import Events
 from harness.drive.load_runner import POLL_S, LoadRunner
 from harness.drive.users import session_user
 from harness.errors import MeasurementInvalid
-from harness.reader.gc_control import Collecting
+from harness.reader.loop_lag import Collecting
 from harness.server.address import LOOPBACK
 
 if TYPE_CHECKING:

@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 from gevent.event import Event
+from locust.dispatch import UsersDispatcher
 from locust.runners import STATE_INIT, STATE_MISSING, MasterRunner, WorkerRunner
 
-from harness.drive.dispatch import Dispatcher
 from harness.drive.users import register
 from harness.errors import HarnessError
 from harness.load.arrivals import Schedule
 from harness.reader.clock import CLOCK
 from harness.reader.transport import say_missing
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.record_writer import RecordWriter
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 from harness.senders.process_figures import merge
@@ -38,12 +37,27 @@ from harness.senders.sinks import Fanout
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from locust.env import Environment
 
-    from harness.drive.shape import ControllerShape
+    from harness.drive.session import ControllerShape
     from harness.measure.records.request_record import RecordSink, RequestRecord
+
+
+class Dispatcher(UsersDispatcher):
+    """Locust's own, which after a mere rebalance stays "in progress" for good.
+
+    A master does not dispatch to a worker that connects, or is heard again, meanwhile: once one
+    had joined or recovered under load, the next one never got any users.
+    """
+
+    def _dispatcher(self) -> Generator[dict[str, dict[str, int]], None, None]:
+        yield from super()._dispatcher()
+        # Not in a `finally`: a generator that a newer dispatch has replaced is closed while that
+        # one is in progress.
+        self._dispatch_in_progress = False
+
 
 logger = logging.getLogger("locust.harness")  # Locust's handlers show it
 PREPARED: Final = "harness_prepared"  # the master's finished options, on their way to the workers

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import gevent
 import psutil
-from flask import request
+from flask import Response, request
 from locust import LoadTestShape, events, runners
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, WorkerRunner
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Mapping
 
-    from flask import Response
     from locust.env import Environment
 
 logger = logging.getLogger("locust.harness")  # Locust's handlers show it

@@ -8,15 +8,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import gevent
 from gevent.event import Event
+from locust import LoadTestShape
 from locust.runners import STATE_INIT
 
-from harness.drive.shape import Controller, ControllerShape
-from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS
+from harness.measure.diagnosis.cohort import MAX_SERVER_LAG_NS
 from harness.reader.clock import CLOCK
 from harness.reader.loop_lag import LoopLag
 from harness.reader.transport import say_missing
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.drive.load_runner import LoadRunner
+    from harness.load.arrivals import LoadTarget
     from harness.measure.records.request_record import RecordSink
     from harness.measure.records.samples import ClientSample, ServerSample
     from harness.senders.drive_options import DriveOptions
@@ -127,9 +129,8 @@ class Session:
             self.over_ns = CLOCK.now_ns()
             load.finish(self._drain_s(invalid))
             if not self.interrupted:
-                gevent.sleep(
-                    MAX_SERVER_LAG_NS / SECOND
-                )  # by then the server has counted what has ended
+                # by then the server has counted what has ended
+                gevent.sleep(MAX_SERVER_LAG_NS / SECOND)
                 self.scraper.finish()
             if self.shape.error is not None:
                 raise self.shape.error
@@ -177,3 +178,86 @@ class Session:
         elif not self._over.is_set() and not self.load.trouble():  # else `_watch` says so
             self.load.environment.stop_timeout = 0.0
             self.interrupt()
+
+
+class Controller(Protocol):
+    """Decides about the load. Pure: time and the server's figures are passed in."""
+
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> LoadTarget:
+        """Called about once a second; both instants are on the records' clock.
+
+        All that happened before `known_ns` is in the sinks.
+        """
+
+
+class ControllerShape(LoadTestShape):
+    """Asks the controller once a second and hands its answer to Locust's runner.
+
+    Locust counts users that were told to retire as users until their request has ended: another
+    target before that would spawn too few, or retire the wrong ones, and leave the level short
+    when they go. So the next target waits until the backlog of a step down has drained; only zero
+    does not, since there everybody leaves.
+
+    After `done` the shape keeps its last answer: ending the run in order is the session's part,
+    and returning None would let Locust kill the open requests first.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        now_ns: Callable[[], int],
+        known_ns: Callable[[], int],
+        sample: Callable[[], ServerSample | None],
+        done: Callable[[], None],
+        *,
+        pace: Callable[[int, float], None] = lambda _level, _rate: None,
+        pacers: int = 1,
+    ) -> None:
+        """`sample` gives the server's latest figures; `done` is called once, at the end.
+
+        In an open loop `pace` is told the level and its rate, and Locust's users are `pacers`.
+        """
+        super().__init__()
+        self.controller = controller
+        self.now_ns = now_ns
+        self.known_ns = known_ns
+        self.sample = sample
+        self.done = done
+        self.pace, self.pacers = pace, pacers
+        self.current: tuple[int, float] = (0, 1.0)
+        self.over = False
+        self.error: Exception | None = None  # what the controller raised
+
+    def tick(self) -> tuple[int, float]:
+        """Users and spawn rate for Locust."""
+        if not self.over:
+            try:
+                self._ask()
+            except Exception as error:  # noqa: BLE001 - Locust would log it and go on for ever
+                self.error = error
+                self._end()
+        return self.current
+
+    def _ask(self) -> None:
+        running: int = self.get_current_user_count()
+        target = self.controller.tick(self.now_ns(), running, self.sample(), self.known_ns())
+        draining = running > self.current[0]
+        if target.done:
+            self._end()
+        elif target.pace is not None:
+            self.current = self.pacers, float(self.pacers)
+            if running == self.pacers:  # one that comes later would begin late
+                self.pace(*target.pace)
+        elif not draining or target.users == 0:
+            self.current = target.users, spawn_rate(target.spawn_per_s)
+
+    def _end(self) -> None:
+        self.over = True
+        self.done()
+
+
+def spawn_rate(users_per_s: float) -> float:
+    """A rate that Locust accepts: finite and above zero."""
+    return users_per_s if math.isfinite(users_per_s) and users_per_s > 0 else 1.0

@@ -7,7 +7,9 @@ characters. Tokens are counted and hashed but never decoded; the answer's text i
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
     from harness.engine.client_socket import Client
     from harness.engine.config import EngineConfig
-    from harness.engine.oracle import SendLog
     from harness.engine.responses import StreamRenderer
 
 DEFAULT_TOKENS: Final = 16  # /v1/completions without max_tokens
@@ -193,3 +194,44 @@ class TokenSender:
         alive = self.client.send(data)
         sends.after_ns.append(time.time_ns())
         return alive
+
+
+KEPT: Final = 20_000  # requests; at 128 tokens each about 60 MB
+
+
+def _numbers() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
+class SendLog:
+    """One request's sends, the reference for checking a client's timestamps (CLOCK_REALTIME, ns).
+
+    The time just before and just after each send, and its number of tokens.
+    """
+
+    id: str
+    client_id: str  # the X-Request-Id header
+    arrived_ns: int  # the kernel's timestamp of the segment that completed the request
+    before_ns: array[int] = field(default_factory=_numbers)
+    after_ns: array[int] = field(default_factory=_numbers)
+    tokens: array[int] = field(default_factory=_numbers)
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: v.tolist() if isinstance(v, array) else v for name, v in values.items()}
+
+
+class Oracle:
+    """A ring of the KEPT most recent requests."""
+
+    def __init__(self) -> None:
+        self.requests: deque[SendLog] = deque(maxlen=KEPT)
+
+    def begin(self, request_id: str, client_id: str, arrived_ns: int) -> SendLog:
+        sends = SendLog(request_id, client_id, arrived_ns)
+        self.requests.append(sends)
+        return sends
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kept": KEPT, "requests": [sends.to_json() for sends in self.requests]}

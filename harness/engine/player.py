@@ -10,12 +10,11 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final, Protocol
 
-from harness.engine.scheduler import Scheduler
+from harness.engine.scheduler import Scheduler, Sequence, StepPlan
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
     from harness.engine.engine_metrics import EngineMetrics
-    from harness.engine.scheduler import Sequence, StepPlan
 
 BEHIND_NS: Final = 1_000_000_000
 

@@ -9,14 +9,11 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from harness.engine.config import EngineConfig
 from harness.engine.server import ServingOptions, serve
 from harness.errors import ServerUnreachable
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 EXIT_S: Final = 5.0
 PR_SET_PDEATHSIG: Final = 1
@@ -49,12 +46,7 @@ class EngineProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -37,14 +37,10 @@ def answer(status: int, body: bytes, kind: str = "application/json") -> bytes:
     return head.encode() + body
 
 
-def error_object(status: int, message: str) -> dict[str, Any]:
-    """Return an error as vLLM formats it."""
-    return {"error": {"message": message, "type": TYPES[status], "param": None, "code": status}}
-
-
 def error(status: int, message: str) -> bytes:
     """Return vLLM's error response: 400, 500, and 404 for an unknown model."""
-    return answer(status, orjson.dumps(error_object(status, message)))
+    said = {"message": message, "type": TYPES[status], "param": None, "code": status}
+    return answer(status, orjson.dumps({"error": said}))
 
 
 def refusal(status: int) -> bytes:

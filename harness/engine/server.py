@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from harness import __version__
-from harness.engine.client_socket import Client, listen
+from harness.engine.client_socket import Client, Request, listen
 from harness.engine.completion import (
     BadRequest,
+    Oracle,
     TokenSender,
     parse_completion,
     parse_json,
     prompt_tokens_of,
 )
 from harness.engine.engine_metrics import EngineMetrics
-from harness.engine.oracle import Oracle
 from harness.engine.player import PacedPlayer, Player
 from harness.engine.responses import UNAUTHORIZED, StreamRenderer, answer, error, refusal
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.engine.config import EngineConfig
-    from harness.engine.request import Request
 
 LONGEST_WAIT_S: Final = 0.5
 CHAT: Final = "/v1/chat/completions"

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from math import isnan, log
 from typing import TYPE_CHECKING, Final, Protocol
 
-from harness.export.promql import HARNESS_SERIES, REPLICA, newest_name, quantile_of, rate
+from harness.export.metric_definitions import (
+    HARNESS_SERIES,
+    REPLICA,
+    newest_name,
+    quantile_of,
+    rate,
+)
 from harness.export.threshold import MIX_FACTOR
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.units import SECOND, say_ns

@@ -10,26 +10,28 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ServerUnreachable
 from harness.export.metric_definitions import GPU, TARGET, render_metrics
 from harness.export.metrics_server import MetricsServer
-from harness.export.target_metrics import TargetState, gpu_values, target_values
-from harness.measure.diagnosis.server_window import counter_that_fell
-from harness.server.gpu import open_gpus
+from harness.measure.diagnosis.gpu_window import GPU_SERIES, MIB, REASON_LABELS
+from harness.measure.diagnosis.server_window import counter_that_fell, histogram_mean_s
+from harness.measure.records.samples import GpuSample, ServerSample, samples_within
+from harness.server.gpu import GpuInfo, GpuReadings, open_gpus
+from harness.server.max_num_seqs import max_num_seqs
 from harness.server.probe import cache_summary, flags
 from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from harness.measure.records.samples import GpuSample
+    from harness.export.metric_definitions import Values
     from harness.server.access import TargetAccess
-    from harness.server.gpu import GpuReadings
 
 PERIOD_S: Final = 1.0
 KEPT: Final = 900  # samples: 15 minutes, from which max_num_seqs is inferred
@@ -110,7 +112,13 @@ class GpuReader:
         self.samples, self.why = [], why
 
 
-def run_exporter(options: ExporterOptions, say: Callable[[str], None]) -> None:
+def print_to_stderr(line: str) -> None:
+    """Print a line for a person who watches the process."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def run_exporter(options: ExporterOptions, say: Callable[[str], None] = print_to_stderr) -> None:
     """Serve until SIGTERM; Ctrl-C raises KeyboardInterrupt. `say` prints a line for the user.
 
     Raises ConfigError and, for a --gpu-metrics URL that does not answer, ServerUnreachable.
@@ -149,7 +157,78 @@ def _every_second(reader: TargetReader | GpuReader, say: Callable[[str], None]) 
         time.sleep(max(due - time.monotonic(), 0.0))
 
 
-def print_to_stderr(line: str) -> None:
-    """Print a line for a person who watches the process."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+WINDOW_NS: Final = 60 * SECOND  # over which means are taken
+KEYS: Final = {one.name.removeprefix("harness_"): one.key for one in GPU}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """The state of the target after a scrape; `samples` since its last start, in order."""
+
+    up: bool = False
+    took_s: float = nan
+    samples: Sequence[ServerSample] = ()
+    cache: Mapping[str, Any] = field(default_factory=dict)  # probe.cache_summary
+    read: Mapping[str, Any] = field(default_factory=dict)  # flags that the server shows
+    given: Mapping[str, Any] = field(default_factory=dict)  # flags that the user gave
+    target: str = ""  # HOST:PORT
+
+
+def target_values(seen: TargetState, now_ns: int) -> Values:
+    """Return the values of TARGET; those of a target that does not answer are left out."""
+    values: dict[str, Any] = {"target_up": float(seen.up)}
+    if seen.target:
+        values["target_info"] = {(seen.target,): 1.0}
+    if not seen.up or not seen.samples:
+        return values
+    last = seen.samples[-1]
+    values["target_sample_age"] = (now_ns - last.at_ns) / SECOND
+    values["target_scrape_duration"] = seen.took_s
+    values["engine_cpu"] = last.engine_cpu_s
+    tokens = seen.cache.get("kv_tokens")
+    if tokens is not None:
+        values["server_kv_tokens"] = float(tokens)
+        values["server_kv_free_tokens"] = tokens * (1 - last.kv_usage)
+    return values | _slots(seen, last) | _split(seen.samples)
+
+
+def _slots(seen: TargetState, last: ServerSample) -> Values:
+    flags, engines = {**seen.given, **seen.read}, seen.cache.get("engines")
+    server = {"flags": flags, "read": tuple(seen.read), "engines": engines}
+    found = max_num_seqs(server, seen.samples)
+    if found.value is None:
+        return {}
+    return {
+        "server_max_num_seqs": {(found.source.value,): found.slots},
+        "server_slots_free": max(found.slots - last.running, 0.0),
+    }
+
+
+def _split(samples: Sequence[ServerSample]) -> Values:
+    recent = samples_within(samples, samples[-1].at_ns - WINDOW_NS, samples[-1].at_ns)
+    ttft, queue, prefill = (histogram_mean_s(recent, key) for key in ("ttft", "queue", "prefill"))
+    parts = {"queue": queue, "prefill": prefill, "rest": ttft - queue - prefill}
+    return {
+        "server_ttft_mean": ttft,
+        "server_ttft_part_mean": {(part,): value for part, value in parts.items()},
+    }
+
+
+def gpu_values(found: Sequence[GpuInfo], samples: Sequence[GpuSample], now_ns: int) -> Values:
+    """Return the values of GPU from one sample per GPU."""
+    if not samples:
+        return {}
+    values: dict[str, Any] = {
+        "gpu_info": {(str(g.index), g.name, g.uuid, g.driver): 1.0 for g in found},
+        "gpu_memory": {(str(g.index),): g.memory_mib * MIB or nan for g in found},
+        "gpu_sample_age": (now_ns - samples[0].at_ns) / SECOND,
+    }
+    for name, (series, unit) in GPU_SERIES.items():
+        values[KEYS[series]] = {(str(s.gpu),): getattr(s, name) * unit for s in samples}
+    values["gpu_throttled"] = {
+        (str(s.gpu), label): float(words in s.throttled)
+        for s in samples
+        if s.throttled is not None
+        for words, label in REASON_LABELS.items()
+    }
+    return values

@@ -7,6 +7,7 @@ gap and no repeat, however late a process is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate, count, islice, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,6 +24,16 @@ POISSON: Final = "poisson"
 # gaps alike, exponential, gamma with this coefficient of variation, as timestamps say
 ARRIVALS: Final = ("constant", POISSON, "gamma:CV", FROM_DATA)
 MAX_CV: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTarget:
+    """The load to apply now."""
+
+    users: int
+    spawn_per_s: float
+    done: bool = False
+    pace: tuple[int, float] | None = None  # open loop: the level and its rate, in place of users
 
 
 class Schedule(NamedTuple):

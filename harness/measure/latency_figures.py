@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from harness.measure.metrics import ALL_LATENCIES, GAPS, Observations
-from harness.measure.records.record_table import CANCELLED
+from harness.measure.records.record_table import CANCELLED, RecordTable
 from harness.measure.search.evidence import MIN_BLOCKS, lifetime_ns
 from harness.measure.search.statistics import (
     MAX_BLOCKS,
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-    from harness.measure.records.record_table import RecordTable
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]

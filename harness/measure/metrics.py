@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.event_gaps import event_gaps, token_gaps
+from harness.measure.event_gaps import Events, TokenGaps, event_gaps, token_gaps
 from harness.measure.histogram import bucket_ladder
 from harness.measure.records.record_table import DROPPED, OK, RecordTable
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.event_gaps import Events, TokenGaps
     from harness.measure.slo import Slo
 
     Floats = NDArray[np.float64]

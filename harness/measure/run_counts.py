@@ -29,8 +29,7 @@ from harness.measure.metrics import (
     lost_gaps,
 )
 from harness.measure.records.record_table import OUTCOMES, RecordTable
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.seen_numbers import SeenNumbers
+from harness.measure.records.request_record import Outcome, RequestRecord, SeenNumbers
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.records.request_record import RequestRecord
     from harness.measure.slo import Slo
 
     Floats = NDArray[np.float64]

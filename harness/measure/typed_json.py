@@ -14,6 +14,7 @@ from enum import Enum, EnumType
 from functools import cache
 from inspect import getdoc, getsource
 from math import isfinite, isnan, nan
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -48,18 +49,22 @@ def round_floats(value: D, places: int) -> D:
 
 def to_json(value: Any) -> Any:
     """What `orjson.dumps` takes without options; TypeError for anything without a JSON form."""
+    if hasattr(value, "tolist"):  # numpy scalars and arrays, array.array
+        value = value.tolist()
+    if isinstance(value, Enum):
+        value = value.value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {to_json(key): to_json(item) for key, item in value.items()}
+        return {str(to_json(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [to_json(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float):  # also NumPy's, which orjson refuses
-        return float(value) if isfinite(value) else None if isnan(value) else str(float(value))
+    if isinstance(value, float):
+        return value if isfinite(value) else None if isnan(value) else str(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, Path):
+        return str(value)
     raise TypeError(f"{type(value).__name__} has no JSON form: {value!r:.80}")
 
 

@@ -21,7 +21,7 @@ from harness.measure.metrics import (
     good_requests,
 )
 from harness.measure.records.ledger import mean_in_flight
-from harness.measure.records.record_table import DROPPED, OK, OPEN, OUTCOMES
+from harness.measure.records.record_table import DROPPED, OK, OPEN, OUTCOMES, RecordTable
 from harness.measure.records.scan import ArrivalCounter, scan
 from harness.measure.records.token_gaps import WindowGapCounter
 from harness.units import SECOND
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.records.record_source import RecordSource
-    from harness.measure.records.record_table import RecordTable
     from harness.measure.slo import Slo
 
 Json = dict[str, Any]

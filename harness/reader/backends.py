@@ -3,16 +3,22 @@
 What comes of a read is a call of `deliver`, or, in C and where Python has let go of the connection
 (`fast_path`), rows in the batch for the decoder. `admit` and `dismiss` begin and end watching a
 connection; between `read` and `over` nobody else reads.
+
+An extension that does not load, or was compiled with another `LAYOUT`, counts as not built.
+HARNESS_READER=c or =python forces one of the readers.
 """
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from harness.reader.fast_path import ROUND, FastPath
-from harness.reader.stamping import ANCILLARY, stamp_of
-from harness.wire.stamps import NO_STAMP, SocketStamps
+from harness.errors import ConfigError
+from harness.extensions import load_extension
+from harness.reader.fast_path import LAYOUT, ROUND, FastPath
+from harness.reader.stamping import ANCILLARY, NO_STAMP, SocketStamps, stamp_of
+from harness.runfolder import codec
 
 if TYPE_CHECKING:
     import select
@@ -156,3 +162,39 @@ class PythonReader:
             arrival = stamps.arrival(stamp, polled_ns, read_ns, drained, self._round, before_ns)
             deliver(connection, data, *arrival)
         return Seen(len(ready), reads, stamped, n_bytes, batch.latest_ns(first_row))
+
+
+VARIABLE: Final = "HARNESS_READER"
+IN_C, IN_PYTHON = "c", "python"
+
+
+def which() -> str:
+    """IN_C or IN_PYTHON. Raises ConfigError when the environment asks for what is not there."""
+    wanted, why = os.environ.get(VARIABLE, ""), why_not_c()
+    if wanted not in ("", IN_C, IN_PYTHON):
+        raise ConfigError(
+            f"{VARIABLE} is {wanted!r}: expected {IN_C} or {IN_PYTHON}; unset it to have the best."
+        )
+    if wanted == IN_C and why:
+        raise ConfigError(
+            f"{VARIABLE} is {IN_C}, but the extension cannot be used: {why}: expected a C compiler "
+            "and Python's headers at the installation; install them and run `make setup` again."
+        )
+    return IN_PYTHON if wanted == IN_PYTHON or why else IN_C
+
+
+@cache
+def why_not_c() -> str:
+    """Why the extension cannot be used; "" if it can."""
+    return load_extension("harness.reader._drain", LAYOUT)
+
+
+def code_in_use() -> dict[str, str]:
+    """For run.json: what reads and packs here, and where that is not C, why."""
+    reader = which()
+    why = {
+        "reader": "" if reader == IN_C else why_not_c() or f"{VARIABLE} is {IN_PYTHON}",
+        "codec": codec.WHY_PYTHON,
+    }
+    code = {"reader": reader, "codec": IN_PYTHON if codec.WHY_PYTHON else IN_C}
+    return code | {f"{name}_fallback": said for name, said in why.items() if said}

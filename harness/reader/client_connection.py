@@ -14,14 +14,13 @@ import gevent.socket
 from gevent.lock import BoundedSemaphore
 
 from harness.measure.records.request_record import Outcome
-from harness.reader.stamping import Socket, ask_for_stamps
+from harness.reader.stamping import Socket, SocketStamps, ask_for_stamps
 from harness.server.address import group_by_family
-from harness.wire.tls import TlsClient
+from harness.wire.http import TlsClient
 
 if TYPE_CHECKING:
     from harness.reader.fast_path import FastPath
     from harness.reader.open_stream import Stream
-    from harness.wire.stamps import SocketStamps
 
 READ_BYTES: Final = 65_536  # a read that returns less has drained the socket
 _PENDING: Final = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK)

@@ -15,21 +15,24 @@ here, to `put`.
 # - There is one decoder for a reader's whole life. When it dies or is stuck, what it had not
 #   written is gone and nobody can say how much: `trouble` is a sentence, the run ends as invalid,
 #   and until it has ended, batches are dropped. Nothing waits for a dead decoder.
-# - Ctrl-C does not reach the decoder (`pipe`): the reader first ends its streams, as cancelled.
+# - Ctrl-C does not reach the decoder: the reader first ends its streams, as cancelled.
 
 from __future__ import annotations
 
+import marshal
+import socket
+import subprocess
 import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
+import gevent.socket
 from gevent.event import Event
 from gevent.hub import get_hub
 
-from harness.reader.pipe import EXIT_S, DecoderProcess
-from harness.reader.raw_batch import ENDED, OPENED, Batch, Output
+from harness.reader.raw_batch import ENDED, OPENED, Batch, Output, pack, receive
 from harness.runfolder.codec import decode
 from harness.units import SECOND
 
@@ -51,7 +54,51 @@ MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new req
 CLOSE_S: Final = 5.0
 ASK_S: Final = 0.02  # between two questions at the end
 ENDED_ITSELF: Final = "ended in the middle of the run"
+EXIT_S: Final = 5.0
 START_S: Final = 60.0  # for the decoder to import everything on a busy machine
+
+
+class DecoderProcess:
+    """The child at the other end of a socket pair: takes messages, answers as it says itself.
+
+    Nothing here blocks the loop: a greenlet that has to wait for the pipe lets the others run.
+    """
+
+    def __init__(self, output: Output) -> None:
+        """Starts it. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        self._pipe = gevent.socket.socket(fileno=ours.detach())
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", "harness.reader.decoder_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for us; it ends when the pair does
+            )
+        self.pid = self._process.pid
+        self.send(pack(tuple(output)))  # by pipe: arguments are for everybody to read
+
+    def send(self, message: bytes) -> bool:
+        """All of it; False when the process is gone."""
+        try:
+            self._pipe.sendall(message)
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> tuple[Any, ...] | None:
+        """The next answer; None when the process is gone."""
+        body = receive(self._pipe)
+        return marshal.loads(body) if body else None  # noqa: S302 - our own child wrote it
+
+    def close(self, timeout_s: float = EXIT_S) -> int:
+        """It ends by itself when the pair is closed; killed when it does not. Its exit code."""
+        self._pipe.close()
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
 
 class DecoderLink:

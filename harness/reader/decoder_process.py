@@ -2,7 +2,7 @@
 
 It writes what it makes itself: whole records to the run folder, whole records and parts of open
 ones to Locust's master. The reader hears only how far it got. In from the reader: an `Output`, then
-`batch.Message`s. Back, for each message: ("done", sequence, known_ns of the message, counts, CPU
+`Message`s. Back, for each message: ("done", sequence, known_ns of the message, counts, CPU
 seconds, whether the master has every record); the counts are of streams that are open, and so far
 of requests that ended, of events, and of exact ones.
 
@@ -23,7 +23,7 @@ Where there is no master, the records' consumers live in the reader's process: t
 # - A dead reader. Its end of the pipe closes as well; what it had sent is still read to the end.
 #   Streams that are open then cannot have been ended by anybody: they are recorded as cut short.
 # - A dead decoder. Nothing is kept to start it again: its end of the pipe closes, and the run ends
-#   as invalid (`decoding.DecoderLink.trouble`). The file holds whole frames up to that moment.
+#   as invalid (`DecoderLink.trouble`). The file holds whole frames up to that moment.
 
 from __future__ import annotations
 
@@ -36,21 +36,112 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from harness.errors import HarnessError
 from harness.fast_exit import leave
 from harness.measure.records.request_record import Outcome
-from harness.reader.batch_columns import Columns
-from harness.reader.raw_batch import HEAD, LENGTH, NOTICE, OPENED, TOKEN, Message, Output, pack
+from harness.reader.raw_batch import (
+    COLUMNS,
+    EXACT,
+    HEAD,
+    NOTICE,
+    OPENED,
+    TOKEN,
+    Message,
+    Output,
+    pack,
+    receive,
+)
 from harness.runfolder.codec import encode
-from harness.runfolder.folder_writer import AppendFile
-from harness.runfolder.record_writer import CUT_SHORT
+from harness.runfolder.folder_writer import CUT_SHORT, AppendFile
 from harness.runfolder.redact import redact_text
 from harness.wire.decode import SentRequest, StreamDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+# Strategy: everything that would be a loop over tokens is one numpy pass over the whole batch, done
+# once in `__init__`, and what is asked later for a run of tokens is two look-ups in a running sum.
+#
+# - A stable sort by stream keeps each stream's rows in the order of time.
+# - A running sum over a flag makes "how many of rows first .. last - 1 have it" a difference of two
+#   of its entries (`_exact`), and "none after the first has it" an equality (`_uneven`).
+# - Columns that are handed on whole stay numpy; those of which single values are asked become lists
+#   once, for a numpy scalar costs ten times a list's item.
+# - A slice of a column travels as a memoryview of its bytes: an array takes these in one copy
+#   (`array.frombytes`), and no int is made for a time.
+
+
+class Columns:
+    """The rows of one message, sorted by stream. An index is a row's, in this order."""
+
+    def __init__(self, message: Message) -> None:
+        # (n, 5) int64: stream, at_ns, bound_ns, kind, value
+        rows = np.frombuffer(message.rows, np.int64).reshape(-1, COLUMNS)
+        kind, value = rows[:, 3], rows[:, 4]
+        # a read's value is its size, and the reads' bytes lie one after another in the order that
+        # they came: where each begins is known before the sort only
+        sizes = np.where(kind < NOTICE, value, 0)
+        order = np.argsort(rows[:, 0], kind="stable")
+        self._blob = message.blob
+        self._notices: list[tuple[Any, ...]] = message.notices
+        # of a read: where its bytes begin; of a notice: how many came before it
+        begin = np.where(kind < NOTICE, np.cumsum(sizes) - sizes, np.cumsum(kind == NOTICE) - 1)
+        self._begin: list[int] = begin[order].tolist()
+        # the copy after .T makes each column contiguous, which a cast to bytes needs
+        self._stream, self._at, self._bound, kind, value = rows[order].T.copy()
+        self._kinds: list[int] = kind.tolist()
+        self._values: list[int] = value.tolist()
+        # an exact stamp is its own lower bound; a token's bound may happen to be its stamp, and
+        # then it is exact as well: so the times are compared, not the flag
+        low = np.where(kind & EXACT, self._at, self._bound)
+        self._at_bytes, self._low_bytes = memoryview(self._at).cast("B"), memoryview(low).cast("B")
+        self._exact = [0, *np.cumsum(low == self._at).tolist()]
+        # Tokens are even as long as each running count is one more than that before it, or all are
+        # -1, "the server does not count". A row is uneven if its step is neither: not 1, and not 0
+        # between two -1. A run is even when the sum has not grown after its first row, whose step
+        # is from another stream's row and says nothing.
+        step = np.diff(value, prepend=0)
+        self._uneven = np.cumsum((step != 1) & ((step != 0) | (value != -1))).tolist()
+        # A run begins where the stream changes (-1 is none's number, so the first row does), and
+        # at each row but a token that follows a token of its stream.
+        token = kind >= TOKEN
+        new = np.diff(self._stream, prepend=-1) != 0
+        new[1:] |= ~(token[1:] & token[:-1])
+        self._first = np.flatnonzero(new)
+
+    def runs(self) -> Iterator[tuple[int, int, int, int]]:
+        """(stream, kind, first index, index after the last): tokens in one, others alone.
+
+        The kind is the first one's, as in `raw_batch`.
+        """
+        first = self._first.tolist()
+        last = [*first[1:], len(self._kinds)] if first else []
+        streams, kinds = self._stream[self._first].tolist(), map(self._kinds.__getitem__, first)
+        return zip(streams, kinds, first, last, strict=True)
+
+    def notice(self, row: int) -> tuple[Any, ...]:
+        return self._notices[self._begin[row]]
+
+    def read(self, row: int) -> tuple[bytes, int, int, int]:
+        begin = self._begin[row]
+        body = bytes(self._blob[begin : begin + self._values[row]])
+        return body, int(self._at[row]), int(self._bound[row]), self._kinds[row]
+
+    def tokens(self, first: int, last: int) -> tuple[memoryview, memoryview, list[int], bool, int]:
+        """For `StreamDecoder.tokens`: the rows first .. last - 1, int64 times as bytes."""
+        part = slice(first * 8, last * 8)
+        return (
+            self._at_bytes[part],
+            self._low_bytes[part],
+            self._values[first:last],
+            self._uneven[last - 1] == self._uneven[first],
+            self._exact[last] - self._exact[first],
+        )
+
 
 NICE: Final = 5  # on a busy machine the reader comes first: decoding can wait
 SLICE: Final = 16  # records in one answer, so that the reader's loop is never held up for long
@@ -179,26 +270,6 @@ def serve(pipe: socket.socket, output: Output) -> None:
         outlets.answer("done", message.sequence, message.known_ns, counts, cpu_s, outlets.delivered)
     outlets.put(decoding.cut_short(), [], 0)
     outlets.close()
-
-
-def receive(pipe: socket.socket) -> bytes:
-    """One message without its length; b"" when the other end is gone."""
-    head = _exactly(pipe, LENGTH.size)
-    return _exactly(pipe, LENGTH.unpack(head)[0]) if head else b""
-
-
-def _exactly(pipe: socket.socket, count: int) -> bytes:
-    pieces = bytearray(count)
-    view = memoryview(pieces)
-    while view:
-        try:
-            got = pipe.recv_into(view)
-        except OSError:
-            return b""
-        if not got:
-            return b""
-        view = view[got:]
-    return bytes(pieces)
 
 
 def main(fd: int) -> None:

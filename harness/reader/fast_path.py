@@ -26,14 +26,12 @@ from enum import Enum, IntEnum, auto
 from typing import TYPE_CHECKING, Final
 
 from harness.reader import raw_batch as batch
-from harness.wire.http import OK_STATUS
-from harness.wire.sse_framing import DATA, EVENT_END, EVENT_STREAM, FRAMING
+from harness.wire.http import OK_STATUS, Response
+from harness.wire.sse import DATA, EVENT_END, EVENT_STREAM, FRAMING
 from harness.wire.token_template import ANY_NUMBER, RUNNING_COUNT, template_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-
-    from harness.wire.http import Response
 
 
 class Owner(IntEnum):

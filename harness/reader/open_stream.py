@@ -15,8 +15,7 @@ from harness.units import MS, SECOND
 from harness.wire.decode import outcome_of_body
 from harness.wire.http import OK_STATUS, Response
 from harness.wire.openai import NotACompletion, read_event
-from harness.wire.sse import SseDecoder
-from harness.wire.sse_framing import (
+from harness.wire.sse import (
     DONE,
     ERROR_KEY,
     EVENT_END,
@@ -25,6 +24,7 @@ from harness.wire.sse_framing import (
     LAST_EVENT,
     MAX_EVENT_BYTES,
     TOO_LONG,
+    SseDecoder,
 )
 
 if TYPE_CHECKING:

@@ -13,16 +13,13 @@ import gevent
 from gevent import monkey
 from gevent.hub import get_hub
 
-from harness.reader.backends import CReader, PythonReader, Sockets
-from harness.reader.client_connection import READ_BYTES
-from harness.reader.clock import SHARP_NS
-from harness.reader.reader_choice import IN_C, which
+from harness.reader.backends import IN_C, CReader, PythonReader, Sockets, which
+from harness.reader.client_connection import READ_BYTES, Connection
+from harness.reader.clock import SHARP_NS, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.reader.client_connection import Connection
-    from harness.reader.clock import Clock
     from harness.reader.decoder_link import DecoderLink
 
 NAP_S: Final = 0.002

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import marshal
 import struct
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from socket import socket
 
 LENGTH: Final = struct.Struct("!I")
 _HEAD: Final = struct.Struct("=qqqII")  # of a message: sequence, now, known, sizes of rows and blob
@@ -114,3 +117,23 @@ def pack(message: Any) -> bytes:
     """Plain values with their length: an answer, or the `Output` that comes first."""
     body = marshal.dumps(message)
     return LENGTH.pack(len(body)) + body
+
+
+def receive(pipe: socket) -> bytes:
+    """One message without its length; b"" when the other end is gone."""
+    head = _exactly(pipe, LENGTH.size)
+    return _exactly(pipe, LENGTH.unpack(head)[0]) if head else b""
+
+
+def _exactly(pipe: socket, count: int) -> bytes:
+    pieces = bytearray(count)
+    view = memoryview(pieces)
+    while view:
+        try:
+            got = pipe.recv_into(view)
+        except OSError:
+            return b""
+        if not got:
+            return b""
+        view = view[got:]
+    return bytes(pieces)

@@ -1,7 +1,7 @@
 """One reader for all streams of a process: the kernel keeps the time, so it may be lazy.
 
-User greenlets send and sleep. One greenlet (`polling`) reads every ready socket and works out when
-the bytes arrived (`wire.stamps`); another process (`decoding`) makes records of them. All that is
+User greenlets send and sleep. One greenlet (`poller`) reads every ready socket and works out when
+the bytes arrived (`stamping`); another process makes records of them. All that is
 parsed here is HTTP: where a body begins and where the response ends.
 """
 
@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
-from harness.measure.records.request_record import Outcome
-from harness.reader.backends import END_OF_FILE
+from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.reader.backends import END_OF_FILE, IN_C
 from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.reader.clock import CLOCK, Clock
 from harness.reader.decoder_link import DecoderLink
-from harness.reader.gc_control import Collecting
-from harness.reader.loop_lag import LoopLag, cpu_s, share
+from harness.reader.loop_lag import Collecting, LoopLag, cpu_s, share
 from harness.reader.open_stream import Exchange, Limits, Stream
 from harness.reader.poller import NAP_S, Poller
 from harness.reader.raw_batch import HEAD, Output
-from harness.reader.reader_choice import IN_C
 from harness.reader.stamping import Stamping
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.records.request_record import RequestRecord
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STOPPED: Final = "the harness stopped it"
@@ -58,7 +55,7 @@ class Reader:
 
         `stand_in`: a thread reads where the loop is late (`backends.Sockets`).
 
-        Raises ConfigError (see `reading.which`).
+        Raises ConfigError (see `backends.which`).
         """
         self.worker = worker
         self.addresses = Addresses(place, first=worker)

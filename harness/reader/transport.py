@@ -15,13 +15,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from harness.measure.records.request_record import Outcome, split_by_events
+from harness.measure.records.request_record import Outcome, RequestRecord, split_by_events
 from harness.runfolder.codec import Decoded, decode_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.records.request_record import RequestRecord
 
 RECORDS: Final = "harness_records"  # decoder -> master: a Batch
 ACK: Final = "harness_ack"  # master -> decoder: {"taken": batches taken so far}

@@ -50,9 +50,8 @@ LABEL_SHARE: Final = 0.2  # of the width: what the knee's label takes
 MIN_NEIGHBORHOOD_POINTS: Final = 3  # where so many holds lie there
 MAX_SLO_LINE_RATIO: Final = 3.0  # times the highest point: an SLO's line above that is only named
 MAX_TICKS: Final = 7
-MAX_RATIO_FOR_125_TICKS: Final = (
-    3_000  # times the lower end of a log axis: above, a tick for each power of ten
-)
+# times the lower end of a log axis: above, a tick for each power of ten
+MAX_RATIO_FOR_125_TICKS: Final = 3_000
 MIN_TICK_DISTANCE: Final = 0.04  # of the axis: closer ticks would overlap
 ARROW_PX: Final = 16  # px above a point: the arrow of an interval without upper end
 
@@ -104,9 +103,8 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
         return ""
     if around:
         title, medians = f"{title.partition(' and')[0]}, around the knee", []
-    dense = (
-        not around and metric_around_knee(facts) is not None
-    )  # details near the knee are in their own panel
+    # details near the knee are in their own panel
+    dense = not around and metric_around_knee(facts) is not None
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         what = "rate" if facts.is_rate else f"{facts.who}s"

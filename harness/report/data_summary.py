@@ -5,14 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from math import ceil
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from harness.load.own_data import CACHE_BLOCK, REMEMBERED_BLOCKS
+from harness.load.own_data import CACHE_BLOCK, REMEMBERED_BLOCKS, DataSource
 from harness.report.numbers import count_of, format_number
 from harness.units import SECOND, say_ns
-
-if TYPE_CHECKING:
-    from harness.load.own_data import DataSource
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 BAR: Final = 40  # characters

@@ -1,17 +1,19 @@
-"""The distributions of TTFT and ITL below, at and above the knee."""
+"""Latencies drawn: TTFT and ITL below, at and above the knee, and TTFT by turn of a session."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import nan
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from harness.measure.latency_figures import in_window
-from harness.measure.metrics import ttft
+from harness.measure.metrics import LATENCIES, ttft
 from harness.measure.records.token_gaps import pool_gaps
 from harness.measure.states import Decision, Verdict
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.numbers import metric_name, slo_limit
+from harness.report.numbers import format_number, metric_name, slo_limit
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
@@ -122,3 +124,63 @@ def distribution_chart(facts: ReportData, metric: str) -> str:
         # A frame in the color of the page keeps the p95 line from striking through the names.
         axes.legend(loc="best", handlelength=2.4, frameon=True, facecolor=PAPER, edgecolor="none")
         return to_svg(figure, f"spread-{metric}", title, right=2 * LINE)
+
+
+# The first turns of a row; later turns are few in each level.
+FIRST_TURNS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 25, 33, 65, 1 << 62)
+
+
+Figures = tuple[int, int, int, float, float, float, float]
+
+
+def turn_figures(facts: ReportData) -> list[Figures]:
+    """(first and last turn, requests, mean prompt and cached tokens, p50, p95 of TTFT in ms).
+
+    At the level that stands for the run, turns counted from 1; [] without sessions.
+    """
+    level, table = facts.result.at_knee, facts.run.table
+    if level is None or not (table.turn >= 0).any():
+        return []
+    ttft = LATENCIES["ttft"].observe(table)
+    ttft = in_window(ttft, table, "ttft", level.settled_ns, level.end_ns)
+    turns, found = table.turn[ttft.row] + 1, []
+    for first, after in pairwise(FIRST_TURNS):
+        here = (turns >= first) & (turns < after)
+        row, ms = ttft.row[here], ttft.ns[here] / MS
+        if len(row):
+            prompt, cached = (_mean(c[row]) for c in (table.prompt_tokens, table.cached_tokens))
+            p50, p95 = np.quantile(ms, [0.5, 0.95], method="higher").tolist()
+            found.append((first, int(turns[here].max()), len(ms), prompt, cached, p50, p95))
+    return found
+
+
+def _mean(counts: NDArray[np.int64]) -> float:
+    return float(counts[counts >= 0].mean()) if (counts >= 0).any() else nan
+
+
+def turn_rows(facts: ReportData) -> list[dict[str, str]]:
+    """The same in words."""
+    heads = "Prompt tokens", "Of them cached", "TTFT p50, ms", "p95"
+    return [
+        {"Turn": f"{first}" + f" to {last}" * (last > first), "n": f"{n:,}"}
+        | dict(zip(heads, map(format_number, figures), strict=True))
+        for first, last, n, *figures in turn_figures(facts)
+    ]
+
+
+def turn_chart(facts: ReportData) -> str:
+    """p95 and median by turn; "" for fewer than two points."""
+    found, title = turn_figures(facts), "TTFT by turn, ms: p95 and median"
+    if len(found) < 2:  # noqa: PLR2004 - a line
+        return ""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - half a second
+
+    turn, *_, p50, p95 = zip(*found, strict=True)
+    with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
+        axes.set_title(title)
+        axes.set_xlabel("turn of the session")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.plot(turn, p95, color=BLUE, marker="o")
+        axes.plot(turn, p50, color=MUTED, linestyle=":", marker=".")
+        axes.set_ylim(bottom=0)
+        return to_svg(figure, "turns", title)

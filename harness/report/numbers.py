@@ -31,9 +31,8 @@ MAX_DECIMALS: Final = 3  # to show that a figure is not its limit
 _MARKDOWN: Final = re.compile(
     r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#=]|^[+-](?!\d)"
 )
-SMALL_LEADING_DIGIT: Final = (
-    2  # below this a single digit would round by up to a half of the half-width
-)
+# below this a single digit would round by up to a half of the half-width
+SMALL_LEADING_DIGIT: Final = 2
 
 
 def decimal_places(value: float, lo: float = NAN, hi: float = NAN) -> int:

@@ -7,14 +7,13 @@ from functools import cached_property
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.result import CONCURRENT, Knee
+from harness.measure.result import CONCURRENT, Knee, Level, Result
 from harness.measure.slo import Slo
 from harness.report.numbers import Quantity, count_of
 from harness.units import MS
 
 if TYPE_CHECKING:
     from harness.measure.records.token_gaps import WindowGaps
-    from harness.measure.result import Level, Result
     from harness.measure.states import Status
     from harness.runfolder.folder_reader import Run
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness.measure.metrics import failed_requests
 from harness.measure.states import Status
 from harness.report.numbers import as_int, as_sentence, count_of, slo_bound, slo_name
-from harness.report.report_data import as_mapping, knee_figures
+from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.units import say_ns
-
-if TYPE_CHECKING:
-    from harness.report.report_data import ReportData
 
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
 # Flags of the embedded server that control the simulation; vLLM has none of them.
@@ -102,12 +99,13 @@ def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
     info, config, server = facts.run.info, facts.config, facts.server
     drive = as_mapping(config.get("drive"))
     models = as_mapping(drive.get("workload")).get("models")
+    known = facts.result.target.max_num_seqs
     rows = [
         ("Server", f"{server.get('url', '')} {'(embedded engine)' * bool(server.get('embedded'))}"),
         ("Model", str(server.get("model", ""))),
         ("Server version", str(server.get("version") or "")),
         ("Flags", _pairs(_flags(server))),
-        ("max_num_seqs", _max_num_seqs(facts)),
+        ("max_num_seqs", f"{known.slots:,.0f} ({known.source})" if known.value else ""),
         ("KV cache", _kv_cache(server)),
         ("GPUs", _gpus(facts)),
         ("SLOs", ", ".join(f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos)),
@@ -152,12 +150,6 @@ def _requests_sent(facts: ReportData) -> str:
     bad, took_ns = int(failed_requests(table).sum()), int(table.done_ns.max() - table.sent_ns.min())
     lost = f", {bad:,} failed" if bad else ""
     return f"{len(table):,} sent{lost}, in {say_ns(took_ns)}"
-
-
-def _max_num_seqs(facts: ReportData) -> str:
-    """`256 (given)`; "" if unknown."""
-    known = facts.result.target.max_num_seqs
-    return f"{known.slots:,.0f} ({known.source})" if known.value else ""
 
 
 def _kv_cache(server: dict[str, Any]) -> str:

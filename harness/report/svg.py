@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import contextmanager
+from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -91,7 +92,7 @@ def to_svg(figure: Figure, name: str, label: str, *, top: int = TOP, right: int 
     box = re.search(r'viewBox="[^"]+"', head)
     space = 'xmlns:xlink="http://www.w3.org/1999/xlink"'
     start = f'<svg class="plot" role="img" {box[0] if box else ""} {space}>'
-    return f"{start}<title>{_escaped(label)}</title>{rest}".strip()
+    return f"{start}<title>{escape(label, quote=False)}</title>{rest}".strip()
 
 
 def _make_room(figure: Figure, top: int, right: int) -> None:
@@ -130,7 +131,3 @@ def _make_room(figure: Figure, top: int, right: int) -> None:
 def _font(match: re.Match[str]) -> str:
     weight = f"; font-weight: {match[1].strip()}" if match[1] else ""
     return f"font-size: {match[2]}px{weight}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -25,13 +25,12 @@ from harness.report.numbers import (
     format_number,
     format_rounded,
 )
-from harness.report.report_data import as_mapping, knee_figures
+from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from harness.measure.result import Level
-    from harness.report.report_data import ReportData
 
     Row = dict[str, str]
 

@@ -1,4 +1,4 @@
-"""The run over time: users, running and waiting requests, KV cache and GPUs."""
+"""The run over time: users, requests, KV cache, GPUs; and where each level's mean TTFT is spent."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.report.svg import BLUE, INK, MUTED, RED, RULE, drawing, to_svg
+from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, RED, RULE, TOP, drawing, to_svg
+from harness.report.tables import mean_part
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from harness.measure.records.samples import GpuSample
+    from harness.measure.result import Level
     from harness.report.report_data import ReportData
 
 WIDTH, HEIGHT = 1160, 340
@@ -37,7 +39,10 @@ def timeline_chart(facts: ReportData) -> str:
     with drawing(WIDTH, height, ratios) as (figure, axes):
         top = axes[0]
         top.set_title("Requests in flight")
-        _windows(axes, facts, zero)
+        for level in facts.levels:
+            settled, end = ((at - zero) / SECOND for at in (level.settled_ns, level.end_ns))
+            for each in axes:
+                each.axvspan(settled, end, color=RULE, alpha=0.45, linewidth=0, zorder=0)
         _users(top, facts, zero)
         at = [(sample.at_ns - zero) / SECOND for sample in samples]
         if samples:
@@ -63,13 +68,6 @@ def _gpus(facts: ReportData) -> dict[str, tuple[list[tuple[int, float]], float |
     busy = [(at, sum(s.util_pct for s in read) / len(read)) for at, read in by_time.items()]
     watts = [(at, sum(s.power_w for s in read)) for at, read in by_time.items()]
     return {"GPU utilization, %": (busy, 105.0), "GPU power, W": (watts, None)}
-
-
-def _windows(axes: list[Axes], facts: ReportData, zero: int) -> None:
-    for level in facts.levels:
-        settled, end = ((at - zero) / SECOND for at in (level.settled_ns, level.end_ns))
-        for each in axes:
-            each.axvspan(settled, end, color=RULE, alpha=0.45, linewidth=0, zorder=0)
 
 
 def _users(axes: Axes, facts: ReportData, zero: int) -> None:
@@ -101,3 +99,59 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
             alpha=0.8,
             label="in flight (client)",
         )
+
+
+SPLIT_WIDTH: Final = 560
+BAR_HEIGHT, FRAME_HEIGHT = 22, 92  # height in px of a bar with its gap, and of what is around them
+MAX_BARS: Final = 40
+PARTS: Final = {"queue": GOLD, "prefill": BLUE, "rest": GREEN, "residual": RED}
+WHISKER_OFFSETS: Final = {"queue": -0.24, "prefill": 0.0, "ttft": 0.24}  # where in the bar's height
+
+
+def waterfall_chart(facts: ReportData) -> str:
+    """One bar per level, in the order of the run; "" without any breakdown."""
+    levels = facts.split[-MAX_BARS:]
+    if not levels:
+        return ""
+    with drawing(SPLIT_WIDTH, FRAME_HEIGHT + BAR_HEIGHT * max(len(levels), 3)) as (figure, (axes,)):
+        axes.set_title("Mean TTFT by where it is spent, ms", pad=22)
+        places = list(range(len(levels)))
+        spent = [[mean_part(level, key)[0] for level in levels] for key in PARTS]
+        lefts = _lefts(spent)
+        for (name, color), widths, left in zip(PARTS.items(), spent, lefts, strict=True):
+            axes.barh(places, widths, 0.78, left=left, color=color, label=name)
+        for place, level in enumerate(levels):
+            _whiskers(axes, place, level)
+        axes.axvline(0, color=INK, linewidth=1)
+        axes.set_yticks(places, [f"#{level.index + 1}: {level.load:,}" for level in levels])
+        axes.set_ylim(len(levels) - 0.4, -0.6)
+        axes.set_xlim(min(0.0, *(min(left) for left in lefts)), None)
+        axes.set_xmargin(0.02)
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.grid(visible=False, axis="y")
+        axes.set_ylabel(f"level: {facts.level_axis}")
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, borderpad=0,
+                    handlelength=0.9, columnspacing=1.0, handletextpad=0.4)  # fmt: skip
+        label = "Mean TTFT of each level, split by where it is spent"
+        return to_svg(figure, "waterfall", label, top=TOP + LINE)
+
+
+def _lefts(spent: list[list[float]]) -> list[list[float]]:
+    """Where each bar begins: positive parts stack to the right of 0, negative ones to the left."""
+    lefts: list[list[float]] = []
+    right, wrong = [0.0] * len(spent[0]), [0.0] * len(spent[0])
+    for widths in spent:
+        lefts.append([a if w >= 0 else b for w, a, b in zip(widths, right, wrong, strict=True)])
+        right = [a + max(w, 0.0) for a, w in zip(right, widths, strict=True)]
+        wrong = [b + min(w, 0.0) for b, w in zip(wrong, widths, strict=True)]
+    return lefts
+
+
+def _whiskers(axes: Axes, place: int, level: Level) -> None:
+    """Draw the bounds of queue, prefill and the server's TTFT; exact values have none."""
+    begins = {"prefill": mean_part(level, "queue")[0]}
+    for key, height in WHISKER_OFFSETS.items():
+        _, lo, hi = mean_part(level, key)
+        begin = begins.get(key, 0.0)
+        if hi > lo:
+            axes.plot([begin + lo, begin + hi], [place + height] * 2, color=INK, linewidth=1)

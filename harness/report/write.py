@@ -6,31 +6,29 @@ import csv
 import io
 import shlex
 from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree as ET
 
-from harness.errors import one_line
-from harness.measure.result import Bottleneck
+from harness.errors import EXIT_OK, one_line
+from harness.measure.result import Bottleneck, Level, Result
+from harness.measure.states import Verdict
 from harness.measure.typed_json import to_json
 from harness.report import sweep, tables
-from harness.report.answer import build_answer
+from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
 from harness.report.curves import curve_charts
-from harness.report.distributions import distribution_charts
+from harness.report.distributions import distribution_charts, turn_chart, turn_rows
 from harness.report.numbers import escape_markdown
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
-from harness.report.timeline import timeline_chart
-from harness.report.turns import turn_chart, turn_rows
-from harness.report.waterfall import waterfall_chart
+from harness.report.timeline import timeline_chart, waterfall_chart
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import flat, plain
+from harness.runfolder.json_files import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from harness.measure.records.token_gaps import WindowGaps
-    from harness.measure.result import Level, Result
-    from harness.report.answer import Answer
     from harness.runfolder.folder_reader import Run
 
 MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
@@ -93,7 +91,7 @@ def csv_row(level: Level) -> dict[str, object]:
     notes = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
     own = {"concurrency": level.users, "tok_s": level.output_tokens_per_s, "notes": notes}
     figures = {name: sweep.FIGURES[name](level) for name in FIRST_COLUMNS[1:-1]}
-    row: dict[str, object] = plain(figures | own)
+    row: dict[str, object] = to_json(figures | own)
     left_out = (*REPEATED_FIELDS, "replicas")  # which are tables of their own
     rest = {key: value for key, value in data.items() if key not in left_out}
     for key, value in flat(rest).items():
@@ -160,8 +158,46 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     for name, reporter in REPORTERS.items():
         folder.write(name, reporter(facts, found))
     if rows := sweep.concurrency_rows(facts):
-        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in plain(rows)], FIRST_COLUMNS))
+        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in to_json(rows)], FIRST_COLUMNS))
     if rows := sweep.batches(facts):
         folder.write_json(names.BATCHING, rows)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))
     return found
+
+
+FAILURE_ELEMENTS: Final = {Verdict.missed: "failure", Verdict.inconclusive: "error"}
+TestCase = tuple[str, Verdict, str]  # name, verdict, sentence
+
+
+def junit(result: Result) -> str:
+    """A test case per SLO, one for --max-errors, one for a knee's --at-least and --baseline.
+
+    A missed SLO is a failure, an inconclusive one an error. A run whose exit code is not 0 never
+    passes: if no case explains the exit code, the status of the run becomes one.
+    """
+    results, error = [*result.slos, *filter(None, [result.errors])], result.commonest_error
+    cases: list[TestCase] = [(one.slo, one.verdict, slo_sentence(one, error)) for one in results]
+    cases += [(gate.name, gate.verdict, gate.sentence) for gate in result.gates]
+    if result.exit_code != EXIT_OK and all(found == Verdict.met for _, found, _ in cases):
+        reason = result.invalid_reason or f"exit code {result.exit_code}"
+        cases.append((result.status, Verdict.inconclusive, f"{result.status}: {reason}"))
+    kinds = [FAILURE_ELEMENTS.get(found, "") for _, found, _ in cases]
+    name, target = f"vllm-harness {result.command}", result.target
+    suite = ET.Element(
+        "testsuite",
+        name=name,
+        tests=str(len(cases)),
+        failures=str(kinds.count("failure")),
+        errors=str(kinds.count("error")),
+        time=f"{sum(level.seconds for level in result.levels):.3f}",
+    )
+    properties = ET.SubElement(suite, "properties")
+    metadata = {"url": target.url, "model": target.model, "simulated": target.label}
+    for key, value in metadata.items():
+        ET.SubElement(properties, "property", name=key, value=one_line(value))
+    for (title, _, sentence), kind in zip(cases, kinds, strict=True):
+        case = ET.SubElement(suite, "testcase", classname=name.replace(" ", "."), name=title)
+        message = {"message": one_line(sentence)} if kind else {}
+        ET.SubElement(case, kind or "system-out", message).text = one_line(sentence)
+    ET.indent(suite)
+    return ET.tostring(suite, "unicode", xml_declaration=True) + "\n"

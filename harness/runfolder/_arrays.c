@@ -1,7 +1,7 @@
 /* A record's three arrays, packed and unpacked: `plainarrays.py` says the same in Python, and how.
 
    What is written are the low bytes of each value, by memcpy: little-endian machines only, as the
-   assertion says. `arrays.py` refuses a LAYOUT_VERSION other than its own. */
+   assertion says. `codec.py` refuses a LAYOUT_VERSION other than its own. */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>

@@ -1,32 +1,30 @@
-"""Reads a run folder, whatever happened to it, and counts what could not be read."""
+"""Reads a run folder, whatever happened to it, and counts what could not be read; server.jsonl."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from harness.errors import RunFolderError
 from harness.measure.diagnosis.trace_split import RequestTrace
+from harness.measure.histogram import Histogram
 from harness.measure.records.record_source import keep_three_events
-from harness.measure.records.record_table import concat_tables
-from harness.measure.records.samples import ClientSample, GpuSample
-from harness.measure.records.seen_numbers import SeenNumbers
+from harness.measure.records.record_table import RecordTable, concat_tables
+from harness.measure.records.request_record import SeenNumbers
+from harness.measure.records.samples import ClientSample, GpuSample, ServerSample, summed_fields
 from harness.measure.result import Result
 from harness.measure.typed_json import from_json
 from harness.runfolder import names
 from harness.runfolder.json_files import number, read_json, read_lines
-from harness.runfolder.record_tables import Damage, read_tables
-from harness.runfolder.server_lines import from_rows
+from harness.runfolder.record_tables import Damage, TablePart, read_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.samples import ServerSample
-    from harness.runfolder.record_tables import TablePart
+    from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 
@@ -86,9 +84,9 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         errors=errors,
         levels=_lines(path, names.levels_file(path), damage),
         server=read_server(path, damage),
-        client=read_client(path, damage),
+        client=sorted(_each(path, names.CLIENT, ClientSample, damage), key=lambda each: each.at_ns),
         gpu=read_gpu(path, damage),
-        traces=read_traces(path, damage),
+        traces=_each(path, names.TRACES, RequestTrace, damage),
         damage=damage,
     )
 
@@ -141,47 +139,18 @@ def read_server(path: Path, damage: Damage) -> list[ServerSample]:
     return sorted(samples, key=lambda sample: sample.at_ns)
 
 
-def read_client(path: Path, damage: Damage) -> list[ClientSample]:
-    """Read the samples of the load generator's processes in time order."""
-
-    def sample(row: dict[str, Any]) -> ClientSample:
-        seconds, lag_ms = number(row["cpu_s"]), number(row.get("loop_lag_ms", 0))
-        counts = (int(row.get(name, 0)) for name in ("reads", "stamped_reads", "clock_steps"))
-        return ClientSample(int(row["at_ns"]), str(row["process"]), seconds, lag_ms, *counts)
-
-    return sorted(_each(path, names.CLIENT, sample, damage), key=lambda sample: sample.at_ns)
-
-
 def read_gpu(path: Path, damage: Damage) -> list[GpuSample]:
     """Read the GPUs' samples in time order; fields missing from a line are NaN."""
-    floats = {f.name for f in fields(GpuSample)} - {"at_ns", "gpu", "throttled"}
-
-    def sample(row: dict[str, Any]) -> GpuSample:
-        reasons = row.get("throttled")
-        read = {name: number(row[name]) for name in floats & row.keys()}
-        words = None if reasons is None else tuple(map(str, reasons))
-        return GpuSample(int(row["at_ns"]), int(row["gpu"]), **read, throttled=words)
-
-    return sorted(_each(path, names.GPU, sample, damage), key=lambda sample: sample.at_ns)
+    return sorted(_each(path, names.GPU, GpuSample, damage), key=lambda sample: sample.at_ns)
 
 
-def read_traces(path: Path, damage: Damage) -> list[RequestTrace]:
-    """Read the server's traces in the order of their arrival."""
-
-    def trace(row: dict[str, Any]) -> RequestTrace:
-        seconds = (number(row[name]) for name in ("ttft_s", "queue_s", "prefill_s"))
-        return RequestTrace(str(row["request_id"]), *seconds)
-
-    return _each(path, names.TRACES, trace, damage)
-
-
-def _each(path: Path, name: str, read: Callable[[dict[str, Any]], T], damage: Damage) -> list[T]:
-    """Apply `read` to each line; lines for which it raises are counted as bad."""
+def _each(path: Path, name: str, kind: type[T], damage: Damage) -> list[T]:
+    """The dataclass of each line; lines that are none are counted as bad."""
     items = []
     for row in _lines(path, name, damage):
         try:
-            items.append(read(row))
-        except (KeyError, TypeError, ValueError, OverflowError):
+            items.append(from_json(kind, row))
+        except ValueError:
             damage.bad_lines += 1
     return items
 
@@ -190,3 +159,76 @@ def _lines(path: Path, name: str, damage: Damage) -> list[dict[str, Any]]:
     rows, bad = read_lines(path / name)
     damage.bad_lines += bad
     return rows
+
+
+# A line of server.jsonl contains only the values that the server reported. Histograms are `[sum,
+# counts]`, one count per bucket (not cumulative), without empty buckets at the end; the bounds of
+# the buckets are in the first line, and again in a line where they change.
+Bounds = dict[str, tuple[float, ...]]
+OTHER_FIELDS: Final = ("at_ns", "finished", "histograms", "replicas")
+NUMBER_FIELDS: Final = tuple(f.name for f in fields(ServerSample) if f.name not in OTHER_FIELDS)
+
+
+def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
+    """Return one line; `known` has the bounds written in earlier lines, and is updated."""
+    row: dict[str, Any] = {"at_ns": sample.at_ns}
+    values = {name: getattr(sample, name) for name in NUMBER_FIELDS}
+    # fields that `summed_fields` derives from the histograms when the line is read
+    repeated = {f"{k}_{part}" for k in sample.histograms for part in ("sum_s", "count")}
+    row |= {k: _short(v) for k, v in values.items() if k not in repeated and not math.isnan(v)}
+    if sample.finished:
+        row["finished"] = {reason: _short(count) for reason, count in sample.finished.items()}
+    if sample.replicas:
+        row["replicas"] = {name: to_row(one, {}) for name, one in sample.replicas.items()}
+    if sample.histograms:
+        row["histograms"] = {key: _packed(each) for key, each in sample.histograms.items()}
+        fresh = {k: h.bounds for k, h in sample.histograms.items() if known.get(k) != h.bounds}
+        if fresh:
+            row["bounds"] = {key: bounds[:-1] for key, bounds in fresh.items()}  # JSON has no +inf
+            known |= fresh
+    return row
+
+
+def from_row(row: dict[str, Any], known: Bounds) -> ServerSample:
+    """Return the sample of a line. Raises KeyError, TypeError, ValueError for an invalid one."""
+    for key, bounds in (row.get("bounds") or {}).items():
+        known[key] = (*map(float, bounds), math.inf)
+    packed = (row.get("histograms") or {}).items()
+    histograms = {k: _unpacked(each, known[k]) for k, each in packed if k in known}
+    read: dict[str, Any] = {name: number(row[name]) for name in NUMBER_FIELDS if name in row}
+    read["finished"] = {str(k): number(v) for k, v in (row.get("finished") or {}).items()}
+    read["replicas"] = {str(k): from_row(v, {}) for k, v in (row.get("replicas") or {}).items()}
+    read |= summed_fields(histograms)
+    return ServerSample(int(row["at_ns"]), **read, histograms=histograms)
+
+
+def from_rows(rows: Iterable[dict[str, Any]]) -> tuple[list[ServerSample], int]:
+    """Return the samples in the order of their lines, and the number of invalid lines."""
+    known: Bounds = {}
+    samples, bad = [], 0
+    for row in rows:
+        try:
+            samples.append(from_row(row, known))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            bad += 1
+    return samples, bad
+
+
+def _packed(histogram: Histogram) -> list[Any]:
+    counts = histogram.counts
+    each = [b - a for a, b in zip((0.0, *counts), counts, strict=False)]
+    while each and not each[-1]:
+        each.pop()
+    return [histogram.sum, [_short(count) for count in each]]
+
+
+def _unpacked(packed: Any, bounds: tuple[float, ...]) -> Histogram:
+    total, each = packed
+    counts = list(accumulate(map(number, each)))
+    counts += [counts[-1] if counts else 0.0] * (len(bounds) - len(counts))
+    return Histogram(bounds, tuple(counts), number(total))
+
+
+def _short(value: float) -> float:
+    # 3 instead of 3.0: a third of the bytes
+    return int(value) if math.isfinite(value) and value == int(value) else value

@@ -11,15 +11,21 @@ import contextlib
 import os
 import sys
 import tempfile
+from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from harness.errors import RunFolderError
-from harness.runfolder.json_files import plain, to_json
-from harness.runfolder.redact import redact
+from harness.measure.records.request_record import Outcome, RequestRecord, SeenNumbers
+from harness.measure.typed_json import to_json
+from harness.runfolder import names
+from harness.runfolder.codec import decode, encode
+from harness.runfolder.json_files import dumps
+from harness.runfolder.redact import redact, redact_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 def _say(text: str) -> None:
@@ -95,7 +101,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a final JSON file without secrets; infinities as "inf", NaN as null."""
-        self.write(name, to_json(redact(plain(value), self.secrets), indent=True) + b"\n")
+        self.write(name, dumps(redact(to_json(value), self.secrets), indent=True) + b"\n")
 
 
 class AppendFile:
@@ -152,7 +158,82 @@ class JsonLines:
         self._secrets = tuple(secrets)
 
     def append(self, value: Any) -> None:
-        self.file.append(to_json(redact(plain(value), self._secrets)) + b"\n")
+        self.file.append(dumps(redact(to_json(value), self._secrets)) + b"\n")
 
     def close(self) -> None:
         self.file.close()
+
+
+CUT_SHORT = "the run ended while this answer was being read"
+
+
+# Only ended requests are appended to the file. Partial records are kept in memory, by request and
+# then by the instant up to which they are known, and are dropped when the whole record arrives. So
+# a file never holds a request twice, and every record in it is final.
+
+
+class RecordWriter:
+    """RecordSink: one worker's file. Parts are kept until their request ends.
+
+    `close()` writes unfinished requests as cancelled; call it on every exit path (calling it twice
+    is safe). After a kill these requests are missing from the file, and the reader counts them by
+    the gap in the request numbers.
+    """
+
+    def __init__(self, folder: RunFolder, worker: int) -> None:
+        """Open `records.<worker>.msgpack`; it may hold records of any worker."""
+        self._file = folder.append_to(names.records(worker))
+        self._secrets = folder.secrets
+        self._ended = SeenNumbers()
+        self._parts: dict[tuple[int, int], dict[int, bytes]] = {}  # frames
+
+    @property
+    def unwritten(self) -> int:
+        """The number of requests that did not fit on the disk."""
+        return self._file.unwritten
+
+    def put(self, records: Sequence[RequestRecord]) -> None:
+        """Write the ended requests, in one write; keep the parts of the others."""
+        whole: list[RequestRecord] = []
+        for record in records:
+            if record.outcome is Outcome.open:
+                if record.key not in self._ended:
+                    self._parts.setdefault(record.key, {})[record.done_ns] = encode(record)
+            elif self._ended.add(record.key):
+                self._parts.pop(record.key, None)
+                whole.append(record)
+        self._write(whole)
+
+    def close(self) -> None:
+        """Write unfinished requests as cancelled, then sync the file to disk."""
+        for parts in self._parts.values():
+            self._write([joined(decode(b"".join(parts.values())).records)])
+        self._parts.clear()
+        self._file.close()
+
+    def _write(self, records: Sequence[RequestRecord]) -> None:
+        if records:
+            self._file.append(b"".join(map(self._clean, records)), len(records))
+
+    def _clean(self, record: RequestRecord) -> bytes:
+        # an error text may quote a URL or a header
+        if not record.error:
+            return encode(record)
+        return encode(replace(record, error=redact_text(record.error, self._secrets)))
+
+
+def joined(parts: list[RequestRecord]) -> RequestRecord:
+    """Join the parts of an unfinished request, in any order, to a cancelled record."""
+    parts = sorted(parts, key=lambda part: part.done_ns)
+    return replace(
+        parts[-1],
+        outcome=Outcome.cancelled,
+        error=CUT_SHORT,
+        at_ns=_chain(part.at_ns for part in parts),
+        not_before_ns=_chain(part.not_before_ns for part in parts),
+        tokens=_chain(part.tokens for part in parts),
+    )
+
+
+def _chain(arrays: Iterable[array[int]]) -> array[int]:
+    return array("q", b"".join(map(bytes, arrays)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+from harness.measure.typed_json import to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,28 +17,9 @@ INTERVALS: Final = ("ci95", "_instrument", "_bound", "_bucket")  # suffixes of t
 ENDS: Final = ("_lo", "_hi")
 
 
-def plain(value: Any) -> Any:
-    """Convert dataclasses, enums, numpy scalars and arrays, paths and tuples to JSON-like data."""
-    if hasattr(value, "tolist"):  # numpy scalars and arrays, array.array
-        value = value.tolist()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(v) for v in value]
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return None if math.isnan(value) else str(value) if math.isinf(value) else value
-    return str(value)  # paths, enums
-
-
-def to_json(value: Any, *, indent: bool = False) -> bytes:
-    """Return `plain(value)` as UTF-8 JSON; keys keep their order."""
-    return orjson.dumps(plain(value), option=orjson.OPT_INDENT_2 if indent else 0)
+def dumps(value: Any, *, indent: bool = False) -> bytes:
+    """Return `to_json(value)` as UTF-8 JSON; keys keep their order."""
+    return orjson.dumps(to_json(value), option=orjson.OPT_INDENT_2 if indent else 0)
 
 
 def number(value: Any) -> float:

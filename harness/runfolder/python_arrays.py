@@ -1,4 +1,4 @@
-"""The Python version of `arrays`, and `unpack_values`, which reads many arrays at once."""
+"""A record's arrays packed in Python, as `_arrays.c` does; `unpack_values` reads many at once."""
 
 from __future__ import annotations
 

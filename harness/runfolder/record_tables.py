@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.records.seen_numbers import SeenNumbers
+    from harness.measure.records.request_record import SeenNumbers
 
     Ints = NDArray[np.int64]
 

@@ -6,7 +6,9 @@ Importing pandas takes half a second, so it is imported when the first frame is 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from functools import cached_property
 from math import inf, nan
 from pathlib import Path
@@ -18,33 +20,31 @@ import pyarrow.parquet as pq
 
 from harness.measure.event_gaps import event_gaps
 from harness.measure.metrics import GAPS, LATENCIES, Observations, itl
-from harness.measure.records.record_table import OUTCOMES, concat_tables
+from harness.measure.records.record_table import OUTCOMES, RecordTable, concat_tables
 from harness.measure.records.request_record import Outcome
 from harness.measure.records.samples import GpuSample
 from harness.measure.typed_json import to_json
 from harness.runfolder import names
 from harness.runfolder.folder_reader import (
+    NUMBER_FIELDS,
     check_folder,
     read_gpu,
     read_pieces,
     read_result,
     read_server,
 )
-from harness.runfolder.json_files import flat
-from harness.runfolder.parquet import WINDOW_FIELDS, Levels, level_rows
-from harness.runfolder.record_tables import Damage, TableBuilder
-from harness.runfolder.server_lines import NUMBER_FIELDS
+from harness.runfolder.json_files import flat, read_json, read_lines
+from harness.runfolder.record_tables import Damage, TableBuilder, TablePart
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pandas as pd
     from numpy.typing import NDArray
 
-    from harness.measure.records.record_table import RecordTable
     from harness.measure.result import Result
-    from harness.runfolder.record_tables import TablePart
+    from harness.runfolder.folder_writer import RunFolder
 
     Floats = NDArray[np.float64]
 
@@ -246,3 +246,78 @@ def _timed(
     for name in times:
         frame[name] = pd.to_datetime(frame[name], utc=True).astype("datetime64[ns, UTC]")
     return frame
+
+
+ROW_GROUP_EVENTS: Final = 1 << 17  # events per row group, about: 3 MB
+WINDOW_FIELDS: Final = ("index", "users", "chosen_ns", "settled_ns", "end_ns", "judged_ns")
+
+
+class Phase(StrEnum):
+    """The phase of a level in which a request was sent or a token arrived."""
+
+    warm_up = "warm-up"
+    measured = "measured"
+    drain = "drain"
+
+
+class Levels:
+    """The levels of a run folder by time, and their phases."""
+
+    def __init__(self, path: Path) -> None:
+        spans = [(-1, -1, -1, "")]
+        last_ns = -1
+        for step in level_rows(path):
+            level, users, chosen_ns, settled_ns, end_ns, last_ns = (
+                step[key] for key in WINDOW_FIELDS
+            )
+            begins = zip((chosen_ns, settled_ns, end_ns + 1), Phase, strict=True)
+            spans += [(at_ns, level, users, phase) for at_ns, phase in begins]
+        if not (read_json(path / names.ENDED) or {}).get("status"):
+            # A level that was still warming up when the run was stopped has no line: what was sent
+            # after the last line belongs to no level.
+            spans.append((last_ns + 1, -1, -1, ""))
+        begins_ns, *columns = (np.array(column) for column in zip(*spans, strict=True))
+        self._begins_ns = np.maximum.accumulate(begins_ns)
+        self._columns = dict(zip(("level", "users", "phase"), columns, strict=True))
+
+    def place(self, at_ns: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return the columns for these instants; -1 and "" without a level."""
+        span = np.searchsorted(self._begins_ns, at_ns, side="right") - 1
+        return {name: column[span] for name, column in self._columns.items()}
+
+
+def level_rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of levels.jsonl that name their window."""
+    return [
+        row
+        for row in read_lines(path / names.levels_file(path))[0]
+        if {*WINDOW_FIELDS} <= row.keys()
+    ]
+
+
+@contextmanager
+def parquet_writer(folder: RunFolder) -> Iterator[Callable[[TablePart], None]]:
+    """Yield a function that takes tables of records; requests.parquet exists when the block ends.
+
+    Raises RunFolderError if it cannot be written.
+    """
+    levels = Levels(folder.path)
+    empty = requests_of([TableBuilder().piece()], levels)
+    # Dictionary encoding only for columns with repeated values: instants hardly ever repeat, and
+    # building a dictionary of them takes twice the time and saves nothing.
+    words = [f.name for f in empty.schema if str(f.type) in ("int64", "string")]
+    words.append("tokens.list.element")
+    with (
+        folder.replacing(names.PARQUET) as file,
+        pq.ParquetWriter(file, empty.schema, compression="zstd", use_dictionary=words) as writer,
+    ):
+        group: list[TablePart] = []
+
+        def add(piece: TablePart) -> None:
+            group.append(piece)
+            if sum(len(each.table.at_ns) for each in group) >= ROW_GROUP_EVENTS:
+                writer.write_table(requests_of(group, levels))
+                group.clear()
+
+        yield add
+        writer.write_table(requests_of(group, levels) if group else empty)

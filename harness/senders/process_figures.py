@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.records.samples import ClientSample
+from harness.reader.backends import IN_PYTHON
 from harness.reader.loop_lag import cpu_s
-from harness.reader.reader_choice import IN_PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

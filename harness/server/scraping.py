@@ -1,22 +1,34 @@
-"""Scrapes a target's /metrics, and adds the CPU time of its processes on this host."""
+"""Scrapes /metrics, and reads the CPU time of the processes on this host, which it does not have.
+
+vLLM names its processes: `VLLM::EngineCore`, one for each data-parallel rank, and with several API
+servers `VLLM::APIServer_0` and so on (a single API server is the process that was started). The
+front end in Rust is one process, `vllm-rs frontend`, whose threads run in parallel; its /metrics do
+not have its CPU time. The processes of a target are the listener on its port, the listener's
+ancestors that run vLLM too, and all their descendants. On another host, or of another user, they
+are not visible.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from http import HTTPStatus
 from math import nan
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import psutil
 
 from harness.errors import ServerUnreachable, one_line
-from harness.server.http_exchange import HttpConnection
-from harness.server.server_processes import ServerProcesses
+from harness.server.http_exchange import HttpAnswer, HttpConnection
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from harness.measure.records.samples import ServerSample
     from harness.server.access import TargetAccess
-    from harness.server.http_exchange import HttpAnswer
+    from harness.server.address import Address
 
 
 class ScrapeResult(NamedTuple):
@@ -68,3 +80,86 @@ class MetricsScraper:
 
     def close(self) -> None:
         self._connection.close()
+
+
+ENGINE: Final = "VLLM::EngineCore"
+API_SERVER: Final = "VLLM::APIServer"
+RUST_FRONT_END: Final = "vllm-rs"
+MAX_SEARCHES: Final = 3  # attempts to find the processes before giving up
+
+
+class ServerProcesses:
+    """Finds the processes once, and again when one of them has exited."""
+
+    def __init__(self, address: Address) -> None:
+        self.port = address.port
+        self._left = MAX_SEARCHES if address.is_local else 0
+        self._engines: list[psutil.Process] = []
+        self._api_servers: list[psutil.Process] = []
+        self._threads = math.nan
+
+    def with_cpu_times(self, sample: ServerSample) -> ServerSample:
+        """Add the CPU seconds of the server's processes to a sample, as far as they are known."""
+        if not self._engines and self._left:
+            self._left -= 1
+            self._find()
+        if not self._engines:
+            return sample
+        try:
+            engine_s, api_s = total_cpu_s(self._engines), total_cpu_s(self._api_servers)
+        except psutil.Error:  # exited, or of another user: search again
+            self._engines, self._left = [], MAX_SEARCHES
+            return sample
+        # Of several API servers on one port, a scrape reaches any one and sees only its counter.
+        api_s = api_s / len(self._api_servers) if self._api_servers else sample.api_cpu_s
+        return replace(sample, engine_cpu_s=engine_s, api_cpu_s=api_s, api_threads=self._threads)
+
+    def _find(self) -> None:
+        try:
+            family = family_of(self.port)
+            engines, servers = (processes_named(family, name) for name in (ENGINE, API_SERVER))
+            if rust := processes_named(family, RUST_FRONT_END):
+                servers, self._threads = rust, len(rust[0].cpu_affinity())
+        except psutil.Error:  # one of them is exiting
+            return
+        self._engines, self._api_servers = engines, servers
+
+
+def family_of(port: int) -> list[psutil.Process]:
+    """Return the listener on the port, vLLM above it, and all below. Raises psutil.Error."""
+    listeners = {
+        c.pid
+        for c in psutil.net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid
+    }
+    heads = {_head(psutil.Process(pid)) for pid in listeners}
+    return [process for head in heads for process in (head, *head.children(recursive=True))]
+
+
+def _head(process: psutil.Process) -> psutil.Process:
+    """Return the topmost ancestor that runs vLLM."""
+    above = process.parent()
+    while above is not None and _is_vllm(above.cmdline()):
+        process, above = above, above.parent()
+    return process
+
+
+def _is_vllm(command: Sequence[str]) -> bool:
+    # `vllm serve`, `python -m vllm...` or one of vLLM's own process names, but not a shell whose
+    # command line mentions vllm.
+    name, *rest = [*command, "", "", ""][:3]
+    module = rest[1] if rest[0] == "-m" else Path(rest[0]).name
+    return name.startswith("VLLM::") or module.split(".")[0] == "vllm"
+
+
+def processes_named(processes: Sequence[psutil.Process], name: str) -> list[psutil.Process]:
+    """Return the processes whose name begins with one of vLLM's names. Raises psutil.Error."""
+    return [p for p in processes if Path((p.cmdline() or [""])[0]).name.startswith(name)]
+
+
+def total_cpu_s(processes: Sequence[psutil.Process]) -> float:
+    """Return the sum of user and system time; NaN without a process. Raises psutil.Error."""
+    if not processes:
+        return math.nan
+    times = [process.cpu_times() for process in processes]
+    return math.fsum(t.user + t.system for t in times)

@@ -62,9 +62,8 @@ class StartLog:
     flags: Mapping[str, Any] = field(default_factory=dict)  # other than vLLM's defaults
     device: str = ""  # cpu, cuda
     phases_s: Mapping[str, float] = field(default_factory=dict)  # they add up to the wall time
-    gpu_mib: Mapping[str, float] = field(
-        default_factory=dict
-    )  # more than before, when the phase ended
+    # more than before, when the phase ended
+    gpu_mib: Mapping[str, float] = field(default_factory=dict)
     kv_tokens: float | None = None
     max_concurrency: float | None = None  # requests of the full context, as vLLM computes it
     reported: Mapping[str, float] = field(default_factory=dict)

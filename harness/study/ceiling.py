@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.request import urlopen
 
 import numpy as np
@@ -20,26 +20,23 @@ from harness.drive.session import Session
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.engine.server import ServingOptions
+from harness.load.arrivals import LoadTarget
 from harness.load.lengths import Lengths
 from harness.load.workloads import WORKLOADS
 from harness.measure.latency_figures import in_window
-from harness.measure.metrics import itl, ttft
+from harness.measure.metrics import Observations, itl, ttft
 from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome
+from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.statistics import quantile
 from harness.senders.drive_options import DriveOptions
 from harness.senders.prepare import prepare
-from harness.study.level_state import LoadTarget
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from numpy.typing import NDArray
 
-    from harness.measure.metrics import Observations
-    from harness.measure.records.request_record import RequestRecord
     from harness.measure.records.samples import ServerSample
 
     Floats = NDArray[np.float64]

@@ -25,15 +25,13 @@ from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.gpu import local_gpus
 from harness.server.http_exchange import MAX_QUOTED_CHARS, HttpConnection
-from harness.server.vllm_start import session_pids, started
+from harness.server.vllm_start import StartOptions, session_pids, started
 from harness.units import SECOND
 from harness.wire.openai import read_event
 from harness.wire.sse import SseDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from harness.server.vllm_start import StartOptions
 
     Figures = dict[str, Any]
 

@@ -31,8 +31,8 @@ from harness.measure.search.statistics import MAX_BLOCKS
 from harness.runfolder.folder_reader import read_result, read_run
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.knee_estimate import ends_decided
+from harness.study.replay import RunTokenStats, requests_in_window
 from harness.study.results import levels_unit, logged_levels, search_plan
-from harness.study.token_stats import RunTokenStats, requests_in_window
 from harness.units import SECOND
 
 if TYPE_CHECKING:

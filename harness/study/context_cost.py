@@ -11,8 +11,8 @@ import numpy as np
 
 from harness.measure.latency_figures import in_window
 from harness.measure.metrics import ttft
-from harness.measure.records.scan import scan
-from harness.measure.search.comparison import Coefficient
+from harness.measure.records.scan import EventChunk, scan
+from harness.measure.search.comparison import Coefficient, Setting
 from harness.measure.search.statistics import mean_interval
 from harness.runfolder.folder_reader import read_result, read_run
 from harness.units import MS
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.records.scan import EventChunk
     from harness.measure.result import Level
-    from harness.measure.search.comparison import Setting
 
     Floats = NDArray[np.float64]
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.load.arrivals import LoadTarget
 from harness.measure.records.ledger import waiting_or_thinking
 from harness.measure.search.evidence import (
     Evidence,
@@ -34,7 +35,6 @@ from harness.study.level_state import (
     CurrentLevel,
     Drain,
     HeldLevel,
-    LoadTarget,
     is_far,
     least_observed,
     next_level,

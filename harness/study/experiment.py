@@ -15,29 +15,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.drive.children import child_processes
-from harness.drive.session import Session
+from harness.drive.session import Ended, Session
+from harness.load.arrivals import LoadTarget
 from harness.load.plan import count_clipped
 from harness.measure.records.ledger import Ledger
-from harness.measure.records.request_record import request_key
-from harness.measure.slo import check_slos
+from harness.measure.records.request_record import RecordSink, request_key
+from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
-from harness.reader.reader_choice import code_in_use
 from harness.runfolder import names
+from harness.runfolder.folder_reader import Bounds, to_row
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.redact import redact
 from harness.runfolder.runinfo import run_info
-from harness.runfolder.server_lines import to_row
 from harness.senders.drive_options import DriveOptions
 from harness.senders.gpu_sampler import GpuSampler
 from harness.senders.prepare import prepare
 from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
-from harness.server.gpu import open_gpus
+from harness.server.gpu import GpuReadings, open_gpus
 from harness.server.max_num_seqs import merge_flags
 from harness.study.controller import KneeController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import LOCUST
-from harness.study.level_state import LoadTarget
 from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
@@ -45,44 +44,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from harness.drive.load_runner import LoadRunner
-    from harness.drive.session import Ended
     from harness.measure.diagnosis.trace_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
-    from harness.measure.records.request_record import RecordSink
     from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import SearchPlan
-    from harness.runfolder.server_lines import Bounds
-    from harness.server.gpu import GpuReadings
     from harness.server.probe import Capabilities
     from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.page_viewer import EndedLevel
     from harness.study.run_page import RunPage
-    from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
+    from harness.study.study_options import Wanted
 
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
 DRAIN_NS: Final = 60_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What one experiment is asked to do."""
-
-    kind: str  # knee, run, sweep, locust
-    target: TargetOptions
-    load: LoadOptions
-    output: OutputOptions
-    plan: SearchPlan
-    most_users: int
-    levels: int = 0  # that were given; 0: a search chooses them
-    plan_users: int | None = None  # as KneeOptions has them
-    at_least: int | None = None
-    baseline: str = ""
-    tolerance: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_slos(self.plan.slos, self.load.workload.output.mean)
 
 
 @dataclass(slots=True)
@@ -134,7 +109,11 @@ class Experiment:
             return invalid_reason(window, seen, samples, wanted.plan.slos, shared=shared)
 
         def on_level(step: HeldLevel) -> None:
-            lines.append(step_line(step))
+            judged = step.judgement
+            lines.append(asdict(step.window) | {
+                "decision": judged.decision, "reason": judged.reason,
+                "invalid": step.invalid, "audited": step.audited,
+            })  # fmt: skip
 
         controller = (
             Observer(wanted.plan, ledger, load)
@@ -152,6 +131,7 @@ class Experiment:
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
         plan, work, data = self.wanted.plan, self.options.workload, self.wanted.load.data
+        folder, here = self.wanted.output.out_dir, Path.cwd()
         config = {
             "kind": self.wanted.kind,
             "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
@@ -161,7 +141,8 @@ class Experiment:
             "baseline": self.wanted.baseline,
             "tolerance": self.wanted.tolerance,
             "compat": list(self.wanted.output.compat),
-            "folder": str(self._folder_from_here()),
+            # as it was given, or below where the command was started
+            "folder": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
             "clipped_of_1000": 0 if data else count_clipped(work, self.wanted.load.seed),
             "data": data and {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)},
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
@@ -180,11 +161,6 @@ class Experiment:
         seeds = {"load": self.wanted.load.seed, "search": plan.seed}
         told = code_in_use() | {"gpu": self.gpus.to_json()}
         return run_info(config, seeds=seeds, server=server) | told
-
-    def _folder_from_here(self) -> Path:
-        """The run folder as it was given, or below where the command was started."""
-        given, here = self.wanted.output.out_dir, Path.cwd()
-        return given.relative_to(here) if given.is_relative_to(here) else given
 
     def conduct(self, viewer: Viewer | None = None) -> None:
         """Run the load until the controller is done, Ctrl-C, or a failure; write how it ended.
@@ -375,14 +351,3 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         max_in_flight=load.max_in_flight,
         request_ids=wanted.output.otlp_port is not None,
     )
-
-
-def step_line(step: HeldLevel) -> dict[str, Any]:
-    """One line of levels.jsonl."""
-    judged = step.judgement
-    return asdict(step.window) | {
-        "decision": judged.decision,
-        "reason": judged.reason,
-        "invalid": step.invalid,
-        "audited": step.audited,
-    }

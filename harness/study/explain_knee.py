@@ -1,13 +1,18 @@
-"""Why the knee is where it is: observations of each level, and the rules over them."""
+"""The levels of result.json with all their figures, and why the knee is where it is."""
 
 from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.diagnosis.audit import audit_sentence
+from harness.measure.diagnosis.audit import (
+    apply_littles_law,
+    audit_sentence,
+    audit_tokens,
+    prefix_hits,
+)
 from harness.measure.diagnosis.bottleneck import diagnose
 from harness.measure.diagnosis.gpu_window import gpu_figures
 from harness.measure.diagnosis.instrument import client_figures, instrument_sentence
@@ -19,9 +24,15 @@ from harness.measure.diagnosis.server_window import (
     server_figures,
     skew_sentence,
 )
-from harness.measure.diagnosis.ttft_split import late_split
-from harness.measure.records.samples import samples_within
-from harness.measure.states import Purpose
+from harness.measure.diagnosis.trace_split import traced_split
+from harness.measure.diagnosis.ttft_split import late_split, ttft_split
+from harness.measure.latency_figures import blocked_windows, latency_json, sample_figures
+from harness.measure.metrics import LATENCIES, SCHEDULED, SPEEDS
+from harness.measure.records.samples import ClientSample, GpuSample, ServerSample, samples_within
+from harness.measure.result import Bottleneck, Everything, Latency, Level, Speed
+from harness.measure.search.evidence import Window, backlog_growth
+from harness.measure.states import Decision, Purpose
+from harness.measure.window_summary import window_summary
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -30,11 +41,12 @@ if TYPE_CHECKING:
     from harness.measure.diagnosis.slots import MaxNumSeqs
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.samples import ClientSample, GpuSample, ServerSample
-    from harness.measure.result import Bottleneck, Level
-    from harness.measure.search.evidence import Window
+    from harness.measure.records.token_gaps import WindowGapCounter
+    from harness.measure.search.next_level import SearchPlan
     from harness.measure.slo import Slo
-    from harness.study.token_stats import LevelTokenStats
+    from harness.runfolder.folder_reader import Run
+    from harness.study.level_state import HeldLevel
+    from harness.study.replay import LevelTokenStats, RunTokenStats
 
 
 def with_observations(
@@ -138,3 +150,86 @@ def shared_prompt_tokens(drive: Mapping[str, Any]) -> int:
     rows = [workload, *(row for row, _ in workload.get("rows") or ())]  # of a mix: at most
     shared = calibration.get("shared") or max(int(row.get("system_tokens") or 0) for row in rows)
     return int(calibration.get("overhead") or 0) + int(shared)
+
+
+def result_levels(
+    holds: Sequence[HeldLevel],
+    counted: RunTokenStats,
+    run: Run,
+    plan: SearchPlan,
+    shared: tuple[int, int] = (0, 1),
+    *,
+    mix: Sequence[str] = (),
+) -> list[Level]:
+    """The result of each level of a run, from everything in its folder."""
+    table, samples = counted.recorded.table, run.server
+    run_id = str((run.info["config"].get("drive") or {}).get("run_id") or "")
+    # The scrapes for the TTFT breakdown of a level lie between its neighbors: after the end of the
+    # level before and before the next one has settled.
+    ends = [-math.inf, *(held_level.window.end_ns for held_level in holds)]
+    begins = [*(held_level.window.settled_ns for held_level in holds), math.inf][1:]
+    levels = []
+    for held_level, low, high in zip(holds, ends, begins, strict=False):
+        window = held_level.window
+        span = (window.settled_ns, window.end_ns)
+        level = _level(held_level, counted.levels[window], run, plan)
+        split = ttft_split(table, samples, span, (low, high))
+        traced = traced_split(table, run.traces, run_id, span)
+        prefix = prefix_hits(table, window, samples, shared)
+        rows = map(_mix_row, counted.levels[window].mix)
+        of = dict(zip(mix, rows, strict=False))  # a level may have none of the last row
+        levels.append(replace(level, ttft_split=split, ttft_traced=traced, prefix=prefix, mix=of))
+    return levels
+
+
+def _mix_row(of: tuple[RecordTable, WindowGapCounter]) -> dict[str, Latency]:
+    table, gaps = of
+    ttft, e2e = (sample_figures(table, key, [gaps.span]) for key in ("ttft", "e2e"))
+    seen = {"ttft_ms": ttft, "itl_ms": gaps, "e2e_ms": e2e}
+    return {key: Latency.of(latency_json(one)) for key, one in seen.items()}
+
+
+# Figures of a window that the level has under the same name; these may be unknown:
+FIGURES: Final = (
+    "n_failed", "outcomes", "in_flight", "output_tokens_per_s", "requests_per_s", "goodput_per_s",
+)  # fmt: skip
+MAY_LACK: Final = ("tokens_per_event", "exact_share", "prompt_tokens_per_s")
+
+
+def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: SearchPlan) -> Level:
+    """All figures of the window; its requests are followed to their ends."""
+    w, table = held_level.window, counted.table
+    found = window_summary(table, w.settled_ns, w.end_ns, plan.slos, counted.tokens)
+    over = {}
+    for i, slo in enumerate(plan.slos):
+        sizes, hits = held_level.evidence.over(i)
+        over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
+    growth, unstable = backlog_growth(table, w)
+    whole = blocked_windows(counted.sent, [counted.span])
+    figures: dict[str, Any] = {
+        **asdict(w),
+        **{key: found[key] for key in FIGURES},
+        **{key: math.nan if found[key] is None else found[key] for key in MAY_LACK},
+        **{m.field: Latency.of(found[m.field]) for m in LATENCIES.values()},
+        **{m.field: Speed.of(found[m.field]) for m in SPEEDS.values()},
+        **{m.field: found[m.field] and Latency.of(found[m.field]) for m in SCHEDULED.values()},
+    }
+    figures |= {"users": 0} if w.rate_per_s else {}
+    level = Level(
+        **figures,
+        decision=Decision.invalid if held_level.invalid else held_level.judgement.decision,
+        reason=held_level.invalid or held_level.judgement.reason,
+        n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
+        backlog_per_s=round(growth, 4) if w.rate_per_s else math.nan,
+        unstable=unstable,
+        over_share=over,
+        all=Everything(
+            Latency.of(latency_json(sample_figures(counted.sent, "ttft", whole))),
+            Latency.of(latency_json(counted.everything)),
+        ),
+        little=apply_littles_law(table, w),
+        audit=audit_tokens(table, w, run.server, counted.scraped),
+    )
+    return with_observations(
+        level, w, table, plan.slos, run.server, clients=run.client, gpus=run.gpu, counted=counted
+    )

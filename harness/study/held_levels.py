@@ -1,4 +1,4 @@
-"""Given levels (`run`, `sweep`, `locust`): one planned analysis of each after the run."""
+"""Given levels (`run`, `sweep`, `locust`): held in turn, one planned analysis of each after it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.result import SloResult
+from harness.measure.result import Level, Result, SloResult
 from harness.measure.search.decide import ERROR_RATE, counts_of, decide
 from harness.measure.search.evidence import Window
+from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.study.controller import BUSY_SHARE, TURNOVERS
 from harness.study.replay import LoggedLevel
@@ -19,11 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.result import Level, Result
-    from harness.measure.search.next_level import SearchPlan
-    from harness.study.token_stats import RunTokenStats
+    from harness.study.level_state import ChooseNext, HeldLevel
+    from harness.study.replay import RunTokenStats
 
 LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
+
+
+def in_turn(holds: Sequence[Hold]) -> ChooseNext:
+    """Hold each once: a level that proves invalid is not held again."""
+
+    def choose(_plan: SearchPlan, levels: Sequence[HeldLevel], _spent_ns: int) -> Hold | Done:
+        return holds[len(levels)] if len(levels) < len(holds) else Done(Status.measured, None)
+
+    return choose
 
 
 def locust_levels(table: RecordTable) -> list[LoggedLevel]:

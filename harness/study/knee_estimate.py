@@ -7,26 +7,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from harness.measure.latency_figures import latency_json
-from harness.measure.result import Knee, Latency, SloResult
-from harness.measure.search.fit import fit_crossing, fit_levels
-from harness.measure.search.next_level import bracket_of
+from harness.measure.result import Knee, Latency, Level, SloResult
+from harness.measure.search.fit import Crossing, fit_crossing, fit_levels
+from harness.measure.search.next_level import Done, SearchPlan, bracket_of
 from harness.measure.search.power import power_knee
 from harness.measure.states import Decision, Status, Verdict
-from harness.study.level_state import decided_evidence
+from harness.study.level_state import HeldLevel, decided_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.result import Level
-    from harness.measure.search.fit import Crossing
     from harness.measure.search.fit import LevelFit as FitLevel
-    from harness.measure.search.next_level import Done, SearchPlan
-    from harness.study.level_state import HeldLevel
-    from harness.study.token_stats import RunTokenStats
+    from harness.study.replay import RunTokenStats
 
-MAX_INTERVAL_SHARE: Final = (
-    0.2  # of the estimate; a wider interval (if above one user) is inconclusive
-)
+# of the estimate; a wider interval (if above one user) is inconclusive
+MAX_INTERVAL_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)

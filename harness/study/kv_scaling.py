@@ -15,14 +15,12 @@ from harness.server.address import Address
 from harness.server.http_exchange import fetch
 from harness.server.model_config import context_limit, kv_layout, kv_value_bytes, model_config
 from harness.server.probe import cache_summary
-from harness.server.vllm_start import started
+from harness.server.vllm_start import StartOptions, started
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from harness.server.vllm_start import StartOptions
 
     Row = dict[str, Any]  # by COLUMNS; None: not measured
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from harness.measure.diagnosis.scrape_pair import MAX_SERVER_LAG_NS, scrape_interval
-from harness.measure.search.evidence import worst_ratio
+from harness.measure.diagnosis.cohort import MAX_SERVER_LAG_NS, scrape_interval
+from harness.measure.search.evidence import Evidence, Window, worst_ratio
 from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.measure.search.power import next_power_action
 from harness.measure.states import Decision, Purpose, Status, StopRule
@@ -21,7 +21,6 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.samples import ServerSample
-    from harness.measure.search.evidence import Evidence, Window
     from harness.measure.search.judge import Judgement
 
 # A drain costs about four request lifetimes: draining before and after, and settling from an empty
@@ -46,16 +45,6 @@ class RecordView(Protocol):
 
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
         """(requests that ended in this time, those of them that failed), without reading tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadTarget:
-    """The load to apply now."""
-
-    users: int
-    spawn_per_s: float
-    done: bool = False
-    pace: tuple[int, float] | None = None  # open loop: the level and its rate, in place of users
 
 
 @dataclass(frozen=True, slots=True)

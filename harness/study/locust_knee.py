@@ -12,22 +12,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.drive.plugin import register_study
+from harness.drive.plugin import LocustHost, register_study
 from harness.errors import ConfigError
 from harness.measure.search.next_level import SearchPlan
+from harness.measure.slo import check_slos
 from harness.server.max_num_seqs import parse_server_flag
 from harness.study import form as forms
-from harness.study.experiment import Wanted
 from harness.study.locust_study import LocustStudy
 from harness.study.results import KNEE
 from harness.study.run_page import RunPage
-from harness.study.study_options import OutputOptions
+from harness.study.study_options import OutputOptions, Wanted
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Mapping
 
-    from harness.drive.plugin import LocustHost
 
 FORM: Final = "Fill in the form and press Start."
 
@@ -94,7 +93,8 @@ class LocustKneeStudy(LocustStudy):
         output = OutputOptions(self.runs / f"knee-{stamp}", live=False, scenario=asked)
         load = self._requests(work)
         target = self._target(values["host"], values["model"])
-        return Wanted(KNEE, target, load, output, plan, plan.max_users)
+        check_slos(plan.slos, work.output.mean)
+        return Wanted(KNEE, target, load, output, lambda: (plan, ()), plan.max_users)
 
 
 register_study(LocustKneeStudy)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from harness.drive.plugin import register_study
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
-from harness.study.given_levels import given, in_turn, wanted_levels
+from harness.study.held_levels import in_turn
 from harness.study.option import Option, duration, rate
 from harness.study.option_table import OPEN_LOOP
 from harness.study.plain import LocustTestStudy
-from harness.study.study_options import RunOptions
+from harness.study.study_options import wanted_levels
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Mapping
 
-    from harness.study.experiment import Wanted
+    from harness.study.study_options import Wanted
 
 OPTIONS = (
     Option("--rate", "requests per second, over all processes", rate("--rate"), default="10/s"),
@@ -56,12 +56,12 @@ class LocustRateStudy(LocustTestStudy):
                 "single requests; try --workload chat, without --think-time."
             )
         load, length = replace(one.load, arrivals=arrivals, max_in_flight=most), value["duration"]
-        options = RunOptions(
-            one.target, load, one.output, (value["rate"],), duration_ns=length,
+        wanted = wanted_levels(
+            self.kind, one.target, load, one.output, (value["rate"],), duration_ns=length,
             slos=one.plan.slos, max_errors=one.plan.max_errors,
         )  # fmt: skip
-        self.choose = in_turn(given(options))
-        return wanted_levels(options)
+        self.choose = in_turn(wanted.holds)
+        return wanted
 
 
 register_study(LocustRateStudy)

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from harness.drive import arguments
 from harness.errors import EXIT_INTERRUPTED, HarnessError, RunFolderError
-from harness.export.run_states import state_facts
+from harness.export.live_state import state_facts
 from harness.load.request_fields import DEFAULT_FIELDS, names_in
-from harness.reader.gc_control import sweep
+from harness.reader.loop_lag import sweep
 from harness.runfolder.folder_reader import read_result
 from harness.study import form as forms
-from harness.study.experiment import Experiment, Wanted
+from harness.study.experiment import Experiment
 from harness.study.option_table import LOAD, TARGET
 from harness.study.preflight import checked_target
-from harness.study.study_options import LoadOptions, TargetOptions
+from harness.study.study_options import LoadOptions, TargetOptions, Wanted
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

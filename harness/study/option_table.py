@@ -25,16 +25,18 @@ from harness.study.option import (
     MAX_FORM_NUMBER,
     Field,
     Option,
+    deviation,
     distribution,
     duration,
     number_option,
+    parse_body_field,
+    parse_header,
     positive_number,
     rate,
     share,
     whole_number,
     writable,
 )
-from harness.study.request_options import deviation, parse_body_field, parse_header
 from harness.study.study_options import budget_ns
 from harness.units import MS, duration_ns
 

@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.drive import arguments
-from harness.drive.plugin import register_study
+from harness.drive.plugin import LocustHost, register_study
 from harness.measure.slo import check_slos
 from harness.study import form as forms
-from harness.study.experiment import Wanted
 from harness.study.held_levels import LOCUST
 from harness.study.locust_study import LocustStudy
 from harness.study.preflight import check_folder
 from harness.study.run_page import RunPage
-from harness.study.study_options import OutputOptions
+from harness.study.study_options import OutputOptions, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.drive.plugin import LocustHost
     from harness.measure.result import Result
 
 START: Final = "Start the test on Locust's own page."
@@ -65,7 +63,7 @@ class LocustTestStudy(LocustStudy):
         users = int(runner.target_user_count)
         target = self._target(url, options.model)
         output = OutputOptions(self._new_folder(), live=False)
-        return Wanted(LOCUST, target, load, output, plan, users)
+        return Wanted(LOCUST, target, load, output, lambda: (plan, ()), users)
 
     def _new_folder(self) -> Path:
         """As --run-folder says, with a number for each test after the first."""

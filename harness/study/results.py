@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -25,36 +26,33 @@ from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import OUTCOMES
-from harness.measure.result import CONCURRENT, Proof, Result, Target
+from harness.measure.result import CONCURRENT, Gate, Knee, Level, Proof, Result, Target
 from harness.measure.search.comparison import PER_S
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.search.power import plateau_knee, power_knee
 from harness.measure.slo import Slo
-from harness.measure.states import Purpose, Status
-from harness.measure.typed_json import from_json, to_json
+from harness.measure.states import Purpose, Status, Verdict
+from harness.measure.typed_json import from_json
 from harness.runfolder import names
-from harness.runfolder.folder_reader import check_folder, read_run
+from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
-from harness.runfolder.parquet import parquet_writer
 from harness.server.max_num_seqs import max_num_seqs
-from harness.study.explain_knee import bottleneck, invalid_reason, shared_prompt_tokens
-from harness.study.gates import evaluate_gates, exit_code
+from harness.study.explain_knee import (
+    bottleneck,
+    invalid_reason,
+    result_levels,
+    shared_prompt_tokens,
+)
 from harness.study.held_levels import LOCUST, judge_given_levels, locust_levels
 from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
-from harness.study.replay import LoggedLevel, Replay, replay
-from harness.study.result_levels import result_levels
-from harness.study.token_stats import RunTokenStats
+from harness.study.replay import LoggedLevel, Replay, RunTokenStats, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
-    from harness.measure.compat.tool_comparison import ToolComparison
     from harness.measure.records.token_gaps import WindowGaps
-    from harness.measure.result import Level
-    from harness.runfolder.folder_reader import Run
 
 Json = dict[str, Any]
 KNEE: Final = "knee"  # the kind of a run that searches for the knee
@@ -127,10 +125,15 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [entry.window for entry in logged]
-    comparison = _comparison(run, windows) if asked else None
+    comparison = None
+    if asked:
+        from harness.measure.compat.tool_comparison import ToolComparison  # noqa: PLC0415 - only then
+
+        comparison = ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
     also = comparison.visitors if comparison else ()
     counted = RunTokenStats(run, windows, plan.slos, run.server, also)
-    shared, block_tokens = shared_prompt_tokens(drive), kv_block_tokens(run)
+    shared = shared_prompt_tokens(drive)
+    block_tokens = (run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS
 
     def audit(window: Window) -> str:
         level = counted.levels[window]
@@ -141,18 +144,9 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         )
 
     replayed = replay(plan, logged, counted, searched=kind == KNEE, audit=audit)
-    levels = result_levels(
-        replayed.levels,
-        counted,
-        run.server,
-        plan,
-        clients=run.client,
-        gpus=run.gpu,
-        traces=run.traces,
-        run_id=str(drive.get("run_id") or ""),
-        shared=(shared, block_tokens),
-        mix=[row["name"] for row, _ in (drive.get("workload") or {}).get("rows") or ()],
-    )
+    mix = [row["name"] for row, _ in (drive.get("workload") or {}).get("rows") or ()]
+    shared_of = (shared, int(block_tokens))
+    levels = result_levels(replayed.levels, counted, run, plan, shared_of, mix=mix)
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
     gave_up = ended.get("status") == Status.target_failed and replayed.levels
@@ -187,13 +181,6 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
     return Results(
         run, replace(result, status=status, exit_code=code, gates=tuple(gates)), counted.gaps
     )
-
-
-def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
-    """Imported for `--compat` alone."""
-    from harness.measure.compat.tool_comparison import ToolComparison  # noqa: PLC0415
-
-    return ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
 
 
 def _with_knee(
@@ -239,11 +226,6 @@ def levels_unit(run: Run) -> str:
         return PER_S
     one = level_unit((config.get("drive") or {}).get("workload") or {})
     return "users" if one == CONCURRENT else f"{one}s"
-
-
-def kv_block_tokens(run: Run) -> int:
-    """As the server has said, else vLLM's default."""
-    return int((run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS)
 
 
 def target_of_run(run: Run) -> Target:
@@ -294,10 +276,76 @@ def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
     The record files are read twice: first for the requests, which go straight to
     requests.parquet, then, with the windows known, for the tokens in them.
     """
+    from harness.runfolder.run_frames import parquet_writer  # noqa: PLC0415 - 0.2 s, and only here
+
     check_folder(path)
     folder = RunFolder(path)
     with parquet_writer(folder) as write:
         run = read_run(path, write)
     results = compute(run, compat)
-    folder.write_json(names.RESULT, to_json(results.result))
+    folder.write_json(names.RESULT, results.result)
     return results
+
+
+# A search with another status has no knee to compare with.
+ANSWERED: Final = (
+    Status.found, Status.not_reached, Status.inconclusive, Status.slo_failed_at_min,
+)  # fmt: skip
+CODES: Final = {
+    Verdict.met: EXIT_OK,
+    Verdict.inconclusive: EXIT_INCONCLUSIVE,
+    Verdict.missed: EXIT_SLO_MISSED,
+}
+
+
+def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
+    """Evaluate the gates in run.json. Raises RunFolderError, ConfigError."""
+    users, baseline = config.get("at_least"), config.get("baseline")
+    if result.knee is None or result.status not in ANSWERED:
+        return []
+    gates = [at_least_gate(result.knee, users)] if users else []
+    if baseline:
+        gates.append(baseline_gate(Path(baseline), folder, float(config.get("tolerance") or 0)))
+    return gates
+
+
+def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
+    """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
+    from harness.study.compare_folders import compare_folders  # noqa: PLC0415 - it reads plans as we do
+
+    name, limit = f"no worse than {baseline}", f"by more than {tolerance:.1%}"
+    found = compare_folders(baseline, folder, tolerance)
+    # A difference beyond the tolerance decides; the first one is named.
+    if worse := [one for one in found.differences if one.beyond]:
+        first, more = worse[0], len(worse) - 1
+        what = first.metric + (f" at {first.users:,} {first.unit}" if first.users else "")
+        others = f", and {more} more" if more else ""
+        sentence = f"Worse than {baseline} {limit}: {what} {first.change:+.1%}{others}."
+        return Gate(name, Verdict.missed, sentence)
+    if found.exit_code != EXIT_OK:
+        sentence = f"Too little was measured to compare with {baseline}; try a longer --budget."
+        return Gate(name, Verdict.inconclusive, sentence)
+    return Gate(name, Verdict.met, f"Nothing is shown to be worse than {baseline} {limit}.")
+
+
+def at_least_gate(knee: Knee, users: int) -> Gate:
+    """Met if a level at or above `users` passed, missed if one at or below `users` failed."""
+    name, asked = f"holds at least {users}", f"asked for at least {users:,}"
+    if (knee.holds or 0) >= users:
+        return Gate(name, Verdict.met, f"Holds {knee.holds:,} {knee.unit}; {asked}.")
+    if knee.fails_by is not None and knee.fails_by <= users:
+        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} {knee.unit}; {asked}.")
+    best = "" if knee.estimate is None else f" (best estimate {knee.estimate:,})"
+    return Gate(
+        name,
+        Verdict.inconclusive,
+        f"No level at or above {users:,} {knee.unit} passed, and no level at or below failed"
+        f"{best}; try a longer --budget.",
+    )
+
+
+def exit_code(status: Status, gates: Sequence[Gate], otherwise: int) -> int:
+    """The exit code of the worst gate; `otherwise` without gates or without a knee."""
+    if not gates or status not in ANSWERED:
+        return otherwise
+    return max(CODES[gate.verdict] for gate in gates)

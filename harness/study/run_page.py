@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from math import nan
+from math import inf, isinf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from harness.export.live_state import LiveState, slo_facts
+from harness.export.live_state import LiveState, slo_facts, state_facts
 from harness.export.run_series import RunSeries
-from harness.export.run_states import state_facts
 from harness.measure.metrics import HEADLINES
 from harness.measure.recent_latencies import RecentLatencies
+from harness.measure.records.request_record import Outcome
 from harness.measure.slo import Slo
-from harness.measure.states import Status
+from harness.measure.states import Decision, Status
 from harness.measure.typed_json import to_json
 from harness.server.address import Address
 from harness.study.knee_estimate import bracket_users
-from harness.study.page_viewer import LivePageViewer
-from harness.units import MS
+from harness.study.page_viewer import ended_levels
+from harness.units import MS, SECOND
 from harness.webpage import locust_tab as webui
 from harness.webpage import login
 from harness.webpage.live_page import LivePage
-from harness.webpage.live_tables import LatencyTable, SloTable
+from harness.webpage.locust_tab import LatencyTable, SloTable
 from harness.webpage.metrics_port import MetricsPort
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from harness.measure.records.samples import ClientSample
     from harness.measure.result import Level, Result, SloResult
     from harness.study.controller import KneeController
-    from harness.study.experiment import Experiment, Wanted
-    from harness.study.study_options import OutputOptions
+    from harness.study.experiment import Experiment
+    from harness.study.level_state import HeldLevel
+    from harness.study.study_options import OutputOptions, Wanted
 
 LINGER_S: Final = 30.0  # twice Prometheus' usual interval
 
@@ -56,8 +57,9 @@ class RunPage:
         self.table = LatencyTable()
         self.slos = SloTable(slos)
         self._port: MetricsPort | None = None
-        self._view: LivePageViewer | None = None
         self._n_steps = -1
+        self._rows: list[dict[str, Any]] = []  # of the levels that ended
+        self._tokens, self._at_ns = 0, -1  # of the second before
         self._served = self._looked_at = False
 
     def install(self, load: LoadRunner) -> None:
@@ -113,7 +115,7 @@ class RunPage:
         )
         live.set_run_info(self.folder.name, model, Address.parse(url).authority)
         self.state.update_facts(**about(wanted, url, model))
-        self._view, self._n_steps = LivePageViewer(self.state, live.counts, self.recent), -1
+        self._n_steps, self._rows, self._tokens, self._at_ns = -1, [], 0, -1
         self.table.clear()
         self.slos.clear()
         self._show_metrics()
@@ -130,26 +132,56 @@ class RunPage:
         self.live.set_users(experiment.target_users, running_users, experiment.target_rate)
         phase, purpose = (now.phase, now.hold.purpose) if now is not None else ("", "")
         self.live.set_level(len(controller.levels) + (now is not None), phase, purpose)
+        self.state.add(
+            self._point(controller, now_ns, running_users),
+            **self._ended(),
+            **_level_in_progress(controller, now_ns),
+        )
         if len(controller.levels) != self._n_steps:
-            self._past(controller)
+            self._past(experiment)
+        if self.state.facts["state"] == "starting":
+            self.state.update_facts(**state_facts("running", experiment.url))
         self._show_metrics()
-        if self._view is not None:
-            self._view.show(experiment, now_ns, running_users)
+
+    def _point(self, controller: KneeController, now_ns: int, running_users: int) -> list[Any]:
+        counts, server = self.live.counts, controller.server
+        # Tokens per second since the previous call; 0 on the first one.
+        seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else inf
+        rate = round((counts.output_tokens - self._tokens) / seconds, 1)
+        self._at_ns, self._tokens = now_ns, counts.output_tokens
+        seen = (server.running, server.waiting) if server is not None else (nan, nan)
+        return [
+            round((now_ns - controller.began_ns) / SECOND, 1),
+            running_users,
+            rate,
+            *(None if isnan(figure) else int(figure) for figure in seen),
+            *self.recent.look(),
+        ]
+
+    def _ended(self) -> dict[str, Any]:
+        outcomes = self.live.counts.outcomes
+        ended = sum(outcomes.values())
+        return {"ended": ended, "failed": ended - outcomes[Outcome.ok]}
 
     def over(self, experiment: Experiment) -> None:
         """The load has ended and every record is here."""
         self.live.set_users(0, 0, experiment.target_rate and 0.0)
         self.live.set_level(len(experiment.controller.levels), "", "")
-        self._past(experiment.controller)
+        self._past(experiment)
         self._show_metrics()
-        if self._view is not None:
-            self._view.over(experiment)
+        self.state.now = self._ended()
         self._looked_at = self.page.open
         self.state.update_facts(**state_facts("computing"))
 
-    def _past(self, controller: KneeController) -> None:
-        steps = controller.levels
+    def _past(self, experiment: Experiment) -> None:
+        """Tell of the levels that ended, and publish those new to the page with their brackets."""
+        controller, steps = experiment.controller, experiment.controller.levels
         self._n_steps = len(steps)
+        for number in range(len(self._rows), len(steps)):
+            bracket = bracket_users(controller.plan, steps[: number + 1])
+            self._rows.append(_row(experiment, steps[number]) | {"bracket": bracket})
+            # The page's script knows the levels by this name.
+            self.state.update_facts(steps=list(self._rows), bracket=bracket)
         low, high = (nan if x is None else x for x in bracket_users(controller.plan, steps))
         told = ("invalid" if step.invalid else step.judgement.decision for step in steps)
         self.live.set_progress(told, low, high)
@@ -173,6 +205,41 @@ class RunPage:
         """From now on a scrape of the port sees what is known now."""
         if self._port is not None:
             self._port.body = self.live.page()
+
+
+def _level_in_progress(controller: KneeController, now_ns: int) -> dict[str, Any]:
+    left = controller.plan.budget_ns - (now_ns - controller.began_ns)
+    now = controller.now
+    if now is None:
+        return {}
+    return {
+        "step": len(controller.levels) + 1,
+        "users": controller.plan.load_of(now.hold.users),
+        "unit": "requests/s" if controller.plan.rate_step_per_s else "",
+        "purpose": now.hold.purpose,
+        "phase": now.phase,
+        "left_s": max(left, 0) // SECOND,
+    }
+
+
+def _row(experiment: Experiment, level: HeldLevel) -> dict[str, Any]:
+    window, began_ns = level.window, experiment.controller.began_ns
+    seen = ended_levels(experiment)[window.index]
+    return {
+        "users": experiment.controller.plan.load_of(window.users),
+        "purpose": window.purpose,
+        "decision": Decision.invalid if level.invalid else level.judgement.decision,
+        "why": level.invalid or level.judgement.reason,
+        "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
+        "to_s": round((window.end_ns - began_ns) / SECOND, 1),
+        **{f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in seen.p95_ms.items()},
+    }
+
+
+def _json(ms: float) -> float | str | None:
+    if isnan(ms):
+        return None
+    return "inf" if isinf(ms) else round(ms, 2)
 
 
 def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:

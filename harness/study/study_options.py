@@ -6,7 +6,8 @@ Durations are integer nanoseconds, shares lie in [0, 1].
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
@@ -14,18 +15,17 @@ from harness.load.request_fields import DEFAULT_FIELDS
 from harness.units import NS_PER, SECOND, duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from harness.engine.config import EngineConfig
     from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
+    from harness.measure.search.next_level import Hold, SearchPlan
     from harness.measure.slo import Slo
 
 DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
 PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late
-
-
 RATE_STEP_PER_S: Final = 0.01  # levels of an open loop are whole numbers of these
 MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
 MIN_BUDGET_NS: Final = 10 * SECOND
@@ -68,9 +68,8 @@ class TargetOptions:
     timeouts: Timeouts = field(default_factory=Timeouts)
     headers: tuple[tuple[str, str], ...] = ()  # the user's, as they were given
     engine: EngineConfig | None = None  # set exactly when `url` is None
-    server_flags: Mapping[str, int | float | str] = field(
-        default_factory=dict
-    )  # as the server was started
+    # as the server was started
+    server_flags: Mapping[str, int | float | str] = field(default_factory=dict)
     metrics_urls: tuple[str, ...] = ()  # of the replicas behind `url`; (): as it resolves
     gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
 
@@ -106,57 +105,77 @@ class OutputOptions:
     scenario: Mapping[str, Any] = field(default_factory=dict)  # option -> text, to repeat the run
 
 
-@dataclass(frozen=True, slots=True)
-class KneeOptions:
-    """Find the largest number of users that meets every SLO (none: the power knee).
+@dataclass(frozen=True)
+class Wanted:
+    """What one experiment is asked to do. With `load.arrivals` its levels are rates."""
 
-    With `load.arrivals` the levels are rates, in steps of RATE_STEP_PER_S.
-    """
-
+    kind: str  # knee, run, sweep, locust
     target: TargetOptions
     load: LoadOptions
     output: OutputOptions
-    slos: tuple[Slo, ...] = ()
-    min_users: int = 1
-    max_users: int = 512
-    budget_ns: int = 600 * SECOND
-    max_errors: float = 0.01
+    # The plan, and the levels that are given, in the order of the run. Called when first needed:
+    # it imports numpy, and a refused target must not wait for that.
+    planned: Callable[[], tuple[SearchPlan, tuple[Hold, ...]]] = field(compare=False)
+    most_users: int  # at once
+    repeats: int = 1  # times that given levels are gone through
     plan_users: int | None = None  # total users, to compute the number of replicas
     at_least: int | None = None  # users that the knee must hold
-    baseline: Path | None = None  # a run folder: this run must not be worse
+    baseline: str = ""  # a run folder: this run must not be worse
     tolerance: float = 0.0  # share by which it may be worse
     dry_run: bool = False
 
-    def __post_init__(self) -> None:
-        what, step = ("rate", RATE_STEP_PER_S) if self.load.arrivals else ("users", 1)
-        if self.min_users > self.max_users:
-            low, high = (f"{users * step:g}" for users in (self.min_users, self.max_users))
-            raise ConfigError(
-                f"--min-{what} is {low} and --max-{what} is {high}: expected the first to be at "
-                f"most the second; try --min-{what} 1."
-            )
-        if self.load.arrivals and not self.slos:
-            raise ConfigError(
-                "--load rate is given without an SLO: expected one, as throughput follows the rate "
-                "up to the server's limit; try --slo ttft_p95=500ms."
-            )
+    @cached_property
+    def plan(self) -> SearchPlan:
+        return self.planned()[0]
+
+    @cached_property
+    def holds(self) -> tuple[Hold, ...]:
+        return self.planned()[1]
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Hold each of `users` in turn, for `duration_ns`, for `requests` or for `load.batch`.
+SLACK_NS: Final = 3600 * SECOND  # a held level ends by its own time, not by a budget
 
-    With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S.
+
+def wanted_levels(
+    kind: str,
+    target: TargetOptions,
+    load: LoadOptions,
+    output: OutputOptions,
+    levels: tuple[int, ...],
+    *,
+    duration_ns: int = 0,
+    requests: int = 0,
+    repeats: int = 1,
+    slos: tuple[Slo, ...] = (),
+    max_errors: float = 0.01,
+    dry_run: bool = False,
+) -> Wanted:
+    """The experiment that holds each level in turn: for a time, for `requests` or `load.batch`.
+
+    With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S. Repeats take turns, so that a
+    drift meets all alike.
     """
 
-    target: TargetOptions
-    load: LoadOptions
-    output: OutputOptions
-    users: tuple[int, ...]
-    command: str = "run"  # or sweep
-    duration_ns: int | None = None
-    requests: int | None = None
-    repeats: int = 1
-    slos: tuple[Slo, ...] = ()
-    max_errors: float = 0.01
-    dry_run: bool = False
+    def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
+        from harness.measure.search.next_level import Hold, SearchPlan  # noqa: PLC0415 - see `Wanted`
+        from harness.measure.states import Purpose, StopRule  # noqa: PLC0415 - as above
+
+        batch = load.batch
+        stop = StopRule.time if duration_ns else StopRule.batch if batch else StopRule.requests
+        one = Hold(1, Purpose.sequential, stop, duration_ns, batch or requests)
+        purpose = Purpose.batch if batch else Purpose.hold
+        once = [one] * bool(batch) + [replace(one, users=n, purpose=purpose) for n in levels]
+        holds = tuple(once * repeats)
+        plan = SearchPlan(
+            slos=slos,
+            min_users=min(levels),
+            max_users=max(levels),
+            budget_ns=sum(hold.max_ns for hold in holds) + SLACK_NS,
+            max_errors=max_errors,
+            seed=load.seed,
+            rate_step_per_s=RATE_STEP_PER_S if load.arrivals else 0.0,
+        )
+        return plan, holds
+
+    most = load.max_in_flight if load.arrivals else max(levels)
+    return Wanted(kind, target, load, output, planned, most, repeats, dry_run=dry_run)

@@ -19,20 +19,18 @@ from harness.errors import ConfigError, HarnessError, ServerUnreachable
 from harness.measure.diagnosis.bottleneck import RULES
 from harness.measure.diagnosis.proof import AS_STARTED, PROOF_TOLERANCE, prove, turns
 from harness.measure.search.comparison import Setting
-from harness.measure.typed_json import to_json
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import MAX_NUM_SEQS
-from harness.server.vllm_start import started
+from harness.server.vllm_start import StartOptions, started
 from harness.study.compare_folders import compare_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.server.vllm_start import StartOptions
 
 MAX_SETTINGS: Final = 16  # each takes a start of the server and a run
 UNSET: Final = "default"
@@ -174,5 +172,5 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
                 whole = measure([(one, out / one.name)], inner, start, stream)
     measured = [base, *chain.from_iterable(tried.values())]
     proof = prove(tried, compare_settings(measured, PROOF_TOLERANCE))
-    RunFolder(out).write_json(names.PROOF, to_json(proof))
+    RunFolder(out).write_json(names.PROOF, proof)
     return whole

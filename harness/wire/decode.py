@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.wire.http import OK_STATUS
 from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
-from harness.wire.sse import EventTooLong, SseDecoder
-from harness.wire.sse_framing import EVENT_STREAM
+from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
 from harness.wire.token_template import NO_MATCH, TokenTemplate
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from harness.wire.sse_framing import DONE
+from harness.wire.sse import DONE
 
 MAX_TOKENS: Final = 1 << 53  # a larger count is invalid
 LAST_EVENTS: Final = ("message_stop", "response.completed", "response.incomplete")

@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from harness.wire.openai import Chunk, NotACompletion, read_event
-from harness.wire.sse_framing import TEXT_KEYS
+from harness.wire.sse import TEXT_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

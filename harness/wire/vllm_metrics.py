@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.histogram import Histogram, sum_histograms
 from harness.measure.records.samples import ServerSample, summed_fields
-from harness.wire.prometheus_text import parse_metrics
-from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES, mean
+from harness.wire.prometheus_text import MetricSample, parse_metrics
+from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES, Series, mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from harness.wire.prometheus_text import MetricSample
-    from harness.wire.vllm_series import Series
 
     Lines = Mapping[str, list[MetricSample]]
 

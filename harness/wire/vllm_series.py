@@ -119,10 +119,8 @@ SERIES: Final = (
     Series("preemptions", "histogram", _one("vllm:request_num_preemptions", "0.32")),
     Series("computed_tokens", "histogram", _one("vllm:request_prefill_kv_computed_tokens")),
 )  # fmt: skip
-CACHE_CONFIG: Final = (
-    "vllm:cache_config_info",
-    "vllm_cache_config_info",
-)  # the labels are its content
+# the labels are its content
+CACHE_CONFIG: Final = ("vllm:cache_config_info", "vllm_cache_config_info")
 SERIES_NAMES: Final = frozenset(
     name for series in SERIES for names in series.names() for name in names
 )

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from harness.measure.compat.definitions import COMPAT, STEP_RULE
-from harness.measure.latency_figures import blocked_windows, json_ms, sample_figures
+from harness.measure.compat.definitions import COMPAT, STEP_RULE, Definition, Tool
+from harness.measure.latency_figures import LatencyFigures, blocked_windows, json_ms, sample_figures
 from harness.measure.log_histogram import LogHistogram, duration_bin
 from harness.measure.metrics import GAPS, METRICS, delivered_tokens
-from harness.measure.records.record_table import OK
-from harness.measure.records.scan import within_window
+from harness.measure.records.record_table import OK, RecordTable
+from harness.measure.records.scan import EventChunk, EventVisitor, within_window
 from harness.measure.records.token_gaps import pool_gaps
 from harness.measure.window_summary import WindowTokens
 from harness.units import SECOND
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.compat.definitions import Definition, Tool
-    from harness.measure.latency_figures import LatencyFigures
-    from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.scan import EventChunk, EventVisitor
     from harness.measure.search.evidence import Window
 
     Floats = NDArray[np.float64]

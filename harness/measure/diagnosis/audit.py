@@ -13,10 +13,10 @@ import numpy as np
 
 from harness.measure.metrics import delivered_tokens, failed_requests
 from harness.measure.records.ledger import mean_in_flight
-from harness.measure.records.record_table import CANCELLED, CONNECT, OK
-from harness.measure.records.samples import samples_within
+from harness.measure.records.record_table import CANCELLED, CONNECT, OK, RecordTable
+from harness.measure.records.samples import ServerSample, samples_within
 from harness.measure.records.scan import ArrivalCounter, scan
-from harness.measure.search.evidence import concurrency
+from harness.measure.search.evidence import Window, concurrency
 from harness.measure.states import Purpose
 from harness.units import MS, SECOND
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.measure.records.record_source import RecordSource
-    from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.samples import ServerSample
-    from harness.measure.search.evidence import Window
 
     Floats = NDArray[np.float64]
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from math import floor, isnan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.rules.admission import kv_capacity, slots
 from harness.measure.diagnosis.rules.outside_engine import bursts, client, network, throttled
-from harness.measure.diagnosis.rules.processes import engine_process, front_end
+from harness.measure.diagnosis.rules.processes import engine_process, front_end, kv_capacity, slots
 from harness.measure.diagnosis.rules.prompts import decode, interference, prefill
 from harness.measure.result import Bottleneck, Cause
 

@@ -26,20 +26,13 @@ THROTTLES: Final = {
     0x80: "power brake",
     0x100: "display",
 }
-
-SLOWING_REASONS: Final = frozenset(THROTTLES.values()) - {
-    "clocks set by a user",
-    "display",
-}  # not chosen
-
-
+# not chosen
+SLOWING_REASONS: Final = frozenset(THROTTLES.values()) - {"clocks set by a user", "display"}
 # The same reasons as Prometheus labels.
 REASON_LABELS: Final = {
     words: words.replace(" (", "_").replace(")", "").replace(" ", "_")
     for words in THROTTLES.values()
 }
-
-
 MIB: Final = 1 << 20
 # Field of GpuSample -> (the exporter's series without its prefix, factor to the series' unit).
 GPU_SERIES: Final = {

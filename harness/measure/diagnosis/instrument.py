@@ -15,9 +15,9 @@ import numpy as np
 
 from harness.measure.latency_figures import SampleFigures, blocked_windows, sample_figures
 from harness.measure.metrics import GAPS, SLO_METRICS, SPEEDS, schedule_lag
-from harness.measure.records.samples import samples_within
+from harness.measure.records.samples import ClientSample, samples_within
 from harness.measure.search.statistics import quantile
-from harness.measure.slo import statistic
+from harness.measure.slo import Slo, statistic
 from harness.measure.window_summary import WindowTokens
 from harness.units import MS
 
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from harness.measure.latency_figures import LatencyFigures
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.samples import ClientSample
     from harness.measure.records.token_gaps import WindowGapCounter
     from harness.measure.search.evidence import Window
-    from harness.measure.slo import Slo
 
     Floats = NDArray[np.float64]
 

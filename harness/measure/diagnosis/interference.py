@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.records.scan import scan, within_window
+from harness.measure.records.scan import EventChunk, scan, within_window
 from harness.measure.search.statistics import quantile
 from harness.measure.typed_json import round_floats
 from harness.units import MS, SECOND
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.scan import EventChunk
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]

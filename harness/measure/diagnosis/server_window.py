@@ -13,16 +13,14 @@ from math import fsum, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.diagnosis.slots import flat_share
-from harness.measure.histogram import histogram_delta, quantile_bounds
-from harness.measure.records.samples import SUMMED_HISTOGRAMS
+from harness.measure.histogram import Histogram, histogram_delta, quantile_bounds
+from harness.measure.records.samples import SUMMED_HISTOGRAMS, ServerSample
 from harness.measure.typed_json import round_floats
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.measure.histogram import Histogram
-    from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window
 
 

@@ -21,15 +21,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from harness.measure.diagnosis.cohort import NEVER_NS, Bounded, Cohort, reconcile
-from harness.measure.diagnosis.scrape_pair import choose_scrapes, scrape_interval
+from harness.measure.diagnosis.cohort import (
+    NEVER_NS,
+    Bounded,
+    Cohort,
+    choose_scrapes,
+    reconcile,
+    scrape_interval,
+)
 from harness.measure.diagnosis.server_window import (
     counter_increase,
     histogram_increase,
     quantile_bucket,
 )
 from harness.measure.metrics import SLO_METRICS
-from harness.measure.records.record_table import OPEN
+from harness.measure.records.record_table import OPEN, RecordTable
 from harness.measure.typed_json import round_floats
 from harness.units import MS, SECOND
 
@@ -37,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.measure.histogram import Histogram
-    from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ServerSample
     from harness.measure.slo import Slo
 

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.metrics import failed_requests
-from harness.measure.records.compact import PackedTable
-from harness.measure.records.record_source import keep_three_events
+from harness.measure.records.record_source import PackedTable, keep_three_events
 from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
-from harness.measure.records.request_record import ARRAYS, Outcome, RequestRecord, split_by_events
-from harness.measure.records.seen_numbers import SeenNumbers
+from harness.measure.records.request_record import (
+    ARRAYS,
+    Outcome,
+    RequestRecord,
+    SeenNumbers,
+    split_by_events,
+)
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from harness.measure.records.request_record import ARRAYS, Outcome
+from harness.measure.records.request_record import ARRAYS, Outcome, RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
-
-    from harness.measure.records.request_record import RequestRecord
 
     Ints = NDArray[np.int64]
 

@@ -64,11 +64,7 @@ class ServerSample:
     replicas: Mapping[str, ServerSample] = field(default_factory=dict)
 
 
-SUMMED_HISTOGRAMS: Final = (
-    "ttft",
-    "queue",
-    "prefill",
-)  # histograms whose sum and count are fields too
+SUMMED_HISTOGRAMS: Final = ("ttft", "queue", "prefill")  # whose sum and count are fields too
 
 
 def summed_fields(histograms: Mapping[str, Histogram]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.measure.latency_figures import BOUND_COLUMNS, LatencyFigures
+from harness.measure.latency_figures import BOUND_COLUMNS, BlockedWindow, LatencyFigures
 from harness.measure.log_histogram import LogHistogram
 from harness.measure.metrics import lost_gaps
-from harness.measure.records.scan import within_window
+from harness.measure.records.scan import EventChunk, within_window
 from harness.measure.search.statistics import design_effect, tail_size
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.latency_figures import BlockedWindow
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.scan import EventChunk
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]

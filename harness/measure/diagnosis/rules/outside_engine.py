@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from math import isnan, log
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from harness.measure.diagnosis.rules.inputs import API_FULL
+from harness.measure.diagnosis.rules.inputs import API_FULL, VerdictInputs
 from harness.measure.diagnosis.rules.rule_result import RuleResult, fmt, fmt_ms, waiting_evidence
-
-if TYPE_CHECKING:
-    from harness.measure.diagnosis.rules.inputs import VerdictInputs
 
 MIN_THROTTLED_SHARE: Final = 0.3  # of the readings had slowed clocks
 # Of the clock at a lower level with the GPU as busy; above it, hardly any speed is lost. An H200

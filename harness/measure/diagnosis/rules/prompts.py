@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.rules.conditions import (
+from harness.measure.diagnosis.rules.rule_result import (
     GPU_IDLE_UTIL,
     MAJOR_SHARE,
-    gaps_not_longer_for_prompts,
-    not_waiting_for_prompts,
-)
-from harness.measure.diagnosis.rules.rule_result import (
     RuleResult,
     fmt,
     fmt_ms,
-    gap_evidence,
-    gap_growth_evidence,
+    gaps_not_longer_for_prompts,
     gpu_evidence,
-    prompt_evidence,
-    prompt_share_evidence,
-    ttft_evidence,
+    not_waiting_for_prompts,
     waiting_evidence,
 )
 
@@ -81,9 +75,9 @@ def prefill(f: VerdictInputs) -> RuleResult:
 
 
 def _evidence(f: VerdictInputs) -> list[str]:
-    shares, gaps = prompt_share_evidence(f), gap_evidence(f)
-    waits = [waiting_evidence(f.waiting), *ttft_evidence(f), *gpu_evidence(f)]
-    return [*shares, *gaps, *prompt_evidence(f), *waits]
+    shares, gaps = _prompt_share_evidence(f), _gap_evidence(f)
+    waits = [waiting_evidence(f.waiting), *_ttft_evidence(f), *gpu_evidence(f)]
+    return [*shares, *gaps, *_prompt_evidence(f), *waits]
 
 
 def _clear_of_halving(f: VerdictInputs) -> bool:
@@ -145,17 +139,16 @@ def decode(f: VerdictInputs) -> RuleResult:
         )
     if f.gpu_util < GPU_IDLE_UTIL:
         return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time only")
-    undisturbed = (
-        not f.compute_bound and not f.maybe_late
-    )  # neither by prompts nor by the API server
+    # neither by prompts nor by the API server
+    undisturbed = not f.compute_bound and not f.maybe_late
     steady = f.gpu_util >= GPU_BUSY and f.no_prompt_ms >= 0.9 * f.limit_ms and undisturbed
     return RuleResult(
         0.4 if f.preemptions > 0 or f.sent_late else 0.9 if steady else 0.6,
         f"each engine step takes too long with {fmt(f.running, '.0f')} requests in the batch",
         [
             f"{fmt(f.running)} requests run together",
-            *gap_growth_evidence(f),
-            *gap_evidence(f),
+            *_gap_growth_evidence(f),
+            *_gap_evidence(f),
             waiting_evidence(f.waiting),
             *gpu_evidence(f),
         ],
@@ -168,3 +161,41 @@ def decode(f: VerdictInputs) -> RuleResult:
             "shorter history (less to read for each token)",
         ],
     )
+
+
+def _prompt_evidence(f: VerdictInputs) -> list[str]:
+    if isnan(f.slope_ms):
+        return []
+    known = not isnan(f.prompt_part)
+    part = f"; they take {fmt(f.prompt_part, '.0%')} of the engine's time" if known else ""
+    tokens = f"{fmt(f.prompt_tokens, ',.0f')} prompt tokens in a step on average"
+    return [f"{tokens}, 1,000 cost {fmt_ms(f.slope_ms)}{part}"]
+
+
+def _prompt_share_evidence(f: VerdictInputs) -> list[str]:
+    if isnan(f.longest_beside_share):
+        return []
+    longest, every = fmt(f.longest_beside_share, ".0%"), fmt(f.beside_share, ".0%")
+    return [f"{longest} of the longest gaps had a prompt in their step, {every} of all"]
+
+
+def _ttft_evidence(f: VerdictInputs) -> list[str]:
+    if not f.first or isnan(f.ttft_ms):
+        return []
+    parts = f"the queue is {fmt_ms(f.queue_ms)}, prefill {fmt_ms(f.prefill_ms)}"
+    then = f"then a request decodes for {fmt_ms(f.decode_ms)}"
+    return [f"of the server's mean TTFT of {fmt_ms(f.ttft_ms)} {parts}; {then}"]
+
+
+def _gap_evidence(f: VerdictInputs) -> list[str]:
+    if isnan(f.gap_p95_ms):
+        return []
+    free = f.alone_p95_ms
+    without = "no gap was without a prompt" if isnan(free) else f"{fmt_ms(free)} without prompts"
+    return [f"gaps are {fmt_ms(f.gap_p50_ms)} at p50, {fmt_ms(f.gap_p95_ms)} at p95; {without}"]
+
+
+def _gap_growth_evidence(f: VerdictInputs) -> list[str]:
+    if isnan(f.low_gap_ms) or isnan(f.gap_p50_ms) or f.low_users >= f.users:
+        return []
+    return [f"the median gap was {fmt_ms(f.low_gap_ms)} at {fmt(f.low_users, '.0f')} {f.unit}"]
