@@ -109,6 +109,11 @@ def run(tmp_path: Path, config: Config, *options: str) -> int:
            "in the 80.00 GB (74.51 GiB) of 1 GPU; try --tensor-parallel 2.")]),
         (LLAMA_70B, ["--users", "3"], 6, ["memory unknown", "weights 141.10 GB (131.41 GiB)"]),
         # a prompt: 989e12 x 8 / (2 x 70.55e9) = 56,072 tokens/s
+        (LLAMA_70B, ["--gpu", "h100", "--tensor-parallel", "4", "--gpus", "4"], 0, [
+            "4 replicas of 1 GPU none 0 - 564.4",
+            "2 replicas of 2 GPUs 2 94 47.5 282.2",
+            "1 replica of 4 GPUs 108 5,059 95.0 141.1",
+        ]),
         (LLAMA_70B, ["--gpu", "h100", "--tensor-parallel", "8"], 0, [
             "prefill, upper bound 56,072 tokens/s: TTFT of 4,096 tokens at least 73.0 ms",
             ("Weights: shape. Reserve: 8% of the memory and 2 GB of each GPU, for activations, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import replace
 from math import isnan, nan
@@ -17,8 +18,6 @@ from harness.study.option import Option, declare, number_option, positive_number
 from harness.study.option_table import CERTIFICATE, JSON
 
 if TYPE_CHECKING:
-    import argparse
-
     from harness.cli.parsing import Subparsers
 
 
@@ -53,6 +52,7 @@ def add(commands: Subparsers) -> None:
         Option("--config", "a Hugging Face config.json, or its folder", Path, "FILE"),
         Option("--gpu", ", ".join(GPUS), str, "NAME", choices=tuple(GPUS)),
         number_option("--tensor-parallel", "GPUs that share a replica", 1),
+        number_option("--gpus", "that many as replicas, or fewer replicas that share GPUs?"),
         number_option("--context", "of each user, prompt and answer", 4096, metavar="TOKENS"),
         number_option("--users", "do so many fit, and which context can each have?"),
         Option("--admit", "do these fit at once? 4096x40,16384", _requests, "TOKENSxN,..."),
@@ -77,11 +77,24 @@ def execute(args: argparse.Namespace) -> int:
     from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
 
     facts = _facts(args)
+    shared = [n for n in (1 << i for i in range(6)) if args.gpus and args.gpus % n == 0]
+    facts["splits"] = [_split(args, n) for n in shared]
     page = render("fit.txt.j2", text=True, args=args, **facts)
     (sys.stderr if args.json == "-" else sys.stdout).write(page)
     if args.json:
         write_json(args.json, facts)
     return {True: EXIT_OK, False: EXIT_SLO_MISSED, None: EXIT_INCONCLUSIVE}[facts["fits"]]
+
+
+def _split(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
+    """What `--gpus` hold as replicas of so many GPUs each."""
+    one = _facts(argparse.Namespace(**vars(args) | {"tensor_parallel": gpus, "admit": None}))
+    n, user = args.gpus // gpus, one["user"]
+    return {
+        "replicas": n, "gpus": gpus, "users": n * user["users"],
+        "weight_bytes": n * one["weight_bytes"], "alone": one["decode_tokens_per_s"],
+        "tokens_per_s": n * user["users"] * user["tokens_per_s_per_user"],
+    }  # fmt: skip
 
 
 def _asked(args: argparse.Namespace, limit: int | None) -> list[tuple[int, int]]:
