@@ -58,8 +58,10 @@ def bounds_chart(facts: ReportData) -> str:
     estimate = float(facts.knee.estimate or nan)
     rows = {**found, "measured knee": estimate}
     with drawing(400, 70 + 26 * len(rows)) as (figure, (axes,)):
-        axes.set(title="Bounds and the knee", xlabel=facts.level_axis, xscale="log")
+        axes.set(title="Bounds and the knee", xlabel=facts.level_axis)
+        axes.set_xlim(0, 1.1 * max(rows.values()))
         colors = [RED if is_bound(facts, found) else BLUE, *[BLUE] * (len(found) - 1), INK]
+        axes.hlines(range(len(rows)), 0, [*rows.values()], colors=colors, alpha=0.4)
         axes.scatter([*rows.values()], range(len(rows)), c=colors, zorder=3)
         axes.plot([float(x or estimate) for x in facts.knee.ci95], [len(found)] * 2, color=INK)
         labels = [f"{name.partition(' (')[0]}: {value:,.0f}" for name, value in rows.items()]
