@@ -79,6 +79,13 @@ harness_bracket_high_users 16
 harness_knee_users 6
 harness_knee_low_users 5
 harness_knee_high_users 7
+harness_rate_target_per_second 20
+harness_in_flight 11
+harness_bracket_low_rate_per_second 15.5
+harness_bracket_high_rate_per_second 24.5
+harness_knee_rate_per_second 19.5
+harness_knee_low_rate_per_second 18.5
+harness_knee_high_rate_per_second 21.5
 harness_requests_total{outcome="ok"} +12
 harness_requests_total{outcome="timeout"} +3
 harness_requests_total{outcome="status"} +1
@@ -223,6 +230,20 @@ def knee_answers() -> dict[tuple[str, str], Answer]:
         ("level ended", ""): {'decision="pass", instance="run", job="run"': 0.5 * 10},
         ("knee found", ""): {'instance="run", job="run"': 6},
     }  # fmt: skip
+    answers |= {
+        ("Rate search", "target"): 20,
+        ("Rate search", "sent and ended"): 12 + 3 + 1,
+        ("Rate search", "passed up to"): 15.5,
+        ("Rate search", "failed from"): 24.5,
+        ("Rate search", "knee"): 19.5,
+        ("Rate search", "from"): 18.5,
+        ("Rate search", "to"): 21.5,
+        ("Requests in flight and rate", "in flight"): 11,
+        ("Requests in flight and rate", "rate"): 20,
+        ("TTFT p95 against rate", "requests/s"): 20,
+        ("TTFT p95 against rate", "p95 TTFT"): quantiles(*LATENCIES["ttft"][1:3])[0.95],
+        ("TTFT p95 against rate", "limit"): LATENCIES["ttft"][4],
+    }
     for key in ("ttft", "itl"):
         name, b, last, _, limit = LATENCIES[key]
         p95 = quantiles(b, last)[0.95]

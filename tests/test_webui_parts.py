@@ -323,22 +323,23 @@ class Environment:
 @pytest.mark.parametrize(
     ("url", "want"),
     [
-        ("http://vllm:8000", "KEY"),
-        ("http://VLLM:8000/v1", "KEY"),
-        ("https://vllm:8000", ""),
-        ("http://vllm:8001", ""),
-        ("http://vllm.evil:8000", ""),
-        ("not a url", ""),
+        ("http://vllm:8000", True),
+        ("http://VLLM:8000/v1", True),
+        ("https://vllm:8000", False),
+        ("http://vllm:8001", False),
+        ("http://vllm.evil:8000", False),
+        ("not a url", False),
     ],
 )
-def test_the_key_goes_to_the_named_host_only(url: str, want: str) -> None:
+def test_secrets_go_to_the_named_host_only(url: str, want: bool) -> None:
     """A form names another server, or another variable: nothing is sent there."""
     options = Namespace(api_key_env="KEY", ca_file="", insecure=False, run_folder="")
     environment = Environment(parsed_options=options, host="http://vllm:8000")
     arguments.fix(environment)
     options.api_key_env, options.insecure = "HOME", True  # as Locust's /swarm would take them
-    assert arguments.key_source(environment, url) == want
-    assert arguments.fixed(environment)["insecure"] is False
+    assert arguments.is_named(environment, url) == want
+    fixed = arguments.fixed(environment)
+    assert (fixed["api_key_env"], fixed["insecure"]) == ("KEY", False)
 
 
 @pytest.mark.process
