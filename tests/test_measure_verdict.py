@@ -160,7 +160,10 @@ TABLE = {
     "users pause for longer than a first token may take, which comes in time": (
         FULL, {"turnaround_ms": 4, "limit_ms": 3, "client_cores": 0.02}, "batch slots", 0.9),
     "late on the way": (
-        FULL, {"client_ttft_ms": 2500, "capacity": 0, "queue_ms": 100}, "network", 0.85),
+        FULL, {"client_ttft_ms": 2500, "capacity": 0, "queue_ms": 100, "engine_cores": NAN},
+        "network", 0.85),
+    "late on the way from a server on this machine": (
+        FULL, {"client_ttft_ms": 2500, "capacity": 0, "queue_ms": 100}, "undecided", 0),
     "nothing is said": (VerdictInputs(64, 30, "itl"), {}, "undecided", 0),
 }  # fmt: skip
 # Two causes that both hold are both said.

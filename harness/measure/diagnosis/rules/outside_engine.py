@@ -111,7 +111,7 @@ def client(f: VerdictInputs) -> RuleResult:
 
 
 def network(f: VerdictInputs) -> RuleResult:
-    """First tokens leave the server in time and arrive late."""
+    """First tokens leave a server on another machine in time and arrive late."""
     outside = f.client_ttft_ms - f.ttft_ms
     share = outside / f.client_ttft_ms if f.client_ttft_ms > 0 else float("nan")
     if not f.first:
@@ -126,6 +126,9 @@ def network(f: VerdictInputs) -> RuleResult:
         return RuleResult.no("the client itself is late: the time outside the server is its own")
     if f.api_cores >= API_FULL:
         return RuleResult.no("the API server is busy: it accepts requests late itself")
+    # A CPU vLLM whose API server got little of two shared cores was called a slow network, 0.62.
+    if not isnan(f.engine_cores):
+        return RuleResult.no("the server's processes are on this machine: no network is between")
     return RuleResult(
         0.85,
         "first tokens are late on the way, not in the server: the network, or a proxy",
