@@ -128,7 +128,7 @@ CPU: Final = tuple(
              "--workload chat --prompt-tokens 32 --output-tokens 64"),
         Case("decode", "decode bandwidth", "tpot_p95", 1.6,
              "--workload fixed --prompt-tokens 16 --output-tokens 64", model="small"),
-        Case("interference", "prefill-decode interference", "itl_p95", 6,
+        Case("interference", "prefill-decode interference", "itl_p95", 15,
              "--workload fixed --prompt-tokens 512 --output-tokens 16",
              knobs=(*ON_CPU, "batched tokens"), model="small"),
         Case("client", "client", "ttft_p95", 8, SHORT, knobs=("slots", "compute", "client"),

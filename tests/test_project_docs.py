@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def test_documented_commands_parse() -> None:
         for line in command.findall(path.read_text().replace("\\\n", " "))
     ]:
         try:
-            args = parser().parse_args(line.split())
+            args = parser().parse_args(shlex.split(line))
             if "embedded" in args and not vars(args).get("prove"):  # which starts its server
                 plain.target_options(args)
         except (SystemExit, errors.HarnessError) as error:
