@@ -362,6 +362,12 @@ def test_bad_input(
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_gpus_of_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused before the server is asked: its cache says nothing of another split."""
+    assert main(["fit", "http://127.0.0.1:9", "--gpus", "4"]) == 2
+    assert "--gpus is given without --config" in capsys.readouterr().err
+
+
 def test_files_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Their size counts, and a multimodal model's text part is the model."""
     (tmp_path / "model-00001-of-00001.safetensors").write_bytes(b"x" * 10**7)

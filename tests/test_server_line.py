@@ -22,6 +22,8 @@ from harness.units import MS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from little_servers import LittleServer
+
 GOOD = http(b"5", kind="text/plain")
 CHUNKED = b"HTTP/1.1 200 -\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n5\r\n0\r\n\r\n"
 LAST = b"HTTP/1.1 200 -\r\nConnection: close\r\nContent-Length: 1\r\n\r\n5"
@@ -129,29 +131,31 @@ def test_a_single_question_hangs_up() -> None:
     assert b"Connection: close" in server.heads[0]
 
 
-def test_a_scraper_without_keep_alive() -> None:
-    """A server that closes after each answer is scraped all the same, and no scrape is lost."""
+@contextlib.contextmanager
+def scraping() -> Iterator[tuple[Scraper, list[object], LittleServer]]:
+    """A scraper, its samples, and the server that it asks, which closes after each answer."""
     samples: list[object] = []
     reply = http(b"vllm:num_requests_running 2\n", kind="text/plain")
     with little_server(lambda *_: reply) as server:
         address = Address.parse(f"http://127.0.0.1:{server.port}")
         scraper = Scraper({"": TargetAccess(address)}, samples.append)
+        yield scraper, samples, server
+        scraper.stop()
+
+
+def test_a_scraper_without_keep_alive() -> None:
+    """A server that closes after each answer is scraped all the same, and no scrape is lost."""
+    with scraping() as (scraper, samples, server):
         for _ in range(3):
             scraper.once()
-        scraper.stop()
     assert (len(samples), scraper.failed, server.paths) == (3, {}, ["/metrics"] * 3)
 
 
 def test_the_load_waits_for_the_first_scrape() -> None:
     """What the server counted before the load must not be missing from what the load made."""
-    samples: list[object] = []
-    reply = http(b"vllm:num_requests_running 2\n", kind="text/plain")
-    with little_server(lambda *_: reply) as server:
-        address = Address.parse(f"http://127.0.0.1:{server.port}")
-        scraper = Scraper({"": TargetAccess(address)}, samples.append)
+    with scraping() as (scraper, samples, _):
         scraper.start()
         got = len(samples)
-        scraper.stop()
     assert got == 1
 
 

@@ -76,6 +76,10 @@ def execute(args: argparse.Namespace) -> int:
     from harness.cli.start import write_json  # noqa: PLC0415 - as above
     from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
 
+    if args.gpus and not args.config:
+        raise ConfigError(
+            "--gpus is given without --config: expected a model's shape to split; try --config DIR."
+        )
     facts = _facts(args)
     shared = [n for n in (1 << i for i in range(6)) if args.gpus and args.gpus % n == 0]
     facts["splits"] = [_split(args, n) for n in shared]
@@ -88,7 +92,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _split(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
     """What `--gpus` hold as replicas of so many GPUs each."""
-    one = _facts(argparse.Namespace(**vars(args) | {"tensor_parallel": gpus, "admit": None}))
+    alike = {"url": None, "tensor_parallel": gpus, "admit": None}  # whatever a server has now
+    one = _facts(argparse.Namespace(**vars(args) | alike))
     n, user = args.gpus // gpus, one["user"]
     return {
         "replicas": n, "gpus": gpus, "users": n * user["users"],

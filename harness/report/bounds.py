@@ -20,12 +20,13 @@ MAX_CACHED: Final = 0.05  # of the prompts: with more, requests share blocks
 def bounds_of(facts: ReportData) -> dict[str, float]:
     """Concurrent requests that there is room for, the fewest first; {} if prefixes are shared."""
     table, server, target = facts.run.table, facts.server, facts.result.target
-    done = table.select((table.outcome == OK) & (table.prompt_tokens > 0))
-    prompts, cached = int(done.prompt_tokens.sum()), int(done.cached_tokens.clip(min=0).sum())
+    done = (table.outcome == OK) & (table.prompt_tokens > 0)
+    prompts = int(table.prompt_tokens[done].sum())
+    cached = int(table.cached_tokens[done].clip(min=0).sum())
     if not facts.knee.estimate or facts.is_rate or not prompts or cached > MAX_CACHED * prompts:
         return {}
     # Requests are spread over their lives: a mean one holds its prompt and half of its answer.
-    held = (prompts + int(done.output_tokens.sum()) / 2) / len(done)
+    held = (prompts + int(table.output_tokens[done].sum()) / 2) / int(done.sum())
     tokens, block = float(server.get("kv_tokens") or nan), int(server.get("block_size") or 16)
     kv = f"KV cache ({tokens:,.0f} tokens / {held:,.0f} of a request at mid-life)"
     found = {kv: tokens / (-(-held // block) * block), "slots": target.max_num_seqs.slots}
