@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from harness.engine.shapes import GPUS, MODELS
 from harness.measure.records.record_table import OK
+from harness.report.curves import log_ticks
 from harness.report.svg import BLUE, INK, RED, drawing, to_svg
 from harness.units import MS, SECOND
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from harness.report.report_data import ReportData
 
 NEAR: Final = 0.8  # of the lowest bound: a knee from there on is bound by it
+TICKS_RATIO: Final = 50  # of the largest to the smallest: up to it there is room for 1, 2 and 5
 MAX_CACHED: Final = 0.05  # of the prompts: with more, requests share blocks
 
 
@@ -59,13 +61,18 @@ def bounds_chart(facts: ReportData) -> str:
     estimate = float(facts.knee.estimate or nan)
     rows = {**found, "measured knee": estimate}
     with drawing(400, 70 + 26 * len(rows)) as (figure, (axes,)):
-        axes.set(title="Bounds and the knee", xlabel=facts.level_axis)
-        axes.set_xlim(0, 1.1 * max(rows.values()))
+        axes.set(title="Bounds and the knee", xlabel=facts.level_axis, xscale="log")
+        least, most = min(rows.values()), max(rows.values())
+        axes.set_xlim(max(least, 1) / 2, 2 * most)
+        log_ticks(axes.xaxis)
+        if most > TICKS_RATIO * least:
+            axes.set_xticks([10.0**n for n in range(9) if least / 2 < 10**n < 2 * most])
         colors = [RED if is_bound(facts, found) else BLUE, *[BLUE] * (len(found) - 1), INK]
-        axes.hlines(range(len(rows)), 0, [*rows.values()], colors=colors, alpha=0.4)
+        axes.hlines(range(len(rows)), max(least, 1) / 2, [*rows.values()], colors=colors, alpha=0.4)
         axes.scatter([*rows.values()], range(len(rows)), c=colors, zorder=3)
         axes.plot([float(x or estimate) for x in facts.knee.ci95], [len(found)] * 2, color=INK)
-        labels = [f"{name.partition(' (')[0]}: {value:,.0f}" for name, value in rows.items()]
+        short = [name.partition(" (")[0].partition(" within")[0] for name in rows]
+        labels = [f"{name}: {value:,.0f}" for name, value in zip(short, rows.values(), strict=True)]
         axes.set_yticks(range(len(rows)), labels)
         axes.margins(y=0.2)
         return to_svg(figure, "bounds", bounds_sentence(facts))
