@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test seeds truth up targets down setup lint format lock docs bench bench-quick clean
+.PHONY: help knee test seeds duel drill truth up targets down setup lint audit format lock docs bench bench-quick soak clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -19,6 +19,10 @@ KNEE ?= --embedded --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-us
 PROFILES ?= $(shell nvidia-smi -L > /dev/null 2>&1 && echo gpu || echo engine),grafana
 URL ?=
 comma := ,
+# Which of the 200 engines `make duel` takes, for example 0:60; all of them write bench/results/.
+SEEDS ?=
+# How long `make soak` holds its load.
+MINUTES ?= 30
 # What `make test` runs: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
 TESTS ?=
 WORKERS ?= 4
@@ -34,6 +38,13 @@ test: $(READY) ## run every test: most side by side, real-time ones alone
 
 seeds: $(READY) ## search 200 seeded configurations again, where their code has changed (3 minutes)
 	@$(BIN)/python tests/seeds.py
+
+duel: $(READY) ## our search beside others' on 200 simulated engines: SEEDS=A:B for a part (15 minutes)
+	@$(BIN)/python bench/duel.py $(SEEDS)
+
+drill: $(READY) ## rehearse each of drills/ once, on two simulated vLLMs (eight minutes)
+	@worst=0; for file in drills/*.toml; do $(BIN)/vllm-harness drill $$file || worst=$$?; done; \
+		exit $$worst
 
 truth: $(READY) ## turn every knob of planted CPU vLLMs: MODEL=DIR OUT=DIR (ten minutes a case)
 	@test -n "$(MODEL)" || { echo "MODEL is not given: expected a model's folder; try" \
@@ -70,6 +81,9 @@ lint: $(READY) ## ruff, mypy, and a linter for each other kind of file
 	@$(BIN)/zizmor --offline --quiet .github/workflows
 	@$(BIN)/mypy grafana/generate.py prometheus/recording.py prometheus/watching.py
 
+audit: $(READY) ## known vulnerabilities of what requirements.lock pins, where the index has advisories
+	@$(BIN)/python .ci/audit.py
+
 format: $(READY) ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
@@ -84,6 +98,9 @@ bench: $(READY) ## accuracy and cost beside others, the whole matrix; the live p
 
 bench-quick: $(READY) ## the same, four cells (three minutes)
 	@$(BIN)/python bench/matrix.py --quick
+
+soak: $(READY) ## MINUTES=30 at the knee of the embedded server: memory, descriptors, threads and lag must be flat
+	@$(BIN)/python bench/soak.py --minutes $(MINUTES)
 
 lock: $(READY) ## write requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev \

@@ -47,6 +47,7 @@ CPU_ENV: Final = {
     "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1",
 }  # fmt: skip
+Server = tuple[subprocess.Popen[bytes], str]  # and its URL
 PERIOD_S: Final = 0.004  # short beside a step of the engine
 CLIENT_S: Final = 4.0
 # The shape of `small`, whose compute counts on a CPU: `tiny` is bound by Python.
@@ -58,7 +59,7 @@ LEAST_CHANGE: Final = math.log(1.2)  # no smaller: a found knee is within 20%
 # What turns a knob: a flag and its factor, or another share of a core for a process.
 FLAGS: Final[dict[str, tuple[str, float]]] = {
     "slots": ("max-num-seqs", 2), "KV cache": ("num-gpu-blocks-override", 2),
-    "batched tokens": ("max-num-batched-tokens", 0.5), "API servers": ("api-server-count", 2),
+    "batched tokens": ("max-num-batched-tokens", 0.25), "API servers": ("api-server-count", 2),
 }  # fmt: skip
 PARTS: Final = {"API server": "api", "engine process": "engine", "compute": "worker",
                 "client": "client"}  # fmt: skip
@@ -95,6 +96,11 @@ class Case:
         """With that resource doubled (2), or halved (0.5) where it cannot be."""
         if knob in FLAGS:
             return self.flag(*FLAGS[knob]), 2
+        if knob == "prompts":  # half as long: as if prompts were computed twice as fast
+            words = shlex.split(self.load)
+            where = words.index("--prompt-tokens") + 1
+            words[where] = str(int(words[where]) // 2)
+            return replace(self, load=shlex.join(words)), 2
         part = PARTS[knob]
         if self.cores[part] >= 1:  # a single thread cannot use two cores
             return self.core(part, 0.5), 0.5
@@ -109,6 +115,7 @@ KNOBS: Final = {  # knob -> the causes that it is the remedy of
     "API server": ("front end",),
     "engine process": ("engine process",),
     "compute": ("prefill compute", "decode bandwidth"),
+    "prompts": ("prefill compute", "prefill-decode interference"),
     "client": ("client",),
 }
 ON_CPU: Final = ("slots", "KV cache", "API server", "engine process", "compute")
@@ -141,23 +148,30 @@ CPU: Final = tuple(
     )
 )  # fmt: skip
 # The size of the KV cache is given: servers that start side by side cannot take it from each other.
-GPU_PLENTY: Final = {"max-num-seqs": 512, "max-model-len": 4096, "gpu-memory-utilization": 0.1,
-                     "kv-cache-memory-bytes": 16_000_000_000}  # fmt: skip
+GPU_PLENTY: Final = {"max-num-seqs": 512, "max-model-len": 8192, "max-num-batched-tokens": 8192,
+                     "gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 16_000_000_000,
+                     "num-gpu-blocks-override": 8000, "api-server-count": 2}  # fmt: skip
+EVEN: Final = "--workload fixed --prompt-tokens 256 --output-tokens 256 --min-users 32"
+LONG: Final = "--workload fixed --min-users 8 --prompt-tokens 4096 --output-tokens"
 GPU: Final = tuple(
     replace(case, flags=GPU_PLENTY | case.flags, model="")
     for case in (
-        Case("h200-kv-6000", "KV cache capacity", "ttft_p95=500ms itl_p95=50ms", 0,
-             "--workload fixed --prompt-tokens 256 --output-tokens 256",
+        Case("h200-kv-1500", "KV cache capacity", "ttft_p95=500ms itl_p95=50ms", 0, EVEN,
+             {"num-gpu-blocks-override": 1500}, ("KV cache", "API servers", "slots")),
+        Case("h200-kv-6000", "KV cache capacity", "ttft_p95=500ms itl_p95=50ms", 0, EVEN,
              {"num-gpu-blocks-override": 6000, "api-server-count": 1},
-             ("KV cache", "API servers")),
-        Case("h200-front-4", "front end", "ttft_p95=300ms itl_p95=50ms", 0, "--workload chat",
-             {"api-server-count": 4, "max-num-seqs": 512}, ("API servers", "slots")),
-        Case("h200-slots-64", "batch slots", "ttft_p95=500ms itl_p95=50ms", 0,
-             "--workload fixed --prompt-tokens 256 --output-tokens 256",
-             {"max-num-seqs": 64, "api-server-count": 1}, ("slots", "API servers")),
-        Case("h200-kv-2000-write", "KV cache capacity", "ttft_p95=1s itl_p95=50ms", 0,
-             "--workload write", {"num-gpu-blocks-override": 2000, "api-server-count": 1},
-             ("KV cache", "API servers")),
+             ("KV cache", "API servers", "slots")),
+        Case("h200-slots-64", "batch slots", "ttft_p95=500ms itl_p95=50ms", 0, EVEN,
+             {"max-num-seqs": 64}, ("slots", "KV cache", "API servers")),
+        Case("h200-front-4", "front end", "ttft_p95=300ms itl_p95=50ms", 0,
+             "--workload chat --min-users 64",
+             {"api-server-count": 4, "num-gpu-blocks-override": 12_000},
+             ("API servers", "slots", "engine process")),
+        Case("h200-long-steps", "prefill-decode interference", "itl_p95=30ms", 0, f"{LONG} 128",
+             {"max-num-batched-tokens": 16_384, "num-gpu-blocks-override": 16_000},
+             ("batched tokens", "API servers", "prompts")),
+        Case("h200-prefill-4096", "prefill compute", "ttft_p95=500ms", 0, f"{LONG} 16", {},
+             ("prompts", "batched tokens", "API servers", "slots")),
     )
 )  # fmt: skip
 
@@ -172,9 +186,7 @@ def served(case: Case, model: Path, at: Sequence[int], log: Path) -> Iterator[st
         end(process)
 
 
-def begin(
-    case: Case, model: Path, at: Sequence[int], log: Path
-) -> tuple[subprocess.Popen[bytes], str]:
+def begin(case: Case, model: Path, at: Sequence[int], log: Path) -> Server:
     """Start `vllm-harness serve` for it; (process, URL)."""
     port = free_port()
     words = shlex.join(f"--{name}={value}" for name, value in case.flags.items())
@@ -306,7 +318,32 @@ def brief(result: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def try_case(case: Case, models: Path, out: Path, at: Sequence[int], budget: str) -> dict[str, Any]:
+@contextlib.contextmanager
+def side_by_side(cases: Sequence[Case], model: Path, out: Path) -> Iterator[dict[str, Server]]:
+    """All servers that the cases need, by their flags."""
+    begun: dict[str, Server] = {}
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        for case in cases:
+            for which in (case, *(case.turned(knob)[0] for knob in case.knobs)):
+                key = json.dumps(which.flags)
+                if key not in begun:
+                    begun[key] = begin(which, model, (), out / f"server{len(begun)}.log")
+        for server in begun.values():
+            with contextlib.suppress(RuntimeError):  # said when it is measured
+                ready(*server)
+        yield begun
+    finally:
+        for process, _ in begun.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process, _ in begun.values():
+            end(process)
+
+
+def try_case(
+    case: Case, models: Path, out: Path, at: Sequence[int], budget: str, begun: dict[str, Server]
+) -> dict[str, Any]:
     """Measure a case and each knob of it; one row of truth.jsonl."""
     out.mkdir(parents=True, exist_ok=True)
     model = models / case.model if case.model else models
@@ -319,7 +356,7 @@ def try_case(case: Case, models: Path, out: Path, at: Sequence[int], budget: str
         nonlocal slos
         name = (knob or "as-it-is").replace(" ", "-")
         slos = slos or slos_of(replace(case, cores=WHOLE), url, out / "alone")
-        words = ["knee", url, *shlex.split(case.load), "--budget", budget, "--max-users", "512"]
+        words = ["knee", url, *shlex.split(which.load), "--budget", budget, "--max-users", "1024"]
         words += [word for slo in slos for word in ("--slo", slo)]
         result = measure(words, out / name, which, url)
         rows[knob] = brief(result) | {"times": variants[knob][1]}
@@ -337,19 +374,11 @@ def try_case(case: Case, models: Path, out: Path, at: Sequence[int], budget: str
             except (RuntimeError, LookupError) as error:
                 rows |= {knob: {"invalid": str(error), "knee": math.nan} for knob in knobs}
     else:
-        begun = {
-            knob: begin(which, model, (), out / f"server{n}.log")
-            for n, (knob, (which, _)) in enumerate(variants.items())
-        }
-        try:
-            for knob, (process, url) in begun.items():
-                try:
-                    run(knob, variants[knob][0], ready(process, url))
-                except (RuntimeError, LookupError) as error:
-                    rows[knob] = {"invalid": str(error), "knee": math.nan}
-        finally:
-            for process, _ in begun.values():
-                end(process)
+        for knob, (which, _) in variants.items():
+            try:
+                run(knob, which, ready(*begun[json.dumps(which.flags)]))
+            except (RuntimeError, LookupError) as error:
+                rows[knob] = {"invalid": str(error), "knee": math.nan}
     row = {"name": case.name, "planted": case.planted, "load": case.load, "flags": case.flags,
            "cores": case.cores if at else None, "slos": slos, "runs": rows}  # fmt: skip
     with (out.parent / "truth.jsonl").open("a") as file:
@@ -435,8 +464,11 @@ def main() -> None:
     if at:
         models = args.out / "models"
         make_models(models, args.model)
-    for case in cases:
-        print(table([try_case(case, models, args.out / case.name, at, args.budget)]), flush=True)
+    with contextlib.ExitStack() as stack:
+        begun = {} if at else stack.enter_context(side_by_side(cases, models, args.out))
+        for case in cases:
+            row = try_case(case, models, args.out / case.name, at, args.budget, begun)
+            print(table([row]), flush=True)
 
 
 if __name__ == "__main__":

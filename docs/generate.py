@@ -711,8 +711,8 @@ RESULT_RULES = """\
   SLO at its worst level. In a search, each level's `decision` comes from a sequential test, and
   `slos` of the result is from the longest hold of the level that holds. Without an SLO nothing is
   judged.
-- **Gates.** `knee --at-least N` and `--baseline DIR` each add an entry to `gates`. If the search
-  has an answer, the gates decide the exit code in place of the status: 99 if one is missed,
+- **Gates.** `knee --at-least N`, `--baseline DIR` and `--confirm TIME` add to `gates`. If the
+  search has an answer, the gates decide the exit code in place of the status: 99 if one is missed,
   otherwise 6 if one is inconclusive, otherwise 0. See [exit-codes.md](exit-codes.md).
 
 ## States"""
@@ -735,7 +735,10 @@ UNITS = {
 FILES = {
     names.RUN: "written before any load: configuration, seeds, versions, server, hardware, clocks",
     names.SCENARIO: "the options that repeat the run ([scenarios.md](scenarios.md))",
+    names.DRILL: "of a drill, in its place: the file that was run ([drills.md](drills.md))",
+    names.EVENTS: "of a drill: what happened when",
     names.records("N"): "every request of worker N with every token, appended as requests end",
+    names.sends("N"): "how many requests worker N had begun, counted before each was sent",
     names.LEVELS: "the held levels: window, users, purpose, decision",
     names.SERVER: "a scrape of the server's metrics each second, histograms included; of several "
     "replicas the sum, with the numbers of each in `replicas` ([replicas.md](replicas.md))",
@@ -806,6 +809,12 @@ RULES_OF_FRAMES = """\
   the requests *sent* in the window, each followed to its end; its ITL and its throughput are those
   of the tokens that *arrived* in it. Before the first level, and in a level that was still warming
   up when the run was stopped, `level`, `users` and `phase` are null.
+- **Nothing is lost without being counted.** A worker counts each request in `sends.N.txt` before
+  its first byte leaves, in place, so that neither `kill -9` nor a full disk takes the count away:
+  requests sent = records + requests that the report names as without a record. A worker on another
+  host keeps both files in its own `reports/workers` as well, under the run's id. If the master, or
+  the way to it, was lost, `vllm-harness report DIR --merge WORKERS` takes from there what the run
+  folder lacks ([locust.md](locust.md#on-several-hosts)).
 - **Times** are UTC in nanoseconds, on a clock that never steps: each worker takes the time of day
   once and counts from there. Latencies are in milliseconds."""
 REQUESTS_NOTE = """\

@@ -1,7 +1,8 @@
-"""A scripted streaming server, as its own process: `python scripted_vllm.py FIRST_MS GAP_MS`.
+"""A scripted streaming server as a process: `python scripted_vllm.py FIRST_MS GAP_MS [HOST FILE]`.
 
 It answers like vLLM (role chunk, one token per event with usage so far, usage chunk, [DONE]), the
 first token after FIRST_MS and the others every GAP_MS, to as many at once as ask. Prints its port.
+FILE gets a line for each request when it arrives: from whom, when in ns, how many tokens it asks.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 FIRST_S, GAP_S = (float(ms) / 1000 for ms in sys.argv[1:3])
+HOST = sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1"
+ARRIVED = Path(sys.argv[4]).open("a", buffering=1) if len(sys.argv) > 4 else None  # noqa: SIM115
 DONE = {"requests": 0, "tokens": 0, "running": 0, "cut": 0}
 
 
@@ -91,6 +96,9 @@ async def serve(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None
             elif path == "/tokenize":
                 out.write(whole({"count": prompt_tokens(body)}))
             elif path.endswith("/completions") and body.get("stream"):
+                if ARRIVED is not None:
+                    peer = out.get_extra_info("peername")[0]
+                    ARRIVED.write(f"{peer} {time.time_ns()} {body.get('max_tokens')}\n")
                 DONE["running"] += 1
                 try:
                     await stream(body, "chat" in path, out)
@@ -107,7 +115,7 @@ async def serve(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None
 
 async def main() -> None:
     """Serve until killed."""
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, HOST, 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()

@@ -1,9 +1,10 @@
 """A server that sends what each request tells it to: `python scripted_wire.py [CERTIFICATE]`.
 
 A request's body is JSON: {"id": 3, "script": [["send", "bytes as latin-1"], ["sleep", 20],
-["close"], ["reset"], ["hang"]], "again": [...]}; `again` is played when the same id comes a second
-time. It notes the clock (CLOCK_REALTIME, ns) just before and just after each send; GET /log returns
-{"sends": {id: [[before, after], ...]}, "connections": n, "requests": n}. Prints its port.
+["repeat", "bytes", times], ["close"], ["reset"], ["hang"]], "again": [...]}; `again` is played
+when the same id comes a second time. It notes the clock (CLOCK_REALTIME, ns) just before and just
+after each send; GET /log returns {"sends": {id: [[before, after], ...]}, "connections": n,
+"requests": n}. Prints its port.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ def play(sock: socket.socket, script: list[list[Any]], log: list[list[int]]) -> 
             before = time.time_ns()
             sock.sendall(data)
             log.append([before, time.time_ns()])
+        elif action == "repeat":
+            data, times = values[0].encode("latin-1"), values[1]
+            for _ in range(times):
+                sock.sendall(data)
         elif action == "sleep":
             time.sleep(values[0] / 1000)
         elif action == "hang":

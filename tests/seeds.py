@@ -1,6 +1,7 @@
 """What the product answers on seeded configurations: `make seeds` writes data/seeds.json.
 
-200 of independent requests, and 100 each of users with think time and of sessions.
+200 of independent requests, 100 each of users with think time and of sessions, and 50 at three
+limits from one search.
 
 The tests compute EVERY-th of these seeds again and judge all 200 by the file, which carries the
 hash of the code that it was computed with. `make seeds` computes what has another hash now
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import simulated_limits
 import simulated_users
 from simulated_knee import found, known_truths
 from simulated_rate import found_rate, known_rates
@@ -55,6 +57,11 @@ def talking(seed: int) -> list[Any]:
     return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
 
 
+def limits(seed: int) -> list[Any]:
+    """The knee and the ends of its band at three limits; None: the levels do not reach it."""
+    return list(simulated_limits.found_at_limits(seed))
+
+
 def verdict(seed: int) -> list[Any]:
     """What is named around the true knee, how surely, and the probability of every cause."""
     answer = conclusion(seed, known()[seed]["knee"])
@@ -81,6 +88,7 @@ class Study:
 STUDIES: Final = {
     "knees": Study(knee, known_truths),
     "rates": Study(rate, known_rates),
+    "limits": Study(limits, simulated_limits.known),
     "verdicts": Study(verdict, known),
     "thinking": Study(thinking, partial(simulated_users.known_truths, "thinking")),
     "talking": Study(talking, partial(simulated_users.known_truths, "talking")),

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (ROOT, ROOT / "tests")  # where an absolute import may find a module of ours
+# where an absolute import may find a module of ours
+FOLDERS = (ROOT, ROOT / "tests", ROOT / "bench")
 
 
 class Module(NamedTuple):

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 PATIENCE_S = 60.0
 
 
-def harness(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def harness(
+    *arguments: str, cwd: Path | None = None, timeout_s: float = 300
+) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
     command = [sys.executable, "-m", "harness", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, cwd=cwd
+        command, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=cwd
     )
 
 

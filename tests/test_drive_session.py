@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from study_process import descendants
+from study_process import alive, descendants, wait_for
 
 from harness import open_run
 from harness.engine.config import EngineConfig
@@ -25,7 +25,7 @@ from harness.engine.process import start_engine
 from harness.measure.metrics import LATENCIES
 from harness.measure.records.request_record import Outcome
 from harness.runfolder.codec import decode
-from harness.runfolder.folder_reader import read_run
+from harness.runfolder.folder_reader import read_run, read_sends
 from harness.runfolder.folder_writer import CUT_SHORT
 from harness.wire.vllm_metrics import server_sample
 
@@ -179,7 +179,8 @@ def test_workers_that_are_late_when_it_begins(url: str) -> None:
 def test_a_killed_load_process_makes_the_run_invalid(url: str, tmp_path: Path) -> None:
     """`kill -9` of one of two: a sentence names it, what it had sent before is kept.
 
-    Its decoder outlives it: what was open is in the folder as cut short, and no number is missing.
+    Its decoder outlives it: what was open is in the folder as cut short. What it had not heard of,
+    begun in the last half second, is counted as missing: no number is neither.
     """
     (tmp_path / "run.json").write_text("{}")
     session = start(url, 2, [4] * 60, run_folder=str(tmp_path), output_tokens=60)
@@ -191,7 +192,10 @@ def test_a_killed_load_process_makes_the_run_invalid(url: str, tmp_path: Path) -
     assert len(got["keys"]) >= 1
     assert got["closed"] == 1
     run = read_run(tmp_path)
-    assert (set(run.table.worker.tolist()), run.damage.missing) == ({0, 1}, {})
+    workers = run.table.worker.tolist()
+    lost = run.damage.missing
+    assert {w: workers.count(w) + lost.get(w, 0) for w in set(workers)} == read_sends(tmp_path)
+    assert (set(workers), lost.keys() <= {0, 1}, sum(lost.values()) <= 2) == ({0, 1}, True, True)
     files = [decode(file.read_bytes()).records for file in tmp_path.glob("records.*")]
     cut = [{r.outcome for r in records if r.error == CUT_SHORT} for records in files]
     assert sorted(cut, key=len) == [set(), {Outcome.cancelled}]
@@ -256,24 +260,16 @@ def test_client_and_server_count_alike() -> None:
     assert got["figures"]["processes"] == 2
 
 
-def test_load_processes_die_with_their_parent(url: str) -> None:
-    """`kill -9` of the session ends its load processes too."""
-    session = start(url, 2, [2] * 60)
-    pids = wait_ready(session)
+def test_load_processes_die_with_their_parent(url: str, tmp_path: Path) -> None:
+    """`kill -9` of the session ends its load processes too, and each has recorded all it sent."""
+    (tmp_path / "run.json").write_text("{}")
+    session = start(url, 2, [2] * 60, run_folder=str(tmp_path))
+    wait_ready(session)
+    family = descendants(session.pid)
     session.kill()
     session.communicate()
-    for pid in pids:
-        for _ in range(200):
-            if not _alive(pid):
-                break
-            subprocess.run(["sleep", "0.05"], check=True)
-        assert not _alive(pid)
-
-
-def _alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
+    wait_for(lambda: alive(family) == [])
+    run = read_run(tmp_path)
+    sent = read_sends(tmp_path)
+    assert (len(run.table), run.damage.missing) == (sum(sent.values()), {})
+    assert min(sent.values()) > 0

@@ -6,7 +6,16 @@ from collections.abc import Callable
 import pytest
 
 from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.reader.transport import RESEND_S, Beat, Inbox, Outbox, RecordBatch, say_missing
+from harness.reader.transport import (
+    RESEND_S,
+    Ack,
+    Beat,
+    ClockBounds,
+    Inbox,
+    Outbox,
+    RecordBatch,
+    say_missing,
+)
 from harness.runfolder.codec import encode
 
 
@@ -58,7 +67,7 @@ def test_every_record_arrives_once_in_order(name: str, lose: Callable[[int], boo
     for again in range(120):
         wire.pass_on([], 25 + again * (RESEND_S + 0.1))
     assert wire.got == [(0, number) for number in range(100)], name
-    assert wire.outbox.empty
+    assert wire.outbox.bytes == 0
     assert wire.inbox.missing() == {}
 
 
@@ -69,9 +78,9 @@ def test_a_lost_acknowledgement_does_not_deliver_twice() -> None:
     outbox.put([record(0, 0)])
     outbox.tick(0.0)
     outbox.tick(RESEND_S + 0.1)
-    assert (wire.got, wire.inbox.ended, outbox.empty) == ([(0, 0)], 1, False)
+    assert (wire.got, wire.inbox.ended, outbox.bytes > 0) == ([(0, 0)], 1, True)
     outbox.acknowledged(1, 3.0)
-    assert outbox.empty
+    assert outbox.bytes == 0
 
 
 def test_what_is_known_comes_with_the_last_batch_of_a_tick() -> None:
@@ -117,6 +126,38 @@ def test_a_workers_next_decoder_counts_its_batches_anew() -> None:
     wire.pass_on([], known_ns=5)
     wire.pass_on([record(0, 1)])
     assert (wire.got, wire.inbox.known_ns) == ([(0, 0), (0, 1)], {0: 5})
+
+
+def test_what_the_master_does_not_take_is_counted_in_bytes() -> None:
+    """Three messages of one record, the second lost: two records wait until it is sent again."""
+    wire, size = Wire(lose=lambda k: k == 1), len(record(0, 0))
+    for number in range(3):
+        wire.pass_on([record(0, number)])
+    assert wire.outbox.bytes == 2 * size
+    wire.pass_on([], RESEND_S + 0.1)
+    assert wire.outbox.bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "ahead", "apart"),
+    [
+        ([], 0, 0),
+        # there in 1, back in 1: between 200 - 1 and 200 + 1
+        ([(0, 201, 2)], 200, 201),
+        # a slow way back and a slow way there bound it from either side: 199 .. 201
+        ([(0, 201, 90), (100, 399, 200)], 200, 201),
+        # on the same machine 0 may be true, so nothing is set: -3 .. 1
+        ([(0, 1, 4)], 0, 3),
+        # it drifted between: at least 210, then at most 202
+        ([(0, 212, 2), (100, 302, 102)], 206, 210),
+    ],
+)
+def test_the_masters_clock(asked: list[tuple[int, int, int]], ahead: int, apart: int) -> None:
+    """From (left, the master's clock, answered): how far it is ahead, and at most apart."""
+    bounds = ClockBounds()
+    for sent_ns, at_ns, now_ns in asked:
+        bounds.take(Ack(taken=0, sent_ns=sent_ns, at_ns=at_ns), now_ns)
+    assert (bounds.ahead_ns, bounds.apart_ns) == (ahead, apart)
 
 
 def test_only_what_no_decoder_keeps_is_stored() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.engine.balancer import Balancer
+from harness.engine.balancer import WELL, Balancer, BalancerProcess, Fault
 from harness.server.address import Address, free_port
 
 if TYPE_CHECKING:
@@ -122,3 +122,35 @@ def test_canned_answers() -> None:
                 sock.shutdown(socket.SHUT_WR)
                 got.append(sock.makefile("rb").read())
     assert got == [b"none", b"aPOST /"]
+
+
+def test_faults_come_and_go() -> None:
+    """What is cut off arrives when it is over; a slow way changes no byte."""
+    with named(b"a", b"b") as (first, second), closing(Balancer([first, second])) as balancer:
+        one, other = connect(balancer)[0], connect(balancer)[0]
+        with one, other:
+            balancer.faults[first] = Fault(cut=True)
+            one.sendall(b"held")
+            other.sendall(b"through")
+            assert other.recv(7) == b"through"
+            one.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                one.recv(4)
+            balancer.faults[first] = Fault(delay_s=0.01, bytes_per_s=10_000)
+            one.settimeout(20)
+            assert one.recv(4) == b"held"
+            one.sendall(b"again")
+            assert one.recv(5) == b"again"
+
+
+def test_a_balancer_of_its_own() -> None:
+    """It hears of faults by its standard input, and ends with it."""
+    with named(b"a") as (server,), BalancerProcess([server]) as balancer:
+        sock = socket.create_connection(("127.0.0.1", Address.parse(balancer.url).port))
+        with sock:
+            sock.settimeout(20)
+            assert sock.recv(1) == b"a"
+            balancer.set_fault(server, Fault(delay_s=0.01))
+            balancer.set_fault(server, WELL)
+            sock.sendall(b"still here")
+            assert sock.recv(10) == b"still here"

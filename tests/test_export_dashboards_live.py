@@ -33,7 +33,7 @@ SLOS = tuple(map(Slo.parse, (
 LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32")
 EMPTY = {
     ("client", "Schedule lag", "p50"), ("client", "Schedule lag", "p99"),  # users have no schedule
-    *(key for key, expr in expressions() if re.search(r"harness_(\w*rate_|in_flight)", expr)
+    *(key for key, expr in expressions() if re.search(r"harness_(\w*rate_|in_flight|drill)", expr)
       if key[1] != "knee found"),
     ("client", "Failed requests by outcome", "{{outcome}}"),  # none fails
     ("server", "Server CPU, cores", "engine cores"),  # the embedded engine has no such process

@@ -86,6 +86,8 @@ harness_bracket_high_rate_per_second 24.5
 harness_knee_rate_per_second 19.5
 harness_knee_low_rate_per_second 18.5
 harness_knee_high_rate_per_second 21.5
+harness_drill_events_total{event="kill 1"} +0.5
+harness_drill_expectation{expectation="lost"} 1
 harness_requests_total{outcome="ok"} +12
 harness_requests_total{outcome="timeout"} +3
 harness_requests_total{outcome="status"} +1
@@ -228,6 +230,8 @@ def knee_answers() -> dict[tuple[str, str], Answer]:
             {'slo="itl_p95"': 20 / 80, 'slo="ttft_p95"': 1 / 10},
         ("measured", ""): {'instance="run", job="run", purpose="up"': 1},
         ("level ended", ""): {'decision="pass", instance="run", job="run"': 0.5 * 10},
+        ("drill", ""): {'event="kill 1", instance="run", job="run"': 0.5 * 10},
+        ("Expectations of a drill", "{{expectation}}"): {'expectation="lost"': 1},
         ("knee found", ""): {'instance="run", job="run"': 6},
     }  # fmt: skip
     answers |= {

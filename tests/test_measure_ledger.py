@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.evidence import gather_evidence
 from harness.measure.slo import Slo
 from harness.study.held_levels import locust_levels
+from harness.study.page_viewer import ended_levels
 
 # one request in three parts, known until 15, 25 and 45 ms; the second brought nothing
 PARTS = [
@@ -124,6 +126,25 @@ def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
         gather_evidence(
             ledger.look(0, 100 * SECOND), window(1, 0, 100), [Slo.parse("itl_p95=21ms")]
         )
+
+
+@pytest.mark.parametrize("until_s", [99, 60])
+def test_a_long_level_has_the_figures_of_its_end(until_s, monkeypatch):
+    """Its first tokens are forgotten, all of them if records came long after it."""
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", 5)
+    ledger = Ledger(tokens_ns=20 * SECOND)
+    for number in range(100):
+        at = 1000 * number
+        ledger.put([record(number, at, [at + 300, at + 500])])
+    held = SimpleNamespace(window=window(1, 0, until_s))
+    run = SimpleNamespace(wanted=SimpleNamespace(kind="run"), ended=[], ledger=ledger,
+                          controller=SimpleNamespace(levels=[held]))  # fmt: skip
+    [level] = ended_levels(run)
+    assert (level.ended, level.failed) == (until_s, 0)
+    assert level.p95_ms["ttft"][0] == 300.0
+    known = until_s == 99
+    assert (level.p95_ms["itl"][0] == pytest.approx(200, rel=0.01)) == known
+    assert (level.output_tokens_per_s == pytest.approx(2, rel=0.1)) == known
 
 
 def pausing(number: int, sent_s: float, pause_s: float) -> RequestRecord:

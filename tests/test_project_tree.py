@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOP = {
-    "locustfiles", "harness", "grafana", "reports", "tests", "docker-compose.yml",
+    "locustfiles", "drills", "harness", "grafana", "reports", "tests", "docker-compose.yml",
     "Dockerfile.vllm", "Dockerfile", "pyproject.toml", "prometheus", "docs", "bench", "README.md",
     "Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "requirements.lock",
     ".github", ".ci", ".gitignore", ".dockerignore", ".env.example",

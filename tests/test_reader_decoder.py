@@ -8,7 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 import gevent
+import msgpack
 import pytest
+import zmq
 from reader_cases import Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
@@ -126,6 +128,32 @@ def test_a_stuck_decoder_does_not_hold_up_the_end(
         it.reader.close()
         assert "did not answer for 0 s at the end of the run" in it.reader.link.trouble
     assert [r.number for r in decode(file.read_bytes()).records] == [0]
+
+
+def test_a_master_that_takes_nothing(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records pile up at the decoder to a limit: then requests wait, counted, until they are taken.
+
+    What is at the decoder stays in its file meanwhile, and nothing is lost.
+    """
+    monkeypatch.setattr(decoding, "MOST_UNSENT", 100)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as master:
+        at = master.bind_to_random_port("tcp://127.0.0.1")
+        with case(port, output=Output(worker=5, master=("127.0.0.1", at, "worker"))) as it:
+            link = it.reader.link
+            it.ask(0, stream())
+            assert not it.reader.flush(2)
+            late = it.start(1, send(HEAD + END))
+            late.join(1)
+            assert (late.ready(), link.held > 0) == (False, True)
+            with gevent.Timeout(10):
+                while not late.ready():
+                    gevent.sleep(0.05)
+                    if master.poll(0):
+                        who, message = master.recv_multipart()
+                        batch = msgpack.unpackb(message)[1]
+                        ack = {"taken": batch["batch"] + 1, "sent_ns": batch["sent_ns"], "at_ns": 0}
+                        master.send_multipart([who, msgpack.packb(("", ack, ""))])
+            assert late.get().outcome is Outcome.ok
 
 
 def test_a_sink_that_fails_loses_nobody_elses_records(

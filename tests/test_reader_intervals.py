@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from itertools import pairwise
@@ -18,7 +19,7 @@ from harness.reader.clock import Clock
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from harness.measure.records.request_record import RequestRecord
 
@@ -221,16 +222,18 @@ def test_a_clock_that_is_set_in_the_middle_of_a_stream(port: int, by_ns: int) ->
     assert record.not_before_ns[-1] == record.at_ns[-1]
 
 
-def lone(clock: Callable[[], int]) -> Clock:
-    """A clock on which only realtime is replaced."""
-    return Clock(realtime_ns=clock)
-
-
 def test_small_corrections_are_followed_without_a_step() -> None:
     """Below a tenth of a millisecond the offset just moves."""
-    realtime = SetClock()
-    clock = lone(realtime)
+    ticks = itertools.count(0, 1_000)
+    ahead_ns = [0]
+    clock = Clock(lambda: next(ticks), lambda: next(ticks) + ahead_ns[0])
     clock.sample()
-    realtime.by_ns = 90_000
-    assert (clock.sample()[1], clock.steps) == (False, 0)
-    assert abs(clock.offset_ns - 90_000) < SLACK_NS
+    ahead_ns[0] = 90_000
+    assert (clock.sample()[1], clock.steps, clock.offset_ns) == (False, 0, 90_000)
+
+
+def test_an_anchor_torn_apart_is_no_step() -> None:
+    """The process loses its processor between the first two readings."""
+    instants = itertools.chain([0, 5 * MS, 5 * MS], itertools.count(6 * MS, 1_000))
+    clock = Clock(lambda: next(instants), lambda: next(instants))
+    assert (clock.sample()[1], clock.steps, clock.anchor_ns) == (False, 0, 0)

@@ -17,9 +17,15 @@ from harness.measure.records.record_table import OUTCOMES
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.records.samples import ServerSample
 from harness.runfolder import names
-from harness.runfolder.codec import decode
-from harness.runfolder.folder_reader import read_run
-from harness.runfolder.folder_writer import CUT_SHORT, RecordWriter, RunFolder
+from harness.runfolder.codec import decode, encode
+from harness.runfolder.folder_reader import read_run, read_sends
+from harness.runfolder.folder_writer import (
+    CUT_SHORT,
+    RecordWriter,
+    RunFolder,
+    SendJournal,
+    merge_kept,
+)
 
 
 def record(
@@ -80,6 +86,58 @@ def test_numbers_that_are_missing_are_counted(tmp_path: Path) -> None:
     assert run.table.number.tolist() == [0, 2, 5]
     assert (damage.duplicates, damage.missing) == (1, {1: 3})
     assert damage.sentences()[1:] == ["3 requests have no record (by worker: {1: 3})"]
+
+
+def test_a_journal_counts_what_no_record_tells_of(tmp_path: Path) -> None:
+    """Worker 1 began 8 and wrote 0, 2, 5; worker 2 began 3 and wrote none: 5 and 3 are missing.
+
+    What workers kept on other hosts is merged, of this run only: worker 1 had 7 as well, began 9,
+    and has the end of 2, which the master saw cut short.
+    """
+    folder, kept = RunFolder.create(tmp_path / "run"), RunFolder.create(tmp_path / "workers")
+    folder.write_json(names.RUN, {"config": {"drive": {"run_id": "a1"}}})
+    for worker, begun in ((1, 8), (2, 3)):
+        SendJournal(folder.path / names.sends(worker), begun).close()
+    writer = RecordWriter(folder, 1)
+    writer.put([record(0, [1]), record(2, [3], Outcome.open), record(5, [6])])
+    writer.close()
+    assert read_run(folder.path).damage.missing == {1: 5, 2: 3}
+    for run, numbers in (("a1", [2, 7]), ("b2", [1, 3, 4])):
+        file = kept.append_to(names.records(1, run))
+        file.append(b"".join(encode(record(n, [n + 1])) for n in numbers))
+        SendJournal(kept.path / names.sends(1, run), 9).close()
+    for _ in range(2):
+        merge_kept(folder.path, [kept.path])
+        run = read_run(folder.path)
+        assert (run.table.number.tolist(), run.damage.missing) == ([0, 2, 5, 7], {1: 5, 2: 3})
+        assert {OUTCOMES[code] for code in run.table.outcome} == {Outcome.ok}
+    with pytest.raises(RunFolderError, match="holds nothing of this run"):
+        merge_kept(folder.path, [tmp_path])
+
+
+COUNT_FOR_EVER = """
+import sys
+from itertools import count
+from pathlib import Path
+from harness.runfolder.folder_writer import SendJournal
+journal = SendJournal(Path(sys.argv[1]))
+for n in count(1):
+    journal.count(n)
+    print(n, flush=True)
+"""
+
+
+def test_a_killed_worker_has_counted_what_it_began(tmp_path: Path) -> None:
+    """After kill -9 the journal is at what had left by then, or one further."""
+    path = tmp_path / names.sends(0)
+    command = [sys.executable, "-c", COUNT_FOR_EVER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        seen = child.stdout.readline()
+        time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)
+        seen = (seen + child.stdout.read()).splitlines()[-1]
+    assert read_sends(tmp_path)[0] - int(seen) in {0, 1}
 
 
 def test_a_full_disk_is_said_once_and_counted(tmp_path: Path) -> None:

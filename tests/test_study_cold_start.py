@@ -90,7 +90,7 @@ def test_the_page() -> None:
         "| cold_1 | 2,000.0 | 2,500.0 | 100 | 0 | 0 |",
         "- run_3: nothing that was recorded",
         "| the parts add up within 10% | yes |",
-        "| page cache pre-warmed by the start before | 192.0 | 2,000.0 |",
+        "| page cache and compiled kernels pre-warmed by the start before | 192.0 | 2,000.0 |",
         (
             "- The longest part is *warm-up*, 100.0 s: keep the caches of kernels that are "
             "compiled then (~/.triton, ~/.cache/flashinfer)."

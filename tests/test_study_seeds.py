@@ -8,15 +8,18 @@ writes them); three are computed again here.
 from __future__ import annotations
 
 from collections import Counter
+from math import exp
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import simulated_limits
 from engine_configurations import KINDS, configuration
 from seeds import CASES, EVERY, STUDIES, stale, stored
 from simulated_knee import known_truths, truth
 
 from harness.measure.states import Status
+from harness.study.knee_curve import STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +69,37 @@ def test_the_knee_over_200_configurations(figure: Callable[[str], None]) -> None
     assert len(answers) == CASES
     assert set(answers) == set(list(known_truths())[:CASES])
     check(answers, figure)
+
+
+def test_the_knee_at_other_limits_over_50_configurations(figure: Callable[[str], None]) -> None:
+    """One search, its limit, half of it and twice: the band covers in 90% at each of them.
+
+    Where levels do not reach a limit nothing is said: at twice the limit about half of the searches
+    have no level that fails.
+    """
+    truths, answers = simulated_limits.known(), stored("limits")
+    assert set(answers) == set(truths)
+    share_answered = []
+    for i, steps in enumerate(simulated_limits.STEPS):
+        said = {seed: answer[i] for seed, answer in answers.items() if answer[i]}
+        covers = [lo <= truths[seed][i] <= hi for seed, (_, lo, hi) in said.items()]
+        widths = [(hi - lo) / max(truths[seed][i], 1) for seed, (_, lo, hi) in said.items()]
+        share_answered.append(len(said) / len(answers))
+        figure(
+            f"knee at {exp(steps * STEP):.2g} times the limit: said by {len(said)} of "
+            f"{len(answers)}, band covers {sum(covers)}, median width {median(widths):.1%}"
+        )
+        assert sum(covers) >= 0.90 * len(said)
+    assert share_answered[1] == 1
+    assert min(share_answered) >= 0.5
+
+
+def test_the_knee_at_other_limits_over_6_configurations() -> None:
+    """Searched now."""
+    study = STUDIES["limits"]
+    answers = {seed: study.answer(seed) for seed in study.known(EVERY)}
+    then = stored("limits")
+    assert answers == {seed: then[seed] for seed in answers}
 
 
 def test_the_knee_over_23_configurations() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,10 +83,7 @@ def doors(url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def files(folder: Path) -> set[str]:
     """Each kind of file: how many processes wrote records depends on how many there were."""
-    return {
-        names.records(0) if path.name.startswith("records.") else path.name
-        for path in folder.iterdir()
-    }
+    return {re.sub(r"^(records|sends)\.\d+\.", r"\1.0.", path.name) for path in folder.iterdir()}
 
 
 def test_the_same_files(doors: dict[str, Any]) -> None:

@@ -493,7 +493,7 @@ def test_a_and_b_on_a_real_vllm(
         "vary", "server.max-num-seqs=1,8", "--once", "--vllm", str(home / "venv/bin/vllm"),
         "--model-dir", str(home / "tiny"), "--out", str(out), "--", "sweep", "--users", "8",
         "--batch", "16", "--repeats", "1", "--workload", "fixed", "--prompt-tokens", "32",
-        "--output-tokens", "32", "--quiet",
+        "--output-tokens", "32", "--quiet", timeout_s=900,  # it starts vLLM twice
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")

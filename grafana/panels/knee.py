@@ -199,17 +199,29 @@ RATE: Final = (
         "Leave room below the knee: arrivals come in bursts, and a queue forgets slowly.", 8, 9,
     ),
 )  # fmt: skip
+DRILL: Final = (
+    Panel(
+        "Expectations of a drill", "graph", "short",
+        (Query("{{expectation}}", f"max by (expectation) ({run('drill_expectation')})"),),
+        "One for an expectation that came true, zero for one that did not; no line while it is not "
+        "decided.",
+        "Red marks on every graph are the drill's events.",
+        "A zero: see when it showed in the run's report, and what the server did then.", 24, 7,
+    ),
+)  # fmt: skip
 NOTES: Final = (
     Note("measured", f"(({run('level_purpose')}) == 1) {SAME} ({MEASURING})",
          "measured: {{purpose}}", "blue"),
     Note("level ended", f"increase(harness_levels_total{WINDOW}) > 0 {THIS_RUN}",
          "level ended: {{decision}}", "purple"),
+    Note("drill", f"increase(harness_drill_events_total{WINDOW}) > 0 {THIS_RUN}",
+         "drill: {{event}}", "red"),
     Note("knee found", f"({run('knee_users')} or {run('knee_rate')}) > 0", "knee found", GREEN),
 )  # fmt: skip
 DASHBOARD: Final = Dashboard(
     "Knee",
     "How many concurrent users this server holds: the search as it progresses.",
     (Row("", FIRST), Row("Against users", AGAINST), Row("Search", SEARCH),
-     Row("Rates (open loop)", RATE)),
+     Row("Rates (open loop)", RATE), Row("Drill", DRILL)),
     VARIABLES, NOTES,
 )  # fmt: skip

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from harness import __version__
-from harness.cli import doctor, engine, fit, knee, offline, serve, vary
+from harness.cli import doctor, drill, engine, fit, knee, offline, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "knee": knee.add,
     "run": knee.add_run,
     "sweep": knee.add_sweep,
+    "drill": drill.add,
     "vary": vary.add,
     "data": offline.add_data,
     "report": offline.add_report,

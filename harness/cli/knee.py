@@ -17,7 +17,7 @@ from harness.study.option import (
     rate_list,
     whole_number,
 )
-from harness.study.option_table import OPEN_LOOP, OUTPUT, PROVE, SEARCH, START
+from harness.study.option_table import OPEN_LOOP, OUTPUT, PROVE, REPEAT, SEARCH, START
 from harness.study.study_options import RATE_STEP_PER_S, Wanted
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def options(args: argparse.Namespace) -> Wanted:
         plan_users=args.plan_users,
         at_least=args.at_least,
         baseline=str(args.baseline or ""),
+        confirm_ns=args.confirm or 0,
         tolerance=0.05 if args.tolerance is None else args.tolerance,
         dry_run=args.dry_run,
     )
@@ -116,6 +117,10 @@ def execute(args: argparse.Namespace) -> int:
     from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
 
     starts = any(getattr(args, one.dest) for one in START)
+    if args.repeat and args.prove:
+        raise ConfigError("--repeat is given with --prove: expected one of them; try it alone.")
+    if args.repeat and not (args.dry_run or starts):
+        return _repeat(args)
     if not (args.prove or starts):
         return start_study(options(args))
     if not (args.prove and starts) or args.url or args.embedded:
@@ -125,6 +130,35 @@ def execute(args: argparse.Namespace) -> int:
             "restart it there with the flag under Try next, then try `knee URL --baseline DIR`."
         )
     return _prove(args)
+
+
+def _repeat(args: argparse.Namespace) -> int:
+    """Search several times in folders of their own; the highest exit code."""
+    from harness.cli.start import write_json  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
+    from harness.measure.search.comparison import Setting  # noqa: PLC0415 - as above
+    from harness.runfolder.folder_reader import read_result  # noqa: PLC0415 - as above
+    from harness.runfolder.folder_writer import RunFolder  # noqa: PLC0415 - as above
+    from harness.study.confirm import spread  # noqa: PLC0415 - as above
+    from harness.study.preflight import message_stream  # noqa: PLC0415 - as above
+    from harness.study.vary_settings import measure  # noqa: PLC0415 - as above
+
+    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    declare(ours, (REPEAT, *OUTPUT[:3]))
+    words = ours.parse_known_args(args.words)[1]
+    check_inner(["knee", *words], [()], started=False)
+    output = plain.output_options(args, "knee")
+    folder, stream = RunFolder.create(output.out_dir), message_stream(output)
+    each = [Setting(f"search {n}", client=("--seed", f"{n}")) for n in range(1, args.repeat + 1)]
+    runs = [(one, output.out_dir / f"{n}") for n, one in enumerate(each, start=1)]
+    whole = measure(runs, ["knee", *words], None, stream)
+    found = spread([one for _, path in runs if path.is_dir() and (one := read_result(path))])
+    folder.write_json("repeats.json", found)
+    stream.write(f"\n{found['headline']}\nAll of it: {output.out_dir}\n")
+    if output.json_to:
+        write_json(output.json_to, found)
+    codes = [code for one in each for code in one.runs.values()]
+    return max(codes, default=0) if whole else EXIT_INTERRUPTED
 
 
 def _prove(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from harness.errors import EXIT_OK, RunFolderError
 from harness.load.workloads import WORKLOADS
 from harness.study.option import Option, declare, duration, number_option, rate, share, writable
 from harness.study.option import positive_number as positive
-from harness.study.option_table import DATA, JSON, OTHER_TOOLS
+from harness.study.option_table import DATA, JSON, OTHER_TOOLS, SLO
 from harness.study.study_options import RATE_STEP_PER_S
 
 if TYPE_CHECKING:
@@ -30,23 +30,31 @@ def add_report(commands: Subparsers) -> None:
         help="recompute a run folder's results and reports, without a server",
         description="Replays the run's search on its records and writes result.json, "
         "requests.parquet, levels.csv, report.html and report.md again. A folder that an interrupt "
-        "left behind is fine: what was measured is reported.",
+        "left behind is fine: what was measured is reported. With --slo the folder is only read.",
         epilog=examples(
             "vllm-harness report reports/knee-20261121-093000",
-            "vllm-harness report reports/knee-20261121-093000 --json -",
+            "vllm-harness report reports/knee-20261121-093000 --slo ttft_p95=300ms",
             "vllm-harness report reports/run-20261121-101500 --compat vllm-bench,guidellm",
         ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
-    declare(parser, [JSON, OTHER_TOOLS])
+    merge = "what a worker on another host kept of this run, its reports/workers; may be repeated"
+    Option("--merge", merge, Path, "DIR", action="append").declare(parser)
+    later = (
+        "answer another SLO from the same records, as far as its levels reach; nothing is written"
+    )
+    declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=later)])
     parser.set_defaults(execute=_report)
 
 
 def _report(args: argparse.Namespace) -> int:
     """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
     from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
+    from harness.runfolder.folder_writer import merge_kept  # noqa: PLC0415 - as above
 
-    return conclude(args.folder, args.json, compat=tuple(args.compat)).exit_code
+    merge_kept(args.folder, args.merge)
+    compat, slos = tuple(args.compat), tuple(args.slo)
+    return conclude(args.folder, args.json, compat=compat, slos=slos).exit_code
 
 
 def add_compare(commands: Subparsers) -> None:

@@ -157,7 +157,7 @@ def _kv_scaling(args: argparse.Namespace) -> int:
         (folder / "kv_cache_scaling.csv").write_text(as_csv(rows, kv_scaling.COLUMNS))
         page = server_page("kv_cache_scaling_notes.md", rows=rows, own=own)
         (folder / "kv_cache_scaling_notes.md").write_text(page)
-        _tell(f"{rows[-1]['max_model_len']} tokens: {rows[-1]['notes']}")
+        _tell(f"{rows[-1]['max_model_len']} tokens: {rows[-1]['notes'] or 'measured'}")
     _tell(f"{page}\n{folder}/kv_cache_scaling.csv")
     return EXIT_OK
 

@@ -23,7 +23,9 @@ from harness.study.study_options import RATE_STEP_PER_S, Wanted
 from harness.units import say_ns
 
 if TYPE_CHECKING:
+    from harness.drive.drill_stage import Stage
     from harness.measure.result import Result
+    from harness.measure.slo import Slo
     from harness.server.probe import Capabilities
     from harness.study.run_page import RunPage
 
@@ -46,25 +48,27 @@ def start_study(wanted: Wanted) -> int:
         # Imports and charts create many objects that live long; the default would scan them
         # repeatedly.
         gc.set_threshold(100_000)
-        return _conduct(wanted, url, known)
+        return conduct(wanted, url, known)
 
 
-def _conduct(wanted: Wanted, url: str, known: Capabilities) -> int:
-    """Run to the end and say the answer; the exit code."""
+def conduct(wanted: Wanted, url: str, known: Capabilities, stage: Stage | None = None) -> int:
+    """Run to the end and say the answer; the exit code. `stage`: of a drill."""
     from harness.cli.terminal import watch  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.confirm import confirming  # noqa: PLC0415 - as above
     from harness.study.experiment import Experiment  # noqa: PLC0415 - as above
     from harness.study.held_levels import in_turn  # noqa: PLC0415 - as above
     from harness.study.run_page import RunPage, about  # noqa: PLC0415 - as above
 
     output, view = wanted.output, None
-    choose = in_turn(wanted.holds) if wanted.holds else None
+    confirm = confirming(wanted.confirm_ns) if wanted.confirm_ns else None
+    choose = in_turn(wanted.holds) if wanted.holds else confirm
     with ExitStack() as stack:
         if output.ui_port is not None or output.metrics_port is not None:
             slos = wanted.plan.slos if wanted.holds else ()  # a search judges by the level
             view = stack.enter_context(RunPage(wanted.kind, slos))
             view.open_port(output)
             view.starting(url, **about(wanted, url, known.model))
-        experiment = Experiment.begin(wanted, url, known, choose=choose, view=view)
+        experiment = Experiment.begin(wanted, url, known, choose=choose, view=view, stage=stage)
         with watch(wanted, message_stream(output)) as terminal:
             experiment.conduct(terminal)
         del experiment  # what it remembers of tokens is in the folder too, and results need room
@@ -79,16 +83,24 @@ def conclude(
     folder: Path,
     json_to: str | None,
     junit_to: str | None = None,
+    *,
     compat: tuple[str, ...] = (),
     view: RunPage | None = None,
+    slos: tuple[Slo, ...] = (),
 ) -> Result:
-    """Results, reports, words, `--json`, `--junit`. `view` is told of them too."""
-    from harness.report.write import junit, write_reports  # noqa: PLC0415 - heavy: see app.py
+    """Results, reports, words, `--json`, `--junit`. `view` is told of them too.
+
+    By `slos` other than its own the folder is only read.
+    """
+    from harness.report.answer import build_answer  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.report_data import ReportData  # noqa: PLC0415 - as above
+    from harness.report.write import junit, write_reports  # noqa: PLC0415 - as above
     from harness.study.results import write_results  # noqa: PLC0415 - as above
 
-    run, result, gaps = write_results(folder, compat)
+    run, result, gaps = write_results(folder, compat, slos)
     stream = sys.stderr if json_to == "-" else sys.stdout
-    words = write_reports(run, result, gaps).text.rstrip()
+    made = build_answer(ReportData(run, result)) if slos else write_reports(run, result, gaps)
+    words = made.text.rstrip()
     if view is not None:
         view.answer(result, words)
     stream.write(f"{words}\nThe run folder: {folder}\n")
@@ -140,6 +152,8 @@ def plan_rows(wanted: Wanted) -> dict[str, str]:
         rows["SLOs"] = rows["SLOs"] if slos else "none: the power knee is searched"
         rows["levels"] = f"{levels_text} on the way up, until one fails; then between pass and fail"
         rows["budget"] = f"{say_ns(plan.budget_ns)} of load at most, and a minute to drain"
+        confirm = f", then about {say_ns(1.3 * wanted.confirm_ns)} to confirm the promise"
+        rows["budget"] += confirm * bool(wanted.confirm_ns)
     else:
         rows["SLOs"] = rows["SLOs"] if slos else "none: nothing is judged"
         hold, turns = wanted.holds[-1], wanted.repeats

@@ -184,19 +184,14 @@ def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No chatter from Locust, and no reading of our command line by its web UI.
-
-    Locust's page asks its own parser about sys.argv, which holds options it does not know.
-    """
-    locust, root, argv = logging.getLogger("locust"), logging.getLogger(), sys.argv
+    """No chatter from Locust."""
+    locust, root = logging.getLogger("locust"), logging.getLogger()
     level = locust.level
     locust.setLevel(logging.ERROR)
     root.addFilter(_not_cpu)
-    sys.argv = argv[:1]
     try:
         yield
     finally:
-        sys.argv = argv
         root.removeFilter(_not_cpu)
         locust.setLevel(level)
 

@@ -13,6 +13,7 @@ ends that. Between the two, Locust's own events do the work:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ from harness.errors import HarnessError
 from harness.load.arrivals import Schedule
 from harness.reader.clock import CLOCK
 from harness.reader.transport import say_missing
+from harness.runfolder import names
 from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
@@ -132,6 +134,7 @@ class LoadRunner:
 
     def detach_session(self) -> None:
         """The session is over; what can be known of it stays."""
+        self._keep_sends()
         self.sinks.close()
         self.sinks.sinks = []  # a run's records are let go, whatever outlives it
         self.options = self.shape = None
@@ -226,7 +229,8 @@ class LoadRunner:
 
     def figures(self) -> dict[str, Any]:
         """The same of all processes together."""
-        return merge(list(self.by_worker().values())) | {"missing": say_missing(self.missing())}
+        missing = say_missing(self.missing()) or self._trouble
+        return merge(list(self.by_worker().values())) | {"missing": missing}
 
     def known_ns(self) -> int:
         """All that happened before this instant is in the sinks; 0: nothing is known yet."""
@@ -294,6 +298,9 @@ class LoadRunner:
         try:
             driver.start()
             register(self.environment, driver)
+        except BaseException:
+            self.driver = None  # the next test start tries again
+            raise
         finally:
             self._driven.set()
 
@@ -322,6 +329,14 @@ class LoadRunner:
                 folder = RunFolder(Path(options.run_folder), options.access().secrets)
                 self._writers[worker] = RecordWriter(folder, worker)
             self._writers[worker].put(records)
+
+    def _keep_sends(self) -> None:
+        """Of workers that see no run folder: what they said last, a second ago at most."""
+        begun = self.master.inbox.issued if self.master is not None else {}
+        folder = Path(self.options.run_folder) if self.options is not None else Path()
+        for worker, n in begun.items() if (folder / names.RUN).is_file() else ():
+            with contextlib.suppress(OSError), (folder / names.sends(worker)).open("x") as file:
+                file.write(f"{n}\n")
 
     def _close_writers(self) -> None:
         for writer in self._writers.values():

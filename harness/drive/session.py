@@ -20,7 +20,7 @@ from locust.runners import STATE_INIT
 from harness.measure.diagnosis.cohort import MAX_SERVER_LAG_NS
 from harness.reader.clock import CLOCK
 from harness.reader.loop_lag import LoopLag
-from harness.reader.transport import say_missing
+from harness.reader.transport import say_held, say_missing
 from harness.senders.process_figures import client_samples
 from harness.senders.scraper import Scraper
 from harness.units import SECOND
@@ -134,9 +134,9 @@ class Session:
                 self.scraper.finish()
             if self.shape.error is not None:
                 raise self.shape.error
-            missing = load.missing()
+            missing, figures = load.missing(), load.figures() | self.scraper.figures()
             invalid = invalid or load.lost_records or say_missing(missing)
-            figures = load.figures() | self.scraper.figures()
+            invalid = invalid or say_held(figures.get("decoder_held", 0))
             return Ended(self.interrupted, invalid, missing, figures)
         finally:
             if ticks is not None:
@@ -159,7 +159,9 @@ class Session:
                 return trouble
             # With every worker missing, `start` returns without a user and without an error, and
             # Locust asks the shape's unchanged answer no second time. Forgetting it makes it ask.
-            if self.decides and load.runner.state == STATE_INIT:
+            # A runner without workers is in that state, too, as long as its driver starts: asked
+            # again it would kill the greenlet that starts it.
+            if self.decides and load.master is not None and load.runner.state == STATE_INIT:
                 load.runner.shape_last_tick = None
             if self.load.used_up():
                 self._over.set()

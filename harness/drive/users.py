@@ -251,7 +251,7 @@ class Pacer(StreamingUser):
                     continue
                 driver.stripe.take()
                 if len(in_flight) < most:
-                    in_flight.spawn(self._exchange, due.number, spec, due.at_ns)
+                    in_flight.spawn(self._insist, due.number, spec, due.at_ns)
                 else:
                     driver.drop(due, spec)
                     self._report(Outcome.dropped, 0, 0, "too many in flight")
@@ -259,6 +259,15 @@ class Pacer(StreamingUser):
             in_flight.join()
         finally:
             in_flight.kill()
+
+    def _insist(self, number: int, spec: RequestSpec, scheduled_ns: int) -> None:
+        """Send a request; again, as a request of its own, where it fails and clients retry."""
+        assert self.driver is not None  # noqa: S101 - who sends has one
+        for _ in range(1 + self.driver.options.retries):
+            sent = self._exchange(number, spec, scheduled_ns)
+            if sent.outcome in (Outcome.ok, Outcome.cancelled):
+                return
+            scheduled_ns = CLOCK.now_ns()
 
 
 def session_user(options: DriveOptions) -> type[StreamingUser]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.measure.metrics import LATENCIES
 from harness.measure.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
-from harness.measure.states import Status
+from harness.measure.states import Status, Verdict
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -157,6 +157,12 @@ STATES: Final[dict[str, State]] = {
     Status.invalid: State("invalid", "bad", "{}"),
     Status.interrupted: State("interrupted", "unsure", "{}"),
     "ended": State("ended", "calm", "The test has ended. {}"),
+}
+# Of a drill, by the verdict of its worst expectation.
+DRILLED: Final = {
+    Verdict.met: ("drill passed", "good"),
+    Verdict.inconclusive: ("inconclusive", "unsure"),
+    Verdict.missed: ("drill failed", "bad"),
 }
 FINAL_STATES: Final = tuple(STATES)[list(STATES).index("refused") :]  # the final states
 

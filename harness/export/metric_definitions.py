@@ -104,8 +104,8 @@ GPU: Final = (
            "gpu", "reason"),
 )  # fmt: skip
 RUN: Final = (
-    _gauge("run_info", "", "Always 1. The kind of run (knee, run, sweep or locust), its workload, "
-           "its name (that of its folder), and the model and target that it loads.",
+    _gauge("run_info", "", "Always 1. The kind of run (knee, run, sweep, drill or locust), its "
+           "workload, its name (that of its folder), and the model and target that it loads.",
            "kind", "workload", "run", "model", "target"),
     _gauge("users_target", "", "Target number of users."),
     _gauge("users_running", "", "Users running, including those that finish their last request."),
@@ -129,6 +129,9 @@ RUN: Final = (
     _counter("slo_observations", "", "Latencies that the SLO applies to.", "slo"),
     _counter("slo_misses", "", "Of them, those over the limit, counted exactly.",
              "slo"),
+    _counter("drill_events", "", "Of a drill: events that have begun, by name.", "event"),
+    _gauge("drill_expectation", "", "Of a drill: 1 for an expectation that came true, 0 for one "
+           "that did not; none while that is not decided.", "expectation"),
     _gauge("loop_lag", "seconds", "The longest delay of a load process's event loop in the last "
            "second.", "process"),
     _counter("client_cpu", "seconds", "CPU time of each process of the load generator.",

@@ -11,7 +11,7 @@ from harness.measure.states import Decision, Purpose
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from harness.measure.recent_latencies import RecentLatencies
     from harness.measure.records.samples import ClientSample
@@ -82,6 +82,13 @@ class RunSeries:
                 if not s.process.startswith("decoder")  # a decoder has no event loop
             },
             "client_cpu": {(s.process,): s.cpu_s for s in latest},
+        }
+
+    def set_drill(self, events: Mapping[str, int], expected: Mapping[str, bool]) -> None:
+        """Set how often each event has begun, and which expectations are true or false."""
+        self._values |= {
+            "drill_events": {(name,): float(n) for name, n in events.items()},
+            "drill_expectation": {(name,): float(true) for name, true in expected.items()},
         }
 
     def set_knee(self, knee: Knee) -> None:

@@ -228,6 +228,15 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class KneeCurve:
+    """The knee of one SLO alone against its limit; of several SLOs the lowest knee counts."""
+
+    slo: str  # ttft_p95
+    limit: float  # the one that was asked for, ms or tokens/s; null: none was
+    points: tuple[tuple[float, Number, Number, Number], ...]  # limit, knee, its 95% interval
+
+
+@dataclass(frozen=True, slots=True)
 class Knee:
     """The largest number of concurrent requests, or rate, at which every SLO is met."""
 
@@ -247,6 +256,10 @@ class Knee:
     unit: str = "users"  # of the levels here: also sessions; open loop: requests/s
     measured_at_per_s: Number | None = None  # as measured_at_users, of an open loop
     in_flight: float = nan  # requests in flight, mean over these holds
+    steepness: str = ""  # cliff: 5% more load, or one user, costs 1/4 of the limit; else slope
+    rise_of: str = ""  # the quantile that rises most from holds to fails_by: ttft_p95
+    rise_ms: float = nan  # by so many ms per added user, session or request/s; about
+    curves: tuple[KneeCurve, ...] = ()  # the knee at other limits, of TTFT and of ITL at least
 
     @property
     def measured_at(self) -> Number | None:
@@ -256,11 +269,12 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A requirement on the knee: `--at-least`, `--baseline`."""
+    """A requirement: `knee --at-least`, `--baseline`, `--confirm`; an expectation of a drill."""
 
     name: str  # name of its JUnit test case
     verdict: Verdict  # whether it was met
     sentence: str  # for a person
+    at_s: float = nan  # of a drill: when that showed, seconds since its begin
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,5 +173,15 @@ class Connection:
             except BlockingIOError:
                 gevent.socket.wait_write(self.fd, timeout=self.place.connect_s)
 
+    def is_quiet(self) -> bool:
+        """Whether nothing has come since the latest answer: neither its end nor unasked bytes."""
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
     def close(self) -> None:
         self.sock.close()

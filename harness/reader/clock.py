@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STEP_NS: Final = 100_000  # smaller corrections change nothing that we report, and are followed
 SHARP_NS: Final = 20_000  # a sample whose two readings lie further apart says nothing
+READINGS: Final = 20
 
 
 class Clock:
@@ -28,29 +29,38 @@ class Clock:
     ) -> None:
         self._monotonic_ns = monotonic_ns
         self._realtime_ns = realtime_ns
-        self.anchor_ns = realtime_ns() - monotonic_ns()
-        self.offset_ns = 0  # realtime minus the records' clock
-        self._unsure_ns = SHARP_NS  # of offset_ns: the sharpest sample so far sets both
+        # of many readings the sharpest: one that is torn apart would be a step at the next sample
+        self._unsure_ns, self.anchor_ns = min(self._reading() for _ in range(READINGS))
+        self.offset_ns = 0  # realtime minus the records' clock; the sharpest sample so far sets it
         self.steps = 0
 
     def now_ns(self) -> int:
         return self._monotonic_ns() + self.anchor_ns
 
-    def sample(self) -> tuple[int, bool]:
-        """(records' time now, whether the realtime clock was set since the last sample)."""
+    def shift(self, by_ns: int) -> None:
+        """Set it forward, before anything is stamped by it: to another machine's, say."""
+        self.anchor_ns += by_ns
+        self.offset_ns -= by_ns
+
+    def _reading(self) -> tuple[int, int]:
+        """(how far its two monotonic instants are apart, realtime minus monotonic), in ns."""
         before = self._monotonic_ns()
         real = self._realtime_ns()
         after = self._monotonic_ns()
-        window = after - before
+        return after - before, real - (before + after) // 2
+
+    def sample(self) -> tuple[int, bool]:
+        """(records' time now, whether the realtime clock was set since the last sample)."""
+        window, ahead = self._reading()
         if window > SHARP_NS:
-            return after + self.anchor_ns, False
-        offset = real - (before + after) // 2 - self.anchor_ns
+            return self.now_ns(), False
+        offset = ahead - self.anchor_ns
         change = abs(offset - self.offset_ns)
         if window < self._unsure_ns or change > window + self._unsure_ns:
             self.offset_ns, self._unsure_ns = offset, window
         stepped = change > STEP_NS
         self.steps += stepped
-        return after + self.anchor_ns, stepped
+        return self.now_ns(), stepped
 
 
 CLOCK: Final = Clock()

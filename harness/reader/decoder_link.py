@@ -50,7 +50,8 @@ FLUSH_BYTES: Final = 768 << 10  # half a millisecond to pack
 PARTS_NS: Final = SECOND  # how often open streams report: each report costs as much as 20 tokens
 MANY_PARTS_NS: Final = 2 * SECOND
 MANY: Final = 500  # streams, of which this is how often; in between, in proportion
-MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder before new requests wait too
+MOST_UNSENT: Final = 256 << 20  # bytes that wait for the decoder, or at it for the master: then
+# new requests wait too
 CLOSE_S: Final = 5.0
 ASK_S: Final = 0.02  # between two questions at the end
 ENDED_ITSELF: Final = "ended in the middle of the run"
@@ -121,7 +122,8 @@ class DecoderLink:
         self._unsent_bytes = 0
         self._sequence = self._answered = 0
         self._n_open = 0  # streams, as of the latest answer
-        self._delivered = True  # as of the latest answer
+        self._undelivered = 0  # bytes of records that the master lacks, as of the latest answer
+        self.clock_apart_ns = 0  # from the master's, at most
         self._asked = False  # for an answer, even if there is nothing to send
         self._parts_ns = 0
         self._sent_ns = 0  # all that happened before it is on its way to the decoder
@@ -187,8 +189,7 @@ class DecoderLink:
                 if not self._decoder.send(self._unsent[0]):
                     return  # the receiver notices too
                 self._unsent_bytes -= len(self._unsent.popleft())
-                if self._unsent_bytes <= MOST_UNSENT:
-                    self._room.set()
+                self._make_room()
 
     def _pack(self) -> None:
         """Queue what was read; now and then with a request for parts."""
@@ -208,9 +209,15 @@ class DecoderLink:
         message = batch.message(self._sequence, now, self._sent_ns if parts else 0)
         self._unsent.append(message)
         self._unsent_bytes += len(message)
-        if self._unsent_bytes > MOST_UNSENT:
-            self._room.clear()
+        self._make_room()
         self._held_up(begun_ns)
+
+    def _make_room(self) -> None:
+        """Let new requests wait, or go on."""
+        if max(self._unsent_bytes, self._undelivered) > MOST_UNSENT and not self.trouble:
+            self._room.clear()
+        else:
+            self._room.set()
 
     # back
 
@@ -225,7 +232,9 @@ class DecoderLink:
         if kind == "records":
             self._put(values[0])
             return
-        self._answered, known_ns, counts, self.cpu_s, self._delivered = values
+        self._answered, known_ns, counts, self.cpu_s, *stands = values
+        self._undelivered, self.clock_apart_ns = stands
+        self._make_room()
         self._n_open, self.ended, self.events, self.exact_events = counts
         self.known_ns = known_ns or self.known_ns
         self._changed.set()
@@ -275,7 +284,7 @@ class DecoderLink:
         return not self.trouble and self._is_flushed()
 
     def _is_flushed(self) -> bool:
-        return not self.batch and not self.backlog and self._delivered
+        return not self.batch and not self.backlog and not self._undelivered
 
     def close(self) -> None:
         """Wait until everything is decoded, then end the decoder; one that is stuck is killed."""

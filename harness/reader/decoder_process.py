@@ -3,8 +3,9 @@
 It writes what it makes itself: whole records to the run folder, whole records and parts of open
 ones to Locust's master. The reader hears only how far it got. In from the reader: an `Output`, then
 `Message`s. Back, for each message: ("done", sequence, known_ns of the message, counts, CPU
-seconds, whether the master has every record); the counts are of streams that are open, and so far
-of requests that ended, of events, and of exact ones.
+seconds, bytes of records that the master lacks, nanoseconds by which its clock is at most apart);
+the counts are of streams that are open, and so far of requests that ended, of events, and of exact
+ones.
 
 Where there is no master, the records' consumers live in the reader's process: then any number of
 ("records", frames of SLICE records at most) come before "done".
@@ -242,9 +243,10 @@ class Outlets:
             self.answer("records", b"".join(frames[i : i + SLICE]))
 
     @property
-    def delivered(self) -> bool:
-        """Whether the master has every record, if there is one."""
-        return self._master is None or self._master.outbox.empty
+    def stands(self) -> tuple[int, int]:
+        """Bytes of records that the master has not acknowledged; how far the clocks are apart."""
+        master = self._master
+        return (0, 0) if master is None else (master.outbox.bytes, master.clock.apart_ns)
 
     def answer(self, *values: object) -> None:
         with contextlib.suppress(OSError):  # nobody listens, but what was sent is still to be read
@@ -267,7 +269,7 @@ def serve(pipe: socket.socket, output: Output) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         cpu_s = used.ru_utime + used.ru_stime
         counts = len(decoding.streams), decoding.ended, decoding.events, decoding.exact_events
-        outlets.answer("done", message.sequence, message.known_ns, counts, cpu_s, outlets.delivered)
+        outlets.answer("done", message.sequence, message.known_ns, counts, cpu_s, *outlets.stands)
     outlets.put(decoding.cut_short(), [], 0)
     outlets.close()
 

@@ -19,25 +19,33 @@ from uuid import uuid4
 import msgpack
 import zmq
 
-from harness.reader.transport import RECORDS, Outbox, RecordBatch
+from harness.reader.transport import RECORDS, ClockBounds, Outbox, RecordBatch
 
 if TYPE_CHECKING:
     from harness.reader.raw_batch import Output
 
+    Master = tuple[str, int, str]  # host, port, the worker's id there
+
 TICK_MS: Final = 500  # how often it looks whether something is to be sent again
 LINGER_S: Final = 2.0  # how long the last records may take to arrive
+ASKED: Final = 32  # times what the master's clock says: the fastest answer bounds it best
+ASKING_S: Final = 5.0  # on a busy machine, at most
 
 
 class MasterStream:
     """Keeps frames until the master has acknowledged them; only `wait_for` and `close` block."""
 
-    def __init__(self, output: Output, master: tuple[str, int, str]) -> None:
+    def __init__(self, output: Output, master: Master) -> None:
         host, port, self._node_id = master
-        name = uuid4().hex
+        self._name = name = uuid4().hex
+        self._anchor_ns = output.anchor_ns
+        self.clock = ClockBounds()
+        kept = bool(output.file) and output.shared
         self.outbox = Outbox(
-            self._send, stream=name, worker=output.worker, run=output.run, kept=bool(output.file)
+            self._send, stream=name, worker=output.worker, run=output.run, kept=kept
         )
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, name.encode())
         self._socket.setsockopt(zmq.LINGER, 0)  # `close` waits for what matters
         self._socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
@@ -61,9 +69,10 @@ class MasterStream:
     def close(self) -> None:
         """Wait a moment for the master to take the records that are left, then hang up."""
         until = time.monotonic() + LINGER_S
-        while not self.outbox.empty and time.monotonic() < until:
+        while self.outbox.bytes and time.monotonic() < until:
             self._exchange()
         self._socket.close()
+        self._context.term()
 
     def _exchange(self) -> dict[object, int]:
         """Wait a tick at most, take acknowledgements, send what is due; what can be read."""
@@ -72,11 +81,28 @@ class MasterStream:
             with contextlib.suppress(zmq.Again):
                 while True:
                     _, data, _ = msgpack.unpackb(self._socket.recv(zmq.NOBLOCK))
+                    self.clock.take(data, self._now_ns())
                     self.outbox.acknowledged(data["taken"], time.monotonic())
         self.outbox.tick(time.monotonic())
         return ready
 
+    def ask_clock(self) -> int:
+        """How far the master's is ahead of this one, as far as is known."""
+        no_batch = RecordBatch(
+            run="", stream=self._name, worker=0, batch=-1, known_ns=0, records=b"", kept=True,
+            sent_ns=0,
+        )  # fmt: skip
+        until = time.monotonic() + ASKING_S
+        while len(self.clock.recent) < ASKED and time.monotonic() < until:
+            self._send(no_batch)
+            self._exchange()
+        return self.clock.ahead_ns
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() + self._anchor_ns
+
     def _send(self, batch: RecordBatch) -> None:
+        batch["sent_ns"] = self._now_ns()
         # where the queue is full the batch still counts as sent: without an acknowledgement it is
         # sent again
         with contextlib.suppress(zmq.ZMQError):

@@ -93,6 +93,11 @@ class Stream:
     # of the comments since the latest event: b":" within a line of one; None: there are none
     _comment: bytes | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the answer so far."""
+        return self.n_bytes + (self.fast_path.progress()[0] if self.fast_path is not None else 0)
+
     def overdue(self, now_ns: int, limits: Limits) -> str:
         """The sentence of a timeout; "" while there is time, and `in_time_ns` says for how long."""
         body_ns = self.body_ns

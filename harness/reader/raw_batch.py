@@ -39,6 +39,8 @@ class Output(NamedTuple):
     worker: int = 0
     run: str = ""  # as `transport.Batch` has it
     master: tuple[str, int, str] | None = None  # host, port, the worker's id at Locust's master
+    anchor_ns: int = 0  # of the worker's clock: to be added to the monotonic one
+    shared: bool = True  # the file is in the run folder: the master need not write it too
 
 
 class Batch:

@@ -21,6 +21,7 @@ from harness.reader.open_stream import Exchange, Limits, Stream
 from harness.reader.poller import NAP_S, Poller
 from harness.reader.raw_batch import HEAD, Output
 from harness.reader.stamping import Stamping
+from harness.units import MS, SECOND
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
 
 if TYPE_CHECKING:
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
 
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
+STALE_NS: Final = SECOND  # a kept connection that closes later had its request taken
 STOPPED: Final = "the harness stopped it"
+# An answer without an end would fill the memory long before its time is up. One of a million tokens
+# with its framing is smaller.
+MAX_ANSWER_BYTES: Final = 256 << 20
+TOO_MUCH: Final = f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB"
 DROPPED: Final = "too many requests were in flight when it was due"
 
 
@@ -73,6 +79,7 @@ class Reader:
         self._response = ChunkedResponse if self.poller.code == IN_C else Response
         self._idle: list[Connection] = []
         self._open: dict[int, Stream] = {}
+        self.resent = 0  # requests that found their kept connection closed
         self._stopped = False
         self._lag = LoopLag(clock)
         self._sweeper = gevent.spawn(self._sweep)
@@ -102,6 +109,7 @@ class Reader:
                 if not stream.stale:
                     break
                 # closed while it was idle, nothing served: once more, on a connection of its own
+                self.resent += 1
                 stream.stale = False
                 stream.over.clear()
                 self.poller.drop(connection)
@@ -128,7 +136,9 @@ class Reader:
         while self._idle:
             connection = self._idle.pop()
             if self.poller.has(connection):
-                return connection
+                if connection.is_quiet():
+                    return connection
+                self.poller.drop(connection)
         return self._connect(asked)
 
     def _connect(self, asked: list[int]) -> Connection:
@@ -207,10 +217,10 @@ class Reader:
             if exact:
                 exact = ends_with_body(data, body)
             self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
-        if response.complete:
-            stream.end(None, "", at_ns)
-        elif problem := response.problem or stream.problem:
+        if problem := response.problem or ("" if response.complete else stream.problem):
             stream.end(Outcome.protocol, problem, self.clock.now_ns())
+        elif response.complete:
+            stream.end(None, "", at_ns)
         elif stream.fast_path is not None and stream.whole is None:
             stream.fast_path.after_read(stream.number, response, body)
 
@@ -236,22 +246,30 @@ class Reader:
         return plain
 
     def _closed(self, connection: Connection, why: str) -> None:
-        stream = connection.stream
+        stream, now = connection.stream, self.clock.now_ns()
         if stream is None or stream.over.is_set():
             pass
-        elif stream.n_bytes == 0 and connection.used:
+        elif stream.n_bytes == 0 and connection.used and now < stream.sent_ns + STALE_NS:
             stream.send_again()
         elif stream.response.status and not stream.response.keep_alive and why == END_OF_FILE:
             stream.end(None, "", max(stream.body_ns, stream.head_ns))  # its body ends here
         else:
-            stream.end(Outcome.truncated, why, self.clock.now_ns())
+            stream.end(Outcome.truncated, why, now)
         self.poller.drop(connection)
 
     def _sweep(self) -> None:
-        """Timeouts, all of them, ten times a second: no timer per request, let alone per token."""
+        """Timeouts, all of them, ten times a second: no timer per request, let alone per token.
+
+        Sizes are looked at when as much has come in all as one answer may have.
+        """
+        seen = 0
         while True:
             gevent.sleep(SWEEP_S)
             now = self.clock.now_ns()
+            if self.poller.n_bytes - seen > MAX_ANSWER_BYTES:
+                seen = self.poller.n_bytes
+                for stream in [s for s in self._open.values() if s.size > MAX_ANSWER_BYTES]:
+                    stream.end(Outcome.protocol, TOO_MUCH, now)
             for stream in [s for s in self._open.values() if s.in_time_ns <= now and s.sent_ns]:
                 if sentence := stream.overdue(now, self.limits):
                     stream.end(Outcome.timeout, sentence, now)
@@ -307,11 +325,13 @@ class Reader:
             "bytes": poller.n_bytes,
             **self._lag.figures(),
             "clock_steps": self.clock.steps,
+            "resent": self.resent,
             "cpu_s": round(cpu_s(), 3),
             "decoder_cpu_s": round(link.cpu_s, 3),
             "decoder_hold_max_ms": round(link.hold_ns / 1e6, 3),
             "decoder_backlog": link.backlog,
             "decoder_held": link.held,
+            "clock_apart_ms": round(link.clock_apart_ns / MS, 3),
         }
 
 

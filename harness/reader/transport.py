@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 
 RECORDS: Final = "harness_records"  # decoder -> master: a Batch
-ACK: Final = "harness_ack"  # master -> decoder: {"taken": batches taken so far}
+ACK: Final = "harness_ack"  # master -> decoder: an Ack
 BEAT: Final = "harness_beat"  # worker -> master: a Beat
 BATCH: Final = 500  # records in a message: about 400 kB at 200 tokens a record
 WINDOW: Final = 32  # batches in flight; the rest waits its turn in memory
 EVENTS: Final = 1 << 14  # that the master unpacks at a time: 0.4 MB
 RESEND_S: Final = 2.0
+RECENT: Final = 256  # answers that tell of the master's clock: two minutes
 
 
 class RecordBatch(TypedDict):
@@ -41,6 +42,36 @@ class RecordBatch(TypedDict):
     known_ns: int  # all that the worker saw happen before it is in this batch or an earlier one
     records: bytes
     kept: bool  # the decoder writes whole records to the run folder itself
+    sent_ns: int  # by the worker's clock, each time that it is sent; its answer repeats it
+
+
+class Ack(TypedDict):
+    """What the master answers to each."""
+
+    taken: int  # batches so far
+    sent_ns: int  # of the message that it answers
+    at_ns: int  # by the master's clock
+
+
+class ClockBounds:
+    """How far the master's clock is ahead of ours, from messages there and back.
+
+    One that left at a, and was answered at b, while the master's clock was at m in between, says
+    that it is ahead by m - b at least and by m - a at most, however slow either way was.
+    """
+
+    def __init__(self) -> None:
+        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)  # clocks drift
+        self.ahead_ns = 0  # the best guess: the middle, or 0 where it may be, as on one machine
+        self.apart_ns = 0  # at most so far, either way
+
+    def take(self, ack: Ack, now_ns: int) -> None:
+        """Of an answer that came just now."""
+        self.recent.append((ack["at_ns"] - now_ns, ack["at_ns"] - ack["sent_ns"]))
+        lows, highs = zip(*self.recent, strict=True)
+        lo, hi = sorted((max(lows), min(highs)))  # the wrong way round: it drifts meanwhile
+        self.ahead_ns = 0 if lo <= 0 <= hi else (lo + hi) // 2
+        self.apart_ns = max(-lo, hi)
 
 
 class Beat(TypedDict):
@@ -71,13 +102,9 @@ class Outbox:
         self._known_ns = 0  # as of the last batch
         self._waiting: deque[RecordBatch] = deque()  # not acknowledged, in order
         self._made = 0
+        self.bytes = 0  # of records that the master has not acknowledged
         self._sent = 0  # batches sent since the last acknowledgement moved or a resend began
         self._since = 0.0
-
-    @property
-    def empty(self) -> bool:
-        """Whether the master has every record."""
-        return not any(batch["records"] for batch in self._waiting)
 
     def put(self, frames: list[bytes], known_ns: int = 0) -> None:
         """Make batches, which leave at the next tick; `known_ns`: of the last one, 0: as before."""
@@ -95,7 +122,9 @@ class Outbox:
                 known_ns=self._known_ns,
                 records=b"".join(piece),
                 kept=self._kept,
+                sent_ns=0,
             )
+            self.bytes += len(batch["records"])
             self._waiting.append(batch)
             self._made += 1
 
@@ -112,7 +141,7 @@ class Outbox:
     def acknowledged(self, taken: int, now_s: float) -> None:
         """The master has taken batches 0 .. taken - 1."""
         while self._waiting and self._waiting[0]["batch"] < taken:
-            self._waiting.popleft()
+            self.bytes -= len(self._waiting.popleft()["records"])
             self._sent = max(self._sent - 1, 0)
             self._since = now_s
 
@@ -167,6 +196,12 @@ class Inbox:
         """By worker, the requests that it began and whose end never arrived (none: left out)."""
         lost = {w: n - self._ended.get(w, 0) for w, n in sorted(self.issued.items())}
         return {worker: n for worker, n in lost.items() if n > 0}
+
+
+def say_held(held: int) -> str:
+    """The same of requests that had to wait."""
+    why = "a decoder was behind, or the master did not take its records: try more --processes"
+    return f"{held} requests were sent late because {why}." if held else ""
 
 
 def say_missing(missing: dict[int, int]) -> str:

@@ -21,6 +21,7 @@ from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.result import CONCURRENT
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
+from harness.report.drill_answer import drill_sentences
 from harness.report.numbers import (
     Quantity,
     as_sentence,
@@ -29,6 +30,7 @@ from harness.report.numbers import (
     slo_bound,
     slo_limit,
     slo_name,
+    statistic_name,
 )
 from harness.report.report_data import as_mapping, knee_figures
 from harness.report.small_print import loop_text
@@ -62,13 +64,13 @@ class Answer:
 def build_answer(facts: ReportData) -> Answer:
     """The answer for any status."""
     found, label = STATUSES[facts.status](facts), facts.result.target.label
-    gates = [gate.sentence for gate in facts.result.gates]
+    gates = [gate.sentence for gate in facts.result.gates if facts.result.command != "drill"]
     about = loop_text(facts.config).removeprefix("open: ")
     loop = [as_sentence(f"this is an open loop: {about}")] * facts.is_rate
     return replace(
         found,
         badge=found.badge + " (simulated)" * bool(label),
-        sentences=[*gates, *found.sentences, *replica_sentences(facts), *loop],
+        sentences=[*gates, *facts.asked_later, *found.sentences, *replica_sentences(facts), *loop],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
     )
@@ -157,7 +159,8 @@ def _inconclusive(facts: ReportData) -> Answer:
         lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
         lacking.append(f"a level that clearly fails (raise {_most(facts)})")
-    next_step = f"Still needed: {' and '.join(lacking)}. Try a longer --budget."
+    how = "Try a longer --budget." if not facts.asked_later else "To measure it, run `knee` for it."
+    next_step = f"Still needed: {' and '.join(lacking)}. {how}"
     return Answer("inconclusive", "unsure", headline, [*explanation(facts), next_step])
 
 
@@ -188,6 +191,9 @@ def _interrupted(facts: ReportData) -> Answer:
 
 def _held(facts: ReportData) -> Answer:
     """Given levels: each SLO with its verdict, then the figures."""
+    if facts.result.command == "drill" and facts.result.gates:
+        badge, tone, (headline, *told) = drill_sentences(facts)
+        return Answer(badge, tone, headline, told + [_figures(facts, one) for one in facts.used])
     words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad")}
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     if facts.status == Status.measured:
@@ -279,7 +285,17 @@ def knee_sentences(facts: ReportData) -> list[str]:
         return []
     parts = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
     parts += [f"{format_number(facts.knee.in_flight)} requests in flight"] * facts.is_rate
-    return [f"At {facts.measured_at:,}: {', '.join(parts)}."]
+    return [f"At {facts.measured_at:,}: {', '.join(parts)}.", *_steepness(facts)]
+
+
+def _steepness(facts: ReportData) -> list[str]:
+    """`Slope: from 35 to 40, p95 TTFT rises by about 31 ms per added user.`; [] if not shown."""
+    if not (knee := facts.knee).steepness:
+        return []
+    each, word = "request/s" if facts.is_rate else facts.who, knee.steepness.capitalize()
+    name, ms = statistic_name(knee.rise_of)[0], f"{float(f'{knee.rise_ms:.2g}'):,g} ms"
+    levels = f"from {knee.holds:,} to {knee.fails_by:,}"
+    return [f"{word}: {levels}, {name} rises by about {ms} per added {each}."]
 
 
 def _replicas(facts: ReportData) -> list[str]:
@@ -312,6 +328,8 @@ def replica_sentences(facts: ReportData) -> list[str]:
         for one in audits[-1:]
         if one.surplus < -0.2 and one.client_tokens >= 500  # noqa: PLR2004 - not by its edges alone
     ]
+    if facts.result.command == "drill":  # a replica that was killed answers nobody
+        return lines
     failed = as_mapping(facts.result.client.get("scrapes_failed"))
     return lines + [
         f"The server's figures have gaps, because no sum may lack a replica: {int(n):,} times "

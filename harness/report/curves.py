@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.states import Decision, Verdict
-from harness.report.numbers import Quantity, slo_limit
+from harness.report.numbers import Quantity, slo_limit, statistic_name
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from harness.measure.result import Level
+    from harness.measure.result import KneeCurve, Level
     from harness.measure.slo import Slo
     from harness.report.report_data import ReportData
 
@@ -67,6 +67,29 @@ def curve_charts(facts: ReportData) -> list[str]:
             [*rest[:after], ("around", curve_chart(facts, metric, around=True)), *rest[after:]]
         )
     return [svg for svg in drawn.values() if svg]
+
+
+def knee_charts(facts: ReportData) -> list[str]:
+    """The knee against the limit, one SVG for each SLO that has at least two points."""
+    return [_knee_by_limit(facts, one) for one in facts.knee.curves if len(one.points) > 1]
+
+
+def _knee_by_limit(facts: ReportData, curve: KneeCurve) -> str:
+    limits, knees, lows, highs = zip(*sorted(curve.points), strict=True)
+    lows = tuple(low or 0.5 * knees[0] for low in lows)  # zero has no place
+    name, unit = statistic_name(curve.slo)
+    with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
+        axes.set_title(f"Knee, {facts.level_axis}, by limit")
+        axes.set_xlabel(f"limit on {name}, {unit}")
+        axes.set_xlim(limits[0] / 1.1, limits[-1] * 1.1)
+        axes.set_ylim(min(lows) / 1.2, max(highs) * 1.2)
+        log_ticks(axes.xaxis)
+        log_ticks(axes.yaxis)
+        axes.fill_between(limits, lows, highs, color=GREEN, alpha=0.25, linewidth=0)
+        axes.plot(limits, knees, color=BLUE, marker=".")
+        if limits[0] <= curve.limit <= limits[-1]:
+            axes.axvline(curve.limit, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+        return to_svg(figure, f"knee-{curve.slo}", f"The knee against the limit on {name}")
 
 
 def metric_around_knee(facts: ReportData) -> str | None:

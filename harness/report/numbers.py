@@ -158,6 +158,14 @@ def slo_name(slo: Slo) -> str:
     return f"{slo.statistic} {metric_name(slo.metric)}"
 
 
+def statistic_name(statistic: str) -> tuple[str, str]:
+    """(`p95 TTFT`, `ms`) of `ttft_p95`."""
+    from harness.measure.metrics import SLO_METRICS  # noqa: PLC0415 - as below
+
+    metric, _, quantile = statistic.rpartition("_")
+    return f"{quantile} {metric_name(metric)}", SLO_METRICS[metric].unit
+
+
 def metric_name(metric: str) -> str:
     """`TTFT`; e2e stays as it is."""
     from harness.measure.metrics import SLO_METRICS  # noqa: PLC0415 - numpy, and not for a refusal

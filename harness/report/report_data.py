@@ -50,7 +50,17 @@ class ReportData:
 
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
+        if self.result.command == "drill":  # judged over spans of their own, so no level's
+            return tuple(map(Slo.parse, self.config.get("slos") or ()))
         return tuple(Slo.parse(one.slo) for one in self.result.slos)
+
+    @property
+    def asked_later(self) -> list[str]:
+        """Which SLOs the run was made for, if these are others."""
+        own, now = self.config.get("slos"), [str(slo) for slo in self.slos]
+        made_for = " and ".join(map(str, own or ["no SLO"]))
+        said = f"The levels were held for {made_for}; only their records are judged here."
+        return [] if own is None or own == now else [said]
 
     @property
     def config(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.units import say_ns
 
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
+MOST_APART_MS: Final = 2.0
 # Flags of the embedded server that control the simulation; vLLM has none of them.
 SIMULATOR_FLAG: Final = re.compile(
     r".*_ns|.*_scale|engine_.*|front_.*|jitter|measured_step|prompts_elsewhere|seed"
@@ -28,6 +29,8 @@ def instrument_rows(facts: ReportData) -> list[tuple[str, str]]:
         "exact_share": "Events with an exact timestamp",
         "loop_lag_p99_ms": "Reader loop lag (p99, ms)",
         "clock_steps": "System clock steps",
+        "clock_apart_ms": "Clocks of the load processes and the master apart (at most, ms)",
+        "resent": "Requests sent again (the server had closed the idle connection)",
         "cpu_s": "CPU time of the load processes (s)",
         "decoder_cpu_s": "CPU time of decoding (s)",
         "processes": "Load processes",
@@ -51,6 +54,8 @@ def limitations(facts: ReportData) -> list[str]:
     out += [f"the replay differs: {text}" for text in result.replay_differences]
     excluded = sum(not level.usable for level in facts.levels)
     out += [f"{count_of(excluded, 'level')} excluded; the table gives the reason"] * bool(excluded)
+    if (ms := result.client.get("clock_apart_ms") or 0) > MOST_APART_MS:
+        out.append(f"a load process's clock may be off the master's by {ms:g} ms, as its windows")
     out += _missing_sources(facts)
     if facts.status == Status.found:
         out.append(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.metrics import SLO_METRICS
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, RED, RULE, TOP, drawing, to_svg
 from harness.report.tables import mean_part
-from harness.units import SECOND
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from harness.measure.records.samples import GpuSample
     from harness.measure.result import Level
     from harness.report.report_data import ReportData
+
+    Panels = dict[str, tuple[list[tuple[int, float]], float | None]]  # of points, and a ceiling
 
 WIDTH, HEIGHT = 1160, 340
 LOWER_PANEL_HEIGHT: Final = 85  # of each panel below, but for the first
@@ -32,7 +36,8 @@ def timeline_chart(facts: ReportData) -> str:
         return ""
     zero = min(begins)
     kv = [(sample.at_ns, 100 * sample.kv_usage) for sample in samples]
-    below = {"KV cache in use, %": (kv, 105.0)} | _gpus(facts)
+    below = _p95_ttft(facts) if facts.result.command == "drill" else {}
+    below |= {"KV cache in use, %": (kv, 105.0)} | _gpus(facts)
     below = {title: panel for title, panel in below.items() if any(y == y for _, y in panel[0])}  # noqa: PLR0124 - NaN
     ratios = (5, *[2] * len(below))
     height = HEIGHT + LOWER_PANEL_HEIGHT * max(len(below) - 1, 0)
@@ -43,6 +48,12 @@ def timeline_chart(facts: ReportData) -> str:
             settled, end = ((at - zero) / SECOND for at in (level.settled_ns, level.end_ns))
             for each in axes:
                 each.axvspan(settled, end, color=RULE, alpha=0.45, linewidth=0, zorder=0)
+        for row in facts.run.events:
+            for each in axes:
+                each.axvline((row["at_ns"] - zero) / SECOND, color=RED, linewidth=1, alpha=0.7)
+            top.text((row["at_ns"] - zero) / SECOND, 0.02, f" {row['name']} {row['what']}",
+                     transform=top.get_xaxis_transform(), rotation=90, fontsize=7,
+                     color=RED, va="bottom", ha="right")  # fmt: skip
         _users(top, facts, zero)
         at = [(sample.at_ns - zero) / SECOND for sample in samples]
         if samples:
@@ -60,7 +71,22 @@ def timeline_chart(facts: ReportData) -> str:
         return to_svg(figure, "timeline", "Users, running and waiting requests against time")
 
 
-def _gpus(facts: ReportData) -> dict[str, tuple[list[tuple[int, float]], float | None]]:
+def _p95_ttft(facts: ReportData) -> Panels:
+    """The p95 of the requests that began in each two seconds; a gap where it never came."""
+    table = facts.run.table
+    seen = SLO_METRICS["ttft"].observe(table)
+    begun = table.begun_ns[seen.row]
+    first, last = (begun.min(), begun.max()) if len(begun) else (0, 0)
+    edges = np.arange(first, last, 2 * SECOND)
+    points = []
+    for at in edges.tolist():
+        inside = seen.ns[(begun >= at) & (begun < at + 2 * SECOND)]
+        p95 = float(np.quantile(inside, 0.95, method="higher")) / MS if len(inside) else nan
+        points.append((at + SECOND, p95 if isfinite(p95) else nan))
+    return {"p95 TTFT of the requests of two seconds, ms": (points, None)}
+
+
+def _gpus(facts: ReportData) -> Panels:
     """Mean utilization and total power of the GPUs, reading by reading."""
     by_time: dict[int, list[GpuSample]] = {}
     for sample in facts.run.gpu:

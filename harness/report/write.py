@@ -15,7 +15,7 @@ from harness.measure.typed_json import to_json
 from harness.report import sweep, tables
 from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
-from harness.report.curves import curve_charts
+from harness.report.curves import curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
 from harness.report.numbers import escape_markdown
 from harness.report.report_data import ReportData, as_mapping
@@ -110,6 +110,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         answer=build_answer,
         cards=tables.tiles(facts),
         curves=[*curve_charts(facts), *filter(None, [bounds_chart(facts)])],
+        knees=knee_charts(facts),
         by="rate" if facts.is_rate else "sessions" if facts.who == "session" else "concurrency",
         distributions=distribution_charts(facts),
         waterfall=waterfall_chart(facts),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -46,6 +47,7 @@ class Run:
     gpu: list[GpuSample]
     traces: list[RequestTrace]
     damage: Damage
+    events: list[dict[str, Any]] = field(default_factory=list)  # of a drill: see study/drill.py
 
     def chunks(self) -> Iterator[RecordTable]:
         """Read all requests with all events from the record files again."""
@@ -87,6 +89,7 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         client=sorted(_each(path, names.CLIENT, ClientSample, damage), key=lambda each: each.at_ns),
         gpu=read_gpu(path, damage),
         traces=_each(path, names.TRACES, RequestTrace, damage),
+        events=_lines(path, names.EVENTS, damage),
         damage=damage,
     )
 
@@ -129,7 +132,16 @@ def read_pieces(path: Path, damage: Damage) -> Iterator[TablePart]:
                 yield from read_tables(opened, seen, damage)
         except OSError:
             damage.unreadable.append(file.name)
-    damage.missing = seen.missing()
+    damage.missing = seen.missing(read_sends(path))
+
+
+def read_sends(path: Path) -> dict[int, int]:
+    """How many requests each worker had begun, as its journal says."""
+    begun: dict[int, int] = {}
+    for worker, file in names.send_files(path):
+        with contextlib.suppress(OSError, ValueError):
+            begun[worker] = max(begun.get(worker, 0), int(file.read_text()))
+    return begun
 
 
 def read_server(path: Path, damage: Damage) -> list[ServerSample]:

@@ -21,7 +21,7 @@ from harness.measure.records.request_record import Outcome, RequestRecord, SeenN
 from harness.measure.typed_json import to_json
 from harness.runfolder import names
 from harness.runfolder.codec import decode, encode
-from harness.runfolder.json_files import dumps
+from harness.runfolder.json_files import dumps, read_json
 from harness.runfolder.redact import redact, redact_text
 
 if TYPE_CHECKING:
@@ -162,6 +162,40 @@ class JsonLines:
 
     def close(self) -> None:
         self.file.close()
+
+
+class SendJournal:
+    """One worker's count of requests, each counted before its first byte leaves.
+
+    One line, written in place: it survives a kill, and has room on a disk that is full later.
+    """
+
+    def __init__(self, path: Path, begun: int = 0) -> None:
+        """Create it. Raises OSError."""
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.count(begun)
+
+    def count(self, begun: int) -> None:
+        """So many by now, in all. Raises OSError."""
+        os.pwrite(self._fd, b"%019d\n" % begun, 0)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def merge_kept(path: Path, others: Iterable[Path]) -> None:
+    """Copy what workers on other hosts kept of a run into its folder. Raises RunFolderError."""
+    info = read_json(path / names.RUN) or {}
+    run = str(((info.get("config") or {}).get("drive") or {}).get("run_id") or "")
+    for other in others:
+        kept = [*other.glob(f"[rs]*.*.{run}.*")] if run else []
+        if not kept:
+            raise RunFolderError(
+                f"{other} holds nothing of this run: expected files such as "
+                f"{names.records(0, run or 'RUN')}; try {names.WORKER_FOLDER} of a worker's host."
+            )
+        for file in kept:
+            RunFolder(path).write(file.name, file.read_bytes())
 
 
 CUT_SHORT = "the run ended while this answer was being read"

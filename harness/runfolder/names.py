@@ -2,7 +2,10 @@
 
 run.json                  written first: configuration, versions, server, hardware, clock, seeds
 records.<worker>.msgpack  append-only, one frame per ended request
+sends.<worker>.txt        how many requests the worker had begun: a journal of one line
+records.<worker>.<run>.msgpack sends.<worker>.<run>.txt   what a worker on another host kept of them
 scenario.toml             the options that repeat the run, for --scenario
+drill.toml events.jsonl   of a drill: its file, and what happened when
 levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
@@ -27,6 +30,8 @@ TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"
 RESULT: Final = "result.json"
 SCENARIO: Final = "scenario.toml"
+DRILL: Final = "drill.toml"
+EVENTS: Final = "events.jsonl"
 PARQUET: Final = "requests.parquet"
 LEVELS_CSV: Final = "levels.csv"
 PROOF: Final = "proof.json"
@@ -35,15 +40,21 @@ BATCHING: Final = "batching.json"
 BATCHING_MD: Final = "batching_benchmark.md"
 REPORT_HTML: Final = "report.html"
 REPORT_MD: Final = "report.md"
+WORKER_FOLDER: Final = "reports/workers"  # where a worker on another host keeps what it records
 
 # What levels.jsonl was called up to version 0.1: folders of that time are still read.
 _OLD_LEVELS: Final = "steps.jsonl"
-_RECORDS = re.compile(r"records\.(\d+)\.msgpack")
+_OF_WORKERS = re.compile(r"(records|sends)\.(\d+)(\.\w+)?\.(msgpack|txt)")
 
 
-def records(worker: int) -> str:
-    """Return the name of a worker's record file."""
-    return f"records.{worker}.msgpack"
+def records(worker: int, run: str = "") -> str:
+    """Return the name of a worker's record file; with `run`, of what it keeps on its own host."""
+    return f"records.{worker}{run and '.'}{run}.msgpack"
+
+
+def sends(worker: int, run: str = "") -> str:
+    """The same of the journal of its sends."""
+    return f"sends.{worker}{run and '.'}{run}.txt"
 
 
 def levels_file(folder: Path) -> str:
@@ -54,5 +65,16 @@ def levels_file(folder: Path) -> str:
 
 def record_files(folder: Path) -> list[Path]:
     """Return the existing record files, ordered by worker."""
-    found = ((_RECORDS.fullmatch(path.name), path) for path in folder.iterdir())
-    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+    return [path for *_, path in _of_workers(folder, "records")]
+
+
+def send_files(folder: Path) -> list[tuple[int, Path]]:
+    """Return the existing journals and whose they are."""
+    return [(worker, path) for worker, _, path in _of_workers(folder, "sends")]
+
+
+def _of_workers(folder: Path, kind: str) -> list[tuple[int, bool, Path]]:
+    # what a worker kept itself comes first: it may have the end of a request that the master had to
+    # write as cancelled
+    found = ((_OF_WORKERS.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(m[2]), not m[3], path) for m, path in found if m and m[1] == kind)

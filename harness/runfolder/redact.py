@@ -33,7 +33,11 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Remove known secrets, bearer tokens, and the user, password and query of URLs from a text."""
     for secret in _worth_hiding(secrets):
-        text = text.replace(secret, HIDDEN)
+        # media types are read in lower case
+        text = re.sub(re.escape(secret), HIDDEN, text, flags=re.IGNORECASE)
+        # sentences are shortened: the last words may be the beginning of one
+        cut = next((n for n in range(len(secret), MIN_SECRET, -1) if text.endswith(secret[:n])), 0)
+        text = text[: len(text) - cut] + HIDDEN * bool(cut)
     text = _URL.sub(lambda match: _url(match[0]), text)
     for shape, instead in _SHAPES:
         text = shape.sub(instead, text)

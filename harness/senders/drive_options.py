@@ -47,6 +47,7 @@ class DriveOptions:
     metrics: tuple[str, ...] = ()  # where replicas have /metrics, as TargetAccess.replicas has it
     arrivals: str = ""  # of load.arrivals: requests go out on schedule; "": closed loop
     max_in_flight: int = 0  # open loop: what is due beyond it, over all processes, is dropped
+    retries: int = 0  # open loop: a request that failed is sent again, at once, so many times
     run_id: str = ""  # makes this run's prompts its own; "": those of the seed
     body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
     headers: tuple[tuple[str, str], ...] = ()  # as they were given: `$NAME` is filled in when sent

@@ -6,8 +6,10 @@ machine sees it, and sends them to the master. Without a master they come back t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +27,8 @@ from harness.reader.clock import CLOCK
 from harness.reader.raw_batch import Output
 from harness.reader.reader import Exchange, Limits, Reader
 from harness.runfolder import names
+from harness.runfolder.folder_writer import SendJournal
+from harness.runfolder.redact import redact_text
 from harness.senders.request_body import request_bytes
 from harness.units import MS, SECOND
 
@@ -79,6 +83,7 @@ class Driver:
         self._access = options.access()
         talk = options.workload.conversation
         self._real = talk is not None and talk.replies == "real"
+        self._journal: SendJournal | None = None
         self._reader: Reader | None = None
         self._ready = False  # the first reader runs, or ran
         self._figures: dict[str, Any] = {}
@@ -162,8 +167,7 @@ class Driver:
     def drop(self, due: Due, spec: RequestSpec) -> None:
         """Record a request that was due while too many were in flight, and send nothing."""
         reader = self.start()
-        number, self.issued = self.issued, self.issued + 1
-        reader.drop(number, due.number, spec.output_tokens, due.at_ns)
+        reader.drop(self._begin(), due.number, spec.output_tokens, due.at_ns)
 
     def request(self, user: int, api: str, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""
@@ -174,18 +178,28 @@ class Driver:
         session = f"{user}-{spec.session}" if spec.session >= 0 else str(user)
         who = {"request_id": name, "user": str(user), "session": session}
         data = request_bytes(self.options, self._access, api, spec, **who)
-        self.issued += 1  # only now: a body that is no JSON has failed, and no number is lost
+        self._begin()  # only now: a body that is no JSON has failed, and no number is lost
         real = self._real and spec.session >= 0
         sent = reader.request(
             data, number, user, spec.output_tokens, scheduled_ns,
             plan=planned, keep_text=spec.keep_text or real,
         )  # fmt: skip
+        if sent.error:  # Locust shows it to everybody
+            sent = replace(sent, error=redact_text(sent.error, self._access.secrets))
         if user in self._talks:
             self._talks[user].ended(sent.text if real else "", ok=sent.outcome is Outcome.ok)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)
         return sent
+
+    def _begin(self) -> int:
+        """The next request's number. It counts as sent from now on, whatever becomes of us."""
+        number = self.issued
+        if self._journal is not None:
+            self._journal.count(number + 1)
+        self.issued = number + 1
+        return number
 
     def start(self) -> Reader:
         """The process's one reader, created when it is first asked for: never before a fork.
@@ -194,6 +208,8 @@ class Driver:
         """
         reader = self._reader
         if reader is None:
+            if self._master is not None and not self._ready:
+                self._set_clock(self._master)
             o, address = self.options, self._access.address
             tls = self._access.tls_context() if address.tls else None
             place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
@@ -206,15 +222,32 @@ class Driver:
         self._ready = True
         return reader
 
+    def _set_clock(self, master: tuple[str, int, str]) -> None:
+        """By the master's, whose windows our records are put into; before there are any."""
+        from harness.reader.master_stream import MasterStream  # noqa: PLC0415 - pyzmq: only here
+
+        stream = MasterStream(Output(anchor_ns=CLOCK.anchor_ns), master)
+        CLOCK.shift(stream.ask_clock())
+        stream.close()
+
     def _on_trouble(self, sentence: str) -> None:
         self.on_trouble(sentence)  # as it is then: it may be set after the start
 
     def _output(self) -> Output:
-        """For the decoder. Only where the master's run folder is seen does it write a file."""
-        o, folder = self.options, Path(self.options.run_folder)
-        shared = o.run_folder and (folder / names.RUN).is_file()
-        file = str(folder / names.records(self.worker)) if shared else ""
-        return Output(file, self._access.secrets, self.worker, o.run_id, self._master)
+        """For the decoder: its file is in the run folder, or on another host in one of our own."""
+        o, folder, run = self.options, Path(self.options.run_folder), ""
+        shared = not o.run_folder or (folder / names.RUN).is_file()
+        if not shared:
+            folder, run = Path(names.WORKER_FOLDER), o.run_id
+        file = ""
+        if o.run_folder and (shared or run):
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._journal = SendJournal(folder / names.sends(self.worker, run), self.issued)
+                file = str(folder.absolute() / names.records(self.worker, run))
+        return Output(
+            file, self._access.secrets, self.worker, o.run_id, self._master, CLOCK.anchor_ns, shared
+        )
 
     def missing(self) -> dict[int, int]:
         """Requests of this process without a record."""
@@ -244,6 +277,9 @@ class Driver:
             self._reader.close()
             self._trouble = self.trouble
             self._ended_before, self._reader = self.ended, None
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every request begun is recorded; call it when no user runs any more."""

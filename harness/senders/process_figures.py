@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SUMS: Final = (
-    "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_backlog", "clock_steps",
+    "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_backlog", "decoder_held", "clock_steps",
+    "resent",
 )  # fmt: skip
-WORST: Final = ("loop_lag_p99_ms", "loop_lag_max_ms", "decoder_hold_max_ms")
+WORST: Final = ("loop_lag_p99_ms", "loop_lag_max_ms", "decoder_hold_max_ms", "clock_apart_ms")
 
 
 def merge(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:

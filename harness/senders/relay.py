@@ -19,7 +19,8 @@ from gevent.event import Event
 from locust.runners import STATE_MISSING
 
 from harness.load.arrivals import Schedule
-from harness.reader.transport import ACK, BEAT, RECORDS, Beat, Inbox, RecordBatch
+from harness.reader.clock import CLOCK
+from harness.reader.transport import ACK, BEAT, RECORDS, Ack, Beat, Inbox, RecordBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,9 +151,10 @@ class MasterRelay:
         return alive and len(waiting) > n_dead
 
     def _take(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
-        data: dict[str, Any] = msg.data
-        taken = self.inbox.take(RecordBatch(**data))  # type: ignore[typeddict-item]
-        self.runner.send_message(ACK, {"taken": taken}, data["stream"])
+        data: RecordBatch = msg.data
+        taken = self.inbox.take(data)
+        ack = Ack(taken=taken, sent_ns=data["sent_ns"], at_ns=CLOCK.now_ns())
+        self.runner.send_message(ACK, dict(ack), data["stream"])
 
     def _beat(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         self.inbox.beat(msg.data)

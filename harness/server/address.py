@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
+from harness.runfolder.redact import redact_text
 
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -50,6 +51,7 @@ class Address:
     @classmethod
     def parse(cls, url: str, what: str = "the URL") -> Address:
         """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
+        shown = redact_text(url)
         try:
             parts = urlsplit(url.strip())
             port = parts.port
@@ -57,7 +59,7 @@ class Address:
             host.encode("idna")  # every connection will do this, and fail with a traceback
         except ValueError as error:
             raise ConfigError(
-                f"{what} is {url!r} ({error.__cause__ or error}): expected http://HOST:PORT; "
+                f"{what} is {shown!r} ({error.__cause__ or error}): expected http://HOST:PORT; "
                 "try http://127.0.0.1:8000."
             ) from None
         known = parts.scheme in DEFAULT_PORTS
@@ -65,7 +67,7 @@ class Address:
             bare = url.strip().removeprefix("//")
             bare = bare if re.fullmatch(r"(?!.*://)\w[\w.:/-]*", bare) else "127.0.0.1:8000"
             raise ConfigError(
-                f"{what} is {url!r}: expected http:// or https:// with a host, without spaces; "
+                f"{what} is {shown!r}: expected http:// or https:// with a host, without spaces; "
                 f"try http://{bare}."
             )
         if parts.username or parts.password or parts.query or parts.fragment:

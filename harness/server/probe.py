@@ -15,6 +15,7 @@ from harness.load.plan import RequestSpec
 from harness.load.request_fields import DEFAULT_FIELDS, json_body
 from harness.load.tokens import TOKEN_IDS
 from harness.load.workloads import API_PATHS
+from harness.runfolder.redact import redact_text
 from harness.server.address import addresses_of
 from harness.server.http_exchange import MAX_QUOTED_CHARS, TRY_PRINTED_PORT, HttpAnswer, fetch
 from harness.server.max_num_seqs import KNEE_FLAGS
@@ -213,8 +214,9 @@ def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnrea
             f"`curl -f {access.address}/health` succeeds."
         )
     if 300 <= status < 400 and "location" in answer.headers:  # noqa: PLR2004 - HTTP
+        elsewhere = _said(access, answer.headers["location"])
         return ServerUnreachable(
-            f"{where} answers {status} and redirects to {_quoted(answer.headers['location'])}: "
+            f"{where} answers {status} and redirects to {elsewhere}: "
             "expected the server itself; try the URL that it redirects to, without the path."
         )
     if status == 429:  # noqa: PLR2004 - HTTP
@@ -224,10 +226,15 @@ def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnrea
             f"{where} answers 429 {wait}: expected a server that takes requests; try again "
             f"{f'after {later} s' if later.isdecimal() else 'later'}, or without its rate limit."
         )
-    words = _quoted(answer.body.decode(errors="replace"))
+    words = _said(access, answer.body.decode(errors="replace"))
     return ServerUnreachable(
         f"{where} answers {status} ({words}): expected 200; try the same request with curl."
     )
+
+
+def _said(access: TargetAccess, text: str) -> str:
+    """A server's words, which may repeat what it was sent."""
+    return _quoted(redact_text(text, access.secrets))
 
 
 def _quoted(text: str) -> str:
@@ -289,7 +296,7 @@ def read_stream(access: TargetAccess, answer: HttpAnswer) -> StreamUsage:
     if answer.content_type != EVENT_STREAM:
         raise ServerUnreachable(
             f"{access.address} does not stream: it answered a request for a stream with "
-            f"{one_line(answer.content_type)} in one piece; expected text/event-stream; try "
+            f"{_said(access, answer.content_type)} in one piece; expected text/event-stream; try "
             "without the proxy in between."
         )
     token = continuous = final = done = False
@@ -297,14 +304,15 @@ def read_stream(access: TargetAccess, answer: HttpAnswer) -> StreamUsage:
         try:
             chunk = read_event(data)
         except NotACompletion:
-            text = one_line(data.decode(errors="replace"))
+            text = _said(access, data.decode(errors="replace"))
             raise ServerUnreachable(
                 f"{access.address} streams what is not JSON of a completion ({text}): expected "
                 "OpenAI's chunks; try the port that `vllm serve` printed."
             ) from None
         if chunk.error:
+            text = _said(access, chunk.error)
             raise ServerUnreachable(
-                f"{access.address} streams an error ({one_line(chunk.error)}): expected tokens; "
+                f"{access.address} streams an error ({text}): expected tokens; "
                 "see the server's log."
             )
         usage = chunk.completion_tokens >= 0

@@ -35,14 +35,16 @@ from harness.server.address import Address
 from harness.server.gpu import GpuReadings, open_gpus
 from harness.server.max_num_seqs import merge_flags
 from harness.study.controller import KneeController
+from harness.study.drill import DrillController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
-from harness.study.held_levels import LOCUST
+from harness.study.held_levels import DRILL, LOCUST
 from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from harness.drive.drill_stage import Stage
     from harness.drive.load_runner import LoadRunner
     from harness.measure.diagnosis.trace_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
@@ -90,8 +92,12 @@ class Experiment:
         choose: ChooseNext | None = None,
         load: LoadRunner | None = None,
         view: RunPage | None = None,
+        stage: Stage | None = None,
     ) -> Experiment:
-        """Create the folder and write run.json. Raises RunFolderError, ServerUnreachable."""
+        """Create the folder and write run.json; `stage`: of a drill.
+
+        Raises RunFolderError, ServerUnreachable.
+        """
         gpus = open_gpus(
             wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
         )
@@ -100,7 +106,7 @@ class Experiment:
         folder = RunFolder.create(wanted.output.out_dir, secrets)
         options = replace(options, run_folder=str(folder.path.absolute()))
         # a search looks at all tokens of its step, the view of a given level at the last ones
-        ledger = Ledger(None if wanted.kind == "knee" else TOKENS_NS)
+        ledger = Ledger(None if wanted.kind in ("knee", DRILL) else TOKENS_NS)
         samples: list[ServerSample] = []
         lines = folder.lines(names.LEVELS)
         shared = shared_prompt_tokens(options.to_json())
@@ -115,16 +121,22 @@ class Experiment:
                 "invalid": step.invalid, "audited": step.audited,
             })  # fmt: skip
 
-        controller = (
-            Observer(wanted.plan, ledger, load)
-            if wanted.kind == LOCUST and load is not None
-            else KneeController(wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level)
-        )
+        if wanted.kind == LOCUST and load is not None:
+            controller: KneeController = Observer(wanted.plan, ledger, load)
+        elif stage is not None:
+            stage.log = folder.lines(names.EVENTS).append
+            controller = DrillController(stage, wanted.plan, ledger, audit=audit, on_level=on_level)
+        else:
+            controller = KneeController(
+                wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level
+            )
         begun = cls(
             wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view
         )
         folder.write_json(names.RUN, begun.info())
-        if scenario := redact(wanted.output.scenario, folder.secrets):
+        if stage is not None:
+            folder.write(names.DRILL, wanted.drill["text"])
+        elif scenario := redact(wanted.output.scenario, folder.secrets):
             folder.write(names.SCENARIO, to_toml(scenario, wanted.kind))
         return begun
 
@@ -145,6 +157,7 @@ class Experiment:
             "folder": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
             "clipped_of_1000": 0 if data else count_clipped(work, self.wanted.load.seed),
             "data": data and {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)},
+            "drill": {key: self.wanted.drill[key] for key in self.wanted.drill if key != "text"},
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
         engine = self.wanted.target.engine
@@ -179,6 +192,8 @@ class Experiment:
             short = "the data ended before the load had settled: expected more rows than requests "
             short += "that settle it, two per user; try --data-end repeat."
             ended = replace(ended, invalid=ended.invalid or short)
+        if isinstance(self.controller, DrillController):
+            ended = replace(ended, invalid=ended.invalid or self.controller.stage.failed)
         for one in viewers:
             one.over(self)
         done = self.controller.result
@@ -349,5 +364,6 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         batch=load.batch,
         arrivals=load.arrivals,
         max_in_flight=load.max_in_flight,
+        retries=load.retries,
         request_ids=wanted.output.otlp_port is not None,
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from harness.study.replay import RunTokenStats
 
 LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
+DRILL: Final = "drill"
 
 
 def in_turn(holds: Sequence[Hold]) -> ChooseNext:

@@ -253,6 +253,9 @@ BUDGET: Final = Option(
     "--budget", "the load ends within this time", partial(budget_ns, what="--budget"), "TIME",
     "10m", field=Field("Budget", "the load ends within this time"),
 )  # fmt: skip
+REPEAT: Final = number_option(
+    "--repeat", "search so many times, with a seed each, and say how the promises differ", example=5
+)
 SEARCH: Final = (
     *USER_RANGE,
     *RATE_RANGE,
@@ -262,9 +265,13 @@ SEARCH: Final = (
            example=2000),
     number_option("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
            "inconclusive", example=64),
+    Option("--confirm", "afterwards hold the promised level for this time, half of it coming from "
+           "fewer users and half from more; the exit code says whether it held: 0, 99, or 6",
+           partial(budget_ns, what="--confirm"), "TIME"),
     Option("--baseline", "a run folder: 99 if this run is shown to be worse, as `compare` has it",
            Path, "DIR"),
     TOLERANCE,
+    REPEAT,
 )  # fmt: skip
 JSON: Final = Option(
     "--json", "write the result there too; -: to stdout (words then go to stderr)",

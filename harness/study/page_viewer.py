@@ -42,8 +42,10 @@ def _ended(experiment: Experiment, window: Window) -> EndedLevel:
     ledger, start, end = experiment.ledger, window.settled_ns, window.end_ns
     look = ledger.look(start, end)
     # A search keeps all tokens of its levels; other runs forget old ones.
-    latest = start if experiment.wanted.kind == "knee" else max(start, end - MAX_WINDOW_NS)
-    tokens = WindowTokens.of(look, (latest, end))
+    latest = start
+    if experiment.wanted.kind != "knee":
+        latest = max(start, end - MAX_WINDOW_NS, ledger.tokens_from_ns)
+    tokens = WindowTokens.of(ledger.look(latest, end), (min(latest, end), end))
     return EndedLevel(
         headline_latencies(look, (start, end), tokens),
         tokens.arrived.tokens * SECOND / max(end - latest, 1),

@@ -75,9 +75,9 @@ def replay(
     began = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
-        # A level of purpose `down` was chosen by the controller after a hard failure, not by the
-        # search.
-        if searched and window.purpose != Purpose.down:
+        # A level of purpose `down` was chosen by the controller after a hard failure, one of `hold`
+        # to confirm the answer.
+        if searched and window.purpose not in (Purpose.down, Purpose.hold):
             action = next_level(plan, levels, window.chosen_ns - began)
             if isinstance(action, Done) or action.users != window.users:
                 now = (
@@ -101,11 +101,12 @@ def replay(
                 f"{level.judgement.decision}"
             )
         levels.append(level)
-    spent = logged[-1].window.judged_ns - began if logged else 0
+    own = [level for level in levels if not searched or level.window.purpose != Purpose.hold]
+    spent = own[-1].window.judged_ns - began if own else 0
     if not searched:
         return Replay(levels, Done(Status.measured, None), differences)
     # If the search would go on, the live run was cut short by its budget or an interrupt.
-    end = next_level(plan, levels, spent)
+    end = next_level(plan, own, spent)
     done = end if isinstance(end, Done) else Done(Status.inconclusive, None)
     return Replay(levels, done, differences)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from harness.errors import (
 from harness.measure.diagnosis.audit import KV_BLOCK_TOKENS
 from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
+from harness.measure.drill.plan import parse_drill
 from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import OUTCOMES
 from harness.measure.result import CONCURRENT, Gate, Knee, Level, Proof, Result, Target
@@ -31,7 +33,7 @@ from harness.measure.search.comparison import PER_S
 from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, SearchPlan
 from harness.measure.search.power import plateau_knee, power_knee
-from harness.measure.slo import Slo
+from harness.measure.slo import Slo, check_slos
 from harness.measure.states import Purpose, Status, Verdict
 from harness.measure.typed_json import from_json
 from harness.runfolder import names
@@ -39,19 +41,23 @@ from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import max_num_seqs
+from harness.study.confirm import confirmed, searched
+from harness.study.drill_verdicts import judge_drill
 from harness.study.explain_knee import (
     bottleneck,
     invalid_reason,
     result_levels,
     shared_prompt_tokens,
 )
-from harness.study.held_levels import LOCUST, judge_given_levels, locust_levels
+from harness.study.held_levels import DRILL, LOCUST, judge_given_levels, locust_levels
+from harness.study.knee_curve import curve_slos, judged_by, knee_curve, steepness
 from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
 from harness.study.replay import LoggedLevel, Replay, RunTokenStats, replay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from harness.measure.compat.tool_comparison import ToolComparison
     from harness.measure.records.token_gaps import WindowGaps
 
 Json = dict[str, Any]
@@ -113,39 +119,38 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
     return logged
 
 
-def compute(run: Run, compat: Sequence[str] = ()) -> Results:
+def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
     """Compute all results in one pass over the tokens. Raises RunFolderError.
 
-    `compat`: tools whose figures are added to those that the run asked for.
+    `compat`: further tools whose figures are added. `slos`: judge its levels by these instead.
     """
-    plan, config = search_plan(run), run.info["config"]
+    own, config = search_plan(run), run.info["config"]
+    plan = replace(own, slos=tuple(slos)) if slos else own
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
     # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
     logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
-    asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     windows = [entry.window for entry in logged]
-    comparison = None
-    if asked:
-        from harness.measure.compat.tool_comparison import ToolComparison  # noqa: PLC0415 - only then
-
-        comparison = ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
+    asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
+    comparison = _comparison(run, windows) if asked else None
     also = comparison.visitors if comparison else ()
-    counted = RunTokenStats(run, windows, plan.slos, run.server, also)
-    shared = shared_prompt_tokens(drive)
+    wanted = (*own.slos, *curve_slos(plan.slos)) if kind == KNEE else (*own.slos, *slos)
+    counted = RunTokenStats(run, windows, wanted, run.server, also)
     block_tokens = (run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS
+    shared_of = (shared := shared_prompt_tokens(drive)), int(block_tokens)
 
     def audit(window: Window) -> str:
         level = counted.levels[window]
-        if kind == LOCUST:  # its users may pause, and the server was not scraped
-            return instrument_sentence(level.known, window, plan.slos, level.tokens.gaps)
+        if kind in (LOCUST, DRILL):  # users may pause, and servers that die count no tokens
+            given = level.known, window, plan.slos, level.tokens.gaps
+            return instrument_sentence(*given, verdicts_only=kind == DRILL)
         return invalid_reason(
             window, level.known, run.server, plan.slos, shared=shared, counted=level
         )
 
-    replayed = replay(plan, logged, counted, searched=kind == KNEE, audit=audit)
+    replayed = replay(own, logged, counted, searched=kind == KNEE, audit=audit)
+    replayed = judged_by(plan, replayed, counted, searched=kind == KNEE) if slos else replayed
     mix = [row["name"] for row, _ in (drive.get("workload") or {}).get("rows") or ()]
-    shared_of = (shared, int(block_tokens))
     levels = result_levels(replayed.levels, counted, run, plan, shared_of, mix=mix)
     windows = [s.window for s in replayed.levels if not s.invalid]
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
@@ -173,14 +178,23 @@ def compute(run: Run, compat: Sequence[str] = ()) -> Results:
         result = _with_knee(base, plan, replayed, levels, counted, ended=ended, unit=unit)
     else:
         status = "" if ended.get("invalid") else str(ended.get("status") or "")
+        plan = replace(plan, slos=()) if kind == DRILL else plan  # its SLOs have spans of their own
         result = judge_given_levels(base, plan, levels, counted, status)
     status = Status.interrupted if base.interrupted else result.status
-    gates = evaluate_gates(replace(result, status=status), run.path, config)
+    result = replace(result, status=status)
+    if kind == DRILL:
+        gates = expectations(run, status, ended.get("missing") or {})
+    else:
+        gates = [] if slos else [*result.gates, *evaluate_gates(result, run.path, config)]
     # Gates decide the exit code only if the search has an answer.
     code = exit_code(status, gates, EXIT_OF[status])
-    return Results(
-        run, replace(result, status=status, exit_code=code, gates=tuple(gates)), counted.gaps
-    )
+    return Results(run, replace(result, exit_code=code, gates=tuple(gates)), counted.gaps)
+
+
+def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
+    from harness.measure.compat.tool_comparison import ToolComparison  # noqa: PLC0415 - only then
+
+    return ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
 
 
 def _with_knee(
@@ -198,14 +212,21 @@ def _with_knee(
     if base.invalid_reason:
         failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
-    found = estimate_knee(plan, replayed.levels, done)
+    held = searched(replayed.levels)
+    found = estimate_knee(plan, held, done)
+    knee = replace(knee_result(plan, found, levels, counted), unit=unit)
+    if done.status != Status.invalid:
+        every = (knee_curve(plan, slo, held, levels, counted) for slo in curve_slos(plan.slos))
+        curves = tuple(curve for curve in every if curve.points)
+        knee = replace(knee, curves=curves, **steepness(plan, found, held))
     at = found.users if found.users is not None else found.lo
     none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
     return replace(
         base,
         status=found.status,
         slos=tuple(slo_results(plan, found, levels)),
-        knee=replace(knee_result(plan, found, levels, counted), unit=unit),
+        knee=knee,
+        gates=tuple(confirmed(plan, counted)),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
@@ -270,15 +291,19 @@ def commonest_error(run: Run, from_ns: int) -> str:
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def write_results(path: Path, compat: Sequence[str] = ()) -> Results:
-    """Compute and write result.json and requests.parquet. Raises RunFolderError.
+def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
+    """Compute and write result.json and requests.parquet; by other `slos` nothing is written.
 
     The record files are read twice: first for the requests, which go straight to
-    requests.parquet, then, with the windows known, for the tokens in them.
+    requests.parquet, then, with the windows known, for the tokens in them. Raises RunFolderError,
+    and ConfigError where the SLOs contradict each other.
     """
     from harness.runfolder.run_frames import parquet_writer  # noqa: PLC0415 - 0.2 s, and only here
 
     check_folder(path)
+    if slos:
+        check_slos(slos, inf)
+        return compute(read_run(path), compat, slos)
     folder = RunFolder(path)
     with parquet_writer(folder) as write:
         run = read_run(path, write)
@@ -296,6 +321,19 @@ CODES: Final = {
     Verdict.inconclusive: EXIT_INCONCLUSIVE,
     Verdict.missed: EXIT_SLO_MISSED,
 }
+
+
+def expectations(run: Run, status: Status, missing: Mapping[str, int]) -> list[Gate]:
+    """Judge what a drill expects. Raises ConfigError if its file is not what it was."""
+    levels = logged_levels(run)
+    if not levels or status != Status.measured:
+        return []
+    told = run.info["config"].get("drill") or {}
+    text = (run.path / names.DRILL).read_text()
+    drill = parse_drill(text, str(told.get("file") or names.DRILL), told.get("knee"))
+    began_ns, end_ns = levels[0].window.chosen_ns, levels[-1].window.judged_ns
+    lost = sum(missing.values())
+    return judge_drill(drill, began_ns, run, run.server, missing=lost, until_ns=end_ns)
 
 
 def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
@@ -346,6 +384,6 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
 
 def exit_code(status: Status, gates: Sequence[Gate], otherwise: int) -> int:
     """The exit code of the worst gate; `otherwise` without gates or without a knee."""
-    if not gates or status not in ANSWERED:
+    if not gates or status not in (*ANSWERED, Status.measured):
         return otherwise
     return max(CODES[gate.verdict] for gate in gates)

@@ -7,19 +7,22 @@ beside them or on a port of their own. Under the `locust` command it shows one r
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import suppress
 from math import inf, isinf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from harness.export.live_state import LiveState, slo_facts, state_facts
+from harness.export.live_state import DRILLED, LiveState, slo_facts, state_facts
 from harness.export.run_series import RunSeries
 from harness.measure.metrics import HEADLINES
 from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.records.request_record import Outcome
 from harness.measure.slo import Slo
-from harness.measure.states import Decision, Status
+from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.measure.typed_json import to_json
 from harness.server.address import Address
+from harness.study.drill import DrillController
+from harness.study.held_levels import DRILL
 from harness.study.knee_estimate import bracket_users
 from harness.study.page_viewer import ended_levels
 from harness.units import MS, SECOND
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
     from harness.drive.load_runner import LoadRunner
     from harness.measure.records.request_record import RecordSink
-    from harness.measure.records.samples import ClientSample
+    from harness.measure.records.samples import ClientSample, ServerSample
     from harness.measure.result import Level, Result, SloResult
     from harness.study.controller import KneeController
     from harness.study.experiment import Experiment
@@ -61,6 +64,7 @@ class RunPage:
         self._rows: list[dict[str, Any]] = []  # of the levels that ended
         self._tokens, self._at_ns = 0, -1  # of the second before
         self._served = self._looked_at = False
+        self._argv = sys.argv
 
     def install(self, load: LoadRunner) -> None:
         """Serve everything beside the environment's web UI, if it has one. Raises ConfigError."""
@@ -75,6 +79,9 @@ class RunPage:
 
     def serve(self, load: LoadRunner, port: int) -> None:
         """Serve it on a port of this machine, until the block of this view ends."""
+        # Locust's page asks its own parser about sys.argv, and one that does not know our options
+        # ends the process: as long as the page is served there are none.
+        sys.argv = sys.argv[:1]
         web_ui = webui.create(load.environment, port)
         self.install(load)
         self.page.stop, self.page.close = load.interrupt, web_ui.stop
@@ -97,6 +104,7 @@ class RunPage:
             if self._looked_at:
                 self.page.linger()
         self.page.close()
+        sys.argv = self._argv
         if self._port is not None:
             self._port.close()
 
@@ -137,11 +145,31 @@ class RunPage:
             **self._ended(),
             **_level_in_progress(controller, now_ns),
         )
+        if isinstance(controller, DrillController):
+            self._drill(controller, experiment.samples)
         if len(controller.levels) != self._n_steps:
             self._past(experiment)
         if self.state.facts["state"] == "starting":
             self.state.update_facts(**state_facts("running", experiment.url))
         self._show_metrics()
+
+    def _drill(self, controller: DrillController, samples: list[ServerSample]) -> None:
+        """Show what has happened and which expectations have come true."""
+        controller.judge(samples)
+        drill, done = controller.stage.drill, controller.stage.done
+        decided = [one for one in controller.verdicts if one.verdict != Verdict.inconclusive]
+        begun = Counter(row["name"] for row in done if row["what"] == "begins")
+        self.live.set_drill({e.name: begun[e.name] for e in drill.events},
+                            {one.name: one.verdict == Verdict.met for one in decided})  # fmt: skip
+        number = len(controller.levels)
+        self.state.update_facts(
+            phase=drill.phases[number].name if number < len(drill.phases) else "",
+            expectations=to_json(controller.verdicts),
+            events=[
+                row | {"t_s": round((row["at_ns"] - controller.began_ns) / SECOND, 1)}
+                for row in done
+            ],
+        )
 
     def _point(self, controller: KneeController, now_ns: int, running_users: int) -> list[Any]:
         counts, server = self.live.counts, controller.server
@@ -259,6 +287,12 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
     knee, facts = result.knee, state_facts(result.status)
     if result.target.simulated:  # the first line says so, and on the page a badge
         lines = lines[1:]
+    if result.command == DRILL and result.gates:
+        verdicts = [one.verdict for one in result.gates]
+        worst = next(verdict for verdict in WORST_FIRST if verdict in verdicts)
+        facts |= dict(zip(("badge", "tone"), DRILLED[worst], strict=True))
+        facts["expectations"] = to_json(result.gates)  # a table has them
+        lines = [line for line in lines if not line.startswith(("True", "False", "Inconclusive"))]
     return facts | {
         "simulated": result.target.label,
         "sentence": lines[0] if lines else "",

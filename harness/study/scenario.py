@@ -40,12 +40,13 @@ def given_options(
     The name of what is no option is "".
     """
     keys = {name: key for key, action in options.items() for name in action.option_strings}
+    place = next((key for key, action in options.items() if not action.option_strings), "url")
     rest = iter(words)
     for word in rest:
         name, equals, text = word.partition("=")
         key = keys.get(name, "")
         if not key:
-            yield "" if word.startswith("-") else "url", word, [word]
+            yield "" if word.startswith("-") else place, word, [word]
         elif options[key].nargs == 0:
             yield key, "true" if name == f"--{key}" else "false", [word]
         elif equals:
@@ -93,6 +94,21 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
         sys.stderr.write(f"{path}: `{words[0]}` leaves out {', '.join(elsewhere)}\n")
     mine = [word for key, _, own in given if key != "scenario" for word in own]
     return [words[0], *ahead, *mine]
+
+
+def option_words(
+    values: Mapping[str, Any], parser: argparse.ArgumentParser, where: str
+) -> list[str]:
+    """Options of a command in a table of some other file, as words. Raises ConfigError."""
+    options, words = options_of(parser), []
+    for name, value in values.items():
+        if (key := name.replace("_", "-")) not in options:
+            raise ConfigError(
+                f"{where} has {name!r}: expected options of `{parser.prog}`; "
+                f"try {closest(key, options, 'workload')}."
+            )
+        words += _words(f"{name} of {where}", value, options[key])
+    return words
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class LoadOptions:
     salt: str = ""  # fixes the prompts of the workload; "": the run's own
     arrivals: str = ""  # of load.arrivals: levels are rates; "": levels are users
     max_in_flight: int = 0  # of an open loop
+    retries: int = 0  # of a request that failed, in an open loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class OutputOptions:
 class Wanted:
     """What one experiment is asked to do. With `load.arrivals` its levels are rates."""
 
-    kind: str  # knee, run, sweep, locust
+    kind: str  # knee, run, sweep, drill, locust
     target: TargetOptions
     load: LoadOptions
     output: OutputOptions
@@ -121,8 +122,10 @@ class Wanted:
     plan_users: int | None = None  # total users, to compute the number of replicas
     at_least: int | None = None  # users that the knee must hold
     baseline: str = ""  # a run folder: this run must not be worse
+    confirm_ns: int = 0  # how long the promised level is held afterwards
     tolerance: float = 0.0  # share by which it may be worse
     dry_run: bool = False
+    drill: Mapping[str, Any] = field(default_factory=dict)  # the file's text and name, the knee
 
     @cached_property
     def plan(self) -> SearchPlan:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 ONE: Final = ns_array([1])
 MAX_ERROR_BYTES: Final = 65_536
+# Of one answer, ten times what any model writes: figures of gaps take memory for each token that
+# was counted, not for each that came.
+MAX_OUTPUT_TOKENS: Final = 1 << 20
 
 
 class SentRequest(NamedTuple):
@@ -119,7 +122,7 @@ class StreamDecoder:
             self._prompt = prompt
         if cached >= 0:
             self._cached = cached
-        if completion >= 0:
+        if completion >= 0 and self._plausible(completion):
             self._output = completion
         if silent:
             self._events_before += not self._at
@@ -155,6 +158,8 @@ class StreamDecoder:
 
     def _token(self, at_ns: int, low_ns: int, running: int, tokens: int) -> None:
         """Append an event of `tokens` tokens, or of as many as the running count grew by."""
+        if not self._plausible(running):
+            return
         if running > self._counted:
             tokens = running - self._counted
             self._counted = self._output = running
@@ -162,6 +167,11 @@ class StreamDecoder:
         self._at.append(at_ns)
         self._low.append(low_ns)
         self._tokens.append(tokens)
+
+    def _plausible(self, count: int) -> bool:
+        if count > MAX_OUTPUT_TOKENS:
+            self._problem = Outcome.protocol.value, f"the server counts {count:,} output tokens"
+        return count <= MAX_OUTPUT_TOKENS
 
     def part(self, known_until_ns: int) -> RequestRecord:
         """Return the events since the previous part, as an open record."""

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 import orjson
 
+from harness.errors import one_line
 from harness.wire.sse import CHUNK_END, EVENT_END, EVENT_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OK_STATUS: Final = 200
+MAX_TYPE: Final = 80  # characters of a media type or an encoding
 # how nearly every read ends: in a chunk, without chunks
 _PLAIN: Final = (b"}" + EVENT_END + CHUNK_END, b"}" + EVENT_END)
+# what llhttp, which has no limit, may be made to hold before the body or behind it
+MAX_HEAD_BYTES: Final = 256 << 10
 _MIN_TAIL_BYTES: Final = 8  # a shorter piece of body could be mistaken for framing
 
 
@@ -73,16 +77,18 @@ class Response:
     list: this is on the path of every token.
     """
 
-    __slots__ = ("_feed", "_parser", "_pieces", "between", "complete", "content_type", "keep_alive",
-                 "on_body", "problem", "status")  # fmt: skip
+    __slots__ = ("_bodiless", "_encoding", "_feed", "_parser", "_pieces", "between", "complete",
+                 "content_type", "keep_alive", "on_body", "problem", "status")  # fmt: skip
 
     def __init__(self) -> None:
         self.status = 0
         self.content_type = ""
         self.complete = False
         self.between = False  # only in `ChunkedResponse`
-        self.problem = ""  # why the bytes are no HTTP response; what came before them counts
+        self.problem = ""  # why the bytes cannot be read; what came before them counts
         self.keep_alive = True
+        self._encoding = ""
+        self._bodiless = 0  # bytes since the latest of the body
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
@@ -93,11 +99,17 @@ class Response:
         try:
             self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not self.complete:  # bytes after a whole response are none of our business
+            if self.complete:  # nobody asked for what follows a whole response
+                self.keep_alive = False
+            else:
                 self.problem = f"the answer is not HTTP ({error})"
         pieces = self._pieces
         if len(pieces) == 1:
+            self._bodiless = 0
             return pieces.pop()
+        self._bodiless = 0 if pieces else self._bodiless + len(data)
+        if self._bodiless > MAX_HEAD_BYTES and not self.complete:
+            self.problem = f"the answer's head is longer than {MAX_HEAD_BYTES >> 10} KiB"
         body = b"".join(pieces)
         pieces.clear()
         return body
@@ -106,13 +118,23 @@ class Response:
         """Break the cycle of parser and callbacks: nothing is left to the garbage collector."""
         del self._parser, self._feed, self.on_body
 
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise ValueError  # `feed` takes it for the end
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-type":
-            self.content_type = value.decode("latin-1").partition(";")[0].strip().lower()
+        name = name.lower()
+        if name == b"content-type":
+            kind = value.decode("latin-1").partition(";")[0].strip().lower()
+            self.content_type = one_line(kind, MAX_TYPE)
+        elif name == b"content-encoding":
+            self._encoding = one_line(value.decode("latin-1").lower(), MAX_TYPE)
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         self.keep_alive = bool(self._parser.should_keep_alive())
+        if self._encoding not in ("", "identity") and self.status == OK_STATUS:
+            self.problem = f"the answer is encoded ({self._encoding}), which was not asked for"
 
     def on_message_complete(self) -> None:
         self.complete = self.status >= OK_STATUS  # 1xx is not the answer

@@ -12,9 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from harness.errors import one_line
 from harness.wire.sse import DONE
 
 MAX_TOKENS: Final = 1 << 53  # a larger count is invalid
+MAX_FINISH: Final = 40  # characters of a reason
 LAST_EVENTS: Final = ("message_stop", "response.completed", "response.incomplete")
 # the last two are Anthropic's, who counts as input what was neither read from a cache nor put there
 INPUTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -76,7 +78,7 @@ def _read(body: Any) -> Chunk:
         if details:
             cached = _count(details.get("cached_tokens"))
     if choices:
-        choice = choices[0]
+        choice = _only(choices)
         delta = choice.get("delta")
         token_ids = choice.get("token_ids")  # null unless requested
         if delta is None:
@@ -85,11 +87,17 @@ def _read(body: Any) -> Chunk:
             carries = answer = bool(delta.get("content") or delta.get("tool_calls"))
             if not answer:
                 carries = bool(delta.get("reasoning") or delta.get("reasoning_content"))
-        finish = choice.get("finish_reason") or ""
+        finish = str(choice.get("finish_reason") or "")[:MAX_FINISH]
         silent = not carries
         if token_ids is not None:
             ids = len(token_ids)
-    return Chunk(carries, answer, ids, completion, prompt, cached, str(finish), "", False, silent)
+    return Chunk(carries, answer, ids, completion, prompt, cached, finish, "", False, silent)
+
+
+def _only(choices: Any) -> Any:
+    if len(choices) > 1 or choices[0].get("index"):
+        raise NotACompletion("an event has a second choice, and one was asked for")
+    return choices[0]
 
 
 def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
@@ -111,7 +119,7 @@ def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
         completion_tokens=_count(usage.get("output_tokens")) if finish else -1,
         prompt_tokens=_count(prompt),
         cached_tokens=_count(usage.get(INPUTS[1], details.get("cached_tokens"))),
-        finish_reason=FINISHES.get(finish, finish),
+        finish_reason=str(FINISHES.get(finish, finish))[:MAX_FINISH],
         done=done,
     )
 
@@ -123,4 +131,4 @@ def _count(value: object) -> int:
 def error_message(error: object, max_chars: int = 200) -> str:
     """Return the server's message, shortened: an echo of the prompt comes last and is cut off."""
     message = error.get("message", "") if isinstance(error, dict) else error
-    return " ".join(str(message).split())[:max_chars]
+    return one_line(str(message))[:max_chars]

@@ -112,9 +112,19 @@ def instrument_sentence(
     window: Window,
     slos: Sequence[Slo],
     gaps: Mapping[str, WindowGapCounter] | None = None,
+    *,
+    verdicts_only: bool = False,
 ) -> str:
-    """Why the level's figures must not be used, with a remedy; "" if they may."""
+    """Why the level's figures must not be used, with a remedy; "" if they may.
+
+    `verdicts_only`: they are, as long as each SLO's limit lies on one side of what is known.
+    """
     found = quantile_uncertainties(recorded, window, slos, gaps)
+    if verdicts_only:
+        limits = [(slo.metric, slo.q, slo.limit_ns) for slo in slos]
+        found = [x for x in found if any(
+            (x.metric, x.q) == (m, q) and x.lo_ns <= ns <= x.hi_ns for m, q, ns in limits
+        )]  # fmt: skip
     worst = max(found, key=lambda x: x.share, default=None)
     if worst is None or worst.share <= MAX_INSTRUMENT_SHARE:
         return ""

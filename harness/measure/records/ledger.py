@@ -82,6 +82,11 @@ class Ledger:
         """Requests that have not ended, as far as is known."""
         return len(self._open)
 
+    @property
+    def tokens_from_ns(self) -> int:
+        """Of every request that ended from here on there are all tokens."""
+        return max((int(t.done_ns.max()) + 1 for t in self._thin), default=0)
+
     def table(self, from_ns: int, horizon_ns: int) -> LedgerView:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`.
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from dataclasses import dataclass
 else:
     import dataclasses
@@ -172,10 +172,11 @@ class SeenNumbers:
         self._below[worker] = below
         return True
 
-    def missing(self) -> dict[int, int]:
-        """For each worker with gaps, how many numbers below its highest one were never added."""
-        return {
-            worker: max(above) + 1 - self._below[worker] - len(above)
-            for worker, above in sorted(self._above.items())
-            if above
-        }
+    def missing(self, begun: Mapping[int, int] | None = None) -> dict[int, int]:
+        """For each worker that lacks some, how many: below its highest, or of those `begun`."""
+        begun, lost = begun or {}, {}
+        for worker in sorted({*self._above, *begun}):
+            below, above = self._below.get(worker, 0), self._above.get(worker, set())
+            end = max(below, begun.get(worker, 0), max(above, default=-1) + 1)
+            lost[worker] = end - below - len(above)
+        return {worker: n for worker, n in lost.items() if n}

@@ -91,7 +91,7 @@ export class Chart {
     this.svg.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // data: {points: [[t, ...]], newest: "now", limits: [{name, value}], bands: [{from, to, low, high}], marks: [{t, y, kind, low, high}], knee: {from, to, at, name}}
+  // data: {points: [[t, ...]], newest: "now", limits: [{name, value}], bands: [{from, to, low, high}], marks: [{t, y, kind, low, high}], events: [{t_s, what}], knee: {from, to, at, name}}
   draw(data) {
     this.data = data;
     const { points } = data, { lines, log } = this.spec;
@@ -107,7 +107,7 @@ export class Chart {
     const along = (t) => (this.spec.users ? Math.log(t / first) / Math.log(last / first) : t / this.end);
     this.x = (t) => LEFT + Math.min(along(t), 1) * (WIDTH - LEFT - RIGHT);
     this.svg.replaceChildren(...this.axes(scale), ...this.bands(), ...this.knee(), ...lines.flatMap((line) => this.line(line)),
-      ...this.limits(), ...this.marks());
+      ...this.limits(), ...this.events(), ...this.marks());
     this.hair = el("line", { class: "hair", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
     this.svg.append(this.hair);
     this.move(Math.min(this.cursor, points.length - 1));
@@ -152,6 +152,11 @@ export class Chart {
       return [el("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, stroke: "var(--red)", "stroke-dasharray": "6 4", "stroke-width": 1.4 }),
         el("text", { x: LEFT + 4, y: y > TOP + 14 ? y - 4 : y + 13, class: "limit" }, name)];
     });
+  }
+
+  events() {
+    return (this.data.events || []).map(({ t_s, what }) => el("line", { x1: this.x(t_s), x2: this.x(t_s), y1: TOP, y2: HEIGHT - BOTTOM,
+      stroke: "var(--red)", opacity: 0.7, "stroke-dasharray": what === "begins" ? "" : "2 4" }));
   }
 
   bands() {

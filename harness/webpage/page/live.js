@@ -68,16 +68,16 @@ function limitsOf(key) {
 }
 
 function drawAll() {
-  const steps = page.facts.steps || [], { points } = page, newest = page.facts.over ? "last" : "now";
-  for (const key of Object.keys(latencies)) latencies[key].draw({ points, newest, limits: limitsOf(key) });
-  charts.tokens.draw({ points, newest });
-  charts.server.draw({ points, newest });
+  const steps = page.facts.steps || [], { points } = page, { events = [] } = page.facts, newest = page.facts.over ? "last" : "now";
+  for (const key of Object.keys(latencies)) latencies[key].draw({ points, newest, events, limits: limitsOf(key) });
+  charts.tokens.draw({ points, newest, events });
+  charts.server.draw({ points, newest, events });
   const last = points.length ? points[points.length - 1][0] : 0;
   const bands = steps.filter((s) => s.bracket[0] !== null && s.bracket[1] !== null).map((s) => {
     const next = steps[steps.indexOf(s) + 1];
     return { from: s.to_s, to: next ? next.to_s : last, low: s.bracket[0], high: s.bracket[1] };
   });
-  charts.users.draw({ points, newest, bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) });
+  charts.users.draw({ points, newest, events, bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) });
   for (const key of Object.keys(levels)) drawLevels(key, steps.filter((s) => s.decision !== "invalid" && s[`${key}_p95_ms`][0] !== null));
 }
 
@@ -119,6 +119,7 @@ const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a le
 
 function showProgress({ step, users, unit, purpose, phase, ended, failed, left_s }) {
   const parts = [];
+  if (page.facts.phase && !page.facts.over) parts.push(`Phase: ${page.facts.phase}`);
   if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${unit || (users === 1 ? "user" : "users")} (${PURPOSE[purpose] || purpose}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
@@ -144,6 +145,17 @@ function showSteps(steps = []) {
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
 
+const TRUTH = { met: ["true", "text good"], missed: ["false", "text bad"], inconclusive: ["not decided", "text"] };
+
+function showDrill({ expectations = [], events = [] }) {
+  $("drill").hidden = !expectations.length;
+  const [expected, happened] = $("drill").querySelectorAll(".wide");
+  expected.replaceChildren(table("What is expected", [["Expected", "text"], ["Came true", "text"], ["At"], ["Seen", "text"]],
+    expectations.map((one) => [[one.name, "text"], TRUTH[one.verdict], [one.at_s === null ? "" : clock(one.at_s)], [one.sentence, "text why"]])));
+  happened.replaceChildren(table("What has happened", [["At"], ["Event", "text"], ["", "text"]],
+    events.map((one) => [[clock(one.t_s)], [one.event, "text"], [one.what, "text"]])));
+}
+
 function showFigures() {
   if (!$("figures").open) return;
   const names = Object.keys(page.column), newest = page.points.slice(-NEWEST).reverse();
@@ -164,6 +176,7 @@ function take(news) {
     showState(page.facts);
     showAbout(page.facts);
     showSteps(page.facts.steps);
+    showDrill(page.facts);
     const formed = $("form").childElementCount > 0;
     if (page.facts.fields && !formed) build($("form"), page.facts.fields, page.facts.form, () => ask());
     if (before.over !== page.facts.over) $("asking").open = ["idle", "refused"].includes(page.facts.state);

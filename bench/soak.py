@@ -1,0 +1,221 @@
+"""A long run at the knee of the embedded engine: what grows in our processes, and how fast.
+
+    python bench/soak.py [--minutes 30] [--every 5]
+
+`vllm-harness run --embedded` holds the users of the true knee (computed in simulated time), and its
+page for Prometheus is read. Every few seconds each of its processes is looked at: resident memory,
+descriptors, threads, and the loop lag that it reports itself. After the warm-up, which is the first
+half, the rest is cut into ten blocks; the slope is that of a line through the blocks' medians, its
+95% interval is Student's with 8 degrees of freedom. A figure is flat when the whole interval is
+below what LIMITS allows in an hour, rising when none of it is, else inconclusive. Exits with 0 only
+when all are flat. Writes bench/results/soak.md and soak.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+
+from harness.engine.config import EngineConfig
+from harness.measure.slo import Slo
+from harness.runfolder import names
+from harness.runfolder.runinfo import hardware
+from harness.server.address import free_port
+from harness.simulator.closed_loop import Traffic
+from harness.simulator.reference_knee import true_knee
+from harness.units import SECOND
+
+RESULTS: Final = Path(__file__).parent / "results"
+# as `make knee`
+SLOTS, PROMPT, OUTPUT = 16, 128, 32
+SLOS: Final = "ttft_p95=500ms", "itl_p95=50ms"
+KINDS: Final = {
+    "harness.drive.worker": "worker",
+    "harness.reader.decoder_process": "decoder",
+    "harness.engine.process": "engine",
+}
+LIMITS: Final = {"memory, MB": 30.0, "descriptors": 1.0, "threads": 1.0, "loop lag, ms": 30.0}
+# Of a level under way the main process keeps its requests, 250 bytes each, 50 of them a second.
+MAIN_MB: Final = 30.0 + 45.0
+WARM_UP: Final = 0.5  # the last 900 scrapes are kept, 19 kB each: that grows for 15 minutes
+BLOCKS: Final = 10
+STUDENT: Final = 2.306  # 97.5% with BLOCKS - 2 degrees of freedom
+HOUR_S: Final = 3600.0
+Points = list[tuple[float, float]]  # seconds since the start, value
+
+
+@dataclass(frozen=True)
+class Slope:
+    """One figure of one process; growth in an hour with its interval."""
+
+    process: str
+    figure: str
+    first: float  # median of the first block
+    last: float  # median of the last block
+    most: float
+    per_hour: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """Against what LIMITS allows."""
+        own = (self.process, self.figure) == ("main", "memory, MB")
+        limit = MAIN_MB if own else LIMITS[self.figure]
+        return "flat" if self.high <= limit else "rising" if self.low > limit else "inconclusive"
+
+
+def slope(process: str, figure: str, points: Points) -> Slope:
+    """Of the points after the warm-up."""
+    at, value = np.array(points).T
+    begin = at[0] + WARM_UP * (at[-1] - at[0])
+    blocks = np.array_split(np.flatnonzero(at >= begin), BLOCKS)
+    x = np.array([at[block].mean() for block in blocks]) / HOUR_S
+    y = np.array([np.median(value[block]) for block in blocks])
+    spread = ((x - x.mean()) ** 2).sum()
+    rise = ((x - x.mean()) * y).sum() / spread
+    left = y - y.mean() - rise * (x - x.mean())
+    half = STUDENT * np.sqrt((left**2).sum() / (BLOCKS - 2) / spread)
+    return Slope(
+        process, figure, *map(float, (y[0], y[-1], value.max(), rise, rise - half, rise + half))
+    )
+
+
+def kind_of(process: psutil.Process) -> str:
+    """By its command line."""
+    line = " ".join(process.cmdline())
+    return next((kind for part, kind in KINDS.items() if part in line), "main")
+
+
+def look(root: psutil.Process, kinds: dict[int, str]) -> dict[str, dict[str, float]]:
+    """Every process now; one that is ending is left out."""
+    found = {}
+    for process in [root, *root.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            kind = kinds.setdefault(process.pid, kind_of(process))
+            found[kind] = {
+                "memory, MB": process.memory_info().rss / 1e6,
+                "descriptors": process.num_fds(),
+                "threads": process.num_threads(),
+            }
+    return found
+
+
+def soak(minutes: float, every_s: float, users: int, out: Path) -> dict[tuple[str, str], Points]:
+    """Run, look, and take the loop lags from the run folder."""
+    port = free_port()
+    command = [
+        sys.executable, "-m", "harness", "run", "--embedded", "--max-num-seqs", str(SLOTS),
+        "--prompt-tokens", str(PROMPT), "--output-tokens", str(OUTPUT), "--users", str(users),
+        "--duration", f"{round(minutes * 60)}s", "--metrics-port", str(port), "--quiet",
+        "--out", str(out),
+    ]  # fmt: skip
+    points: dict[tuple[str, str], Points] = {}
+    kinds: dict[int, str] = {}
+    client = out / names.CLIENT
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        root, until, began = psutil.Process(process.pid), 0.0, 0.0
+        while process.poll() is None:
+            time.sleep(every_s)
+            if not began and client.exists() and client.stat().st_size:  # the load is there
+                began = time.time()
+                until = began + minutes * 60
+            if not began or time.time() > until:
+                continue
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
+                # the engine's log for tests, of the last 20,000 requests, grows for seven minutes
+                forget = (
+                    f"{json.loads((out / names.RUN).read_text())['server']['url']}/oracle/reset"
+                )
+                urllib.request.urlopen(forget, data=b"{}", timeout=5).read()
+            for kind, figures in look(root, kinds).items():
+                for figure, value in figures.items():
+                    points.setdefault((kind, figure), []).append((time.time() - began, value))
+        if process.returncode:
+            sys.exit(f"the run ended with exit code {process.returncode}: see above.")
+    for line in client.read_text().splitlines():
+        sample = json.loads(line)
+        at_s = sample["at_ns"] / SECOND - began
+        # a decoder waits for its pipe and has no loop
+        if not sample["process"].startswith("decoder") and 0 <= at_s <= minutes * 60:
+            kind = sample["process"].split(" ")[0]
+            points.setdefault((kind, "loop lag, ms"), []).append((at_s, sample["loop_lag_ms"]))
+    return points
+
+
+def page(minutes: float, users: int, found: list[Slope], result: dict[str, Any]) -> str:
+    """Markdown."""
+    machine = hardware()
+    level = result["levels"][0]
+    limits = "; ".join(f"{figure}: {limit:g}" for figure, limit in LIMITS.items())
+    rows = [
+        f"""# Soak
+
+`make soak MINUTES={minutes:g}`: the embedded engine ({SLOTS} slots) with {users} users, its true
+knee for {" and ".join(SLOS)}, {PROMPT} prompt tokens and {OUTPUT} output tokens.
+{level["ttft_ms"]["n"]:,} requests, {level["ttft_ms"]["n_failed"]} of them failed.
+{machine["usable_cores"]} usable cores ({machine["cpu"]}), which other work shared.
+
+Growth in an hour is the slope of a line through the medians of ten blocks, after half of the time
+as warm-up; in brackets its 95% interval. Flat: the whole interval is below the limit ({limits};
+main's memory: {MAIN_MB:g}, because it keeps a level's requests until it ends, 250 bytes each, which
+is 43 MB here). Main also keeps the last 900 scrapes, 19 kB each: with less than `MINUTES=30` that
+is another 70 MB an hour, and main's memory does rise.
+""",
+        "| process | figure | first block | last block | most | growth in an hour | |",
+        "|---|---|--:|--:|--:|--:|---|",
+    ]  # fmt: skip
+    rows += [
+        f"| {one.process} | {one.figure} | {one.first:,.1f} | {one.last:,.1f} | {one.most:,.1f} | "
+        f"{one.per_hour:+,.2f} ({one.low:+,.2f} to {one.high:+,.2f}) | {one.verdict} |"
+        for one in found
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    """The command line; 0 when all is flat."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
+    asked = parser.parse_args()
+    slos = tuple(Slo.parse(slo) for slo in SLOS)
+    knee = true_knee(EngineConfig(max_num_seqs=SLOTS), Traffic(PROMPT, OUTPUT, 0.4), slos).users
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        points = soak(asked.minutes, asked.every, knee, out)
+        result = json.loads((out / names.RESULT).read_text())
+    found = [slope(*key, points[key]) for key in sorted(points)]
+    text = page(asked.minutes, knee, found, result)
+    (RESULTS / "soak.md").write_text(text)
+    rounded = {
+        f"{kind}: {figure}": [[round(at, 1), round(value, 2)] for at, value in points[kind, figure]]
+        for kind, figure in sorted(points)
+    }
+    kept = {
+        "minutes": asked.minutes,
+        "users": knee,
+        "limits_per_hour": LIMITS,
+        "slopes": [asdict(one) | {"verdict": one.verdict} for one in found],
+        "points": rounded,
+    }
+    (RESULTS / "soak.json").write_text(json.dumps(kept) + "\n")
+    print(text)
+    return int(any(one.verdict != "flat" for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

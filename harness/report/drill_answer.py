@@ -1,0 +1,49 @@
+"""What a drill showed, in words: its expectations, and how a recovery went."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import isnan
+from typing import TYPE_CHECKING, Final
+
+from harness.errors import ConfigError
+from harness.export.live_state import DRILLED
+from harness.measure.drill.recovery import Overload, recovery
+from harness.measure.metrics import GAPS
+from harness.measure.states import WORST_FIRST, Verdict
+from harness.report.numbers import count_of, slo_name
+
+if TYPE_CHECKING:
+    from harness.report.report_data import ReportData
+
+TRUE: Final = {Verdict.met: "true", Verdict.missed: "false", Verdict.inconclusive: "inconclusive"}
+
+
+def drill_sentences(facts: ReportData) -> tuple[str, str, list[str]]:
+    """(badge, tone, the headline and all that follows), what decides the exit code first."""
+    gates = sorted(facts.result.gates, key=lambda one: WORST_FIRST.index(one.verdict))
+    n = sum(one.verdict == Verdict.met for one in gates)
+    told = [f"{n} of {count_of(len(gates), 'expectation')} came true."]
+    for one in gates:
+        at = "" if isnan(one.at_s) else f" at {one.at_s:.1f} s"
+        told.append(f"{TRUE[one.verdict].capitalize()}{at}: {one.name} ({one.sentence}).")
+    return *DRILLED[gates[0].verdict], told + recovery_sentences(facts)
+
+
+def recovery_sentences(facts: ReportData) -> list[str]:
+    """How long each SLO took to be as before an overload, where a baseline is long enough."""
+    lines = []
+    for before, over, after in zip(facts.levels, facts.levels[1:], facts.levels[2:], strict=False):
+        spans = Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
+        slos = facts.slos if over.load > before.load == after.load else ()
+        for slo in (slo for slo in slos if slo.metric not in GAPS):
+            with suppress(ConfigError):  # the baseline says too little
+                seen = recovery(facts.run.table, slo, spans)
+                back = f"was back where it had been {seen.seconds:.1f} s after the overload"
+                back = back if seen.came_back else f"was not back in {seen.watched_s:.0f} s"
+                lines.append(
+                    f"{slo_name(slo)} {back} ({seen.former_ms[0]:.3g} to {seen.former_ms[1]:.3g} "
+                    f"ms before it); {max(seen.good_lost, 0):,.0f} requests that would have met "
+                    f"{slo} did not."
+                )
+    return lines

@@ -1,0 +1,352 @@
+"""Nothing lost, on several hosts: a master, two workers and a server of their own, and faults.
+
+    python tests/hosts.py --out FILE [FAULT=RUNS ...] [--at-once 4]
+
+Each host is a network namespace, which takes root and iproute2; workers are linked to the master
+and to the server apart, so that one can be cut from the master alone. FILE gets a JSON line for
+each run; the table of all its lines is printed. For tests in CI `played(..., apart=False)` puts
+them all on loopback.
+
+In each run: requests sent = records in the run folder, once merged, + those counted as lost. The
+server's own list of what arrived is the witness: no more than the workers' journals say, and no
+less than the records that were answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
+
+import numpy as np
+from study_process import descendants
+
+from harness.measure.records.record_table import OUTCOME_CODE
+from harness.measure.records.request_record import Outcome
+from harness.runfolder import names
+from harness.runfolder.folder_reader import read_run, read_sends
+from harness.runfolder.folder_writer import merge_kept
+from harness.runfolder.json_files import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE: Final = Path(__file__).parent
+TOP: Final = HERE.parent
+USERS, TOKENS = 8, 30  # 24 requests a second
+WORKERS: Final = ("w0", "w1")
+APART_S: Final = 30.0  # a pause, and a cut
+# the load's seconds; the fault comes when it is under way
+FAULTS: Final = {
+    "worker killed": 12,
+    "worker paused 30 s": 45,
+    "cut from the master 30 s": 45,
+    "master killed": 30,
+    "disk full": 15,
+    "clock off by 200 ms": 12,
+}
+AHEAD_MS: Final = 200
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run. `sent`: by the journals, probes left out; each request has a record or is lost."""
+
+    fault: str
+    seed: int
+    arrived: int  # at the server
+    sent: int
+    records: int
+    lost: int
+    before: int  # records in the master's folder before anything was merged
+    ended: str  # its status, and the master's exit code
+    moved_ms: float | None = None  # w0's instants against w1's, by the server's; None: some lack
+    bound_ms: float | None = None  # what the harness itself says of its clocks
+    wrong: list[str] = field(default_factory=list)
+
+
+class Hosts:
+    """Where processes run. `apart`: each host in a network namespace of its own."""
+
+    def __init__(self, *, apart: bool) -> None:
+        self.apart = apart
+        self._name = f"vh{uuid4().hex[:8]}"
+        self.master, self.server = ("10.77.0.1", "10.78.0.1") if apart else ("127.0.0.1",) * 2
+
+    def __enter__(self) -> Self:
+        if self.apart:
+            try:
+                self._build()
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def _build(self) -> None:
+        for host in ("m", "s", *WORKERS):
+            _ip("netns", "add", self._of(host))
+            self._in(host, "link", "set", "lo", "up")
+        for host, address in (("m", self.master), ("s", self.server)):
+            self._in(host, "link", "add", "hub", "type", "bridge")
+            self._in(host, "address", "add", f"{address}/24", "dev", "hub")
+            self._in(host, "link", "set", "hub", "up")
+        for n, host in enumerate(WORKERS, 2):
+            self._link(host, "m", f"10.77.0.{n}")
+            self._link(host, "s", f"10.78.0.{n}")
+        self._link("m", "s", "10.78.0.9")
+
+    def __exit__(self, *_: object) -> None:
+        for host in ("m", "s", *WORKERS) if self.apart else ():
+            subprocess.run(["ip", "netns", "del", self._of(host)], check=False)
+
+    def _of(self, host: str) -> str:
+        return f"{self._name}{host}"
+
+    def _in(self, host: str, *arguments: str) -> None:
+        _ip("-n", self._of(host), *arguments)
+
+    def _link(self, host: str, to: str, address: str) -> None:
+        """A cable from the host to the bridge of another."""
+        _ip("link", "add", f"to-{to}", "netns", self._of(host), "type", "veth",
+            "peer", "name", f"of-{host}", "netns", self._of(to))  # fmt: skip
+        self._in(to, "link", "set", f"of-{host}", "master", "hub", "up")
+        self._in(host, "address", "add", f"{address}/24", "dev", f"to-{to}")
+        self._in(host, "link", "set", f"to-{to}", "up")
+
+    def cut(self, host: str, how: str = "down") -> None:
+        """Between the host and the master; `up` mends it."""
+        self._in("m", "link", "set", f"of-{host}", how)
+
+    def peer(self, host: str) -> str:
+        """The address from which the server hears it."""
+        return f"10.78.0.{WORKERS.index(host) + 2}" if self.apart else "127.0.0.1"
+
+    def start(self, host: str, *command: object, **popen: Any) -> subprocess.Popen[str]:
+        """A process there."""
+        where = ("ip", "netns", "exec", self._of(host)) if self.apart else ()
+        return subprocess.Popen([*where, sys.executable, *map(str, command)], text=True, **popen)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def played(fault: str, seed: int, folder: Path, *, apart: bool = True) -> Row:
+    """One run in this folder. Raises AssertionError when it does not begin or end."""
+    with contextlib.ExitStack() as at_end:
+        hosts = at_end.enter_context(Hosts(apart=apart))
+        return Run(fault, seed, folder, hosts, at_end).row()
+
+
+class Run:
+    """One run: the hosts' processes, and what goes wrong with them."""
+
+    def __init__(
+        self, fault: str, seed: int, folder: Path, hosts: Hosts, at_end: contextlib.ExitStack
+    ) -> None:
+        self.fault, self.seed, self.hosts = fault, seed, hosts
+        self.disk = folder / "disk"  # of the master, and in every other run of w0 as well
+        self.disk.mkdir(parents=True)
+        if fault == "disk full":
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", self.disk], check=True)
+            at_end.callback(lambda: subprocess.run(["umount", "-l", self.disk], check=True))
+        self.homes = {host: folder / host for host in WORKERS}
+        if seed % 2:
+            self.homes["w0"] = self.disk / "w0"
+        self.run_folder, self.arrivals = self.disk / "run", folder / "arrivals"
+        self.log = at_end.enter_context((folder / "log").open("w"))
+        self.processes: list[subprocess.Popen[str]] = []
+        at_end.callback(self._kill)
+        self._start()
+
+    def _start(self) -> None:
+        hosts = self.hosts
+        script = (HERE / "scripted_vllm.py", 40, 10, hosts.server, self.arrivals)
+        server = hosts.start("s", *script, stdout=subprocess.PIPE)
+        self.processes.append(server)
+        assert server.stdout is not None
+        url = f"http://{hosts.server}:{server.stdout.readline().strip()}"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        seconds = FAULTS[self.fault]
+        self.master = self._locust(
+            "m", TOP, {}, "locustfiles/chat.py", "--master", "--headless", "--expect-workers", 2,
+            "-u", USERS, "-r", USERS, "-t", f"{seconds}s", "--host", url, "--workload", "fixed",
+            "--output-tokens", TOKENS, "--run-folder", self.run_folder, "--seed", self.seed,
+            "--master-bind-port", port,
+        )  # fmt: skip
+        ahead = AHEAD_MS * (1 if self.seed % 2 else -1) * (self.fault == "clock off by 200 ms")
+        self.workers = []
+        for host, home in self.homes.items():
+            home.mkdir()
+            env = {"AHEAD_MS": str(ahead if host == "w0" else 0)}
+            self.workers.append(self._locust(
+                host, home, env, HERE / "host_locustfile.py", "--worker",
+                "--master-host", hosts.master, "--master-port", port,
+            ))  # fmt: skip
+
+    def _locust(
+        self, host: str, cwd: Path, env: dict[str, str], file: object, *arguments: object
+    ) -> subprocess.Popen[str]:
+        process = self.hosts.start(
+            host, "-m", "locust", "-f", file, *arguments, cwd=cwd, stdin=subprocess.DEVNULL,
+            stdout=self.log, stderr=subprocess.STDOUT,
+            env=os.environ | env | {"PYTHONPATH": f"{TOP}:{os.environ.get('PYTHONPATH', '')}"},
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def _kill(self) -> None:
+        """What is left of it, decoders too."""
+        for process in self.processes:
+            for pid in [*descendants(process.pid), process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def arrived(self) -> list[tuple[str, int]]:
+        """(from whom, when) of each request; the probe asks for another number of tokens."""
+        lines = self.arrivals.read_text().splitlines() if self.arrivals.exists() else []
+        some = (line.split() for line in lines)
+        return [(peer, int(at_ns)) for peer, at_ns, tokens in some if tokens == str(TOKENS)]
+
+    def _act(self) -> None:
+        """What goes wrong, once load is sent by all."""
+        until = time.monotonic() + 120
+        while len(self.arrived()) < 3 * USERS:
+            assert time.monotonic() < until, "no load"
+            assert self.master.poll() is None, "the master has ended"
+            time.sleep(0.05)
+        time.sleep(random.Random(self.seed).uniform(0, 3))  # noqa: S311 - no secret
+        if self.fault.startswith("worker "):
+            self._signal_worker()
+        elif self.fault == "cut from the master 30 s":
+            self.hosts.cut("w0")
+            time.sleep(APART_S)
+            self.hosts.cut("w0", "up")
+        elif self.fault == "master killed":
+            self.master.kill()
+        elif self.fault == "disk full":
+            with contextlib.suppress(OSError), (self.disk / "filler").open("wb", 0) as filler:
+                while True:
+                    filler.write(bytes(512))
+
+    def _signal_worker(self) -> None:
+        family = [self.workers[0].pid, *descendants(self.workers[0].pid)]
+        if self.fault == "worker killed":
+            for pid in family if self.seed % 2 else family[:1]:  # its host, or this process alone
+                os.kill(pid, signal.SIGKILL)
+            return
+        for kind, seconds in ((signal.SIGSTOP, APART_S), (signal.SIGCONT, 0.0)):
+            for pid in family:
+                os.kill(pid, kind)
+            time.sleep(seconds)
+
+    def row(self) -> Row:
+        """Let it happen, wait for the end, count."""
+        self._act()
+        seconds = FAULTS[self.fault] + 90
+        decoders = [pid for worker in self.workers for pid in descendants(worker.pid)]
+        for process in (self.master, *self.workers):
+            process.wait(seconds)
+        until = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}").exists() for pid in decoders):
+            assert time.monotonic() < until, "a decoder goes on"
+            time.sleep(0.1)
+        (self.disk / "filler").unlink(missing_ok=True)
+        return self._counted()
+
+    def _counted(self) -> Row:
+        before = len(read_run(self.run_folder).table)
+        kept = {host: home / names.WORKER_FOLDER for host, home in self.homes.items()}
+        merge_kept(self.run_folder, kept.values())
+        run, sent = read_run(self.run_folder), read_sends(self.run_folder)
+        lost, arrived = run.damage.missing, self.arrived()
+        peers = Counter(peer for peer, _ in arrived)
+        answered = run.table.outcome == OUTCOME_CODE[Outcome.ok]
+        wrong, moved = [], {}
+        if not answered.sum() <= len(arrived) <= sum(sent.values()):
+            wrong.append("the server saw others")
+        for host, home in kept.items():
+            worker = names.send_files(home)[0][0]
+            ours = run.table.worker == worker
+            n, last = int(ours.sum()), int(run.table.number[ours].max(initial=-1))
+            if sent[worker] != n + lost.get(worker, 0) or last >= sent[worker]:
+                wrong.append(
+                    f"{host}: {sent[worker]} sent, {n} records, {lost.get(worker, 0)} lost"
+                )
+            seen = peers[self.hosts.peer(host)]
+            if self.hosts.apart and not int((ours & answered).sum()) <= seen <= sent[worker]:
+                wrong.append(f"{host}: the server saw {seen} of {sent[worker]}")
+            at_ns = sorted(at for peer, at in arrived if peer == self.hosts.peer(host))
+            if len(at_ns) == n:  # the fastest is the nearest to the truth
+                late_ns = np.array(at_ns) - np.sort(run.table.sent_ns[ours])
+                moved[host] = float(late_ns.min()) / 1e6
+        ended = read_json(self.run_folder / names.RESULT) or {}
+        apart_ms = round(moved["w1"] - moved["w0"], 3) if len(moved) == len(WORKERS) else None
+        return Row(
+            self.fault, self.seed, len(arrived), sum(sent.values()), len(run.table),
+            sum(lost.values()), before, f"{ended.get('status', '-')}, {self.master.returncode}",
+            apart_ms, (ended.get("client") or {}).get("clock_apart_ms"), wrong,
+        )  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """In Markdown."""
+    heads = "Fault", "Seed", "Arrived", "Sent", "Records", "Lost", "At the master", "Ended"
+    yield f"| {' | '.join(heads)} | Moved, ms | At most, ms |"
+    yield "|---|--:|--:|--:|--:|--:|--:|---|--:|--:|"
+    for row in sorted(rows, key=lambda row: (list(FAULTS).index(row["fault"]), row["seed"])):
+        cells = [str(row.get(name)) for name in Row.__dataclass_fields__ if name != "wrong"]
+        yield f"| {' | '.join(cells).replace('None', '')} | {'; '.join(row['wrong'])}".rstrip()
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("faults", nargs="*", metavar="FAULT=FIRST:LAST")
+    asked = parser.parse_args()
+    wanted = []
+    for text in asked.faults:
+        fault, _, seeds = text.partition("=")
+        first, last = map(int, seeds.split(":"))
+        wanted += [(fault, seed) for seed in range(first, last + 1)]
+
+    def one(what: tuple[str, int]) -> None:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+            try:
+                line = json.dumps(asdict(played(*what, Path(made))))
+            except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                log = Path(made) / "log"
+                tail = log.read_text()[-1500:] if log.exists() else ""
+                sys.stderr.write(f"{what}: {error!r}\n{tail}\n")
+                return
+            with asked.out.open("a") as out:
+                out.write(line + "\n")
+
+    with ThreadPoolExecutor(asked.at_once) as pool:
+        list(pool.map(one, wanted))
+    rows = [json.loads(line) for line in asked.out.read_text().splitlines()]
+    sys.stdout.write("\n".join(table(rows)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

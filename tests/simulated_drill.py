@@ -1,0 +1,198 @@
+"""The drills that ship, in simulated time: what the product judges, and what is true.
+
+What is true of an expectation is what 20 other runs of the same drill show: for an SLO or a share
+of errors, the share over all their requests together.
+
+`python tests/simulated_drill.py` writes data/drills.json again (two minutes on two cores).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import count, pairwise
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from simulated_fleet import Client, Fault, Phase, Simulated, SimulatedDrill, Stream, simulate
+
+from harness.load.plan import plan_lengths
+from harness.load.workloads import Workload, workload
+from harness.measure.drill.plan import Drill, Event, Expectation, parse_drill
+from harness.measure.metrics import SLO_METRICS, failed_requests
+from harness.measure.states import Verdict
+from harness.server.drill_servers import engine_of
+from harness.study.drill_verdicts import judge_drill
+from harness.units import SECOND, duration_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STORED: Final = Path(__file__).parent / "data" / "drills.json"
+SEEDS: Final = range(1, 21)
+# Each drill as it ships, and two with so much load that they fail.
+TIMES: Final = {"overload": (1.0, 4.0), "replica-death": (1.0, 4.0)}
+DRILLS: Final = sorted((Path(__file__).parents[1] / "drills").glob("*.toml"))
+START_S: Final = 1.0  # an embedded engine is ready so long after its start
+DRAIN_S: Final = 60.0
+TRUTH_SEEDS: Final = range(1_000, 1_020)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The lengths that the product plans for a workload."""
+
+    workload: Workload
+
+    def lengths(self, seed: int) -> Iterator[tuple[int, int]]:
+        """Endless (prompt, output) pairs."""
+        return (plan_lengths(self.workload, seed, "simulated", number) for number in count())
+
+
+def fixed(prompt: int, output: int) -> Planned:
+    """Requests that are all alike."""
+    kind = workload("fixed")
+    return Planned(kind.sized(prompt, output))
+
+
+@cache
+def drill_of(path: Path, times: float = 1.0) -> Drill:
+    """The drill of a file, with so many times its load."""
+    drill = parse_drill(path.read_text(), path.name)
+    return replace(drill, phases=tuple(replace(p, load=p.load * times) for p in drill.phases))
+
+
+def in_simulated_time(drill: Drill) -> SimulatedDrill:
+    """The same drill for the simulated fleet: a phase for each change of the load."""
+    options = drill.options
+    kind = workload(options.get("workload", "chat"))
+    chat = Planned(kind.sized(options.get("prompt-tokens"), options.get("output-tokens")))
+    edges = {0, drill.length_ns, *(p.end_ns for p in drill.phases)}
+    apart = [e for e in drill.events if e.do in {"burst", "prompts", "disconnect"}]
+    edges |= {at for e in apart for at in (e.at_ns, e.end_ns)}
+    phases = []
+    for begin, end in pairwise(sorted(edges)):
+        streams = [Stream(drill.load_at(begin), chat)]
+        streams += [others(e) for e in apart if e.at_ns <= begin < e.end_ns and e.do != "burst"]
+        phases.append(Phase(str(begin), (end - begin) / SECOND, tuple(streams)))
+    seconds = {
+        field: duration_ns(str(options[key])) / SECOND
+        for field, key in (
+            ("timeout_s", "first-token-timeout"),
+            ("request_timeout_s", "request-timeout"),
+        )
+        if key in options
+    }
+    client = Client(**seconds, retry_factor=1.0, max_retries=drill.retries, backoff_s=0.0)
+    faults = tuple(fault(e) for e in drill.events if e not in apart)
+    engine = engine_of(dict(drill.servers.get("engine", {})))
+    return SimulatedDrill(tuple(phases), faults, client, engine, int(drill.servers["engines"]))
+
+
+def others(event: Event) -> Stream:
+    """Requests that are sent besides the load."""
+    rate = event.count / ((event.end_ns - event.at_ns) / SECOND)
+    if event.do == "prompts":
+        return Stream(rate, fixed(event.tokens, 1), "constant", recorded=False)
+    hang_up_s = event.by_ns / SECOND
+    return Stream(rate, fixed(8, 1024), "constant", recorded=False, hang_up_s=hang_up_s)
+
+
+def fault(event: Event) -> Fault:
+    """What happens to a replica. Raises KeyError for what is not modeled."""
+    what = {"kill": "kill", "restart": "kill", "pause": "pause", "slow": "slow", "cut": "cut"}
+    lasts_s = (event.end_ns - event.at_ns) / SECOND
+    lasts_s = {"kill": inf, "restart": lasts_s + START_S}.get(event.do, lasts_s)
+    return Fault(what[event.do], event.at_ns / SECOND, lasts_s, event.replica, event.factor)
+
+
+def judged(drill: Drill, seed: int) -> list[Verdict]:
+    """What the product says of each expectation."""
+    seen = simulate(in_simulated_time(drill), seed)
+    until_ns = drill.length_ns + round(DRAIN_S * SECOND)
+    gates = judge_drill(drill, 0, seen.table, seen.samples, missing=0, until_ns=until_ns)
+    return [gate.verdict for gate in gates]
+
+
+def counted(drill: Drill, seed: int) -> list[tuple[int, int]]:
+    """(observations, those that speak against it) of each expectation."""
+    seen = simulate(in_simulated_time(drill), seed)
+    return [observed(expected, seen) for expected in drill.expectations]
+
+
+def observed(expected: Expectation, seen: Simulated) -> tuple[int, int]:
+    """Counted without the product's judge."""
+    table = seen.table
+    table = table.select((table.begun_ns >= expected.begin_ns)
+                         & (table.begun_ns <= expected.end_ns))  # fmt: skip
+    if expected.slo is not None:
+        latency = SLO_METRICS[expected.slo.metric].observe(table)
+        return len(latency.ns), int((latency.ns > expected.slo.limit_ns).sum())
+    if expected.kind == "errors":
+        return len(table), int(failed_requests(table).sum())
+    if expected.kind == "waiting":
+        inside = (s for s in seen.samples if expected.since_ns <= s.at_ns <= expected.begin_ns)
+        return 1, int(not any(s.waiting <= expected.limit for s in inside))
+    if expected.kind == "refused":
+        refused = table.select(table.status == 503)
+        return len(refused), int((refused.done_ns - refused.sent_ns > expected.limit).sum())
+    return 1, 0  # none is ever lost here
+
+
+def allowed(expected: Expectation) -> float:
+    """The share that may speak against it."""
+    if expected.slo is not None:
+        return expected.slo.allowed
+    return {"errors": expected.limit, "waiting": 0.5, "refused": 0.05}.get(expected.kind, 0.0)
+
+
+def share(counts: list[tuple[int, int]]) -> float:
+    """Of all runs together."""
+    n, against = np.array(counts).sum(axis=0)
+    return float(against / max(n, 1))
+
+
+def truths(drill: Drill, each: list[list[tuple[int, int]]]) -> list[tuple[Verdict, float]]:
+    """Whether each expectation is true, and the share by which it is decided."""
+    out = []
+    for expected, counts in zip(drill.expectations, zip(*each, strict=True), strict=True):
+        found = share(list(counts))
+        out.append((Verdict.met if found <= allowed(expected) else Verdict.missed, found))
+    return out
+
+
+def case(path: Path, times: float, pool: ProcessPoolExecutor) -> dict[str, Any]:
+    """What is true, and what each seed is judged."""
+    drill = drill_of(path, times)
+    true = truths(drill, list(pool.map(partial(counted, drill), TRUTH_SEEDS)))
+    found = list(pool.map(partial(judged, drill), SEEDS))
+    rows = [
+        {"name": expected.name, "truth": truth, "share": round(share, 4),
+         "allowed": allowed(expected), "judged": [verdicts[i] for verdicts in found]}
+        for i, (expected, (truth, share)) in enumerate(zip(drill.expectations, true, strict=True))
+    ]  # fmt: skip
+    return {"drill": path.stem, "times": times, "expectations": rows}
+
+
+def main() -> None:
+    """Judge everything again."""
+    with ProcessPoolExecutor() as pool:
+        cases = [
+            case(path, times, pool) for path in DRILLS for times in TIMES.get(path.stem, (1.0,))
+        ]
+    STORED.write_text(json.dumps(cases).replace('{"', '\n{"') + "\n")
+    for one in cases:
+        for row in one["expectations"]:
+            counts = dict(Counter(row["judged"]))
+            sys.stdout.write(f"{one['drill']} x {one['times']:g}: {row['name']}: {row['truth']} "
+                             f"({row['share']} of {row['allowed']}): {counts}\n")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

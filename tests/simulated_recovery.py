@@ -1,0 +1,185 @@
+"""Recovery of two engines behind a balancer, in simulated time: how it is measured, and figures.
+
+`python tests/simulated_recovery.py` writes data/recovery.json again (12 minutes on two cores);
+docs/recovery.md has its tables.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from math import inf, isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from recovery_repeats import metastable_boundary, recovery_over
+from simulated_fleet import Client, Phase, Simulated, SimulatedDrill, Stream, simulate
+
+from harness.measure.drill.recovery import Overload, Recovery, recovery
+from harness.measure.metrics import ttft
+from harness.measure.search.statistics import mean_interval, quantile
+from harness.measure.slo import Slo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+GARBAGE: Final = 500_000  # objects: the default would look for cycles thousands of times
+STORED: Final = Path(__file__).parent / "data" / "recovery.json"
+SEEDS: Final = range(1, 11)
+SLO: Final = Slo.parse("ttft_p95=200ms")
+KNEE_PER_S: Final = 90.0  # the mean that `knees` finds, rounded
+BASELINE: Final = 0.7  # of the knee
+OVERLOAD: Final = 2.0
+WARM_S, BASELINE_S, OVERLOAD_S, WATCHED_S = 10.0, 120.0, 30.0, 180.0
+TIMEOUT_S: Final = 10.0  # clients wait so long for a whole answer
+QUEUE: Final = 10  # requests: what a replica takes up within the SLO's 200 ms at 45/s
+CASES: Final = [(factor, queue) for queue in (0, QUEUE) for factor in (0.0, 0.5, 1.0)]
+KNEES: Final = [(0.0, 0, False), (0.0, 0, True), (0.5, 0, True), (1.0, 0, True), (1.0, QUEUE, True)]
+RANGES: Final = {0: (0.0, 1.0), QUEUE: (1.0, 2.0)}  # of retry factors, by the limit on the queue
+WIDTH: Final = 0.125
+RATES: Final = (0.2, 1.2, 0.02)  # of the knee: from, to, to a bracket of this width
+
+
+def fleet(client: Client, queue: int, *phases: tuple[str, float, float]) -> SimulatedDrill:
+    """Phases as (name, seconds, share of the knee)."""
+    loads = (Phase(name, s, (Stream(share * KNEE_PER_S),)) for name, s, share in phases)
+    return SimulatedDrill(tuple(loads), client=client, max_queued=queue, drain_s=TIMEOUT_S)
+
+
+def client(factor: float) -> Client:
+    """Clients who give up, and send this many requests in place of one."""
+    return Client(request_timeout_s=TIMEOUT_S, retry_factor=factor)
+
+
+def overloaded(
+    factor: float, queue: int, seed: int, overload: float = OVERLOAD, watched_s: float = WATCHED_S
+) -> Simulated:
+    """A baseline, an overload, the baseline again."""
+    before = ("warm-up", WARM_S, BASELINE), ("baseline", BASELINE_S, BASELINE)
+    after = ("overload", OVERLOAD_S, overload), ("after", watched_s, BASELINE)
+    return simulate(fleet(client(factor), queue, *before, *after), seed)
+
+
+def measured(run: Simulated) -> Recovery:
+    """The recovery as the product measures it, from the records."""
+    begin, end = run.phases["overload"]
+    overload = Overload(run.phases["baseline"][0], begin, end, run.phases["after"][1])
+    return recovery(run.table, SLO, overload)
+
+
+def recovered(factor: float, queue: int, seed: int) -> Recovery:
+    """One repeat."""
+    return measured(overloaded(factor, queue, seed))
+
+
+def highest(meets: Callable[[float], bool]) -> float:
+    """The highest share of the knee at which a run meets the SLO, by bisection."""
+    low, high, width = RATES
+    while high - low > width:
+        middle = (low + high) / 2
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return round(low * KNEE_PER_S, 2)
+
+
+def knee(case: tuple[float, int, bool], seed: int) -> float:
+    """The highest rate at which the SLO is met: from rest, or one minute after an overload."""
+    factor, queue, after = case
+
+    def meets(share: float) -> bool:
+        overload = [("overload", OVERLOAD_S, OVERLOAD)] if after else []
+        phases = (*overload, ("settling", 60.0, share), ("measured", 60.0, share))
+        run = simulate(fleet(client(factor), queue, *phases), seed)
+        begin, end = run.phases["measured"]
+        sent = (run.table.sent_ns >= begin) & (run.table.sent_ns < end)
+        return quantile(np.sort(ttft(run.table).ns[sent]), SLO.q) <= SLO.limit_ns
+
+    return highest(meets)
+
+
+def summary(repeats: Sequence[Recovery]) -> dict[str, Any]:
+    """As JSON, which has no infinity: null."""
+    found = asdict(recovery_over(repeats))
+    return {name: rounded(value) for name, value in found.items()}
+
+
+def rounded(value: Any) -> Any:
+    """As JSON; None for what is not finite."""
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    return round(value, 3) if value is not None and isfinite(value) else None
+
+
+def repeats_of(stored: dict[str, Any]) -> list[Recovery]:
+    """The repeats that are stored, for the summary to be made of them again."""
+    return [
+        Recovery(inf if seconds is None else seconds, WATCHED_S, tuple(former), lost)
+        for seconds, former, lost in stored["each"]
+    ]
+
+
+def tables(kept: dict[str, Any]) -> Iterator[str]:
+    """The rows of docs/recovery.md."""
+
+    def between(ends: Sequence[float], digits: int) -> str:
+        return " to ".join(f"{end:,.{digits}f}" for end in ends)
+
+    limits = {0: "none", QUEUE: f"{QUEUE}"}
+    for one in kept["recovery"]:
+        back = one["repeats"] - one["censored"]
+        time = (
+            f"{one['median_s']:.1f} s | {between(one['median_s_ci95'], 1)} s" if back else "- | -"
+        )
+        most = "" if back == one["repeats"] else "at least "
+        yield (
+            f"| {limits[one['max_queued']]} | {one['retry_factor']:g} | {back} of {one['repeats']} "
+            f"| {time} | {most}{one['good_lost']:,.0f} | {between(one['good_lost_ci95'], 0)} |"
+        )
+    for one in kept["knee"]:
+        when = "after the overload" if one["after"] else "from rest"
+        yield (
+            f"| {limits[one['max_queued']]} | {one['retry_factor']:g} | {when} | "
+            f"{one['mean_per_s']:.1f}/s | {between(one['ci95'], 1)}/s |"
+        )
+    for one in kept["boundary"]:
+        tried = ", ".join(f"{float(f):g}: {s:.0%}" for f, s in sorted(one["tried"].items()))
+        yield f"| {limits[one['max_queued']]} | {one['comes_back']} to {one['never']} | {tried} |"
+
+
+def main() -> None:
+    """Compute everything; a line for each figure."""
+    out: dict[str, Any] = {"seeds": len(SEEDS), "knee": [], "recovery": [], "boundary": []}
+
+    def add(kind: str, entry: dict[str, Any]) -> None:
+        out[kind].append(entry)
+        brief = {name: value for name, value in entry.items() if name != "each"}
+        sys.stdout.write(f"{kind}: {json.dumps(brief)}\n")
+        sys.stdout.flush()
+
+    with ProcessPoolExecutor(initializer=gc.set_threshold, initargs=(GARBAGE,)) as pool:
+        for case in KNEES:
+            found = list(pool.map(partial(knee, case), SEEDS))
+            figures = {"mean_per_s": float(np.mean(found)), "ci95": mean_interval(found)}
+            names = dict(zip(("retry_factor", "max_queued", "after"), case, strict=True))
+            add("knee", names | {k: rounded(v) for k, v in figures.items()} | {"each": found})
+
+        def repeat(factor: float, queue: int) -> list[Recovery]:
+            return list(pool.map(partial(recovered, factor, queue), SEEDS))
+
+        for factor, queue in CASES:
+            some = repeat(factor, queue)
+            each = [[rounded(r.seconds), rounded(r.former_ms), rounded(r.good_lost)] for r in some]
+            names = {"retry_factor": factor, "max_queued": queue}
+            add("recovery", names | summary(repeats_of({"each": each})) | {"each": each})
+        for queue, (low, high) in RANGES.items():
+            found = metastable_boundary(partial(repeat, queue=queue), low, high, WIDTH)
+            add("boundary", {"max_queued": queue} | asdict(found))
+    STORED.write_text(json.dumps(out).replace('{"', '\n{"') + "\n")
+
+
+if __name__ == "__main__":
+    main()

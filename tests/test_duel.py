@@ -1,0 +1,210 @@
+"""The searches of `make duel`: on a formula, and on an engine whose knee is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duel
+import numpy as np
+import pytest
+from duel_curve import is_cliff, pchip_slopes, replicates, root
+from duel_isotonic import aiperf_smooth_isotonic
+from duel_methods import (
+    Answer,
+    aiperf_monotonic,
+    fixed_ladder,
+    guidellm_goodput,
+    loadgen_peak,
+    wilson_interval,
+)
+from duel_probes import Length, Run, Seen
+from duel_table import Row, aim, page, summary
+from engine_configurations import configuration
+from simulated_knee import known_truths
+
+
+class Formula:
+    """Latency rises by 1 ms per user and meets its limit at `knee` users, without noise."""
+
+    def __init__(self, knee: int) -> None:
+        self.knee, self.held = knee, []
+
+    def hold(self, users: int) -> Seen:
+        self.held.append(users)
+        over = users - self.knee - 0.6
+        return Seen(users, 1000, 0.9 if over > 0 else 1.0, over, self.knee + 0.6, 1.0, 1000)
+
+
+DOUBLED = [1, 2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize(
+    ("find", "knee", "want", "held"),
+    [
+        # 48, 40, 36, then (36, 38): 2 of 38 is more than 5%; 37 meets it
+        (loadgen_peak, 37, Answer(37, None, None, conclusive=True), [*DOUBLED, 48, 40, 36, 38, 37]),
+        (loadgen_peak, 0, Answer(None, None, None, conclusive=False), [1]),
+        # 4 to 64, then 48, 40, 36: (36, 40) is 4 wide, 10% of 36 is 3.6; 38 misses it
+        (
+            guidellm_goodput,
+            37,
+            Answer(36, 36, 37, conclusive=True),
+            [4, 8, 16, 32, 64, 48, 40, 36, 38],
+        ),
+        (guidellm_goodput, 2, Answer(2, 2, 2, conclusive=True), [4, 2, 3]),
+        # each level twice, and 20 are spent at 64 (7 doublings) and 48, 40, 36
+        (
+            aiperf_monotonic,
+            37,
+            Answer(36, 36, 39, conclusive=False),
+            [x for x in [*DOUBLED, 48, 40, 36] for _ in range(2)],
+        ),
+        (
+            aiperf_monotonic,
+            5,
+            Answer(5, 5, 5, conclusive=True),
+            [1, 1, 2, 2, 4, 4, 8, 8, 6, 6, 5, 5],
+        ),
+        # 40, 48, 56 inside (32, 64); the line crosses 0 at 37.6: 38 misses it, 37 meets it
+        (
+            aiperf_smooth_isotonic,
+            37,
+            Answer(37, 37, 37, conclusive=True),
+            [*DOUBLED, 40, 48, 56, 38, 37],
+        ),
+        (fixed_ladder, 22, Answer(22, 22, 22, conclusive=True), list(range(1, 24))),
+        # 5% apart from 20 on: 37, 38
+        (fixed_ladder, 37, Answer(37, 37, 37, conclusive=True), list(range(1, 39))),
+    ],
+)
+def test_a_search_without_noise(find, knee, want, held):
+    """Which levels it holds, and what it answers."""
+    server = Formula(knee)
+    assert find(server.hold) == want
+    assert server.held == held
+
+
+SEED = 246  # prefill, one of the cheapest to simulate
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Row]:
+    """Every search on one engine."""
+    return duel.match(SEED, None)
+
+
+def test_every_search_on_an_engine_whose_knee_is_known(rows) -> None:
+    """Within 5% or one user as documented; `monotonic` has too few requests for that."""
+    assert known_truths()[SEED] == 12
+    users = {name: row.users for name, row in rows.items()}
+    right = {name for name, found in users.items() if abs(found - 12) <= 1}
+    assert set(users) - right == set()
+
+
+def test_a_search_costs_what_its_budget_says(rows) -> None:
+    """At our budget: ten minutes and the ends of requests; LoadGen as documented: ten a level."""
+    cut = {n: row.seconds for n, row in rows.items() if n.endswith(duel.AT_BUDGET)}
+    assert {name: s for name, s in cut.items() if not 500 < s < 800} == {}
+    peak = rows["LoadGen FindPeakPerformance"]
+    assert peak.seconds == pytest.approx(600 * peak.levels, rel=0.05)
+
+
+def test_a_window_of_a_run() -> None:
+    """The same window whatever was asked before; it ends with so many requests, answered."""
+    case = configuration(SEED)
+    once, twice = Run(case, 8, 1), Run(case, 8, 1)
+    twice.see(Length(30, 60, 0, drained=True))
+    asked = Length(5, 0, 50, drained=True)
+    assert once.see(asked) == twice.see(asked)
+    seen = once.see(asked)
+    assert (seen.requests, seen.users) == (50, 8)
+    assert seen.sent > 50  # the warm-up counts
+    cut, whole = (once.see(Length(0, 10, 0, drained=drained)) for drained in (False, True))
+    assert cut.seconds == 10 < whole.seconds
+    assert whole.requests - cut.requests == 8  # one of each user is under way
+
+
+@pytest.mark.parametrize(
+    ("share", "trials", "want"),
+    [
+        (0.95, 100, (0.888, 0.978)),  # 95 of 100, as in any table of Wilson's interval
+        (1.0, 10, (0.722, 1.0)),  # 10 / (10 + 3.84)
+        (0.5, 0, (0.0, 1.0)),
+    ],
+)
+def test_wilsons_interval(share, trials, want):
+    """Against known values."""
+    assert wilson_interval(share, trials) == pytest.approx(want, abs=0.001)
+
+
+def test_the_curve() -> None:
+    """Slopes as SciPy's PchipInterpolator has them; the zero of a line; violators are pooled."""
+    x, y = np.array([0.0, 1, 3, 4]), np.array([0.0, 1, 2, 6])
+    # Widths are 1, 2, 1 and slopes 1, 1/2, 4. Inside: weights 5 and 4, then 4 and 5, so 9 over
+    # 5/1 + 4/0.5 = 13 and over 4/0.5 + 5/4 = 9.25. Ends: 4 times the outer slope less 1/2, over 3.
+    want = [3.5 / 3, 9 / 13, 9 / 9.25, 15.5 / 3]
+    assert pchip_slopes(x, y) == pytest.approx(want)
+    assert root({1: [-3.0], 2: [-2.0], 4: [0.0], 8: [4.0]}, 2, 8) == pytest.approx(4)
+    assert root({1: [-3.0], 2: [1.0], 3: [-1.0], 8: [4.0]}, 1, 8) == pytest.approx(2, abs=0.1)
+    assert root({1: [1.0], 2: [2.0]}, 1, 2) is None
+    # 5 and 6 are pooled: each is 2 off; the other levels not at all, or 2
+    assert not is_cliff({1: [0.0], 2: [1.0], 5: [6.0], 6: [2.0]}, 1)
+    assert [replicates({1: [0.0], 2: trials}, 10) for trials in ([1.0], [0.0, 1.0])] == [0, 3]
+
+
+def test_rows_are_kept_while_their_code_is_the_same(tmp_path) -> None:
+    """Ours are always searched again; what they took at first stays."""
+    path = tmp_path / "duel.json"
+    first, later = (
+        Row(9, 8, None, conclusive=True, seconds=seconds, requests=3, levels=2)
+        for seconds in (5, 2)
+    )
+    duel.Kept(path).write({duel.OURS: {1: first}, "other": {1: first}}, {})
+    again = duel.Kept(path)
+    assert again.others() == {1: {"other": first}}
+    again.write({duel.OURS: {1: later, 2: later}, "other": {1: first}}, {})
+    assert duel.Kept(path).baseline == {1: 5, 2: 2}
+    path.write_text(path.read_text().replace(again.source, "of other code"))
+    assert duel.Kept(path).others() == {}
+
+
+def test_the_table_and_the_aim() -> None:
+    """Shares of the engines, and each part of the aim."""
+    truths = {1: 100, 2: 10}
+    found = {
+        1: Row(105, 96, 104, conclusive=True, seconds=10, requests=100, levels=5),
+        2: Row(12, 11, 12, conclusive=False, seconds=30, requests=300, levels=5),
+    }
+    line = summary(found, truths)
+    assert line == {
+        "engines": 2,
+        "right": 0.5,
+        "covers": 0.5,
+        "width": 0.09,  # of 8% and 10%
+        "seconds": [20, 28],
+        "requests": [200, 280],
+        "inconclusive": 0.5,
+    }
+    best = line | {"right": 1.0, "covers": 0.95, "width": 0.05}
+    other = line | {"right": 0.9, "seconds": [40, 90]}
+    worse = line | {"right": 0.8, "seconds": [1, 2]}
+    table = {"ours": best, "other": other, "worse": worse}
+    assert [met for _, met in aim(table, "ours", [34, 50])] == [True] * 5
+    assert [met for _, met in aim(table, "ours", [33, 33])] == [True] * 4 + [False]
+    bad = {"ours": line, "other": other | {"seconds": [39, 90]}}
+    assert [met for _, met in aim(bad, "ours", [33, 33])] == [False] * 5
+
+
+def test_the_published_page_is_that_of_its_rows() -> None:
+    """All 200 engines, and the table and the aim that follow from what is kept."""
+    path = Path(duel.HERE) / "results/duel.json"
+    kept, truths = json.loads(path.read_text()), dict(list(known_truths().items())[: duel.CASES])
+    table = {
+        name: summary({int(seed): Row(*row) for seed, row in of.items()}, truths)
+        for name, of in kept["rows"].items()
+    }
+    assert {line["engines"] for line in table.values()} == {duel.CASES}
+    assert kept["table"] == table
+    shown = page(table, aim(table, duel.OURS, list(kept["baseline"].values())))
+    assert path.with_suffix(".md").read_text() == shown

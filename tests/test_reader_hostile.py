@@ -1,0 +1,311 @@
+"""A server's worst: each answer leaves one record, with an outcome and a sentence.
+
+The answers are cut at random places, and good ones are asked for among them: nothing that one
+connection does may harm another.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+import psutil
+import pytest
+from gevent.pool import Pool
+from reader_cases import LAST, WHOLE, Step, case, send, wire_server
+from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
+
+from harness.measure.records.request_record import Outcome
+from harness.reader import reader as reader_module
+from harness.units import MS, SECOND
+from harness.wire.http import MAX_HEAD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.measure.records.request_record import RequestRecord
+
+pytestmark = pytest.mark.usefixtures("each_reader")
+SEEDS: Final = range(4)
+MUTANTS: Final = 300
+AT_ONCE: Final = 16
+TOKEN = chunk(EVENTS[1])
+END = chunk(EVENTS[-1]) + LAST
+CLOSED = "the server closed the connection"
+Answer = tuple[bytes, str, str]  # bytes, outcome, sentence
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server that does as it is told."""
+    with wire_server() as port:
+        yield port
+
+
+def head(*lines: str, status: int = 200) -> bytes:
+    """A head that has these lines, too."""
+    more = "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+    return HEAD.replace(b"200 OK", b"%d -" % status).replace(b"\r\n\r\n", b"\r\n" + more + b"\r\n")
+
+
+def plain(status: int, body: bytes, *lines: str) -> bytes:
+    """A whole answer with a length."""
+    length = f"Content-Length: {len(body)}"
+    text = "\r\n".join([f"HTTP/1.1 {status} -", "Content-Type: application/json", length, *lines])
+    return text.encode() + b"\r\n\r\n" + body
+
+
+def error(message: str) -> bytes:
+    """The body of a failure."""
+    return json.dumps({"error": {"message": message}}).encode()
+
+
+def second(index: int) -> dict[str, Any]:
+    """A token of another choice."""
+    return {"choices": [{"index": index, "delta": {"content": "b"}, "finish_reason": None}]}
+
+
+BOTH = {"choices": [*delta(content="a")["choices"], *second(1)["choices"]]}
+ZIPPED = gzip.compress(b"".join(EVENTS))
+LONG_HEAD = "the answer's head is longer than 256 KiB"
+ENCODED = "the answer is encoded (gzip), which was not asked for"
+CHOICES = "an event has a second choice, and one was asked for"
+NO_COMPLETION = "an event is JSON, but not that of a completion"
+HOSTILE: Final[dict[str, Answer]] = {
+    "gzip": (head("Content-Encoding: gzip") + chunk(ZIPPED) + LAST, "protocol", ENCODED),
+    "gzip of an error": (plain(500, ZIPPED, "Content-Encoding: gzip"), "status", "HTTP 500: "),
+    "an encoding that changes nothing": (head("Content-Encoding: identity") + STREAM[len(HEAD):],
+                                         "ok", ""),
+    "two choices in an event": (HEAD + chunk(event(BOTH)) + END, "protocol", CHOICES),
+    "two choices in turn": (HEAD + (TOKEN + chunk(event(second(1)))) * 20 + END,
+                            "protocol", CHOICES),
+    "large headers": (head(*[f"X-{n}: {'x' * 8000}" for n in range(25)]) + STREAM[len(HEAD):],
+                      "ok", ""),
+    "a huge header": (head("X: " + "x" * (MAX_HEAD_BYTES + 70_000)) + STREAM[len(HEAD):],
+                      "protocol", LONG_HEAD),
+    "too many headers": (head(*["X: y"] * 60_000) + STREAM[len(HEAD):], "protocol", LONG_HEAD),
+    "a huge trailer": (STREAM[:-2] + b"X: " + b"x" * (MAX_HEAD_BYTES + 70_000),
+                       "protocol", LONG_HEAD),
+    "never the answer": (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 12_000, "protocol", LONG_HEAD),
+    "a huge content type": (STREAM.replace(b"charset", b"x" * 9_000), "ok", ""),
+    "an odd content type": (plain(200, b"{}").replace(b"application/json", b"\xff" * 9_000),
+                            "protocol", "the server answered ÿÿÿ"),
+    "an event of 10 MB": (HEAD + TOKEN + chunk(event(delta(content="x" * 10_000_000))),
+                          "protocol", "an event of the stream is longer than 1 MiB"),
+    "10 MB without a line end": (HEAD + TOKEN + chunk(b"x" * 10_000_000),
+                                 "protocol", "an event of the stream is longer than 1 MiB"),
+    "an error of 3 MB": (plain(500, error("no " * 1_000_000)), "status", "HTTP 500: "),
+    "words for the terminal": (plain(500, error("\x1b[2J\x07gone\u202e")), "status",
+                               "HTTP 500: [2J gone"),
+    "429": (plain(429, error("slow down"), "Retry-After: 3600"), "status", "HTTP 429: slow down"),
+    "503": (plain(503, b"", "Retry-After: Wed, 21 Oct 2099 07:28:00 GMT"), "status", "HTTP 503"),
+    "a redirect": (plain(302, b"", "Location: http://127.0.0.2/"), "status", "HTTP 302"),
+    "early close": (HEAD + TOKEN[:-4], "truncated", CLOSED),
+    "close in the head": (HEAD[:40], "truncated", CLOSED),
+    "a length too long": (plain(200, b"{}").replace(b": 2", b": 9"), "truncated", CLOSED),
+    "two lengths": (plain(200, b"{}", "Content-Length: 7"), "protocol", "the answer is not HTTP"),
+    "a length and chunks": (head("Content-Length: 7") + STREAM[len(HEAD):], "protocol",
+                            "the answer is not HTTP"),
+    "a negative chunk": (HEAD + b"-5\r\n" + TOKEN, "protocol", "the answer is not HTTP"),
+    "an endless chunk size": (HEAD + b"f" * 5_000, "protocol", "the answer is not HTTP"),
+    "another protocol": (b"HTTP/1.1 101 -\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+                         "protocol", "the answer is not HTTP"),
+    "no JSON": (HEAD + chunk(event(b'{"choices": [{"in')) + END, "protocol",
+                "an event is not JSON"),
+    "deep JSON": (HEAD + chunk(event(b"[" * 100_000)) + END, "protocol", "an event is not JSON"),
+    "a list": (HEAD + chunk(event([1])) + END, "protocol", NO_COMPLETION),
+    "choices as a number": (HEAD + chunk(event({"choices": 7})) + END, "protocol", NO_COMPLETION),
+    "more tokens than there can be": (
+        HEAD + TOKEN + chunk(event(delta(usage=1 << 50, content="a"))) + END,
+        "protocol", "the server counts 1,125,899,906,842,624 output tokens"),
+    "a book as the reason": (HEAD + TOKEN + chunk(event(delta(finish="x" * 500_000))) + END,
+                             "ok", ""),
+}  # fmt: skip
+
+
+def cut(rng: random.Random, data: bytes) -> list[Step]:
+    """In up to six sends, some of them late; the connection is closed at the end."""
+    at = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(6)))
+    pieces = [data[i:j] for i, j in zip([0, *at], [*at, len(data)], strict=True)]
+    steps = [[*step] for piece in pieces if piece
+             for step in (*send(piece), ["sleep", rng.choice((0, 1))])]  # fmt: skip
+    return [*steps, ["close"]]
+
+
+def said(record: RequestRecord) -> str:
+    """Its sentence; fails unless a person may read it."""
+    assert record.error.isprintable()
+    assert len(record.error) <= 300
+    assert bool(record.error) == (record.outcome is not Outcome.ok)
+    return record.error
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_hostile_answers(port: int, seed: int) -> None:
+    """Each has its outcome and sentence, however it is cut; the next request is answered."""
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    names = [*HOSTILE]
+    rng.shuffle(names)
+    with case(port) as it:
+        pool = Pool(AT_ONCE)
+        for i, name in enumerate(names):
+            pool.spawn(it.ask, 2 * i, cut(rng, HOSTILE[name][0]))
+            pool.spawn(it.ask, 2 * i + 1, WHOLE)
+        pool.join()
+        assert it.reader.flush(20)
+        figures = it.reader.figures()
+    rows = {name: it.records[2 * i] for i, name in enumerate(names)}
+    got = {name: (row.outcome.value, said(row)[: len(HOSTILE[name][2])])
+           for name, row in rows.items()}  # fmt: skip
+    assert got == {name: answer[1:] for name, answer in HOSTILE.items()}
+    good = [it.records[2 * i + 1] for i in range(len(names))]
+    assert {(row.outcome.value, len(row.at_ns)) for row in good} == {("ok", 3)}
+    assert all(len(row.finish_reason) <= 40 for row in it.records.values())
+    assert len(it.records) == 2 * len(names)
+    assert figures["stamp_source"] in {"kernel", "read"}
+
+
+# with chunks, and until the connection's end
+GOOD: Final = STREAM, HEAD.replace(b"Transfer-Encoding: chunked\r\n", b"") + b"".join(EVENTS)
+
+
+def mutant(rng: random.Random) -> bytes:
+    """A good answer with a few bytes changed, lost, doubled or replaced."""
+    data = bytearray(rng.choice(GOOD))
+    for _ in range(rng.randrange(1, 5)):
+        i, j = sorted(rng.randrange(len(data)) for _ in range(2))
+        j = min(j, i + rng.choice((1, 8, 200)))
+        kind = rng.randrange(5)
+        if kind == 0:
+            data[i] = rng.randrange(256)
+        elif kind == 1:
+            del data[i:j]
+        elif kind == 2:
+            data[i:i] = data[i:j]
+        elif kind == 3:
+            data[i:j] = rng.randbytes(j - i)
+        elif i > 1:
+            del data[i:]
+    return bytes(data)
+
+
+def test_mutants(port: int) -> None:
+    """Whatever becomes of the bytes: one record each, with an outcome and a sentence."""
+    rng = random.Random(16)  # noqa: S311 - no secret
+    with case(port, total_ns=20 * SECOND) as it:
+        pool = Pool(AT_ONCE)
+        for number in range(MUTANTS):
+            pool.spawn(it.ask, number, cut(rng, mutant(rng)))
+        pool.join()
+        assert it.reader.flush(20)
+    assert sorted(it.records) == list(range(MUTANTS))
+    ends = {record.outcome.value for record in it.records.values() if said(record) is not None}
+    assert ends == {"ok", "truncated", "protocol"}
+
+
+def rss_mb(*pids: int) -> float:
+    """What these processes have resident."""
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
+
+
+@pytest.mark.parametrize(
+    "piece", [TOKEN * 200, chunk(event({"choices": []})) * 300, chunk(b"\n" * 60_000)],
+    ids=["tokens", "other events", "no events"],
+)  # fmt: skip
+def test_an_answer_without_an_end(port: int, piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fast as the loopback carries it: cut off at a size, in memory of that size."""
+    most = 16 << 20
+    monkeypatch.setattr(reader_module, "MAX_ANSWER_BYTES", most)
+    with case(port) as it:
+        it.ask(0, WHOLE)
+        before = rss_mb(psutil.Process().pid, it.reader.link.pid)
+        exchange = it.ask(1, [*send(HEAD), ["repeat", piece.decode("latin-1"), 1 << 30]])
+        assert it.reader.flush(20)
+        grew = rss_mb(psutil.Process().pid, it.reader.link.pid) - before
+        assert it.ask(2, WHOLE).outcome is Outcome.ok
+        assert it.reader.flush(20)
+    record = it.records[1]
+    assert (record.outcome.value, said(record)) == ("protocol", reader_module.TOO_MUCH)
+    assert exchange.outcome is record.outcome
+    assert most < exchange.n_bytes
+    # the rows and the bytes on their way, in both processes, and what was read until it was seen
+    assert grew < 600
+
+
+def test_an_answer_that_drips(port: int) -> None:
+    """It never ends and never pauses: the limit of the whole request ends it."""
+    drip = [["sleep", 20], *send(TOKEN)] * 500
+    with case(port, total_ns=500 * MS) as it:
+        _, record = it.one([*send(HEAD), *drip])
+    assert (record.outcome.value, said(record)) == (
+        "timeout", "the whole request took longer than 0.5 s",
+    )  # fmt: skip
+    assert len(record.at_ns) > 2
+
+
+def test_retry_after_is_not_waited_for(port: int) -> None:
+    """The load is the user's: the next request follows at once, on the same connection."""
+    busy = send(plain(429, error("slow down"), "Retry-After: 3600"))
+    with case(port) as it:
+        for number in range(3):
+            it.ask(number, busy if number < 2 else WHOLE)
+        assert it.reader.flush(10)
+        connected = [it.records[n].connect_ns > 0 for n in range(3)]
+    ends = [it.records[n].outcome.value for n in range(3)]
+    assert (ends, connected) == (["status", "status", "ok"], [True, False, False])
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "outcome", "resent"),
+    [
+        ([["close"]], WHOLE, "ok", 1),
+        ([["reset"]], WHOLE, "ok", 1),
+        # once: the second connection is new
+        ([["close"]], [["close"]], "truncated", 1),
+        # a byte came: it was served
+        ([*send(b"H"), ["close"]], WHOLE, "truncated", 0),
+        # it was taken, and the server died with it
+        ([["sleep", 1500], ["close"]], WHOLE, "truncated", 0),
+    ],
+)  # fmt: skip
+def test_a_stale_connection(
+    port: int, first: list[Step], again: list[Step], outcome: str, resent: int
+) -> None:
+    """A kept connection, closed as the request was sent: sent once more, and counted."""
+    with case(port) as it:
+        it.ask(0, WHOLE)
+        exchange = it.ask(1, first, again)
+        assert it.reader.flush(10)
+        record, figures = it.records[1], it.reader.figures()
+    assert (record.outcome.value, figures["resent"]) == (outcome, resent)
+    assert exchange.outcome is record.outcome
+    assert bool(said(record)) == (outcome != "ok")
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("more", [STREAM, b"HTTP/1.1 500 -\r\n\r\n", b"\r\nx"])
+def test_more_than_was_asked_for(port: int, more: bytes, late: bool) -> None:
+    """What follows an answer is not the next one's: that connection is not used again."""
+    script = [*send(STREAM), ["sleep", 20], *send(more)] if late else send(STREAM + more)
+    with case(port) as it:
+        it.ask(0, script)
+        gevent.sleep(0.1 * late)
+        it.ask(1, WHOLE)
+        assert it.reader.flush(10)
+        ends = [(it.records[n].outcome.value, len(it.records[n].at_ns)) for n in (0, 1)]
+        assert (ends, it.log()["connections"] > 1) == ([("ok", 3)] * 2, True)
+        assert it.records[1].connect_ns > 0
+
+
+def test_idle_connections_that_the_server_closed(port: int) -> None:
+    """Found closed before the request is sent: a new one is opened, and nothing is sent again."""
+    with case(port) as it:
+        for number in range(4):
+            it.ask(number, [*WHOLE, ["close"]])
+            gevent.sleep(0.05)
+        assert it.reader.flush(10)
+        assert it.reader.figures()["resent"] == 0
+    assert {record.outcome.value for record in it.records.values()} == {"ok"}

@@ -1,0 +1,106 @@
+"""The drills that ship, judged over 20 seeds in simulated time, beside what is true."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from simulated_drill import DRILLS, SEEDS, STORED, drill_of, in_simulated_time, judged
+from simulated_fleet import Client, Fault, Phase, SimulatedDrill, Stream, simulate
+
+from harness.measure.metrics import ttft
+from harness.measure.records.record_table import OUTCOME_CODE
+from harness.measure.states import Verdict
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CASES: list[dict[str, Any]] = json.loads(STORED.read_text())
+RERUN = 2  # seeds
+
+
+def test_no_expectation_is_judged_wrong() -> None:
+    """Neither of the drills as they ship, nor of two that fail; at most one is inconclusive."""
+    wrong, open_ones = [], []
+    for case in CASES:
+        for row in case["expectations"]:
+            other = {Verdict.met: Verdict.missed, Verdict.missed: Verdict.met}[row["truth"]]
+            wrong += [(case["drill"], row["name"])] * row["judged"].count(other)
+            if case["times"] == 1:
+                assert row["truth"] == Verdict.met, (case["drill"], row["name"])
+                open_ones += [row["name"]] * row["judged"].count(Verdict.inconclusive)
+    assert wrong == []
+    assert len(open_ones) <= 1
+    assert {len(row["judged"]) for case in CASES for row in case["expectations"]} == {len(SEEDS)}
+
+
+def test_drills_that_fail_are_seen_to() -> None:
+    """Where one replica cannot hold the load, every seed says so."""
+    (case,) = (c for c in CASES if (c["drill"], c["times"]) == ("replica-death", 4))
+    (row,) = (r for r in case["expectations"] if "after kill" in r["name"])
+    assert row["judged"] == [Verdict.missed] * len(SEEDS)
+
+
+@pytest.mark.parametrize("path", DRILLS, ids=lambda path: path.stem)
+def test_stored_verdicts_are_of_this_code(path: Path) -> None:
+    """Some seeds again; if they differ, `python tests/simulated_drill.py` judges all of them."""
+    (case,) = (c for c in CASES if (c["drill"], c["times"]) == (path.stem, 1))
+    drill = drill_of(path)
+    assert [row["name"] for row in case["expectations"]] == [e.name for e in drill.expectations]
+    got = [judged(drill, seed) for seed in SEEDS[:RERUN]]
+    assert got == [[row["judged"][i] for row in case["expectations"]] for i in range(RERUN)]
+
+
+def faulty(*faults: Fault, **client: float) -> dict[str, Any]:
+    """One minute of 20 requests a second, with faults at second 20 to 30."""
+    drill = SimulatedDrill((Phase("all", 60, (Stream(20),)),), faults, Client(**client), drain_s=60)
+    seen = simulate(drill, 1)
+    table = seen.table
+    ms = ttft(table).ns / 1e6
+    meanwhile = (table.sent_ns >= 20 * SECOND) & (table.sent_ns < 30 * SECOND)
+    failed = {
+        name: int((table.outcome == code).sum())
+        for name, code in OUTCOME_CODE.items()
+        if name != "ok" and (table.outcome == code).any()
+    }
+    return {"failed": failed, "slowest": round(float(ms[meanwhile].max()) / 1000, 1),
+            "others": round(float(ms[~meanwhile].max()) / 1000, 1)}  # fmt: skip
+
+
+# requests take 0.2 s, so about two are under way in each replica
+FAULTS = {
+    "none": ((), {}, {"failed": {}, "slowest": 0.0, "others": 0.0}),
+    "killed": ((Fault("kill", 20, 10),), {}, {"failed": {"truncated": 3}}),
+    "paused": ((Fault("pause", 20, 10),), {}, {"failed": {}, "slowest": 10.0}),
+    "paused, and clients give up": (
+        (Fault("pause", 20, 10),), {"timeout_s": 5}, {"others": 0.0},
+    ),
+    "cut off": ((Fault("cut", 20, 10),), {}, {"failed": {}, "slowest": 10.0}),
+    "slow": ((Fault("slow", 20, 10, factor=5),), {}, {"failed": {}, "slowest": 0.1}),
+    "both killed": (
+        (Fault("kill", 20, 10), Fault("kill", 20, 10, replica=1)), {}, {"slowest": inf},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("faults", "client", "want"), FAULTS.values(), ids=FAULTS)
+def test_faults(faults: tuple[Fault, ...], client: dict[str, float], want: dict[str, Any]) -> None:
+    """What a fault does to requests that are sent while it lasts, and to no others."""
+    got = faulty(*faults, **client)
+    assert {key: got[key] for key in want} == want
+
+
+def test_a_drill_in_simulated_time_has_the_load_of_its_plan() -> None:
+    """Bursts, and the prompts of others."""
+    loads = {
+        path.stem: [
+            (phase.seconds, [round(stream.rate_per_s, 2) for stream in phase.streams])
+            for phase in in_simulated_time(drill_of(path)).phases
+        ]
+        for path in DRILLS
+    }
+    assert loads["retry-storm"] == [(30, [6]), (8, [42]), (7, [6]), (35, [6])]
+    assert loads["long-prompts"][1] == (18, [10, round(60 / 18, 2)])

@@ -1,0 +1,98 @@
+"""`knee --confirm` and `--repeat`: the promise held again, from both sides; the spread."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import TYPE_CHECKING
+
+import pytest
+from engine_configurations import Configuration
+from simulated_knee import drive
+
+from harness.engine.config import EngineConfig
+from harness.measure.result import Knee, Level, Result
+from harness.measure.search.next_level import Done, Hold, SearchPlan
+from harness.measure.slo import Slo
+from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.simulator.closed_loop import ClosedLoop, Traffic
+from harness.simulator.simulated_records import SimulatedRecords
+from harness.study.confirm import confirmed, confirming, searched, spread
+from harness.study.controller import KneeController
+from harness.study.knee_estimate import estimate_knee
+from harness.study.replay import LoggedLevel, RunTokenStats, replay
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.study.level_state import HeldLevel
+
+SEATS = Configuration(
+    "slots", EngineConfig(max_num_seqs=24), Traffic(128, 64, 0.3), (Slo.parse("ttft_p95=300ms"),)
+)
+CONFIRM_NS = 120 * SECOND
+
+
+class Slowed(ClosedLoop):
+    """A server whose front end becomes slower."""
+
+    def slow(self, more_ns: int) -> None:
+        self._front_ns += more_ns
+
+
+@pytest.mark.parametrize(
+    ("after", "want", "said"),
+    [
+        (99, Verdict.met, "no hysteresis is shown"),
+        (0, Verdict.missed, "no hysteresis is shown"),  # slower before both
+        (3, Verdict.missed, "hysteresis is shown: ttft_p95=300ms"),  # by the overload
+    ],
+)
+def test_the_promise_is_held_twice(
+    after: int, want: Verdict, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After half as many users, and after the level that failed; the answer stays as it was."""
+    monkeypatch.setattr(SimulatedRecords, "forget", lambda _self, before_ns: before_ns)
+    plan = SearchPlan(SEATS.slos, seed=3)
+    loop = Slowed(SEATS.engine, SEATS.traffic, 3)
+    choose = confirming(CONFIRM_NS)
+
+    def watched(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> Hold | Done:
+        action = choose(plan, levels, spent_ns)
+        confirms = isinstance(action, Hold) and action.purpose == Purpose.hold
+        if confirms and len(levels) - len(searched(levels)) == after:
+            loop.slow(300 * MS)
+        return action
+
+    ended = drive(KneeController(plan, loop, choose=watched), loop)
+    assert ended.result is not None
+    assert ended.result.status == Status.found
+    search = searched(ended.levels)
+    found = estimate_knee(plan, search, ended.result)
+    assert found.fails_by is not None
+    after_it = [level.window for level in ended.levels[len(search) :]]
+    turns = [(one.users, (one.end_ns - one.settled_ns) // (15 * SECOND)) for one in after_it]
+    assert turns == [(found.holds // 2, 1), (found.holds, 4), (found.fails_by, 1), (found.holds, 4)]
+    table = loop.table(0, loop.now_ns)
+    counted = RunTokenStats(table, [level.window for level in ended.levels], plan.slos)
+    (gate,) = confirmed(plan, counted)
+    assert (gate.verdict, gate.sentence.endswith(f"{said}.")) == (want, True)
+    logged = [LoggedLevel(x.window, x.invalid, x.judgement.decision) for x in ended.levels]
+    again = replay(plan, logged, counted)
+    assert (again.differences, again.done) == ([], ended.result)
+    assert {x.judgement.decision for x in again.levels[len(search) :]} == {Decision.held}
+    assert {x.window.purpose for x in again.levels[len(search) :]} == {Purpose.hold}
+
+
+def test_the_spread_of_searches() -> None:
+    """Of 34, 36 and 35: 35, and a standard deviation of 1; what found nothing counts as a cost."""
+    levels = (Level(0, 4, chosen_ns=0, judged_ns=30 * SECOND),)
+    found = [Result(status=Status.found, knee=Knee(holds=n), levels=levels) for n in (34, 36, 35)]
+    lost = Result(status=Status.inconclusive, knee=Knee(), levels=levels)
+    of = spread([*found, lost])
+    assert (of["promises"], of["searches"], of["load_s"]) == ([34, 36, 35], 4, 120)
+    assert (of["mean"], of["deviation"]) == (35, 1)
+    assert of["headline"].startswith("3 of 4 searches found a knee and promise 34 to 36: mean 35,")
+    none = spread([lost])
+    assert isnan(none["mean"])
+    assert none["headline"].startswith("0 of 1 searches found a knee. They took 30 s of load")

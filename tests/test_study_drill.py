@@ -1,0 +1,188 @@
+"""`vllm-harness drill` as a process: what it refuses, and one drill with every kind of event."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+import psutil
+import pytest
+from study_process import harness, started, wait_for
+
+from harness.measure.states import Verdict
+from harness.server.address import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPLICA_DEATH = Path(__file__).parents[1] / "drills/replica-death.toml"
+OURS = "engines = 2\nengine = { max-num-seqs = 8 }"
+# Everything at once, in 30 s: the kill comes last, as nothing undoes it.
+EVERYTHING = """
+[servers]
+engines = 2
+engine = { max-num-seqs = 8 }
+[load]
+prompt-tokens = 32
+output-tokens = 16
+first-token-timeout = "2s"
+[clients]
+retries = 1
+[[phase]]
+name = "calm"
+rate = "8/s"
+for = "10s"
+[[phase]]
+name = "trouble"
+rate = "8/s"
+for = "16s"
+[[event]]
+do = "slow"
+at = "10s"
+replica = 1
+for = "3s"
+factor = 3
+[[event]]
+do = "delay"
+at = "10s"
+replica = 2
+for = "3s"
+by = "50ms"
+[[event]]
+do = "pause"
+at = "13s"
+replica = 1
+for = "1s"
+[[event]]
+do = "cut"
+at = "14s"
+replica = 2
+for = "1s"
+[[event]]
+do = "throttle"
+at = "15s"
+replica = 1
+for = "1s"
+bytes_per_s = 2000
+[[event]]
+do = "prompts"
+at = "16s"
+for = "1s"
+count = 3
+tokens = 200
+[[event]]
+do = "disconnect"
+at = "16s"
+for = "1s"
+count = 3
+by = "100ms"
+[[event]]
+do = "burst"
+at = "17s"
+for = "1s"
+factor = 2
+[[event]]
+do = "restart"
+at = "18s"
+replica = 1
+for = "1s"
+[[event]]
+do = "kill"
+at = "21s"
+replica = 2
+[[expect]]
+lost = 0
+[[expect]]
+slo = "ttft_p50=60s"
+[[expect]]
+name = "impossible"
+slo = "e2e_p50=1ms"
+phase = "calm"
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "code", "said"),
+    [
+        (("", ""), ("--dry-run",), 0, "expected  ttft_p95=500ms within 5s after kill 1"),
+        (("", ""), ("--max-rate", "5/s"), 2, "expected at most 5/s"),
+        (("workload", "wrkload"), (), 2, "has 'wrkload'"),
+        (('workload = "chat"', "embedded = true"), (), 2, "has embedded"),
+        (("max-num-seqs", "max-num-seq"), (), 2, "try max_num_seqs"),
+        ((OURS, 'urls = ["http://10.0.0.1:80"]\npids = [1]'), (), 2, "--allow-host 10.0.0.1"),
+        ((OURS, 'urls = ["http://127.0.0.1:80"]\npids = [1]'), (), 2, "pid 1"),
+    ],
+)  # fmt: skip
+@pytest.mark.process
+def test_before_any_server(
+    change: tuple[str, str], flags: tuple[str, ...], code: int, said: str, tmp_path: Path
+) -> None:
+    """What cannot work is refused before anything is started."""
+    file = tmp_path / "drill.toml"
+    file.write_text(REPLICA_DEATH.read_text().replace(*change))
+    done = harness("drill", str(file), "--out", str(tmp_path / "out"), *flags)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """All that it has started."""
+    found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    return found
+
+
+@pytest.mark.process
+def test_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C: nothing that it started is left, and what was measured is."""
+    out = tmp_path / "out"
+    with started("drill", str(REPLICA_DEATH), "--out", str(out), "--quiet") as process:
+        wait_for(lambda: bool(list(out.glob("records.*"))) and (out / "server.jsonl").exists())
+        time.sleep(2)
+        ours = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert len(ours) >= 4  # two engines, the balancer, a worker
+    assert [one for one in ours if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert json.loads((out / "result.json").read_text())["interrupted"] is True
+
+
+@pytest.mark.realtime
+def test_every_event_once(tmp_path: Path, figure: Callable[[str], None]) -> None:
+    """Each event happens and is undone; true, false and lost are what they are; code 99."""
+    file, out = tmp_path / "drill.toml", tmp_path / "out"
+    file.write_text(EVERYTHING)
+    port = free_port()
+
+    def page() -> str:
+        with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            return str(answer.read().decode())
+        return ""
+
+    command = ("drill", str(file), "--out", str(out), "--quiet", "--metrics-port", str(port))
+    with started(*command) as process:
+        wait_for(lambda: 'harness_drill_expectation{expectation="impossible"} 0.0' in page())
+        assert 'harness_drill_events_total{event="kill 2"} 0.0' in page()  # not yet
+        wait_for(lambda: not page())  # it waits for the scrape that sees its answer
+        said, err = process.communicate(timeout=60)
+    result = json.loads((out / "result.json").read_text())
+    figure(said)
+    found = {one["name"]: one["verdict"] for one in result["gates"]}
+    assert found == {
+        "at most 0 requests lost without an error": Verdict.met,
+        "ttft_p50=60s": Verdict.met,
+        "impossible": Verdict.missed,
+    }
+    assert (process.returncode, result["exit_code"]) == (99, 99), err
+    rows = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    begun = [row["name"] for row in rows if row["what"] == "begins"]
+    over = {row["name"] for row in rows if row["what"] == "is over"}
+    assert len(begun) == 10
+    assert over == set(begun) - {"kill 2"}
+    again = harness("report", str(out))  # the same from the folder alone
+    assert json.loads((out / "result.json").read_text()) == result, again.stderr

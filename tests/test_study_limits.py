@@ -1,0 +1,100 @@
+"""The knee at other limits: `report DIR --slo`, the curves in result.json, cliff or slope."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from engine_configurations import configuration
+from measure_tables import record, table, window
+from report_folder import LEVELS, make
+from simulated_knee import search
+
+from harness.cli.app import main
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
+from harness.measure.records.request_record import Outcome
+from harness.measure.records.scan import scan
+from harness.measure.search.evidence import EvidenceCounter, gather_evidence
+from harness.measure.slo import Slo
+from harness.runfolder.folder_reader import read_result
+from harness.study.knee_curve import at_limit, evidence_at, steepness
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TTFT, ITL = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A search for ttft_p95=500ms and itl_p95=50ms, on 40 slots."""
+    path = tmp_path_factory.mktemp("limits") / "run"
+    make(path)
+    return path
+
+
+@pytest.mark.parametrize("slo", [TTFT, ITL])
+@pytest.mark.parametrize("steps", [-150, -56, -1, 0, 1, 56, 150])
+def test_evidence_at_another_limit(slo: Slo, steps: int) -> None:
+    """The counts are those of an SLO with that limit, of open and failed requests too."""
+    rows = [record(s, 100 * s, [100 * s + 7 * s, 100 * s + 11 * s]) for s in range(90)]
+    rows += [record(90 + s, 9000, [], done=9000 + 5 * s, outcome=Outcome.open) for s in range(90)]
+    rows += [record(200, 500, [], done=600, outcome=Outcome.connect, planned=3)]
+    seen, hold = table(*rows), window(1, 0, 10)
+    counted = EvidenceCounter(seen, hold, (slo,))
+    scan(seen, [counted])
+    got = evidence_at(seen, hold, counted, slo, steps)
+    want = gather_evidence(seen, hold, (at_limit(slo, steps),))
+    assert [x.tolist() for x in got.over(0)] == [x.tolist() for x in want.over(0)]
+
+
+@pytest.mark.parametrize(
+    ("slos", "code", "said"),
+    [
+        # its levels of 51 and 64 decide it
+        ("ttft_p95=600ms", EXIT_OK, "Holds 51 concurrent requests: p95 TTFT 493 ms"),
+        ("ttft_p95=300ms", EXIT_INCONCLUSIVE, "passed at 32, failed at 48. Best estimate 42"),
+        ("itl_p95=20ms", EXIT_INCONCLUSIVE, "passed at 8, failed at 16. Best estimate 12"),
+        ("ttft_p95=300ms itl_p95=20ms", EXIT_INCONCLUSIVE, "Best estimate 12"),
+        ("ttft_p95=20s", EXIT_INCONCLUSIVE, "and a level that clearly fails"),
+        ("ttft_p95=1ms", EXIT_SLO_MISSED, "No level passes"),
+        ("ttft_p95=1s ttft_p95=2s", ConfigError.exit_code, ""),
+    ],
+)  # fmt: skip
+def test_another_slo_from_old_records(
+    folder: Path, capsys: pytest.CaptureFixture[str], slos: str, code: int, said: str
+) -> None:
+    """As far as the levels reach; else what is missing. The folder stays as it was."""
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    words = [word for slo in slos.split() for word in ("--slo", slo)]
+    assert main(["report", str(folder), *words]) == code
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert ("held for ttft_p95=500ms and itl_p95=50ms" in shown) == (code != ConfigError.exit_code)
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_the_curves_of_a_result(folder: Path) -> None:
+    """One for each SLO alone, by limit, within the levels held; TTFT's has the knee itself."""
+    result = read_result(folder)
+    assert result is not None
+    assert result.knee is not None
+    curves = {curve.slo: curve for curve in result.knee.curves}
+    assert {name: curve.limit for name, curve in curves.items()} == {"ttft_p95": 500, "itl_p95": 50}
+    for curve in curves.values():
+        assert all(a[0] < b[0] for a, b in pairwise(curve.points))
+        assert all(0 <= lo <= knee <= hi < max(LEVELS) for _, knee, lo, hi in curve.points)
+    own = [point[1:3] for point in curves["ttft_p95"].points if point[0] == 500]
+    assert own == [(result.knee.estimate, result.knee.holds)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "want"),
+    [(252, ("cliff", "ttft_p95", 151)), (246, ("slope", "ttft_p95", 70))],
+)  # long runs: 143 and 59 ms per user
+def test_cliff_or_slope(seed: int, want: tuple[str, str, float]) -> None:
+    """From 42 to 44 users of 40 slots each costs 30% of the limit; of prefill, 11 to 13, 23%."""
+    found, plan, held, _ = search(configuration(seed), seed)
+    assert (got := steepness(plan, found, held))
+    assert (got["steepness"], got["rise_of"], round(got["rise_ms"])) == want
