@@ -100,7 +100,7 @@ def is_far(evidence: Evidence, plan: SearchPlan) -> bool:
         return n >= MET_MIN_N
     z = float(worst_ratio(evidence, plan.slos)[0])
     return bool(
-        (z < -FAR_LOG_ODDS and n >= CLEARLY_GOOD_MIN_N)
+        (z < -FAR_LOG_ODDS and n >= (min(CLEARLY_GOOD_MIN_N, evidence.window.users) if evidence.plain else CLEARLY_GOOD_MIN_N))
         or (z > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N)
         or (z < 0 and n >= MET_MIN_N)
     )

@@ -80,6 +80,7 @@ class Evidence:
     tokens: Floats  # output tokens that arrived, per block
     unstable: str = ""  # of an open loop: how its backlog grows, if that is shown
     lasting: bool = False  # neighbors in time stay alike for many lifetimes: a rate, or sessions
+    plain: bool = False  # users that never pause, each request independent of the one before
 
     @property
     def blocks(self) -> int:
@@ -91,16 +92,16 @@ class Evidence:
         grid = self.grids[slo]
         return grid.sum(axis=1), grid[:, BINS_PER_SIDE + 1 :].sum(axis=1)
 
-    def effect(self, slo: int, allowed: float) -> float:
+    def effect(self, slo: int, allowed: float, *, floor: bool = False) -> float:
         """Design effect of the observations over the limit.
 
         Independent requests of a closed loop forget within a lifetime. The queue of an open loop
         and the prompts of sessions do not, and a calm while without a hit does not show how hits
-        cluster. There, blocks are also joined by two and by four, and the highest observations
-        count as hits do: as many as twice the share allowed.
+        cluster. There, and with `floor`, blocks are also joined by two and by four, and the highest
+        observations count as hits do: as many as twice the share allowed.
         """
         sizes, hits = self.over(slo)
-        if not self.lasting:
+        if not (self.lasting or floor):
             return design_effect(sizes, hits)
         downward = self.grids[slo][:, ::-1].cumsum(axis=1)
         upto = downward.sum(axis=0)
@@ -240,7 +241,8 @@ def gather_evidence(
         np.bincount(block, weights=bad, minlength=count).astype(float),
         judged.tokens,
         backlog_growth(table, window)[1] if window.rate_per_s else "",
-        bool(window.rate_per_s or (table.session >= 0).any()),
+        lasting := bool(window.rate_per_s or (table.session >= 0).any()),
+        not lasting and not (table.think_ns > 0).any(),
     )
 
 
@@ -274,6 +276,7 @@ def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
         np.concatenate([e.tokens for e in evidences]),
         next((e.unstable for e in evidences if e.unstable), ""),
         last.lasting,
+        all(e.plain for e in evidences),
     )
 
 

@@ -14,16 +14,26 @@ from dataclasses import dataclass
 from math import lgamma, log
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from harness.measure.search.statistics import design_effect
 from harness.measure.states import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from harness.measure.search.evidence import Evidence
     from harness.measure.slo import Slo
 
+    Floats = NDArray[np.float64]
+
 PRIOR_WEIGHT: Final = 10  # observations the prior is worth
+BETS: Final = (0.3, 0.6, 0.9)
+BET_WEIGHTS: Final = np.array([0.15, 0.4, 0.45])
+MAX_LOG: Final = 600.0  # so that its exponential is finite
+OVER_SHARE: Final = 4  # times a level's alpha: of bets on gross violations
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,20 @@ def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float 
     return Decision.failed if k / n > allowed else Decision.passed
 
 
+def log_over(sizes: Floats, hits: Floats, allowed: float) -> float:
+    """Log of the capital won by betting that the share in each block is over the one allowed.
+
+    While it is not, no strategy is expected to win, however often one looks: a capital of 1 / alpha
+    is seen at a rate of alpha at most (betting e-process; Waudby-Smith and Ramdas, 2024). Three
+    players bet on each block these parts of what one may lose. Neighboring blocks resemble each
+    other, so two such games are played, over every other block each, and averaged.
+    """
+    mean = hits[sizes > 0] / sizes[sizes > 0]
+    bets = np.array(BETS)[:, None] / allowed
+    won = [np.log1p(bets * (mean[i::2] - allowed)).sum(axis=1) for i in (0, 1)]
+    return float(np.log(np.mean(np.exp(np.minimum(won, MAX_LOG)) @ BET_WEIGHTS)))
+
+
 def too_many_errors(evidence: Evidence, max_errors: float, alpha: float) -> bool:
     """Whether more requests fail than allowed, at error rate alpha."""
     ended, errors = evidence.ended.sum(), evidence.errors.sum()
@@ -77,9 +101,15 @@ def judge(
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)
         n, k = sizes.sum(), hits.sum()
-        decisions.append(
-            judge_share(n, k, slo.allowed, alpha / len(slos), evidence.effect(i, slo.allowed))
-        )
+        effect, share_alpha = evidence.effect(i, slo.allowed), alpha / len(slos)
+        decision = judge_share(n, k, slo.allowed, share_alpha, effect)
+        if evidence.plain and decision == Decision.passed:
+            effect = evidence.effect(i, slo.allowed, floor=True)
+            decision = judge_share(n, k, slo.allowed, share_alpha, effect)
+        if evidence.plain and decision == Decision.inconclusive and 0 < slo.allowed < 1:
+            gross = log_over(sizes, hits, slo.allowed) >= -log(OVER_SHARE * share_alpha)
+            decision = Decision.failed if gross else decision
+        decisions.append(decision)
         leans |= bool(n and k / n > slo.allowed)
         share = k / n / slo.allowed if n else 0.0
         if share > worst[1]:

@@ -12,12 +12,15 @@ from the run folder.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, log
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.search.evidence import worst_ratio
 from harness.measure.search.fit import fit_levels, isotonic
 from harness.measure.search.judge import Judgement, judge
+from harness.measure.search.narrow import WIDTHS, PASS_LIFETIMES, Costs, believe, cheapest_pair
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.measure.typed_json import whole_or
 from harness.units import SECOND
@@ -35,6 +38,7 @@ MIN_BUDGET_SHARE: Final = 0.03
 LOWER_LEVEL_SHARES: Final = (0.93, 0.86)
 # Log-odds: about half the allowed share, so that holding such a level again decides it.
 CLEAR_MARGIN: Final = -0.7
+CLIMB_CHANCE: Final = 0.2
 LEVELS_SHARED: Final = 8  # alpha is split over the number of levels that usually need a decision
 
 
@@ -46,7 +50,7 @@ class SearchPlan:
     min_users: int = 1
     max_users: int = 512
     budget_ns: int = 600 * SECOND
-    resolution: float = 0.05  # width of the final bracket over its lower end, at least one user
+    precision: float = 0.05  # width of the final bracket over its lower end, at least one user
     max_errors: float = 0.01
     alpha: float = 0.05
     seed: int = 1
@@ -59,7 +63,7 @@ class SearchPlan:
 
     def width(self, users: int) -> int:
         """Largest width of a final bracket that starts at `users`."""
-        return max(1, int(users * self.resolution))
+        return max(1, int(users * self.precision))
 
     def rate_of(self, users: int) -> float:
         """The requests per second that a level stands for; 0: it is a number of users."""
@@ -118,6 +122,8 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     levels = fit_levels(evidences, plan.slos, plan.max_errors)
     bracket = bracket_of(levels)
     left = plan.budget_ns - spent_ns
+    if levels and all(e.plain for e in evidences):
+        return _narrow(plan, bracket, levels, left)
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
         return _confirm(plan, bracket, levels, left)
@@ -156,6 +162,43 @@ def _unexplored(
     assert high is not None  # noqa: S101 - as above
     wide = high.users - low.users > plan.width(low.users)
     return ((low.users + high.users) // 2 if wide else None), Purpose.bisect
+
+
+def _narrow(plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left: int) -> Hold | Done:
+    """As `next_action`, for users that never pause."""
+    decided = [(level.users, plan.judge(level.evidence).decision) for level in levels]
+    passed = max((users for users, what in decided if what == Decision.passed), default=0)
+    failed = min((u for u, what in decided if what == Decision.failed and u > passed), default=inf)
+    top, low = levels[-1], levels[0].users
+    if failed <= plan.min_users or passed >= plan.max_users or failed - 1 - passed <= plan.width(passed):
+        return _settle(plan, bracket)
+    if left <= plan.budget_ns * MIN_BUDGET_SHARE:
+        return _settle(plan, bracket)
+    allowed = max(slo.allowed for slo in plan.slos)
+    belief = believe(levels, allowed)
+    if belief.above > CLIMB_CHANCE and top.users < plan.max_users:
+        z = float(worst_ratio(top.evidence, plan.slos)[0])
+        users = min(top.users * (4 if top.users < 16 and z < -log(4) else 2), plan.max_users)
+        return Hold(users, Purpose.up, StopRule.lean, int(min(left, plan.budget_ns * 0.04)))
+    cap_ns = max(plan.budget_ns * 0.05, PASS_LIFETIMES * top.evidence.lifetime_ns)
+    if bracket.low is None and low > plan.min_users:
+        return Hold(max(low // 2, plan.min_users), Purpose.bisect, StopRule.decided, int(min(left, cap_ns)))
+    costs = Costs(levels, belief, allowed, plan.level_alpha)
+    pair = None
+    for times in WIDTHS:
+        width = max(1, int(belief.knee * plan.precision * times))
+        if times > 1 and belief.spread > plan.precision / 2 and left > plan.budget_ns * 0.4:
+            break
+        pair = cheapest_pair(costs, width, passed, failed, plan.min_users, plan.max_users)
+        if pair and pair.low_ns + pair.high_ns <= left:
+            break
+    if pair is None:
+        users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
+        return Hold(users, Purpose.bisect, StopRule.decided, int(min(left, cap_ns)))
+    ends = [(pair.low_ns, pair.low), (pair.high_ns, pair.high)]
+    need_ns, users = min(end for end in ends if end[0] > 0)
+    cap_ns = max(plan.budget_ns * 0.06, min(1.3 * need_ns, plan.budget_ns * 0.12), 12 * top.evidence.lifetime_ns)
+    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, cap_ns)))
 
 
 def _ends(bracket: Bracket) -> list[LevelFit]:
