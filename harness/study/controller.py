@@ -336,7 +336,7 @@ class KneeController:
         outlasted = lean or (lifetimes >= GOOD_LIFETIMES and not evidence.lasting)
         decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if evidence.plain and now.hold.purpose == Purpose.bisect:
-            return decided or leaning(held, self.plan.slos, self.plan.max_errors) != Decision.inconclusive
+            return decided or is_far(evidence, self.plan) or leaning(held, self.plan.slos, self.plan.max_errors) != Decision.inconclusive
         if now.hold.purpose == Purpose.repeat and not evidence.plain:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
         return decided or (lean and is_far(evidence, self.plan))

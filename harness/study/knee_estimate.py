@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from harness.measure.latency_figures import latency_json
 from harness.measure.result import Knee, Latency, Level, SloResult
 from harness.measure.search.fit import Crossing, fit_crossing, fit_levels
+from harness.measure.search.narrow import believe
 from harness.measure.search.next_level import Done, SearchPlan, bracket_of
 from harness.measure.search.power import power_knee
 from harness.measure.states import Decision, Status, Verdict
@@ -62,6 +63,12 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
     # The fit gives the estimate and its interval. Measured levels then limit it: the promise is the
     # highest level that passed, and the upper end lies below the lowest level that failed.
     users, lo, hi = _whole(cross, plan, levels[-1].users)
+    if plan.slos and all(level.evidence.plain for level in levels) and 0 < cross.users < math.inf:
+        users = math.floor(believe(levels, max(slo.allowed for slo in plan.slos)).knee)
+        users = max(passed, default=users) if users < max(passed, default=0) else users
+        ff = min((level for level in failed if level > max(passed, default=0)), default=plan.max_users)
+        users = min(users, ff - 1, levels[-1].users)
+        lo, hi = min(lo, users), max(hi, users)
     holds = max((level for level in passed if level <= users), default=0)
     fails_by = min((level for level in failed if level > users), default=None)
     hi = max(hi if fails_by is None else min(hi, fails_by - 1), users)

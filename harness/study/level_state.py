@@ -102,7 +102,7 @@ def is_far(evidence: Evidence, plan: SearchPlan) -> bool:
     return bool(
         (z < -FAR_LOG_ODDS and n >= (min(CLEARLY_GOOD_MIN_N, evidence.window.users) if evidence.plain else CLEARLY_GOOD_MIN_N))
         or (z > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N)
-        or (z < 0 and n >= MET_MIN_N)
+        or (z < 0 and n >= MET_MIN_N and not (evidence.plain and evidence.seconds*SECOND > 2*evidence.lifetime_ns and n<0))
     )
 
 

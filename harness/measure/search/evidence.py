@@ -107,7 +107,16 @@ class Evidence:
         upto = downward.sum(axis=0)
         edge = int(np.searchsorted(upto, tail_size(int(upto[-1]), 1 - 2 * allowed)))
         either = np.array([hits, downward[:, edge]])
-        joined = (n for n in (self.blocks, self.blocks // 2, self.blocks // 4) if n >= MIN_BLOCKS)
+        joined = [n for n in (self.blocks, self.blocks // 2, self.blocks // 4) if n >= MIN_BLOCKS]
+        if floor and not self.lasting:
+            import os
+            F = os.environ.get('FLOOR','tail')
+            if F == 'tail': joined = joined[:1]
+            if F.startswith('c'):
+                return max(float(F[1:]), design_effect(sizes, hits))
+            if F.startswith('j'):
+                either = either[:1]
+                return max(float(F[1:]), *(float(design_effects(sum_groups(sizes, n), sum_groups(hits, n))) for n in joined), 1.0)
         effects = (design_effects(sum_groups(sizes, n), sum_groups(either, n)) for n in joined)
         return float(max((each.max() for each in effects), default=1.0))
 

@@ -33,6 +33,12 @@ PRIOR_WEIGHT: Final = 10  # observations the prior is worth
 BETS: Final = (0.3, 0.6, 0.9)
 BET_WEIGHTS: Final = np.array([0.15, 0.4, 0.45])
 MAX_LOG: Final = 600.0  # so that its exponential is finite
+import os
+PASS_LIFETIMES: Final = int(os.environ.get('PL','8'))
+SIDEO = float(os.environ.get('SIDEO','2'))
+SIDE = float(os.environ.get('SIDE','1'))
+UNDER_RATIOS: Final = (0.0, 0.3, 0.55, 0.75, 0.88, 0.95)
+OVER_RATIOS: Final = (1.06, 1.15, 1.35, 1.8, 3.0, 8.0)
 OVER_SHARE: Final = 4  # times a level's alpha: of bets on gross violations
 
 
@@ -79,6 +85,28 @@ def log_over(sizes: Floats, hits: Floats, allowed: float) -> float:
     return float(np.log(np.mean(np.exp(np.minimum(won, MAX_LOG)) @ BET_WEIGHTS)))
 
 
+def log_sided(n: float, k: float, allowed: float) -> float:
+    """As `log_evidence`, against the shares on one side only: that of the observed one."""
+    sides = OVER_RATIOS if k > allowed * n else UNDER_RATIOS
+    share = np.minimum(np.array(sides) * allowed, 0.99)
+    each = k * np.log(np.maximum(share, 1e-300) / allowed) + (n - k) * np.log((1 - share) / (1 - allowed))
+    return float(each.max() + np.log(np.mean(np.exp(each - each.max()))))
+
+
+def judge_twice(evidence: Evidence, slo: int, allowed: float, alpha: float) -> Decision:
+    """Two tests."""
+    sizes, hits = evidence.over(slo)
+    n, k = sizes.sum(), hits.sum()
+    over = k > allowed * n
+    effect = evidence.effect(slo, allowed, floor=not over)
+    if log_sided(n / effect, k / effect, allowed) >= -log(alpha * (SIDEO if over else SIDE)):
+        if over:
+            return Decision.failed
+        return Decision.passed if evidence.seconds * 1e9 >= PASS_LIFETIMES * evidence.lifetime_ns else Decision.inconclusive
+    gross = log_over(sizes, hits, allowed) >= -log(OVER_SHARE * alpha)
+    return Decision.failed if gross else Decision.inconclusive
+
+
 def too_many_errors(evidence: Evidence, max_errors: float, alpha: float) -> bool:
     """Whether more requests fail than allowed, at error rate alpha."""
     ended, errors = evidence.ended.sum(), evidence.errors.sum()
@@ -101,15 +129,12 @@ def judge(
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)
         n, k = sizes.sum(), hits.sum()
-        effect, share_alpha = evidence.effect(i, slo.allowed), alpha / len(slos)
-        decision = judge_share(n, k, slo.allowed, share_alpha, effect)
-        if evidence.plain and decision == Decision.passed:
-            effect = evidence.effect(i, slo.allowed, floor=True)
-            decision = judge_share(n, k, slo.allowed, share_alpha, effect)
-        if evidence.plain and decision == Decision.inconclusive and 0 < slo.allowed < 1:
-            gross = log_over(sizes, hits, slo.allowed) >= -log(OVER_SHARE * share_alpha)
-            decision = Decision.failed if gross else decision
-        decisions.append(decision)
+        share_alpha = alpha / len(slos)
+        if evidence.plain and n and 0 < slo.allowed < 1:
+            decisions.append(judge_twice(evidence, i, slo.allowed, share_alpha))
+        else:
+            effect = evidence.effect(i, slo.allowed)
+            decisions.append(judge_share(n, k, slo.allowed, share_alpha, effect))
         leans |= bool(n and k / n > slo.allowed)
         share = k / n / slo.allowed if n else 0.0
         if share > worst[1]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.search.judge import judge, log_evidence
+from harness.measure.search.judge import PASS_LIFETIMES, log_sided
 from harness.measure.states import Decision
 from harness.units import SECOND
 
@@ -36,13 +36,12 @@ if TYPE_CHECKING:
 KNEE_STEP: Final = 0.01  # of the grid of knees, in log(users)
 SLOPES: Final = np.geomspace(2, 80, 10)  # log-odds per log(users); 4: prefill, 50: slots
 # Log-odds by which two holds of a level differ by more than their blocks tell.
-HOLD_SPREAD: Final = 0.3
+HOLD_SPREAD: Final = 0.15
 LEAN_ALPHA: Final = 0.1  # enough to go on by, and no decision
 WIDTHS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)  # times the precision
 PENALTY: Final = 1.5  # what the mixture costs against the best single alternative, in log evidence
 OVERHEAD_NS: Final = 4 * SECOND  # of a hold, besides its warm-up
 WARM_LIFETIMES: Final = 1.5
-PASS_LIFETIMES: Final = 8  # controller.GOOD_LIFETIMES
 FAIL_LIFETIMES: Final = 2
 
 
@@ -61,8 +60,18 @@ class Belief:
 
 
 def leaning(evidence: Evidence, slos: Sequence[Slo], max_errors: float) -> Decision:
-    """The side that a level leans to, by the test that decides, at a larger error rate."""
-    return judge(evidence, slos, LEAN_ALPHA, max_errors).decision
+    """The side that a level leans to."""
+    leans = []
+    for i, slo in enumerate(slos):
+        sizes, hits = evidence.over(i)
+        effect = evidence.effect(i, slo.allowed)
+        n, k = sizes.sum() / effect, hits.sum() / effect
+        if not n or log_sided(n, k, slo.allowed) < -log(LEAN_ALPHA):
+            leans.append(0)
+        else:
+            leans.append(1 if k > n * slo.allowed else -1)
+    if 1 in leans: return Decision.failed
+    return Decision.passed if set(leans) == {-1} else Decision.inconclusive
 
 
 def share_at(margin: Floats | float, allowed: float) -> Floats:
@@ -128,7 +137,7 @@ class Costs:
         known = 0.0
         if near.users == users:
             hits = n * float(share_at(near.margin, a))
-            known = log_evidence(n, hits, a) * (1 if (near.margin > 0) == over else -1)
+            known = log_sided(n, hits, a) * (1 if (near.margin > 0) == over else -1)
         life_ns = near.evidence.lifetime_ns
         least_ns = (FAIL_LIFETIMES if over else PASS_LIFETIMES) * life_ns
         needed_ns = max(self.enough - known, 0) / max(gain, 1e-12) / per_s * SECOND

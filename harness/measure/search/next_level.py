@@ -20,7 +20,7 @@ import numpy as np
 from harness.measure.search.evidence import worst_ratio
 from harness.measure.search.fit import fit_levels, isotonic
 from harness.measure.search.judge import Judgement, judge
-from harness.measure.search.narrow import WIDTHS, PASS_LIFETIMES, Costs, believe, cheapest_pair
+from harness.measure.search.narrow import WIDTHS, PASS_LIFETIMES, leaning, Costs, believe, cheapest_pair
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.measure.typed_json import whole_or
 from harness.units import SECOND
@@ -176,7 +176,7 @@ def _narrow(plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left
         return _settle(plan, bracket)
     allowed = max(slo.allowed for slo in plan.slos)
     belief = believe(levels, allowed)
-    if belief.above > CLIMB_CHANCE and top.users < plan.max_users:
+    if leaning(top.evidence, plan.slos, plan.max_errors) != Decision.failed and belief.above > 0.02 and top.users < plan.max_users:
         z = float(worst_ratio(top.evidence, plan.slos)[0])
         users = min(top.users * (4 if top.users < 16 and z < -log(4) else 2), plan.max_users)
         return Hold(users, Purpose.up, StopRule.lean, int(min(left, plan.budget_ns * 0.04)))
@@ -185,12 +185,15 @@ def _narrow(plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left
         return Hold(max(low // 2, plan.min_users), Purpose.bisect, StopRule.decided, int(min(left, cap_ns)))
     costs = Costs(levels, belief, allowed, plan.level_alpha)
     pair = None
+    proven = failed - 1 - passed <= max(1, 0.2 * belief.knee)
     for times in WIDTHS:
         width = max(1, int(belief.knee * plan.precision * times))
-        if times > 1 and belief.spread > plan.precision / 2 and left > plan.budget_ns * 0.4:
+        if proven and width >= failed - 1 - passed:
+            break
+        if times > 1 and belief.spread > plan.precision / 2 and left > plan.budget_ns * 0.6:
             break
         pair = cheapest_pair(costs, width, passed, failed, plan.min_users, plan.max_users)
-        if pair and pair.low_ns + pair.high_ns <= left:
+        if pair and pair.low_ns + pair.high_ns <= left * (0.9 if proven else 0.5):
             break
     if pair is None:
         users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
