@@ -28,7 +28,6 @@ from harness.measure.search.evidence import (
     pool_evidence,
 )
 from harness.measure.search.judge import Judgement, judge_share
-from harness.measure.search.narrow import leaning
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.study.level_state import (
@@ -336,7 +335,8 @@ class KneeController:
         outlasted = lean or (lifetimes >= GOOD_LIFETIMES and not evidence.lasting)
         decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
         if evidence.plain and now.hold.purpose == Purpose.bisect:
-            return decided or is_far(evidence, self.plan) or leaning(held, self.plan.slos, self.plan.max_errors) != Decision.inconclusive
+            leans = self.plan.leans(held) != Decision.inconclusive
+            return decided or leans or is_far(evidence, self.plan)
         if now.hold.purpose == Purpose.repeat and not evidence.plain:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
         return decided or (lean and is_far(evidence, self.plan))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from harness.measure.latency_figures import latency_json
 from harness.measure.result import Knee, Latency, Level, SloResult
 from harness.measure.search.fit import Crossing, fit_crossing, fit_levels
 from harness.measure.search.narrow import believe
-from harness.measure.search.next_level import Done, SearchPlan, bracket_of
+from harness.measure.search.next_level import (
+    MAX_INTERVAL_SHARE,
+    Done,
+    SearchPlan,
+    bracket_of,
+    decided_ends,
+)
 from harness.measure.search.power import power_knee
 from harness.measure.states import Decision, Status, Verdict
 from harness.study.level_state import HeldLevel, decided_evidence
@@ -20,9 +26,6 @@ if TYPE_CHECKING:
 
     from harness.measure.search.fit import LevelFit as FitLevel
     from harness.study.replay import RunTokenStats
-
-# of the estimate; a wider interval (if above one user) is inconclusive
-MAX_INTERVAL_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,8 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
     # The fit gives the estimate and its interval. Measured levels then limit it: the promise is the
     # highest level that passed, and the upper end lies below the lowest level that failed.
     users, lo, hi = _whole(cross, plan, levels[-1].users)
-    if plan.slos and all(level.evidence.plain for level in levels) and 0 < cross.users < math.inf:
-        users = math.floor(believe(levels, max(slo.allowed for slo in plan.slos)).knee)
-        users = max(passed, default=users) if users < max(passed, default=0) else users
-        ff = min((level for level in failed if level > max(passed, default=0)), default=plan.max_users)
-        users = min(users, ff - 1, levels[-1].users)
+    if all(level.evidence.plain for level in levels) and 0 < cross.users < math.inf:
+        users = _believed(plan, levels)
         lo, hi = min(lo, users), max(hi, users)
     holds = max((level for level in passed if level <= users), default=0)
     fails_by = min((level for level in failed if level > users), default=None)
@@ -77,6 +77,13 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
         return KneeEstimate(Status.found, users, holds, hi, holds, fails_by)
     lo = min(max(lo, holds), users)
     return KneeEstimate(Status.inconclusive, users if within else None, lo, hi, holds, fails_by)
+
+
+def _believed(plan: SearchPlan, levels: Sequence[FitLevel]) -> int:
+    """The best estimate where users never pause: by all levels, within those that are decided."""
+    passed, failed = decided_ends(plan, levels)
+    users = max(math.floor(believe(levels, plan.allowed).knee), passed)
+    return int(min(users, failed - 1, levels[-1].users))
 
 
 def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:

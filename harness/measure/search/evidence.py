@@ -44,6 +44,8 @@ BINS_PER_SIDE: Final = 240  # bins on each side of the limit
 LOG_SPAN: Final = float(np.log(20))  # the grid reaches from 1/20 to 20 times the limit
 RATIO_BINS: Final = 2 * BINS_PER_SIDE + 2  # one more at each end for everything beyond
 MIN_BLOCKS: Final = 4
+import os
+FLOOR_POWER: Final = float(os.environ.get('FP', '0.5'))
 # An open loop above capacity: requests in flight grow, in a straight line through so many blocks,
 # by a slope this many standard errors above 0, which repeated looks at a stable level do not find.
 BACKLOG_BLOCKS: Final = 12
@@ -80,7 +82,7 @@ class Evidence:
     tokens: Floats  # output tokens that arrived, per block
     unstable: str = ""  # of an open loop: how its backlog grows, if that is shown
     lasting: bool = False  # neighbors in time stay alike for many lifetimes: a rate, or sessions
-    plain: bool = False  # users that never pause, each request independent of the one before
+    plain: bool = False  # users never pause, and each request is independent of the one before
 
     @property
     def blocks(self) -> int:
@@ -92,33 +94,34 @@ class Evidence:
         grid = self.grids[slo]
         return grid.sum(axis=1), grid[:, BINS_PER_SIDE + 1 :].sum(axis=1)
 
-    def effect(self, slo: int, allowed: float, *, floor: bool = False) -> float:
+    def effect(self, slo: int, allowed: float) -> float:
         """Design effect of the observations over the limit.
 
         Independent requests of a closed loop forget within a lifetime. The queue of an open loop
         and the prompts of sessions do not, and a calm while without a hit does not show how hits
-        cluster. There, and with `floor`, blocks are also joined by two and by four, and the highest
-        observations count as hits do: as many as twice the share allowed.
+        cluster. There, blocks are also joined by two and by four, and the highest observations
+        count as hits do: as many as twice the share allowed.
         """
         sizes, hits = self.over(slo)
-        if not (self.lasting or floor):
+        if not self.lasting:
             return design_effect(sizes, hits)
+        either = np.array([hits, self._highest(slo, allowed)])
+        joined = (n for n in (self.blocks, self.blocks // 2, self.blocks // 4) if n >= MIN_BLOCKS)
+        effects = (design_effects(sum_groups(sizes, n), sum_groups(either, n)) for n in joined)
+        return float(max((each.max() for each in effects), default=1.0))
+
+    def floored_effect(self, slo: int, allowed: float) -> float:
+        """The same, for a test that few are over: at least the root of that of the highest ones."""
+        sizes, hits = self.over(slo)
+        highest = design_effect(sizes, self._highest(slo, allowed))
+        return max(design_effect(sizes, hits), float(highest**FLOOR_POWER))
+
+    def _highest(self, slo: int, allowed: float) -> Floats:
+        """How many of the highest observations each block has: twice the share allowed."""
         downward = self.grids[slo][:, ::-1].cumsum(axis=1)
         upto = downward.sum(axis=0)
         edge = int(np.searchsorted(upto, tail_size(int(upto[-1]), 1 - 2 * allowed)))
-        either = np.array([hits, downward[:, edge]])
-        joined = [n for n in (self.blocks, self.blocks // 2, self.blocks // 4) if n >= MIN_BLOCKS]
-        if floor and not self.lasting:
-            import os
-            F = os.environ.get('FLOOR','tail')
-            if F == 'tail': joined = joined[:1]
-            if F.startswith('c'):
-                return max(float(F[1:]), design_effect(sizes, hits))
-            if F.startswith('j'):
-                either = either[:1]
-                return max(float(F[1:]), *(float(design_effects(sum_groups(sizes, n), sum_groups(hits, n))) for n in joined), 1.0)
-        effects = (design_effects(sum_groups(sizes, n), sum_groups(either, n)) for n in joined)
-        return float(max((each.max() for each in effects), default=1.0))
+        return np.asarray(downward[:, edge])
 
 
 def ratio_bin(ratio: Floats) -> Ints:

@@ -4,6 +4,9 @@
     bisect   halve the bracket around the fitted crossing until it is 5% or one user wide
     repeat   measure both ends of the bracket again, until both are decided or the budget is spent
 
+While users never pause, `_decide_soonest` takes the place of the last two: it knows what a level is
+expected to cost (narrow.py).
+
 There is no state between calls: the bracket is where the isotonic fit of *all* evidence crosses the
 limit. So a wrong turn is undone as soon as repeats contradict it, and the search can be replayed
 from the run folder.
@@ -19,8 +22,8 @@ import numpy as np
 
 from harness.measure.search.evidence import worst_ratio
 from harness.measure.search.fit import fit_levels, isotonic
-from harness.measure.search.judge import Judgement, judge
-from harness.measure.search.narrow import WIDTHS, PASS_LIFETIMES, leaning, Costs, believe, cheapest_pair
+from harness.measure.search.judge import PASS_LIFETIMES, Judgement, judge, log_one_sided
+from harness.measure.search.narrow import Prospect, believe
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.measure.typed_json import whole_or
 from harness.units import SECOND
@@ -38,7 +41,16 @@ MIN_BUDGET_SHARE: Final = 0.03
 LOWER_LEVEL_SHARES: Final = (0.93, 0.86)
 # Log-odds: about half the allowed share, so that holding such a level again decides it.
 CLEAR_MARGIN: Final = -0.7
-CLIMB_CHANCE: Final = 0.2
+MAX_INTERVAL_SHARE: Final = 0.2  # of the estimate: a wider interval, above one user, is not `found`
+# Evidence enough to go on by, which decides nothing; the chance of a knee above the highest level
+# at which the search climbs although that level does not lean to failing.
+LEAN_LOG: Final = log(10)
+CLIMB_CHANCE: Final = 0.02
+LOOK_LIFETIMES: Final = 8
+QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
+# Standard deviation of the knee, over the precision, below which more load is not worth its time
+# unless it decides something.
+KNOWN_SPREAD: Final = 0.3
 LEVELS_SHARED: Final = 8  # alpha is split over the number of levels that usually need a decision
 
 
@@ -76,6 +88,24 @@ class SearchPlan:
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""
         return judge(evidence, self.slos, self.level_alpha, self.max_errors)
+
+    @property
+    def allowed(self) -> float:
+        """The largest share that an SLO allows to be over its limit."""
+        return max(slo.allowed for slo in self.slos)
+
+    def leans(self, evidence: Evidence) -> Decision:
+        """The side that a level is on by all appearances."""
+        if (decision := self.judge(evidence).decision) != Decision.inconclusive:
+            return decision
+        sides = []
+        for i, slo in enumerate(self.slos):
+            n, k = (float(counts.sum()) / evidence.effect(i, slo.allowed) for counts in evidence.over(i))
+            clear = n > 0 and log_one_sided(n, k, slo.allowed) >= LEAN_LOG
+            sides.append((1 if k > slo.allowed * n else -1) if clear else 0)
+        if max(sides) > 0:
+            return Decision.failed
+        return Decision.passed if max(sides) < 0 else Decision.inconclusive
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +152,8 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     levels = fit_levels(evidences, plan.slos, plan.max_errors)
     bracket = bracket_of(levels)
     left = plan.budget_ns - spent_ns
-    if levels and all(e.plain for e in evidences):
-        return _narrow(plan, bracket, levels, left)
+    if levels and all(evidence.plain for evidence in evidences):
+        return _decide_soonest(plan, bracket, levels, left)
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
         return _confirm(plan, bracket, levels, left)
@@ -164,44 +194,56 @@ def _unexplored(
     return ((low.users + high.users) // 2 if wide else None), Purpose.bisect
 
 
-def _narrow(plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left: int) -> Hold | Done:
-    """As `next_action`, for users that never pause."""
-    decided = [(level.users, plan.judge(level.evidence).decision) for level in levels]
-    passed = max((users for users, what in decided if what == Decision.passed), default=0)
-    failed = min((u for u, what in decided if what == Decision.failed and u > passed), default=inf)
-    top, low = levels[-1], levels[0].users
-    if failed <= plan.min_users or passed >= plan.max_users or failed - 1 - passed <= plan.width(passed):
+def _decide_soonest(
+    plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left: int
+) -> Hold | Done:
+    """Climb; hold the likely knee until its place is known; then the pair that is decided soonest.
+
+    The end is an interval as narrow as the precision, or a budget that can decide nothing more.
+    """
+    top, budget = levels[-1], plan.budget_ns
+    passed, failed = decided_ends(plan, levels)
+    narrow = failed - 1 - passed <= plan.width(passed)
+    done = narrow or failed <= plan.min_users or passed >= plan.max_users
+    if done or left <= budget * MIN_BUDGET_SHARE:
         return _settle(plan, bracket)
-    if left <= plan.budget_ns * MIN_BUDGET_SHARE:
+    belief = believe(levels, plan.allowed)
+    below = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
+    if below and top.users < plan.max_users:
+        users = _higher(plan, top)
+        return Hold(users, Purpose.up, StopRule.lean, int(min(left, budget * 0.04)))
+    life_ns = top.evidence.lifetime_ns
+    look_ns = int(min(left, max(budget * 0.05, LOOK_LIFETIMES * life_ns)))
+    if bracket.low is None and levels[0].users > plan.min_users:
+        users = max(levels[0].users // 2, plan.min_users)
+        return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
+    reach = plan.min_users, plan.max_users, passed, failed
+    prospect = Prospect(levels, belief, plan.allowed, plan.level_alpha, *reach)
+    safe = max(1, int(MAX_INTERVAL_SHARE * belief.knee))
+    pair, affordable = prospect.narrowest(plan.precision, safe, left, budget)
+    known = belief.spread < KNOWN_SPREAD * plan.precision
+    if known and not affordable and failed - 1 - passed <= safe:
         return _settle(plan, bracket)
-    allowed = max(slo.allowed for slo in plan.slos)
-    belief = believe(levels, allowed)
-    if leaning(top.evidence, plan.slos, plan.max_errors) != Decision.failed and belief.above > 0.02 and top.users < plan.max_users:
-        z = float(worst_ratio(top.evidence, plan.slos)[0])
-        users = min(top.users * (4 if top.users < 16 and z < -log(4) else 2), plan.max_users)
-        return Hold(users, Purpose.up, StopRule.lean, int(min(left, plan.budget_ns * 0.04)))
-    cap_ns = max(plan.budget_ns * 0.05, PASS_LIFETIMES * top.evidence.lifetime_ns)
-    if bracket.low is None and low > plan.min_users:
-        return Hold(max(low // 2, plan.min_users), Purpose.bisect, StopRule.decided, int(min(left, cap_ns)))
-    costs = Costs(levels, belief, allowed, plan.level_alpha)
-    pair = None
-    proven = failed - 1 - passed <= max(1, 0.2 * belief.knee)
-    for times in WIDTHS:
-        width = max(1, int(belief.knee * plan.precision * times))
-        if proven and width >= failed - 1 - passed:
-            break
-        if times > 1 and belief.spread > plan.precision / 2 and left > plan.budget_ns * 0.6:
-            break
-        pair = cheapest_pair(costs, width, passed, failed, plan.min_users, plan.max_users)
-        if pair and pair.low_ns + pair.high_ns <= left * (0.9 if proven else 0.5):
-            break
     if pair is None:
         users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
-        return Hold(users, Purpose.bisect, StopRule.decided, int(min(left, cap_ns)))
-    ends = [(pair.low_ns, pair.low), (pair.high_ns, pair.high)]
-    need_ns, users = min(end for end in ends if end[0] > 0)
-    cap_ns = max(plan.budget_ns * 0.06, min(1.3 * need_ns, plan.budget_ns * 0.12), 12 * top.evidence.lifetime_ns)
-    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, cap_ns)))
+        return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
+    need_ns, users = pair.first
+    most = max(budget * 0.06, min(1.3 * need_ns, budget * 0.12), 12 * life_ns)
+    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, most)))
+
+
+def decided_ends(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[int, float]:
+    """(the highest level that passed, or 0; the lowest one above it that failed, or inf)."""
+    decided = [(level.users, plan.judge(level.evidence).decision) for level in levels]
+    passed = max((users for users, said in decided if said == Decision.passed), default=0)
+    failed = (users for users, said in decided if said == Decision.failed and users > passed)
+    return passed, min(failed, default=inf)
+
+
+def _higher(plan: SearchPlan, top: LevelFit) -> int:
+    """The next level on the way up: four times as high where latencies are far from any limit."""
+    far = float(worst_ratio(top.evidence, plan.slos)[0]) < -log(4)
+    return min(top.users * (4 if far and top.users < QUICK_CLIMB else 2), plan.max_users)
 
 
 def _ends(bracket: Bracket) -> list[LevelFit]:
