@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from harness.measure.latency_figures import latency_json
 from harness.measure.result import Knee, Latency, Level, SloResult
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from harness.measure.search.fit import LevelFit as FitLevel
     from harness.study.replay import RunTokenStats
+
+NEAR_ENDS: Final = 0.25  # of the knee: ends so close to each other say where it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,15 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
 
 
 def _believed(plan: SearchPlan, levels: Sequence[FitLevel]) -> int:
-    """The best estimate where users never pause: by all levels, within those that are decided."""
+    """The best estimate where users never pause: by all levels, within those that are decided.
+
+    How latencies rise between two levels is a guess: it counts half, their middle the other half.
+    """
     passed, failed = decided_ends(plan, levels)
-    users = max(math.floor(believe(levels, plan.allowed).knee), passed)
-    return int(min(users, failed - 1, levels[-1].users))
+    knee = believe(levels, plan.allowed).knee
+    if passed and failed - passed <= NEAR_ENDS * knee:
+        knee = (knee * (passed * failed) ** 0.5) ** 0.5
+    return int(min(max(knee, passed), failed - 1, levels[-1].users))
 
 
 def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:

@@ -44,8 +44,7 @@ BINS_PER_SIDE: Final = 240  # bins on each side of the limit
 LOG_SPAN: Final = float(np.log(20))  # the grid reaches from 1/20 to 20 times the limit
 RATIO_BINS: Final = 2 * BINS_PER_SIDE + 2  # one more at each end for everything beyond
 MIN_BLOCKS: Final = 4
-import os
-FLOOR_POWER: Final = float(os.environ.get('FP', '0.5'))
+FLOOR_POWER: Final = 0.5  # of the design effect of the highest observations
 # An open loop above capacity: requests in flight grow, in a straight line through so many blocks,
 # by a slope this many standard errors above 0, which repeated looks at a stable level do not find.
 BACKLOG_BLOCKS: Final = 12

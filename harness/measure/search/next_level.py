@@ -50,7 +50,8 @@ LOOK_LIFETIMES: Final = 8
 QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
 # Standard deviation of the knee, over the precision, below which more load is not worth its time
 # unless it decides something.
-KNOWN_SPREAD: Final = 0.3
+import os
+KNOWN_SPREAD: Final = float(os.environ.get('KS', '0.3'))
 LEVELS_SHARED: Final = 8  # alpha is split over the number of levels that usually need a decision
 
 
@@ -228,6 +229,8 @@ def _decide_soonest(
         users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
         return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
     need_ns, users = pair.first
+    if failed < inf and not passed:  # a promise first: cheap ends above it promise nothing
+        need_ns, users = pair.low_ns, pair.low
     most = max(budget * 0.06, min(1.3 * need_ns, budget * 0.12), 12 * life_ns)
     return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, most)))
 
