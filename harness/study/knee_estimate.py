@@ -156,6 +156,7 @@ def knee_result(
         estimate=None if found.users is None else plan.load_of(found.users),
         fails_by=None if found.fails_by is None else plan.load_of(found.fails_by),
         ci95=(plan.load_of(found.lo), plan.load_of(found.hi)),
+        precision=plan.precision if plan.slos else math.nan,
         criterion=" and ".join(map(str, plan.slos)) or "power",
         measured_at_users=None if plan.rate_step_per_s or at is None else int(at),
         measured_at_per_s=at if plan.rate_step_per_s else None,

@@ -223,9 +223,10 @@ def _decide_soonest(
     safe = max(1, int(MAX_INTERVAL_SHARE * belief.knee))
     pair, affordable = prospect.narrowest(plan.precision, safe, left, budget)
     known = belief.spread < KNOWN_SPREAD * plan.precision
-    if known and not affordable and failed - 1 - passed <= safe:
+    found = failed - 1 - passed <= safe
+    if known and found and not affordable:
         return _settle(plan, bracket)
-    if pair is None:
+    if pair is None or (found and not affordable):
         users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
         return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
     need_ns, users = pair.first
