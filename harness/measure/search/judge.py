@@ -45,11 +45,12 @@ UNDER: Final = np.array([0.0, 0.3, 0.55, 0.75, 0.88, 0.95])
 OVER: Final = np.array([1.06, 1.15, 1.35, 1.8, 3.0, 8.0])
 MAX_SHARE: Final = 0.99
 PASS_LIFETIMES: Final = 14  # for which a level is held before it passes
+FAIL_BLOCKS: Final = 6  # that estimate a design effect before a level fails by it
 # Parts of what may be lost that are bet on a block, how the first capital is split among them, and
 # how much more of alpha bets may spend: they rarely win by chance unless by very much.
 BETS: Final = np.array([0.3, 0.6, 0.9])
 BET_WEIGHTS: Final = np.array([0.15, 0.4, 0.45])
-BETS_ALPHA: Final = 4
+BETS_ALPHA: Final = 5
 MAX_LOG: Final = 600.0  # so that its exponential is finite
 
 
@@ -111,6 +112,7 @@ def judge_sides(evidence: Evidence, slo: int, allowed: float, alpha: float) -> D
     effect = evidence.effect(slo, allowed) if over else evidence.floored_effect(slo, allowed)
     shown = log_one_sided(n / effect, k / effect, allowed) >= -log(alpha)
     if over:
+        shown &= len(sizes) >= FAIL_BLOCKS
         shown |= log_bets(sizes, hits, allowed) >= -log(BETS_ALPHA * alpha)
         return Decision.failed if shown else Decision.inconclusive
     long = evidence.seconds * SECOND >= PASS_LIFETIMES * evidence.lifetime_ns

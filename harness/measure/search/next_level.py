@@ -22,7 +22,7 @@ import numpy as np
 
 from harness.measure.search.evidence import worst_ratio
 from harness.measure.search.fit import fit_levels, isotonic
-from harness.measure.search.judge import PASS_LIFETIMES, Judgement, judge, log_one_sided
+from harness.measure.search.judge import Judgement, judge, log_one_sided
 from harness.measure.search.narrow import Prospect, believe
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.measure.typed_json import whole_or
@@ -50,8 +50,7 @@ LOOK_LIFETIMES: Final = 8
 QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
 # Standard deviation of the knee, over the precision, below which more load is not worth its time
 # unless it decides something.
-import os
-KNOWN_SPREAD: Final = float(os.environ.get('KS', '0.3'))
+KNOWN_SPREAD: Final = 0.3
 LEVELS_SHARED: Final = 8  # alpha is split over the number of levels that usually need a decision
 
 
@@ -101,7 +100,8 @@ class SearchPlan:
             return decision
         sides = []
         for i, slo in enumerate(self.slos):
-            n, k = (float(counts.sum()) / evidence.effect(i, slo.allowed) for counts in evidence.over(i))
+            effect = evidence.effect(i, slo.allowed)
+            n, k = (float(counts.sum()) / effect for counts in evidence.over(i))
             clear = n > 0 and log_one_sided(n, k, slo.allowed) >= LEAN_LOG
             sides.append((1 if k > slo.allowed * n else -1) if clear else 0)
         if max(sides) > 0:
@@ -223,10 +223,9 @@ def _decide_soonest(
     safe = max(1, int(MAX_INTERVAL_SHARE * belief.knee))
     pair, affordable = prospect.narrowest(plan.precision, safe, left, budget)
     known = belief.spread < KNOWN_SPREAD * plan.precision
-    found = failed - 1 - passed <= safe
-    if known and found and not affordable:
+    if known and not affordable and failed - 1 - passed <= safe:
         return _settle(plan, bracket)
-    if pair is None or (found and not affordable):
+    if pair is None:
         users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
         return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
     need_ns, users = pair.first
