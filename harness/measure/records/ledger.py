@@ -1,7 +1,8 @@
 """The ledger holds recent records, ended and open: live decisions read them.
 
 Its memory is bounded: records that ended long before the current level are dropped (the run folder
-keeps them), and tokens take four to five bytes each, or none once nobody can ask for them.
+keeps them), a request takes about REQUEST_BYTES, and tokens four to five bytes each, or none once
+nobody can ask for them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.metrics import failed_requests
-from harness.measure.records.record_source import PackedTable, keep_three_events
+from harness.measure.records.record_source import PackedTable, ThinTable, keep_three_events
 from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
 from harness.measure.records.request_record import (
     ARRAYS,
@@ -28,6 +29,8 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from harness.measure.records.record_source import RecordSource
 
 KEEP_NS: Final = 30 * SECOND  # kept before the start of the last window asked for
 # Fresh records are packed together when they have this many events or requests.
@@ -49,7 +52,7 @@ class Ledger:
         self.twice = 0
         self._tokens_ns = tokens_ns
         # A record moves from `_fresh` to `_packed` to `_thin` (whose tokens are dropped).
-        self._thin: list[RecordTable] = []
+        self._thin: list[ThinTable] = []
         self._packed: list[PackedTable] = []
         self._fresh: list[RecordTable] = []
         self._open: dict[tuple[int, int], _Open] = {}
@@ -85,7 +88,7 @@ class Ledger:
     @property
     def tokens_from_ns(self) -> int:
         """Of every request that ended from here on there are all tokens."""
-        return max((int(t.done_ns.max()) + 1 for t in self._thin), default=0)
+        return max((thin.last_ns + 1 for thin in self._thin), default=0)
 
     def table(self, from_ns: int, horizon_ns: int) -> LedgerView:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`.
@@ -93,8 +96,8 @@ class Ledger:
         `from_ns` may be at most KEEP_NS before any earlier `from_ns`: older records are dropped.
         """
         oldest = from_ns - KEEP_NS
-        self._thin = [t for t in self._thin if t.done_ns.max() >= oldest]
-        self._packed = [p for p in self._packed if p.table.done_ns.max() >= oldest]
+        self._thin = [thin for thin in self._thin if thin.last_ns >= oldest]
+        self._packed = [p for p in self._packed if p.thin.last_ns >= oldest]
         self._fresh = [t.select(t.done_ns >= oldest) for t in self._fresh]
         return self.look(from_ns, horizon_ns)
 
@@ -102,7 +105,9 @@ class Ledger:
         """As `table`, but drop nothing: a live page asks for less than a judge still needs."""
         if len(self._fresh) > 1:  # join once, not in every view
             self._fresh = [concat_tables(self._fresh)]
-        ended: list[RecordTable | PackedTable] = [*self._thin, *self._packed, *self._fresh]
+        ended: list[RecordSource] = [thin for thin in self._thin if thin.last_ns >= from_ns]
+        ended += [packed for packed in self._packed if packed.thin.last_ns >= from_ns]
+        ended += [t for t in self._fresh if t.done_ns.max(initial=from_ns - 1) >= from_ns]
         return LedgerView(ended, [o.record for o in self._open.values()], from_ns, horizon_ns)
 
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
@@ -111,7 +116,13 @@ class Ledger:
         Cheaper than a table, as no token is read.
         """
         count = bad = 0
-        for table in chain(self._thin, (p.table for p in self._packed), self._fresh):
+        tables = list(self._fresh)
+        for thin in (*self._thin, *(packed.thin for packed in self._packed)):
+            if from_ns <= thin.first_ns and thin.last_ns <= horizon_ns:
+                count, bad = count + len(thin), bad + thin.failed
+            elif from_ns <= thin.last_ns and thin.first_ns <= horizon_ns:
+                tables.append(thin.table)
+        for table in tables:
             inside = (table.done_ns >= from_ns) & (table.done_ns <= horizon_ns)
             count += int(inside.sum())
             bad += int((inside & failed_requests(table)).sum())
@@ -122,9 +133,9 @@ class Ledger:
         self._fresh = []
         if self._tokens_ns is None:
             return
-        old_ns = int(self._packed[-1].table.done_ns.max()) - self._tokens_ns
-        while self._packed[0].table.done_ns.max() < old_ns:
-            self._thin.append(self._packed.pop(0).table)
+        old_ns = self._packed[-1].thin.last_ns - self._tokens_ns
+        while self._packed[0].thin.last_ns < old_ns:
+            self._thin.append(self._packed.pop(0).thin)
 
     def _extend(self, part: RequestRecord) -> None:
         under_way = self._open.get(part.key)
@@ -172,7 +183,7 @@ class LedgerView:
     It is `Recorded`, and valid until the next `put`.
     """
 
-    ended: Sequence[RecordTable | PackedTable]
+    ended: Sequence[RecordSource]
     open: Sequence[RequestRecord]
     from_ns: int
     horizon_ns: int
@@ -188,8 +199,7 @@ class LedgerView:
     def chunks(self) -> Iterator[RecordTable]:
         """The same requests with all their events."""
         for one in self.ended:
-            if one.table.done_ns.max(initial=self.from_ns - 1) >= self.from_ns:
-                yield from map(self._cut, one.chunks())
+            yield from map(self._cut, one.chunks())
         yield from map(self._cut, self._open_tables())
 
     def _cut(self, table: RecordTable) -> RecordTable:

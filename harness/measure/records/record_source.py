@@ -6,26 +6,30 @@
 Figures per request (TTFT, TPOT, outcomes, Little's law) come from the table; figures that need each
 token (gaps, tokens that arrived in a window) go through the chunks. A million tokens would take 24
 MB as a table and 40 MB more as gaps; thinned out, in answers of 256 tokens, they take 0.9 MB, and
-packed (`PackedTable`), for records that are read again soon, four to five bytes each.
+packed (`PackedTable`), for records that are read again soon, four to five bytes each. A request
+without its tokens takes 270 bytes as a table and REQUEST_BYTES as a `ThinTable`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from harness.measure.metrics import failed_requests
+from harness.measure.records.record_table import RecordTable
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from harness.measure.records.record_table import RecordTable
-
     Ints = NDArray[np.int64]
     Packed = NDArray[np.signedinteger[Any]]
+
+REQUEST_BYTES: Final = 60  # about, of a closed loop whose answers take less than two seconds
 
 
 class RecordSource(Protocol):
@@ -103,11 +107,64 @@ def keep_three_events(table: RecordTable) -> RecordTable:
     )
 
 
+class Column(NamedTuple):
+    """A column as the differences of its neighbors, which are small; one, where all are alike."""
+
+    n: int
+    first: int
+    steps: Packed
+
+    @classmethod
+    def of(cls, values: Ints) -> Self:
+        """Pack a column."""
+        steps = np.diff(values)
+        alike = len(steps) > 0 and bool((steps == steps[0]).all())
+        return cls(len(values), int(values[:1].sum()), narrowest(steps[:1] if alike else steps))
+
+    def whole(self) -> Ints:
+        """The column that was packed."""
+        values = np.full(self.n, self.first, np.int64)
+        values[1:] = self.steps
+        return values.cumsum()
+
+
+@dataclass(frozen=True, slots=True)
+class ThinTable:
+    """The requests of a table with three events each (`keep_three_events`), in few bytes."""
+
+    columns: Mapping[str, Column]
+    first_ns: int  # when the first of them ended
+    last_ns: int
+    failed: int
+
+    @classmethod
+    def of(cls, table: RecordTable) -> ThinTable:
+        """Thin out and pack a table of one request at least."""
+        thin = keep_three_events(table)
+        lags = replace(thin, not_before_ns=thin.at_ns - thin.not_before_ns)
+        columns = {f.name: Column.of(getattr(lags, f.name)) for f in fields(thin)[:-1]}
+        failed = int(failed_requests(thin).sum())
+        return cls(columns, int(thin.done_ns.min()), int(thin.done_ns.max()), failed)
+
+    def __len__(self) -> int:
+        return self.columns["sent_ns"].n
+
+    @property
+    def table(self) -> RecordTable:
+        """The thin table."""
+        lags = RecordTable(**{name: c.whole() for name, c in self.columns.items()}, whole=False)
+        return replace(lags, not_before_ns=lags.at_ns - lags.not_before_ns)
+
+    def chunks(self) -> Iterator[RecordTable]:
+        """None: raises ValueError."""
+        return self.table.chunks()
+
+
 @dataclass(frozen=True, slots=True)
 class PackedTable:
     """A table reduced to three events per request, and what restores the others."""
 
-    table: RecordTable
+    thin: ThinTable
     offsets: Ints  # of the whole table's events
     answer_index: Ints  # into the whole table's events
     gaps_ns: Packed  # since the previous event; a request's first event is in `table`
@@ -124,7 +181,7 @@ class PackedTable:
         inexact = np.flatnonzero(lags)
         plain = bool((table.tokens == 1).all())
         return cls(
-            keep_three_events(table),
+            ThinTable.of(table),
             table.offsets,
             table.answer_index,
             narrowest(gaps),
@@ -133,25 +190,30 @@ class PackedTable:
             None if plain else narrowest(table.tokens),
         )
 
+    @property
+    def table(self) -> RecordTable:
+        """All requests, thin."""
+        return self.thin.table
+
     def chunks(self) -> Iterator[RecordTable]:
         """All events, as `Recorded`."""
         yield self.whole()
 
     def whole(self) -> RecordTable:
         """The table that was packed."""
-        offsets, lengths = self.offsets, np.diff(self.offsets)
+        thin, offsets, lengths = self.table, self.offsets, np.diff(self.offsets)
         some = lengths > 0
         at = np.cumsum(self.gaps_ns, dtype=np.int64)
         # One running sum over the gaps of all requests (m,). Each request is then shifted to start
         # at its own first event, which the reduced table keeps.
         begins = at[offsets[:-1][some]]
-        firsts = self.table.at_ns[self.table.offsets[:-1][some]]
+        firsts = thin.at_ns[thin.offsets[:-1][some]]
         at += np.repeat(firsts - begins, lengths[some])
         low = at.copy()
         low[self.inexact] -= self.lags_ns
         ones = self.tokens is None
         return replace(
-            self.table,
+            thin,
             answer_index=self.answer_index,
             offsets=offsets,
             at_ns=at,
