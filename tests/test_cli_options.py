@@ -279,6 +279,17 @@ REFUSED = {
     f"knee {URL} --prompt-min 300": (
         "the mean of --prompt-tokens is 256, its range 300 to any", "try --prompt-tokens 300",
     ),
+    f"knee {URL} --prompt-min 300 --prompt-max 100": (
+        "--prompt-min is 300 and --prompt-max is 100",
+        "try --prompt-tokens 200 --prompt-min 100 --prompt-max 300.",
+    ),
+    f"knee {URL} --workload conversation --session-budget 287": (
+        "--session-budget is 287 and a first turn has 288 tokens on average (96 prompt, 192 output)",
+        "expected room for one turn; try --session-budget 1440.",
+    ),
+    "run --embedded --users 4 --api responses": (
+        "--api is responses, which the embedded server does not have", "try --api chat.",
+    ),
     f"knee {URL} --output-max 100": ("its range 0 to 100", "try --output-tokens 100"),
     "knee --prompt-tokens 0": ("--prompt-tokens is '0'",),
     "knee --max-users ٣": ("--max-users is '٣'", "whole number"),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
+SIMULATED_APIS: Final = ("chat", "completions")  # of the embedded server
 # say where results go: no part of a scenario
 OUTPUTS: Final = [option.flag.strip("-") for option in table.OUTPUT]
 
@@ -104,6 +105,11 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         raise ConfigError(
             f"--metrics-url is {args.metrics_url[0]} and no URL was given: expected the URL that "
             "requests go to; try that of the gateway."
+        )
+    elif args.api not in (None, *SIMULATED_APIS):
+        raise ConfigError(
+            f"--api is {args.api}, which the embedded server does not have: expected one of "
+            f"{', '.join(SIMULATED_APIS)}, or a server's URL; try --api chat."
         )
     own_key = "authorization" in (name.lower() for name, _ in args.header)
     key, source = ("", "") if own_key else api_key()
@@ -178,6 +184,14 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
 
 
 def _workload(args: argparse.Namespace) -> Workload:
+    for name in ("prompt", "output"):
+        low, high = getattr(args, f"{name}_min"), getattr(args, f"{name}_max")
+        if low and high and low > high:
+            raise ConfigError(
+                f"--{name}-min is {low} and --{name}-max is {high}: expected a range from the "
+                f"shortest to the longest; try --{name}-tokens {(low + high) // 2} "
+                f"--{name}-min {high} --{name}-max {low}."
+            )
     chosen: Workload = args.workload.sized(
         args.prompt_tokens,
         args.output_tokens,
@@ -212,6 +226,13 @@ def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
             )
     if talk is not None:
         chosen = replace(chosen, conversation=replace(talk, **given))
+        turn, budget = chosen.prompt_tokens + chosen.output.mean, given.get("session_budget")
+        if budget and budget < turn:
+            raise ConfigError(
+                f"--session-budget is {budget:,} and a first turn has {turn:,} tokens on average "
+                f"({chosen.prompt_tokens:,} prompt, {chosen.output.mean:,} output): expected room "
+                f"for one turn; try --session-budget {talk.turns.mean * turn}."
+            )
     return chosen
 
 

@@ -55,11 +55,12 @@ function showState({ badge, tone, simulated = "", sentence, over, answer = [], f
   $("files").replaceChildren("This run's files: ", ...links);
 }
 
-function showAbout({ kind, target, model, folder, processes }) {
+function showAbout({ kind, target, model, folder, processes, unit }) {
   const parts = ["vllm-harness", kind === "knee" ? "search for the knee" : kind, target, model,
     processes > 1 ? `${processes} load processes` : "", folder && `run folder ${folder}`];
   text($("about"), parts.filter(Boolean).join(" · "));
-  searchKeys.forEach((key, i) => { key.hidden = i < 3 ? kind === "locust" : kind !== "knee"; });
+  text(charts.users.title, unit ? "In flight, requests" : "Users, concurrent requests"); // a level is a rate, or users
+  searchKeys.forEach((key, i) => { key.hidden = Boolean(unit) || (i < 3 ? kind === "locust" : kind !== "knee"); });
 }
 
 function limitsOf(key) {
@@ -77,7 +78,8 @@ function drawAll() {
     const next = steps[steps.indexOf(s) + 1];
     return { from: s.to_s, to: next ? next.to_s : last, low: s.bracket[0], high: s.bracket[1] };
   });
-  charts.users.draw({ points, newest, events, bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) });
+  const levelsOf = page.facts.unit ? {} : { bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) };
+  charts.users.draw({ points, newest, events, ...levelsOf });
   for (const key of Object.keys(levels)) drawLevels(key, steps.filter((s) => s.decision !== "invalid" && s[`${key}_p95_ms`][0] !== null));
 }
 
@@ -139,7 +141,7 @@ function interval(told, key) {
 
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
-  const head = [["Level"], ["Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
+  const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
   const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [PURPOSE[s.purpose] || s.purpose, "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
     ...headlines.map(({ key }) => [interval(s[`${key}_p95_ms`], key)]), [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
