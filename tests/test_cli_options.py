@@ -284,7 +284,7 @@ REFUSED = {
         "try --prompt-tokens 200 --prompt-min 100 --prompt-max 300.",
     ),
     f"knee {URL} --workload conversation --session-budget 287": (
-        "--session-budget is 287 and a first turn has 288 tokens on average (96 prompt, 192 output)",
+        "--session-budget is 287 and a first turn has 288 tokens on average (96 prompt, ",
         "expected room for one turn; try --session-budget 1440.",
     ),
     "run --embedded --users 4 --api responses": (

@@ -136,8 +136,18 @@ def test_context(name: str, context: int, tries: tuple[int, int] | None) -> None
         ("rag", 4096, 0, "4 of 1,000 planned requests are clipped to the model's context of 4,096"),
         ("fixed", 384, 0, ""),
         ("conversation", 8192, 2000, ""),
-        ("conversation", 8192, 400, "139 of 1,000 planned requests are clipped to --session-budget of 400"),
-        ("conversation", 300, 400, "384 of 1,000 planned requests are clipped to the model's context of 300"),
+        (
+            "conversation",
+            8192,
+            400,
+            "139 of 1,000 planned requests are clipped to --session-budget of 400",
+        ),
+        (
+            "conversation",
+            300,
+            400,
+            "384 of 1,000 planned requests are clipped to the model's context of 300",
+        ),
     ],
 )
 def test_what_is_said_of_clipped_requests(

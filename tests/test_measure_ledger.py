@@ -108,7 +108,7 @@ def test_a_packed_table_comes_back(seed):
     """Whatever gaps, stamps and tokens; a gap of three seconds, and none at all, too."""
     table = RecordTable.from_records(random_records(seed, 50, gap_ms=[20, 0.001, 3000, 0][seed]))
     for f in fields(table):
-        got = getattr(PackedTable.of(table).whole(), f.name)
+        got = getattr(next(PackedTable.of(table).chunks()), f.name)
         assert np.array_equal(got, getattr(table, f.name)), f.name
 
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
-SIMULATED_APIS: Final = ("chat", "completions")  # of the embedded server
 # say where results go: no part of a scenario
 OUTPUTS: Final = [option.flag.strip("-") for option in table.OUTPUT]
 
@@ -106,10 +105,10 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
             f"--metrics-url is {args.metrics_url[0]} and no URL was given: expected the URL that "
             "requests go to; try that of the gateway."
         )
-    elif args.api not in (None, *SIMULATED_APIS):
+    elif args.api not in (None, "chat", "completions"):
         raise ConfigError(
-            f"--api is {args.api}, which the embedded server does not have: expected one of "
-            f"{', '.join(SIMULATED_APIS)}, or a server's URL; try --api chat."
+            f"--api is {args.api}, which the embedded server does not have: expected chat or "
+            "completions, or a server's URL; try --api chat."
         )
     own_key = "authorization" in (name.lower() for name, _ in args.header)
     key, source = ("", "") if own_key else api_key()

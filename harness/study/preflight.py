@@ -186,7 +186,10 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
         salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
         return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
     talk = load.workload.conversation
-    limits = (max_model_len, "the model's context"), (talk and talk.session_budget, "--session-budget")
+    limits = (
+        (max_model_len, "the model's context"),
+        (talk and talk.session_budget, "--session-budget"),
+    )
     room, what = min(((n, what) for n, what in limits if n), default=(0, ""))
     count = count_clipped(replace(load.workload, max_model_len=room), load.seed)
     if not count:

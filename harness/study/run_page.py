@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from harness.study.study_options import OutputOptions, Wanted
 
 LINGER_S: Final = 30.0  # twice Prometheus' usual interval
-RATE_UNIT: Final = "requests/s"  # of a level in an open loop
 
 
 class RunPage:
@@ -244,7 +243,6 @@ def _level_in_progress(controller: KneeController, now_ns: int) -> dict[str, Any
     return {
         "step": len(controller.levels) + 1,
         "users": controller.plan.load_of(now.hold.users),
-        "unit": RATE_UNIT if controller.plan.rate_step_per_s else "",
         "purpose": now.hold.purpose,
         "phase": now.phase,
         "left_s": max(left, 0) // SECOND,
@@ -279,7 +277,7 @@ def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
         "folder": wanted.output.out_dir.name,
         "slos": slo_facts(wanted.plan.slos),
         "processes": wanted.load.processes,
-        "unit": RATE_UNIT if wanted.plan.rate_step_per_s else "",
+        "unit": "requests/s" if wanted.plan.rate_step_per_s else "",  # of a level
     }
 
 

@@ -1,8 +1,8 @@
 """The ledger holds recent records, ended and open: live decisions read them.
 
 Its memory is bounded: records that ended long before the current level are dropped (the run folder
-keeps them), a request takes about REQUEST_BYTES, and tokens four to five bytes each, or none once
-nobody can ask for them.
+keeps them), a request takes REQUEST_BYTES, and tokens four to five bytes each, or none once nobody
+can ask for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.measure.metrics import failed_requests
-from harness.measure.records.record_source import PackedTable, ThinTable, keep_three_events
+from harness.measure.records.record_source import PackedTable, keep_three_events
 from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
 from harness.measure.records.request_record import (
     ARRAYS,
@@ -29,8 +29,6 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from harness.measure.records.record_source import RecordSource
 
 KEEP_NS: Final = 30 * SECOND  # kept before the start of the last window asked for
 # Fresh records are packed together when they have this many events or requests.
@@ -51,9 +49,7 @@ class Ledger:
         self.total = 0
         self.twice = 0
         self._tokens_ns = tokens_ns
-        # A record moves from `_fresh` to `_packed` to `_thin` (whose tokens are dropped).
-        self._thin: list[ThinTable] = []
-        self._packed: list[PackedTable] = []
+        self._packed: list[PackedTable] = []  # the oldest first, and without tokens
         self._fresh: list[RecordTable] = []
         self._open: dict[tuple[int, int], _Open] = {}
         self._seen = SeenNumbers()
@@ -88,7 +84,7 @@ class Ledger:
     @property
     def tokens_from_ns(self) -> int:
         """Of every request that ended from here on there are all tokens."""
-        return max((thin.last_ns + 1 for thin in self._thin), default=0)
+        return max((p.last_ns + 1 for p in self._packed if p.events is None), default=0)
 
     def table(self, from_ns: int, horizon_ns: int) -> LedgerView:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`.
@@ -96,8 +92,7 @@ class Ledger:
         `from_ns` may be at most KEEP_NS before any earlier `from_ns`: older records are dropped.
         """
         oldest = from_ns - KEEP_NS
-        self._thin = [thin for thin in self._thin if thin.last_ns >= oldest]
-        self._packed = [p for p in self._packed if p.thin.last_ns >= oldest]
+        self._packed = [p for p in self._packed if p.last_ns >= oldest]
         self._fresh = [t.select(t.done_ns >= oldest) for t in self._fresh]
         return self.look(from_ns, horizon_ns)
 
@@ -105,10 +100,10 @@ class Ledger:
         """As `table`, but drop nothing: a live page asks for less than a judge still needs."""
         if len(self._fresh) > 1:  # join once, not in every view
             self._fresh = [concat_tables(self._fresh)]
-        ended: list[RecordSource] = [thin for thin in self._thin if thin.last_ns >= from_ns]
-        ended += [packed for packed in self._packed if packed.thin.last_ns >= from_ns]
-        ended += [t for t in self._fresh if t.done_ns.max(initial=from_ns - 1) >= from_ns]
-        return LedgerView(ended, [o.record for o in self._open.values()], from_ns, horizon_ns)
+        packed = (p for p in self._packed if p.last_ns >= from_ns)
+        return LedgerView(
+            [*packed, *self._fresh], [o.record for o in self._open.values()], from_ns, horizon_ns
+        )
 
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
         """(requests that ended in this time, those of them that failed); `from_ns` as in `table`.
@@ -117,11 +112,11 @@ class Ledger:
         """
         count = bad = 0
         tables = list(self._fresh)
-        for thin in (*self._thin, *(packed.thin for packed in self._packed)):
-            if from_ns <= thin.first_ns and thin.last_ns <= horizon_ns:
-                count, bad = count + len(thin), bad + thin.failed
-            elif from_ns <= thin.last_ns and thin.first_ns <= horizon_ns:
-                tables.append(thin.table)
+        for packed in self._packed:
+            if from_ns <= packed.first_ns and packed.last_ns <= horizon_ns:
+                count, bad = count + packed.requests, bad + packed.failed
+            elif from_ns <= packed.last_ns and packed.first_ns <= horizon_ns:
+                tables.append(packed.table)
         for table in tables:
             inside = (table.done_ns >= from_ns) & (table.done_ns <= horizon_ns)
             count += int(inside.sum())
@@ -131,11 +126,10 @@ class Ledger:
     def _pack(self) -> None:
         self._packed.append(PackedTable.of(concat_tables(self._fresh)))
         self._fresh = []
-        if self._tokens_ns is None:
-            return
-        old_ns = self._packed[-1].thin.last_ns - self._tokens_ns
-        while self._packed[0].thin.last_ns < old_ns:
-            self._thin.append(self._packed.pop(0).thin)
+        if self._tokens_ns is not None:
+            old_ns = self._packed[-1].last_ns - self._tokens_ns
+            old = sum(packed.last_ns < old_ns for packed in self._packed)
+            self._packed[:old] = [replace(packed, events=None) for packed in self._packed[:old]]
 
     def _extend(self, part: RequestRecord) -> None:
         under_way = self._open.get(part.key)
@@ -183,7 +177,7 @@ class LedgerView:
     It is `Recorded`, and valid until the next `put`.
     """
 
-    ended: Sequence[RecordSource]
+    ended: Sequence[RecordTable | PackedTable]
     open: Sequence[RequestRecord]
     from_ns: int
     horizon_ns: int

@@ -7,14 +7,14 @@ Figures per request (TTFT, TPOT, outcomes, Little's law) come from the table; fi
 token (gaps, tokens that arrived in a window) go through the chunks. A million tokens would take 24
 MB as a table and 40 MB more as gaps; thinned out, in answers of 256 tokens, they take 0.9 MB, and
 packed (`PackedTable`), for records that are read again soon, four to five bytes each. A request
-without its tokens takes 270 bytes as a table and REQUEST_BYTES as a `ThinTable`.
+without its tokens takes 270 bytes as a table, and REQUEST_BYTES packed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,12 +22,13 @@ from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import RecordTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
     Packed = NDArray[np.signedinteger[Any]]
+    PackedColumn = tuple[int, int, Packed]
 
 REQUEST_BYTES: Final = 60  # about, of a closed loop whose answers take less than two seconds
 
@@ -107,120 +108,84 @@ def keep_three_events(table: RecordTable) -> RecordTable:
     )
 
 
-class Column(NamedTuple):
-    """A column as the differences of its neighbors, which are small; one, where all are alike."""
+class PackedEvents(NamedTuple):
+    """What restores the events that `keep_three_events` has left out."""
 
-    n: int
-    first: int
-    steps: Packed
-
-    @classmethod
-    def of(cls, values: Ints) -> Self:
-        """Pack a column."""
-        steps = np.diff(values)
-        alike = len(steps) > 0 and bool((steps == steps[0]).all())
-        return cls(len(values), int(values[:1].sum()), narrowest(steps[:1] if alike else steps))
-
-    def whole(self) -> Ints:
-        """The column that was packed."""
-        values = np.full(self.n, self.first, np.int64)
-        values[1:] = self.steps
-        return values.cumsum()
-
-
-@dataclass(frozen=True, slots=True)
-class ThinTable:
-    """The requests of a table with three events each (`keep_three_events`), in few bytes."""
-
-    columns: Mapping[str, Column]
-    first_ns: int  # when the first of them ended
-    last_ns: int
-    failed: int
-
-    @classmethod
-    def of(cls, table: RecordTable) -> ThinTable:
-        """Thin out and pack a table of one request at least."""
-        thin = keep_three_events(table)
-        lags = replace(thin, not_before_ns=thin.at_ns - thin.not_before_ns)
-        columns = {f.name: Column.of(getattr(lags, f.name)) for f in fields(thin)[:-1]}
-        failed = int(failed_requests(thin).sum())
-        return cls(columns, int(thin.done_ns.min()), int(thin.done_ns.max()), failed)
-
-    def __len__(self) -> int:
-        return self.columns["sent_ns"].n
-
-    @property
-    def table(self) -> RecordTable:
-        """The thin table."""
-        lags = RecordTable(**{name: c.whole() for name, c in self.columns.items()}, whole=False)
-        return replace(lags, not_before_ns=lags.at_ns - lags.not_before_ns)
-
-    def chunks(self) -> Iterator[RecordTable]:
-        """None: raises ValueError."""
-        return self.table.chunks()
-
-
-@dataclass(frozen=True, slots=True)
-class PackedTable:
-    """A table reduced to three events per request, and what restores the others."""
-
-    thin: ThinTable
     offsets: Ints  # of the whole table's events
     answer_index: Ints  # into the whole table's events
-    gaps_ns: Packed  # since the previous event; a request's first event is in `table`
+    gaps_ns: Packed  # since the previous event; a request's first event is in the thin table
     inexact: Packed  # flat indices of the events whose stamp is not exact
     lags_ns: Packed  # how much earlier each of these may have arrived
-    tokens: Packed | None  # None: one per event
+    tokens: PackedColumn
 
     @classmethod
-    def of(cls, table: RecordTable) -> PackedTable:
-        """Pack a whole table."""
+    def of(cls, table: RecordTable) -> PackedEvents:
         gaps = np.diff(table.at_ns, prepend=0)
         gaps[table.offsets[:-1][table.counts > 0]] = 0
         lags = table.at_ns - table.not_before_ns
         inexact = np.flatnonzero(lags)
-        plain = bool((table.tokens == 1).all())
-        return cls(
-            ThinTable.of(table),
-            table.offsets,
-            table.answer_index,
-            narrowest(gaps),
-            narrowest(inexact),
-            narrowest(lags[inexact]),
-            None if plain else narrowest(table.tokens),
-        )
+        packed = map(narrowest, (gaps, inexact, lags[inexact]))
+        return cls(table.offsets, table.answer_index, *packed, pack(table.tokens))
 
-    @property
-    def table(self) -> RecordTable:
-        """All requests, thin."""
-        return self.thin.table
-
-    def chunks(self) -> Iterator[RecordTable]:
-        """All events, as `Recorded`."""
-        yield self.whole()
-
-    def whole(self) -> RecordTable:
+    def restore(self, thin: RecordTable) -> RecordTable:
         """The table that was packed."""
-        thin, offsets, lengths = self.table, self.offsets, np.diff(self.offsets)
+        offsets, lengths = self.offsets, np.diff(self.offsets)
         some = lengths > 0
         at = np.cumsum(self.gaps_ns, dtype=np.int64)
         # One running sum over the gaps of all requests (m,). Each request is then shifted to start
-        # at its own first event, which the reduced table keeps.
+        # at its own first event, which the thin table keeps.
         begins = at[offsets[:-1][some]]
         firsts = thin.at_ns[thin.offsets[:-1][some]]
         at += np.repeat(firsts - begins, lengths[some])
         low = at.copy()
         low[self.inexact] -= self.lags_ns
-        ones = self.tokens is None
         return replace(
-            thin,
-            answer_index=self.answer_index,
-            offsets=offsets,
-            at_ns=at,
-            not_before_ns=low,
-            tokens=np.ones(len(at), np.int64) if ones else np.asarray(self.tokens, np.int64),
-            whole=True,
-        )
+            thin, answer_index=self.answer_index, offsets=offsets, at_ns=at, not_before_ns=low,
+            tokens=unpack(*self.tokens), whole=True,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTable:
+    """A table of one request at least, thin (`keep_three_events`), and what restores the rest."""
+
+    columns: dict[str, PackedColumn]
+    requests: int
+    failed: int
+    first_ns: int  # when the first of them ended
+    last_ns: int
+    events: PackedEvents | None  # None: let go
+
+    @classmethod
+    def of(cls, table: RecordTable) -> PackedTable:
+        """Pack a whole table."""
+        thin, done_ns = keep_three_events(table), table.done_ns
+        columns = {f.name: pack(getattr(thin, f.name)) for f in fields(thin) if f.name != "whole"}
+        failed, ends = int(failed_requests(table).sum()), (int(done_ns.min()), int(done_ns.max()))
+        return cls(columns, len(table), failed, *ends, PackedEvents.of(table))
+
+    @property
+    def table(self) -> RecordTable:
+        """All requests, thin."""
+        return RecordTable(**{k: unpack(*v) for k, v in self.columns.items()}, whole=False)
+
+    def chunks(self) -> Iterator[RecordTable]:
+        """All events, as `Recorded`; raises ValueError if they were let go."""
+        return iter([self.events.restore(self.table)]) if self.events else self.table.chunks()
+
+
+def pack(values: Ints) -> PackedColumn:
+    """The length, the first, and the differences of neighbors: one of them where all are alike."""
+    steps = np.diff(values)
+    alike = len(steps) > 0 and (steps == steps[0]).all()
+    return len(values), int(values[:1].sum()), narrowest(steps[:1] if alike else steps)
+
+
+def unpack(n: int, first: int, steps: Packed) -> Ints:
+    """What `pack` was given."""
+    values = np.full(n, first, np.int64)
+    values[1:] = steps
+    return values.cumsum()
 
 
 def narrowest(values: Ints) -> Packed:

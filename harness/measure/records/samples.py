@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-from harness.measure.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from harness.measure.histogram import Histogram
+
 NAN: Final = float("nan")
-ONE_BUCKET: Final = (inf,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,9 @@ def summed_fields(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
 
 
 def without_buckets(sample: ServerSample) -> ServerSample:
-    """Of its histograms only how much they have counted: 3 kB instead of 19."""
-    counts = {k: Histogram(ONE_BUCKET, (h.count,), NAN) for k, h in sample.histograms.items()}
+    """Of its histograms only what they have counted in all: 2 kB instead of 19."""
+    each = sample.histograms.items()
+    counts = {k: replace(h, bounds=h.bounds[-1:], counts=h.counts[-1:]) for k, h in each}
     return replace(sample, histograms=counts)
 
 

@@ -104,7 +104,7 @@ function showCards() {
   const point = page.points[page.points.length - 1];
   const value = (name) => number(point && at(name)(point));
   const server = point && at("running")(point) !== null ? `${value("running")} + ${value("waiting")}` : "–";
-  const cards = [[page.now.unit ? "In flight" : "Users", value("users"), page.now.users === undefined ? "" : `level: ${page.now.users}`],
+  const cards = [[page.facts.unit ? "In flight" : "Users", value("users"), page.now.users === undefined ? "" : `level: ${page.now.users}`],
     ["Output tokens/s", value("tokens_per_s"), ""],
     ...headlines.map(({ key, name }) => [`p95 ${name}`, `${value(`${key}_p95_ms`)} ms`, limitsOf(key).map((l) => l.name).join(", ")]),
     ["On the server", server, "running + waiting"]];
@@ -112,17 +112,17 @@ function showCards() {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
     return [name, `${digits} ${unit}`, ends ? `95% CI: ${ends}` : note];
   }));
-  else if (page.facts.kind === "knee") cards.push([`The knee, ${page.now.unit || "users"}`, ...bracket(page.facts.bracket)]);
+  else if (page.facts.kind === "knee") cards.push([`The knee, ${page.facts.unit || "users"}`, ...bracket(page.facts.bracket)]);
   $("cards").replaceChildren(...cards.map(([name, what, note]) =>
     el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
 }
 
 const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given", sequential: "one at a time", batch: "a batch" };
 
-function showProgress({ step, users, unit, purpose, phase, ended, failed, left_s }) {
+function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];
   if (page.facts.phase && !page.facts.over) parts.push(`Phase: ${page.facts.phase}`);
-  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${unit || (users === 1 ? "user" : "users")} (${PURPOSE[purpose] || purpose}), ${phase}`);
+  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${PURPOSE[purpose] || purpose}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
