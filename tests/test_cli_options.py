@@ -16,6 +16,7 @@ from harness.errors import EXIT_INTERRUPTED
 from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
 from harness.measure.slo import Slo
+from harness.study.run_page import about
 from harness.units import MS, SECOND
 
 URL = "http://127.0.0.1:9"
@@ -53,6 +54,13 @@ def test_run_options(line: str, want: tuple[int, int]) -> None:
     args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
     (hold,) = plain.run_options(args, "run").holds
     assert (hold.users, (hold.max_ns, hold.max_requests)) == (4, want)
+
+
+@pytest.mark.parametrize(("line", "unit"), [("--users 4", ""), ("--rate 4", "requests/s")])
+def test_the_unit_of_a_level_on_the_live_page(line: str, unit: str) -> None:
+    """Where it is a rate, what the page draws over time are requests in flight."""
+    wanted = plain.run_options(parser().parse_args(["run", URL, *line.split()]), "run")
+    assert about(wanted, URL, "m")["unit"] == unit
 
 
 SESSIONS = (

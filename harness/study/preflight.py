@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.errors import ConfigError, RunFolderError
+from harness.load.conversations import ONE_TURN
 from harness.load.lengths import FROM_DATA
 from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
 from harness.senders.prepare import count_tokens
@@ -185,12 +186,9 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
         clipped = f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
         salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
         return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
-    talk = load.workload.conversation
-    limits = (
-        (max_model_len, "the model's context"),
-        (talk and talk.session_budget, "--session-budget"),
-    )
-    room, what = min(((n, what) for n, what in limits if n), default=(0, ""))
+    budget = (load.workload.conversation or ONE_TURN).session_budget
+    limits = {"the model's context": max_model_len, "--session-budget": budget}
+    room, what = min(((n, what) for what, n in limits.items() if n), default=(0, ""))
     count = count_clipped(replace(load.workload, max_model_len=room), load.seed)
     if not count:
         return ""

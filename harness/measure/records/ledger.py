@@ -1,8 +1,7 @@
 """The ledger holds recent records, ended and open: live decisions read them.
 
 Its memory is bounded: records that ended long before the current level are dropped (the run folder
-keeps them), a request takes REQUEST_BYTES, and tokens four to five bytes each, or none once nobody
-can ask for them.
+keeps them), requests take REQUEST_BYTES, tokens four to five bytes each, or none once nobody asks.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ class Ledger:
         if len(self._fresh) > 1:  # join once, not in every view
             self._fresh = [concat_tables(self._fresh)]
         packed = (p for p in self._packed if p.last_ns >= from_ns)
-        return LedgerView(
-            [*packed, *self._fresh], [o.record for o in self._open.values()], from_ns, horizon_ns
-        )
+        opened = [o.record for o in self._open.values()]
+        return LedgerView([*packed, *self._fresh], opened, from_ns, horizon_ns)
 
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
         """(requests that ended in this time, those of them that failed); `from_ns` as in `table`.

@@ -6,8 +6,7 @@
 Figures per request (TTFT, TPOT, outcomes, Little's law) come from the table; figures that need each
 token (gaps, tokens that arrived in a window) go through the chunks. A million tokens would take 24
 MB as a table and 40 MB more as gaps; thinned out, in answers of 256 tokens, they take 0.9 MB, and
-packed (`PackedTable`), for records that are read again soon, four to five bytes each. A request
-without its tokens takes 270 bytes as a table, and REQUEST_BYTES packed.
+packed (`PackedTable`), for records that are read again soon, four to five bytes each.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     Packed = NDArray[np.signedinteger[Any]]
     PackedColumn = tuple[int, int, Packed]
 
-REQUEST_BYTES: Final = 60  # about, of a closed loop whose answers take less than two seconds
+# Of a packed request without its tokens, about, if answers take less than 2 s; a table's takes 270.
+REQUEST_BYTES: Final = 60
 
 
 class RecordSource(Protocol):
@@ -124,8 +124,8 @@ class PackedEvents(NamedTuple):
         gaps[table.offsets[:-1][table.counts > 0]] = 0
         lags = table.at_ns - table.not_before_ns
         inexact = np.flatnonzero(lags)
-        packed = map(narrowest, (gaps, inexact, lags[inexact]))
-        return cls(table.offsets, table.answer_index, *packed, pack(table.tokens))
+        late = narrowest(inexact), narrowest(lags[inexact])
+        return cls(table.offsets, table.answer_index, narrowest(gaps), *late, pack(table.tokens))
 
     def restore(self, thin: RecordTable) -> RecordTable:
         """The table that was packed."""
@@ -158,7 +158,6 @@ class PackedTable:
 
     @classmethod
     def of(cls, table: RecordTable) -> PackedTable:
-        """Pack a whole table."""
         thin, done_ns = keep_three_events(table), table.done_ns
         columns = {f.name: pack(getattr(thin, f.name)) for f in fields(thin) if f.name != "whole"}
         failed, ends = int(failed_requests(table).sum()), (int(done_ns.min()), int(done_ns.max()))

@@ -84,8 +84,7 @@ export class Chart {
     this.out = el("output");
     const keys = spec.lines.map((line) => el("span", { class: "key" }, sample(line), line.name));
     this.keys = el("span", {}, ...keys);
-    this.title = el("b", {}, `${spec.title}, ${spec.unit}`);
-    this.node = el("figure", {}, el("figcaption", {}, this.title, this.keys), this.out, this.svg);
+    this.node = el("figure", {}, el("figcaption", {}, el("b", {}, `${spec.title}, ${spec.unit}`), this.keys), this.out, this.svg);
     this.svg.addEventListener("pointermove", (event) => this.point(event));
     this.svg.addEventListener("pointerleave", () => this.move(-1));
     this.svg.addEventListener("blur", () => this.move(-1));
