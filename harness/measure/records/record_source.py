@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     Packed = NDArray[np.signedinteger[Any]]
     PackedColumn = tuple[int, int, Packed]
 
-# Of a packed request without its tokens, about, if answers take less than 2 s; a table's takes 270.
-REQUEST_BYTES: Final = 60
+REQUEST_BYTES: Final = 60  # about: packed, without tokens, of answers below 2 s; else up to 100
 
 
 class RecordSource(Protocol):

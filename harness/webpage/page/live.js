@@ -59,7 +59,8 @@ function showAbout({ kind, target, model, folder, processes, unit }) {
   const parts = ["vllm-harness", kind === "knee" ? "search for the knee" : kind, target, model,
     processes > 1 ? `${processes} load processes` : "", folder && `run folder ${folder}`];
   text($("about"), parts.filter(Boolean).join(" · "));
-  text(charts.users.node.querySelector("b"), unit ? "In flight, requests" : "Users, concurrent requests"); // a level is a rate, or users
+  text(charts.users.node.querySelector("b"), unit ? "In flight, requests" : "Users, concurrent requests");
+  text(charts.users.keys.firstChild.lastChild, charts.users.spec.lines[0].name = unit ? "in flight" : "users");
   searchKeys.forEach((key, i) => { key.hidden = Boolean(unit) || (i < 3 ? kind === "locust" : kind !== "knee"); });
 }
 
@@ -78,8 +79,7 @@ function drawAll() {
     const next = steps[steps.indexOf(s) + 1];
     return { from: s.to_s, to: next ? next.to_s : last, low: s.bracket[0], high: s.bracket[1] };
   });
-  const marks = steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] }));
-  charts.users.draw({ points, newest, events, ...(page.facts.unit ? {} : { bands, marks }) });
+  charts.users.draw({ points, newest, events, ...(page.facts.unit ? {} : { bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) }) });
   for (const key of Object.keys(levels)) drawLevels(key, steps.filter((s) => s.decision !== "invalid" && s[`${key}_p95_ms`][0] !== null));
 }
 
