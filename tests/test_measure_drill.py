@@ -92,7 +92,7 @@ def test_spans(where: str, events: str, want: tuple[int, int, int]) -> None:
         ((SERVERS, EXPECT), "has 0 phases"),
         (("", PHASES, EXPECT), "expected engines = N"),
         (("[servers]\nengines = 2\nvllm = 1\n", PHASES, EXPECT), "expected engines = N"),
-        (("[servers]\nurls = ['http://a']\npids = [1, 2]\n", PHASES, EXPECT), "a pid or container"),
+        (("[servers]\nurls = ['http://a']\npids = [1, 2]\n", PHASES, EXPECT), "containers, one"),
         ((SERVERS, PHASES), "expects nothing"),
         ((SERVERS, PHASES.replace("2 x knee", "2 x knie"), EXPECT), 'rate = "2 x knee"'),
         ((SERVERS, PHASES.replace('rate = "2 x knee"', "users = 4"), EXPECT), "rate and users"),

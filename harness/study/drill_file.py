@@ -120,7 +120,8 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
     servers, clients = (
         _Table(found.get(k, {}), f"{source}, [{k}]") for k in ("servers", "clients")
     )
-    count, knee = _replicas(servers), found.get("knee") if knee is None else knee
+    replicas, count = _replicas(servers)
+    knee = found.get("knee") if knee is None else knee
     phases, is_rate = _phases(parts["phase"], source, knee)
     some = [_event(one, servers, count, phases[-1].end_ns) for one in parts["event"]]
     events = tuple(sorted(some, key=lambda event: event.at_ns))
@@ -134,7 +135,7 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
     if retries and not is_rate:
         raise clients.wrong("retries", "phases with a rate, as users wait", 'rate = "8/s"')
     return Drill(found.get("title", source), phases, events, expected, is_rate, retries,
-                 servers.values, found.get("load", {}))  # fmt: skip
+                 replicas, found.get("load", {}))  # fmt: skip
 
 
 def _phases(
@@ -164,20 +165,21 @@ def _phases(
     return tuple(phases.values()), "rate" in kinds
 
 
-def _replicas(servers: _Table) -> int:
-    """How many there are."""
+def _replicas(servers: _Table) -> tuple[dict[str, Any], int]:
+    """What the table means, and how many there are."""
     found = servers.read({}, SERVERS)
     given = [key for key in ("engines", "vllm", "urls") if key in found]
     urls = found.get("urls", [])
     wrong = any(len(found[key]) != len(urls) for key in ("pids", "containers") if key in found)
+    wrong |= {"pids", "containers"} <= found.keys()
     wrong |= "engine" in found and given != ["engines"]
     if wrong or len(given) != 1 or ("args" in found and given != ["vllm"]):
         raise ConfigError(
             f"{servers.where} has {', '.join(found) or 'nothing'}: expected engines = N "
-            "(with engine = {...}), vllm = N (with args), or urls = [...], and a pid or container "
-            "for each where events act on them; try engines = 2."
+            "(with engine = {...}), vllm = N (with args), or urls = [...], and pids or "
+            "containers, one for each, where events act on them; try engines = 2."
         )
-    return len(urls) or int(found[given[0]])
+    return found, len(urls) or found[given[0]]
 
 
 def _event(table: _Table, servers: _Table, count: int, end_ns: int) -> Event:
@@ -189,7 +191,7 @@ def _event(table: _Table, servers: _Table, count: int, end_ns: int) -> Event:
     over_ns, by_ns = at_ns + found.pop("for", 0), found.pop("by", 0)
     if replica >= count:
         raise table.wrong("replica", f"the number of one of {count} replicas", "replica = 1")
-    named = ("containers",) if do == "restart" else ("pids", "containers")
+    named = {"restart": ("containers",), "slow": ("pids",)}.get(do, ("pids", "containers"))
     on_server = do in ("restart", "kill", "pause", "slow") and "urls" in servers.values
     if on_server and not any(key in servers.values for key in named):
         what = f"{' or '.join(named)} of the replicas in [servers]"
