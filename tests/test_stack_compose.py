@@ -299,12 +299,11 @@ def test_a_drill_acts_on_the_containers_that_it_names(
     done = harness("drill", str(file), "--out", str(tmp_path / "out"), "--quiet")
     assert done.returncode == 0, done.stderr
     form = "{{.Actor.Attributes.name}} {{.Action}}"
-    listed = stack.run("docker", "events", "--since", since, "--until", str(time.time()),
-                       "--filter", "type=container", "--format", form).stdout.splitlines()  # fmt: skip
+    events = ("docker", "events", "--since", since, "--until", str(time.time()), "--format", form)
+    listed = stack.run(*events, "--filter", "type=container").stdout.splitlines()
+    rows = [row.split() for row in listed]
     one, two, other = engines
-    happened = {
-        name: [row.split()[1] for row in listed if row.startswith(name)] for name in engines
-    }
+    happened = {name: [did for who, did in rows if who == name] for name in engines}
     assert happened == {one: ["pause", "unpause", "kill", "die", "start"], two: ["kill", "die"],
                         other: []}  # fmt: skip
     file.write_text(file.read_text().replace(two, "nobody"))

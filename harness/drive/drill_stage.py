@@ -111,7 +111,7 @@ class Stage:
         return partial(self._others, event), None
 
     def _others(self, event: Event) -> None:
-        """Other clients' requests, evenly over its time; no record has them, for no user sent them."""
+        """Other clients' requests, evenly over its time, of which there is no record."""
         sending, rng = Group(), random.Random(event.at_ns)  # noqa: S311 - no secret
         kind = {"max_tokens": 1} if event.tokens else {"max_tokens": 1024, "stream": True}
         try:
