@@ -135,7 +135,8 @@ def tables(kept: dict[str, Any]) -> Iterator[str]:
         )
         most = "" if back == one["repeats"] else "at least "
         yield (
-            f"| {one['max_queued'] or 'none'} | {one['retry_factor']:g} | {back} of {one['repeats']} "
+            f"| {one['max_queued'] or 'none'} | {one['retry_factor']:g} "
+            f"| {back} of {one['repeats']} "
             f"| {time} | {most}{one['good_lost']:,.0f} | {between(one['good_lost_ci95'], 0)} |"
         )
     for one in kept.get("knee", ()):

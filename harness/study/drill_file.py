@@ -42,7 +42,8 @@ ACTIONS: Final = {
     "burst": "for factor", "prompts": "count tokens for", "disconnect": "count for by",
 }  # fmt: skip
 OF_EVENTS: Final[dict[str, Kind]] = {
-    "replica": whole_number, "for": _time, "factor": positive_number, "by": _time,
+    "replica": whole_number, "for": _time, "factor": positive_number,
+    "by": lambda key: _time(key, "200ms"),
     "bytes_per_s": whole_number, "count": whole_number, "tokens": whole_number,
 }  # fmt: skip
 # What may be expected, and how it is said.
@@ -51,7 +52,7 @@ EXPECTED: Final[dict[str, tuple[Kind, str]]] = {
     "errors": (share, "at most {} of the requests fail"),
     "lost": (_whole, "at most {} requests lost without an error"),
     "waiting": (_whole, "at most {} requests wait at the servers"),
-    "refused": (_time, "refusals come within {}"),
+    "refused": (lambda key: _time(key, "100ms"), "refusals come within {}"),
 }
 TYPES: Final[dict[type, tuple[str, str]]] = {
     str: ("a text", '"..."'), dict: ("a table", "{max-num-seqs = 8}"), list: ("a list", "[...]"),
