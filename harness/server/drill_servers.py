@@ -19,7 +19,7 @@ from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.errors import ConfigError, ServerUnreachable, closest, one_line
 from harness.server.address import LOOPBACK, Address, free_port
-from harness.server.vllm_start import StartOptions, session_pids, started
+from harness.server.vllm_start import StartOptions, command_line, session_pids, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -92,16 +92,14 @@ def check_servers(drill: Drill, allowed: Sequence[str], start: StartOptions) -> 
                 "as a drill breaks what it loads; try it on a staging deployment first."
             )
     for container in servers.get("containers", ()):
-        docker("inspect", container)
+        docker("inspect", str(container))
     for pid in servers.get("pids", ()):
         if not isinstance(pid, int) or pid < 2 or not os.path.exists(f"/proc/{pid}"):  # noqa: PLR2004, PTH110
             raise ConfigError(f"no process has the pid {pid!r}: expected one that runs; try `ps`.")
     if servers.get("engine"):
         engine_of(servers["engine"])
     if "vllm" in servers:
-        from harness.server.vllm_start import command_line  # noqa: PLC0415 - checks the command
-
-        command_line(start, (), 0)
+        command_line(start, (), 0)  # raises
 
 
 def engine_of(flags: dict[str, Any]) -> EngineConfig:
@@ -125,7 +123,7 @@ def running_servers(
     servers = drill.servers
     pids = servers.get("pids") or repeat(-1)
     each = zip(servers.get("urls", ()), pids, servers.get("containers") or repeat(""), strict=False)
-    found = [Server(url, pid=pid, container=container) for url, pid, container in each]
+    found = [Server(url, pid=pid, container=str(name)) for url, pid, name in each]
     config = engine_of(servers.get("engine", {})) if "engines" in servers else None
     args = tuple(shlex.split(servers.get("args", "")))
     for number in range(servers.get("engines", 0) or servers.get("vllm", 0)):
