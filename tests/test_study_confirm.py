@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isnan
 from typing import TYPE_CHECKING
 
@@ -75,13 +76,27 @@ def test_the_promise_is_held_twice(
     assert turns == [(found.holds // 2, 1), (found.holds, 4), (found.fails_by, 1), (found.holds, 4)]
     table = loop.table(0, loop.now_ns)
     counted = RunTokenStats(table, [level.window for level in ended.levels], plan.slos)
-    (gate,) = confirmed(plan, counted)
-    assert (gate.verdict, gate.sentence.endswith(f"{said}.")) == (want, True)
     logged = [LoggedLevel(x.window, x.invalid, x.judgement.decision) for x in ended.levels]
     again = replay(plan, logged, counted)
+    (gate,) = confirmed(plan, counted, again.levels)
+    assert (gate.verdict, gate.sentence.endswith(f"{said}.")) == (want, True)
+    unused = [replace(x, invalid="late") if x is again.levels[-1] else x for x in again.levels]
+    (gate,) = confirmed(plan, counted, unused)
+    assert gate.verdict == (Verdict.missed if after == 0 else Verdict.inconclusive)
+    assert "no hysteresis is shown" in gate.sentence
     assert (again.differences, again.done) == ([], ended.result)
     assert {x.judgement.decision for x in again.levels[len(search) :]} == {Decision.held}
     assert {x.window.purpose for x in again.levels[len(search) :]} == {Purpose.hold}
+
+
+def test_nothing_beyond_the_most_users() -> None:
+    """Where no level failed the promise is not held after more users than the search may use."""
+    plan = SearchPlan(SEATS.slos, seed=3, max_users=6)
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 3)
+    ended = drive(KneeController(plan, loop, choose=confirming(CONFIRM_NS)), loop)
+    assert ended.result is not None
+    assert ended.result.status == Status.not_reached
+    assert [level.window.users for level in ended.levels][-4:] == [3, 6, 6, 6]
 
 
 def test_the_spread_of_searches() -> None:

@@ -53,7 +53,8 @@ def confirming(confirm_ns: int) -> ChooseNext:
         if isinstance(action, Hold) or action.status not in (Status.found, Status.not_reached):
             return action
         found = estimate_knee(plan, own, action)
-        holds, more = found.holds, found.fails_by or found.holds * 5 // 4
+        holds, most = found.holds, max(plan.max_users, found.holds)
+        more = found.fails_by or min(found.holds * 5 // 4, most)
         turns = [(max(holds // 2, 1), 8), (holds, 2), (more, 8), (holds, 2)]
         if not holds or len(levels) - len(own) == len(turns):
             return action
@@ -63,32 +64,42 @@ def confirming(confirm_ns: int) -> ChooseNext:
     return choose
 
 
-def confirmed(plan: SearchPlan, counted: RunTokenStats) -> list[Gate]:
+def confirmed(
+    plan: SearchPlan, counted: RunTokenStats, levels: Sequence[HeldLevel]
+) -> list[Gate]:
     """Whether the promise held, and whether it differed after more users; [] if not asked for."""
-    every = [(w, one) for w, one in counted.levels.items() if w.purpose == Purpose.hold]
+    every = [level for level in levels if level.window.purpose == Purpose.hold]
     if not plan.slos or not every:
         return []
     twice = every[1::2]
+    seen = [(level.window, counted.levels[level.window]) for level in twice]
     counts = [
         counts_of(one.table, w, plan.slos, plan.max_errors, judged=one.judged, gaps=one.tokens.gaps)
-        for w, one in twice
+        for w, one in seen
     ]
-    decided = decide(counts)
-    verdicts = [one.verdict for level in decided for one in level.slos]
-    verdicts += [Verdict.missed for level in decided if level.errors.verdict == Verdict.missed]
-    verdicts += [Verdict.inconclusive] * (2 - len(twice))  # interrupted
+    verdicts = [Verdict.inconclusive] * (2 - len(twice))  # interrupted
+    for level, found in zip(twice, decide(counts), strict=True):
+        of = [one.verdict for one in found.slos]
+        of += [Verdict.missed] * (found.errors.verdict == Verdict.missed)
+        grows = bool(level.evidence.unstable) and Verdict.missed not in of
+        verdicts += [Verdict.inconclusive] if level.invalid or grows else of
     verdict = min(verdicts, key=WORST_FIRST.index)
     if len(twice) < 2:  # noqa: PLR2004 - as above
         return [Gate(AFTERWARDS, verdict, "The promise was not confirmed: its holds did not end.")]
-    held = sum(w.end_ns - w.settled_ns for w, _ in twice)
-    load = f"{plan.load_of(twice[0][0].users):,} {PER_S if plan.rate_step_per_s else 'users'}"
+    held = sum(w.end_ns - w.settled_ns for w, _ in seen)
+    rates = bool(plan.rate_step_per_s)
+    load = f"{plan.load_of(seen[0][0].users):,} {PER_S if rates else 'users'}"
+    less, more = ("a lower rate", "a higher one") if rates else ("fewer users", "more")
+    why = next((level.invalid for level in twice if level.invalid), "")
     over, differ = [], []
     for slo, low, high in zip(plan.slos, *counts, strict=False):
         share, later = (float(c.k) / max(float(c.n), 1) for c in (low, high))
-        over.append(f"{share:.1%} after fewer users and {later:.1%} after more over {slo}")
-        differ += [str(slo)] * differs(low, high)
+        over.append(f"{share:.1%} after {less} and {later:.1%} after {more} over {slo}")
+        differ += [str(slo)] * (not why and differs(low, high))
     way = f"hysteresis is shown: {' and '.join(differ)}" if differ else "no hysteresis is shown"
     said = f"{WORDS[verdict]} {load} held for {say_ns(held)} more: {', '.join(over)}; {way}."
+    if verdict == Verdict.inconclusive:
+        said += f" A hold cannot be used: {why}." if why else " Try a longer --confirm."
     return [Gate(AFTERWARDS, verdict, said)]
 
 

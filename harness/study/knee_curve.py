@@ -21,6 +21,7 @@ from harness.measure.search.fit import fit_levels
 from harness.measure.search.next_level import Done, next_action
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status
+from harness.study.confirm import searched as of_search
 from harness.study.controller import GOOD_LIFETIMES
 from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.study.replay import Replay
@@ -94,7 +95,7 @@ def judged_by(plan: SearchPlan, run: Replay, counted: RunTokenStats, *, searched
         of = counted.levels[level.window]
         evidence = gather_evidence(of.known, level.window, plan.slos, of.judged)
         levels.append(held_for(plan, level, evidence))
-    used = [level.evidence for level in levels if not level.invalid]
+    used = [level.evidence for level in of_search(levels) if not level.invalid]
     end = next_action(plan, used, plan.budget_ns)  # nothing is left of its budget, so it ends
     return Replay(levels, end if searched and isinstance(end, Done) else run.done, [])
 

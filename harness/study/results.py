@@ -214,9 +214,10 @@ def _with_knee(
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
     held = searched(replayed.levels)
     found = estimate_knee(plan, held, done)
-    knee = replace(knee_result(plan, found, levels, counted), unit=unit)
+    own = [level for level in levels if level.purpose != Purpose.hold]  # without --confirm's
+    knee = replace(knee_result(plan, found, own, counted), unit=unit)
     if done.status != Status.invalid:
-        every = (knee_curve(plan, slo, held, levels, counted) for slo in curve_slos(plan.slos))
+        every = (knee_curve(plan, slo, held, own, counted) for slo in curve_slos(plan.slos))
         curves = tuple(curve for curve in every if curve.points)
         knee = replace(knee, curves=curves, **steepness(plan, found, held))
     at = found.users if found.users is not None else found.lo
@@ -224,13 +225,13 @@ def _with_knee(
     return replace(
         base,
         status=found.status,
-        slos=tuple(slo_results(plan, found, levels)),
+        slos=tuple(slo_results(plan, found, own)),
         knee=knee,
-        gates=tuple(confirmed(plan, counted)),
+        gates=tuple(confirmed(plan, counted, replayed.levels)),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs, unit),
+        else bottleneck(plan.slos, plan.load_of(at), own, base.target.max_num_seqs, unit),
     )
 
 
@@ -274,6 +275,8 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.levels:
         return ""
     last = replayed.levels[-1].window
+    if len(searched(replayed.levels)) not in (0, len(replayed.levels)):
+        return ""  # while --confirm held the answer, which the search had found
     users = f"{last.rate_per_s:g} requests/s" if last.rate_per_s else f"{last.users} users"
     if why := replayed.levels[-1].invalid:
         return f"the result depends on the level of {users}, which is invalid: {why}."
