@@ -107,7 +107,9 @@ def test_the_spread_of_searches() -> None:
     of = spread([*found, lost])
     assert (of["promises"], of["searches"], of["load_s"]) == ([34, 36, 35], 4, 120)
     assert (of["mean"], of["deviation"]) == (35, 1)
-    assert of["headline"].startswith("3 of 4 searches found a knee and promise 34 to 36: mean 35,")
+    assert of["headline"].startswith(
+        "3 of 4 searches found a knee and promise 34 to 36 users: mean 35,"
+    )
     none = spread([lost])
     assert isnan(none["mean"])
     assert none["headline"].startswith("0 of 1 searches found a knee. They took 30 s of load")

@@ -64,9 +64,7 @@ def confirming(confirm_ns: int) -> ChooseNext:
     return choose
 
 
-def confirmed(
-    plan: SearchPlan, counted: RunTokenStats, levels: Sequence[HeldLevel]
-) -> list[Gate]:
+def confirmed(plan: SearchPlan, counted: RunTokenStats, levels: Sequence[HeldLevel]) -> list[Gate]:
     """Whether the promise held, and whether it differed after more users; [] if not asked for."""
     every = [level for level in levels if level.window.purpose == Purpose.hold]
     if not plan.slos or not every:
@@ -114,7 +112,7 @@ def differs(*holds: SloCounts) -> bool:
     return bool(far > t_quantile(0.975, max(blocks - 1, 1)) * error)
 
 
-def spread(results: Sequence[Result]) -> dict[str, Any]:
+def spread(results: Sequence[Result], unit: str = "users") -> dict[str, Any]:
     """What several searches for the same knee promise, in a sentence too, and what they cost."""
     kept = [one.knee.holds for one in results if one.status == Status.found and one.knee]
     promises, levels = [one for one in kept if one], [x for one in results for x in one.levels]
@@ -124,8 +122,9 @@ def spread(results: Sequence[Result]) -> dict[str, Any]:
     requests = sum(level.all.ttft_ms.n for level in levels)
     said = f"{len(promises)} of {len(results)} searches found a knee"
     if promises:
-        said += f" and promise {min(promises):,} to {max(promises):,}: mean {mean:.3g}, standard "
-        said += f"deviation {deviation:.2g} ({deviation / mean:.1%})"
+        said += f" and promise {min(promises):,} to {max(promises):,} {unit}: mean {mean:.3g}"
+    if len(promises) > 1:
+        said += f", standard deviation {deviation:.2g} ({deviation / mean:.1%})"
     said += f". They took {load_s:,.0f} s of load and {requests:,} requests."
     return {"headline": said, "promises": promises, "searches": len(results), "mean": mean,
             "deviation": deviation, "load_s": load_s, "requests": requests}  # fmt: skip

@@ -19,6 +19,7 @@ from harness.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_SLO_MISSED,
+    ConfigError,
     MeasurementInvalid,
     RunFolderError,
 )
@@ -127,6 +128,11 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     own, config = search_plan(run), run.info["config"]
     plan = replace(own, slos=tuple(slos)) if slos else own
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
+    if slos and kind == DRILL:
+        raise ConfigError(
+            f"{run.path} is a drill, whose expectations have SLOs of their own: expected a search, "
+            f"a run or a sweep; try other limits in {run.path / names.DRILL}, and no --slo."
+        )
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
     # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
     logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
@@ -332,8 +338,15 @@ def expectations(run: Run, status: Status, missing: Mapping[str, int]) -> list[G
     if not levels or status != Status.measured:
         return []
     told = run.info["config"].get("drill") or {}
-    text = (run.path / names.DRILL).read_text()
-    drill = parse_drill(text, str(told.get("file") or names.DRILL), told.get("knee"))
+    file = run.path / names.DRILL
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(
+            f"{file} cannot be read ({error}): expected the drill's file, by which it is judged; "
+            "try another run folder."
+        ) from None
+    drill = parse_drill(text, str(file), told.get("knee"))
     began_ns, end_ns = levels[0].window.chosen_ns, levels[-1].window.judged_ns
     lost = sum(missing.values())
     return judge_drill(drill, began_ns, run, run.server, missing=lost, until_ns=end_ns)
