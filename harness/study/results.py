@@ -339,14 +339,9 @@ def expectations(run: Run, status: Status, missing: Mapping[str, int]) -> list[G
         return []
     told = run.info["config"].get("drill") or {}
     file = run.path / names.DRILL
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunFolderError(
-            f"{file} cannot be read ({error}): expected the drill's file, by which it is judged; "
-            "try another run folder."
-        ) from None
-    drill = parse_drill(text, str(file), told.get("knee"))
+    if not file.is_file():
+        raise RunFolderError(f"{file} is gone: expected what the drill is judged by; try a backup.")
+    drill = parse_drill(file.read_text(errors="replace"), str(file), told.get("knee"))
     began_ns, end_ns = levels[0].window.chosen_ns, levels[-1].window.judged_ns
     lost = sum(missing.values())
     return judge_drill(drill, began_ns, run, run.server, missing=lost, until_ns=end_ns)
