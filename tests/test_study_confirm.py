@@ -89,14 +89,26 @@ def test_the_promise_is_held_twice(
     assert {x.window.purpose for x in again.levels[len(search) :]} == {Purpose.hold}
 
 
-def test_nothing_beyond_the_most_users() -> None:
-    """Where no level failed the promise is not held after more users than the search may use."""
-    plan = SearchPlan(SEATS.slos, seed=3, max_users=6)
-    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 3)
+@pytest.mark.parametrize(
+    ("plan", "status", "turns"),
+    [
+        # no level failed: the promise is not held after more users than the search may use
+        (SearchPlan(SEATS.slos, seed=2, max_users=6), Status.not_reached, [3, 6, 6, 6]),
+        # 28 users passed, 64 failed: too far apart to promise anything, and no gate to say 0
+        (SearchPlan(SEATS.slos, seed=2, budget_ns=60 * SECOND), Status.inconclusive, []),
+    ],
+)
+def test_only_what_is_promised(
+    plan: SearchPlan, status: Status, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing beyond --max-users."""
+    monkeypatch.setattr(SimulatedRecords, "forget", lambda _self, before_ns: before_ns)
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 2)
     ended = drive(KneeController(plan, loop, choose=confirming(CONFIRM_NS)), loop)
     assert ended.result is not None
-    assert ended.result.status == Status.not_reached
-    assert [level.window.users for level in ended.levels][-4:] == [3, 6, 6, 6]
+    own = searched(ended.levels)
+    assert estimate_knee(plan, own, ended.result).status == status
+    assert [level.window.users for level in ended.levels[len(own) :]] == turns
 
 
 def test_the_spread_of_searches() -> None:

@@ -124,10 +124,7 @@ def execute(args: argparse.Namespace) -> int:
     starts = any(getattr(args, one.dest) for one in START)
     if args.repeat and (args.prove or starts or args.junit):
         other = "--junit" if args.junit else "a server that is started here"
-        raise ConfigError(
-            f"--repeat is given with {other}: expected a URL or --embedded, as its searches have a "
-            "folder each and one result.json each; try --repeat alone, and --json."
-        )
+        raise ConfigError(f"--repeat is given with {other}: expected a URL alone; try --json.")
     if args.repeat and not args.dry_run:
         return _repeat(args)
     if not (args.prove or starts):

@@ -294,8 +294,8 @@ def _steepness(facts: ReportData) -> list[str]:
         return []
     each, word = "request/s" if facts.is_rate else facts.who, knee.steepness.capitalize()
     name, ms = statistic_name(knee.rise_of)[0], f"{float(f'{knee.rise_ms:.2g}'):,g} ms"
-    levels = f"from {knee.holds:,} to {knee.fails_by:,}"
-    return [f"{word}: {levels}, {name} rises by about {ms} per added {each}."]
+    how = "beyond 20 times its limit" if isnan(knee.rise_ms) else f"by about {ms} per added {each}"
+    return [f"{word}: from {knee.holds:,} to {knee.fails_by:,}, {name} rises {how}."]
 
 
 def _replicas(facts: ReportData) -> list[str]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from harness.study.replay import RunTokenStats
 
 
+PROMISED: Final = (Status.found, Status.not_reached)
 AFTERWARDS: Final = "holds afterwards"  # the gate's name
 WORDS: Final = {Verdict.met: "Confirmed:", Verdict.missed: "Not confirmed:",
                 Verdict.inconclusive: "Not decided whether"}  # fmt: skip
@@ -50,11 +51,13 @@ def confirming(confirm_ns: int) -> ChooseNext:
     def choose(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> Hold | Done:
         own = searched(levels)
         action = next_level(plan, own, spent_ns)
-        if isinstance(action, Hold) or action.status not in (Status.found, Status.not_reached):
+        if isinstance(action, Hold):
             return action
         found = estimate_knee(plan, own, action)
-        holds, most = found.holds, max(plan.max_users, found.holds)
-        more = found.fails_by or min(found.holds * 5 // 4, most)
+        if found.status not in PROMISED:
+            return action
+        holds = found.holds
+        more = found.fails_by or min(holds * 5 // 4, plan.max_users)
         turns = [(max(holds // 2, 1), 8), (holds, 2), (more, 8), (holds, 2)]
         if not holds or len(levels) - len(own) == len(turns):
             return action

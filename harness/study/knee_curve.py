@@ -146,12 +146,13 @@ def steepness(plan: SearchPlan, found: KneeEstimate, held: Sequence[HeldLevel]) 
     for i, slo in enumerate(plan.slos if len(ends) == 2 else ()):  # noqa: PLR2004 - both are shown
         each = (end.evidence.grids[i].sum(axis=0)[None] for end in ends)
         low, high = (exp(grids.ratio_quantiles(grid, slo.q)[0]) for grid in each)
-        rises += [(high, high - low, slo)] * (not slo.speed)
+        rises += [(high, high - low, slo)] * (not slo.speed and high > low)
     if not rises:
         return {}
-    _, rise, slo = max(rises, key=lambda one: one[0])
+    worst, rise, slo = max(rises, key=lambda one: one[0])
     users = ends[1].users - ends[0].users
     step = max(1, CLIFF_USERS * ends[0].users) / users
     cliff = ends[1].evidence.unstable or rise * step >= CLIFF_RISE
-    ms = rise * slo.limit_ns / MS / (plan.rate_of(users) or users)
+    known = worst < 0.99 * exp(grids.LOG_SPAN)  # beyond lie failures too
+    ms = rise * slo.limit_ns / MS / (plan.rate_of(users) or users) if known else nan
     return {"steepness": "cliff" if cliff else "slope", "rise_of": slo.name, "rise_ms": ms}

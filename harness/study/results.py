@@ -42,7 +42,7 @@ from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import max_num_seqs
-from harness.study.confirm import confirmed, searched
+from harness.study.confirm import PROMISED, confirmed, searched
 from harness.study.drill_verdicts import judge_drill
 from harness.study.explain_knee import (
     bottleneck,
@@ -128,11 +128,6 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     own, config = search_plan(run), run.info["config"]
     plan = replace(own, slos=tuple(slos)) if slos else own
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
-    if slos and kind == DRILL:
-        raise ConfigError(
-            f"{run.path} is a drill, whose expectations have SLOs of their own: expected a search, "
-            f"a run or a sweep; try other limits in {run.path / names.DRILL}, and no --slo."
-        )
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
     # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
     logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
@@ -233,7 +228,7 @@ def _with_knee(
         status=found.status,
         slos=tuple(slo_results(plan, found, own)),
         knee=knee,
-        gates=tuple(confirmed(plan, counted, replayed.levels)),
+        gates=tuple(confirmed(plan, counted, replayed.levels) if found.status in PROMISED else ()),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
@@ -312,6 +307,11 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
     check_folder(path)
     if slos:
         check_slos(slos, inf)
+        if (file := path / names.DRILL).exists():
+            raise ConfigError(
+                f"--slo is given for a drill, {path}: expected a search, run or sweep; try another "
+                f"[[expect]] in {file}."
+            )
         return compute(read_run(path), compat, slos)
     folder = RunFolder(path)
     with parquet_writer(folder) as write:
