@@ -51,7 +51,6 @@ class Address:
     @classmethod
     def parse(cls, url: str, what: str = "the URL") -> Address:
         """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
-        # without a scheme too: that is the commonest mistake
         plain = re.split("[?#]", redact_text(url))[0]
         shown = re.sub(r"^(\w+:/+|)\S*@", rf"\1{HIDDEN}@", plain)
         try:

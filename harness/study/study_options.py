@@ -127,11 +127,6 @@ class Wanted:
     dry_run: bool = False
     drill: Mapping[str, Any] = field(default_factory=dict)  # the file's text and name, the knee
 
-    @property
-    def load_ns(self) -> int:
-        """How long a search sends load at most, with what confirms its answer."""
-        return self.plan.budget_ns + self.confirm_ns * 5 // 4
-
     @cached_property
     def plan(self) -> SearchPlan:
         return self.planned()[0]
