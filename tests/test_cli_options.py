@@ -317,6 +317,9 @@ REFUSED = {
     f"sweep {URL} --users 4 --batch 8 --processes 2": ("--processes is 2", "--processes 1"),
     "sweep --users 4 --batch 8 --duration 5s": ("--duration", "not allowed with", "--batch"),
     "run --users 4 --batch 8": ("has no option --batch", "vllm-harness run --help"),
+    "knee --confirm 1m": ("--confirm is given without an SLO", "try --slo ttft_p95"),
+    "knee --repeat 2 --junit FILE": ("--repeat is given with --junit", "try --json"),
+    "knee --repeat 2 --model-dir DIR": ("a server that is started here", "expected a URL"),
     "knee --batch 8": ("has no option --batch", "vllm-harness knee --help"),
     "knee --connect-timeout 5": ("--connect-timeout is '5'", "no readable unit", "try '5s'"),
     "knee --first-token-timeout 5m --request-timeout 1m": (

@@ -118,11 +118,12 @@ function showCards() {
 }
 
 const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given", sequential: "one at a time", batch: "a batch" };
+const why = (purpose) => (purpose === "hold" && page.facts.kind === "knee" ? "confirming" : PURPOSE[purpose] || purpose);
 
 function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];
   if (page.facts.phase && !page.facts.over) parts.push(`Phase: ${page.facts.phase}`);
-  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${PURPOSE[purpose] || purpose}), ${phase}`);
+  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${why(purpose)}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
@@ -142,7 +143,7 @@ function interval(told, key) {
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
   const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
-  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [PURPOSE[s.purpose] || s.purpose, "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
+  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [why(s.purpose), "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
     ...headlines.map(({ key }) => [interval(s[`${key}_p95_ms`], key)]), [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
