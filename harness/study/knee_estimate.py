@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness.study.replay import RunTokenStats
 
 NEAR_ENDS: Final = 0.25  # of the knee: ends so close to each other say where it is
+FIT_SHARE: Final = 0.3  # of the isotonic fit, in log(users)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
     # highest level that passed, and the upper end lies below the lowest level that failed.
     users, lo, hi = _whole(cross, plan, levels[-1].users)
     if all(level.evidence.plain for level in levels) and 0 < cross.users < math.inf:
-        users = _believed(plan, levels)
+        users = _believed(plan, levels, cross.users)
         lo, hi = min(lo, users), max(hi, users)
     holds = max((level for level in passed if level <= users), default=0)
     fails_by = min((level for level in failed if level > users), default=None)
@@ -81,15 +82,18 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
     return KneeEstimate(Status.inconclusive, users if within else None, lo, hi, holds, fails_by)
 
 
-def _believed(plan: SearchPlan, levels: Sequence[FitLevel]) -> int:
+def _believed(plan: SearchPlan, levels: Sequence[FitLevel], crossing: float) -> int:
     """The best estimate where users never pause: by all levels, within those that are decided.
 
-    How latencies rise between two levels is a guess: it counts half, their middle the other half.
+    How latencies rise between two levels is a guess, so the belief counts in part: beside the
+    middle of ends that are decided and near, else beside the isotonic fit.
     """
     passed, failed = decided_ends(plan, levels)
     knee = believe(levels, plan.allowed).knee
     if passed and failed - passed <= NEAR_ENDS * knee:
         knee = (knee * (passed * failed) ** 0.5) ** 0.5
+    else:
+        knee = knee ** (1 - FIT_SHARE) * crossing**FIT_SHARE
     return int(min(max(knee, passed), failed - 1, levels[-1].users))
 
 

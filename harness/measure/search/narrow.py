@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 KNEE_STEP: Final = 0.01  # of the grid of knees, in log(users)
 SLOPES: Final = np.geomspace(2, 80, 10)  # log-odds per log(users): prefill about 4, slots 50
-HOLD_SPREAD: Final = 0.3  # log-odds by which holds of a level differ more than their blocks say
+HOLD_SPREAD: Final = 0.15  # log-odds by which holds of a level differ more than their blocks say
 WIDTHS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)  # of a pair, in times of the precision
 MIXTURE_COST: Final = 1.5  # of log evidence: the test does not know the share beforehand
 OVERHEAD_NS: Final = 4 * SECOND  # of a hold, besides its warm-up

@@ -46,7 +46,10 @@ MAX_INTERVAL_SHARE: Final = 0.2  # of the estimate: a wider interval, above one 
 # at which the search climbs although that level does not lean to failing.
 LEAN_LOG: Final = log(10)
 CLIMB_CHANCE: Final = 0.02
+# A look at the likely knee, and a hold that decides, may last as long, in lifetimes of the highest
+# level.
 LOOK_LIFETIMES: Final = 8
+HOLD_LIFETIMES: Final = 12
 QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
 # Standard deviation of the knee, over the precision, below which more load is not worth its time
 # unless it decides something.
@@ -229,9 +232,7 @@ def _decide_soonest(
         users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
         return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
     need_ns, users = pair.first
-    if failed < inf and not passed:  # a promise first: cheap ends above it promise nothing
-        need_ns, users = pair.low_ns, pair.low
-    most = max(budget * 0.06, min(1.3 * need_ns, budget * 0.12), 12 * life_ns)
+    most = max(budget * 0.06, min(1.3 * need_ns, budget * 0.12), HOLD_LIFETIMES * life_ns)
     return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, most)))
 
 
