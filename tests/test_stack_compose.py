@@ -265,6 +265,12 @@ replica = 2
 """
 
 
+def listens(port: int) -> bool:
+    """Whether a server does."""
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture
 def engines(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """URLs of containers beside the stack, by name."""
@@ -277,8 +283,7 @@ def engines(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
             run = ("docker", "run", "--detach", "--init", "--network", "host", "--name", name)
             done = stack.run(*run, "vllm-harness:test", *command)
             assert done.returncode == 0, done.stderr
-        for port in ports.values():  # it listens
-            wait_for(lambda port=port: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        wait_for(lambda: all(map(listens, ports.values())))
         yield {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     finally:
         stack.run("docker", "rm", "--force", *ports)
