@@ -92,7 +92,7 @@ def compat() -> str:
         "# Comparison with other tools",
         "",
         "`make docs` generates this page from `COMPAT` in",
-        "`harness/measure/compat/definitions.py`, whose figures are in `definitions.csv` beside it.",
+        "`harness/measure/compat/definitions.py` and `definitions.csv` beside it.",
         "",
         "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
         "from the same requests, under that tool's names, and prints them next to ours, so that a",

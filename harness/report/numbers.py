@@ -141,13 +141,6 @@ def as_int(value: Any) -> int:
     return int(value) if math.isfinite(as_float(value)) else 0
 
 
-def as_interval(pair: Any) -> tuple[float, float]:
-    """[lo, hi] of JSON; NaN twice when there is none."""
-    if isinstance(pair, list | tuple) and len(pair) == 2:  # noqa: PLR2004 - a pair
-        return as_float(pair[0]), as_float(pair[1])
-    return NAN, NAN
-
-
 def count_of(n: float, one: str, many: str = "") -> str:
     """`1 request`, `1,200 requests`."""
     return f"{n:,.0f} {one if n == 1 else many or one + 's'}"

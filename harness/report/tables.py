@@ -18,7 +18,6 @@ from harness.report.numbers import (
     UNKNOWN,
     Quantity,
     as_float,
-    as_interval,
     count_of,
     decimal_places,
     escape_markdown,
@@ -236,7 +235,8 @@ def mix_rows(facts: ReportData) -> list[Row]:
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:
     """(mean, lower bound, upper bound) of one part, in ms."""
     split = level.ttft_split
-    return (getattr(split, f"{key}_ms"), *as_interval(getattr(split, f"{key}_ms_bound")))
+    bounds = getattr(split, f"{key}_ms_bound") or (math.nan, math.nan)
+    return getattr(split, f"{key}_ms"), *bounds
 
 
 def ttft_split(facts: ReportData) -> list[dict[str, str]]:
@@ -268,10 +268,10 @@ def ttft_buckets(facts: ReportData) -> list[dict[str, str]]:
     return rows
 
 
-def _bucket(pair: Any) -> str:
-    lo, hi = as_interval(pair)
-    if math.isnan(lo):
+def _bucket(pair: tuple[float, float] | None) -> str:
+    if pair is None:
         return UNKNOWN
+    lo, hi = pair
     return f"over {lo:,.10g}" if math.isinf(hi) else f"{lo:,.10g} to {hi:,.10g}"
 
 
