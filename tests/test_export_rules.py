@@ -50,8 +50,8 @@ SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
 )  # fmt: skip
 def test_route(ttft, itl, inspect, sentence):
     """Four quadrants, and what is not known is not called good."""
-    found = triage(ttft, itl, 500, 50)
-    assert (found.inspect, found.sentence) == (inspect, sentence)
+    over, said = triage(ttft, itl, 500, 50)
+    assert (", ".join(sign.inspect for sign in over), said) == (inspect, sentence)
 
 
 def test_limits_are_those_of_the_p95s():

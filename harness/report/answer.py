@@ -347,9 +347,9 @@ def triage_sentences(facts: ReportData) -> list[str]:
         if level.load <= knee or not _shown_over(level):
             continue
         ttft, itl = (_sign_ns(level, sign) for sign in SYMPTOMS)
-        found = triage(ttft, itl, ttft_ns, itl_ns)
-        if found.over:
-            return [f"At {facts.level_text(level.load)} {found.sentence}."]
+        over, sentence = triage(ttft, itl, ttft_ns, itl_ns)
+        if over:
+            return [f"At {facts.level_text(level.load)} {sentence}."]
     return []
 
 

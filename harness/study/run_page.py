@@ -35,6 +35,8 @@ from harness.webpage.metrics_port import MetricsPort
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from harness.drive.load_runner import LoadRunner
     from harness.measure.records.request_record import RecordSink
     from harness.measure.records.samples import ClientSample, ServerSample
@@ -58,7 +60,7 @@ class RunPage:
         self.page = LivePage(self.state, lambda: self.folder)
         self.live = RunSeries(kind, "", slos)
         self.table = LatencyTable()
-        self.slos = SloTable(slos)
+        self.slos = SloTable(lambda: self.live.counts)
         self._port: MetricsPort | None = None
         self._n_steps = -1
         self._rows: list[dict[str, Any]] = []  # of the levels that ended
@@ -119,7 +121,7 @@ class RunPage:
         self.recent.clear()
         slos, workload = wanted.plan.slos, wanted.load.workload.name
         self.live = live = RunSeries(
-            wanted.kind, workload, slos, self.recent if self._served else None
+            wanted.kind, workload, slos, self._latencies if self._served else None
         )
         live.set_run_info(self.folder.name, model, Address.parse(url).authority)
         self.state.update_facts(**about(wanted, url, model))
@@ -127,7 +129,11 @@ class RunPage:
         self.table.clear()
         self.slos.clear()
         self._show_metrics()
-        return [live.counts, self.table, self.slos] if self._served else [live.counts]
+        return [live.counts]
+
+    def _latencies(self, key: str, ns: NDArray[Any]) -> None:
+        self.recent.take(key, ns)
+        self.table.take(key, ns)
 
     def clients(self, samples: list[ClientSample]) -> None:
         """What the load processes say of themselves."""

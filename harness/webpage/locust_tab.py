@@ -16,11 +16,10 @@ import numpy as np
 from flask import Blueprint, Response, request
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from harness.measure.metrics import LATENCIES, SLO_METRICS, failed_requests
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.measure.metrics import LATENCIES
 from harness.measure.search.statistics import MIN_TAIL, QUANTILES, quantile
 from harness.server.address import LOOPBACK
+from harness.units import MS
 from harness.webpage.login import keep_out
 
 if TYPE_CHECKING:
@@ -30,20 +29,17 @@ if TYPE_CHECKING:
     from locust.web import WebUI
     from numpy.typing import NDArray
 
+    from harness.measure.run_counts import RunCounts
     from harness.measure.slo import Slo
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 # a live view judges nothing: a verdict comes at the end, from all records
 WITHIN, OVER, TOO_FEW = "within so far", "over so far", "too few requests"
 # Percentiles are of all values so far, until a latency has RECENT of them; then of the newest
 # RECENT, and its row says so. At 25,000 tokens/s the ITL row covers the last ten seconds.
 RECENT: Final = 1 << 18  # values of each latency that the live table keeps: 2 MiB, 3 ms to sort
-
-
-def _ended(records: list[RequestRecord]) -> RecordTable:
-    """Without parts of open ones."""
-    return RecordTable.from_records([one for one in records if one.outcome is not Outcome.open])
 
 
 class Ring:
@@ -79,21 +75,12 @@ class LatencyTable:
 
     def clear(self) -> None:
         """Forget everything (Locust's "Reset Stats")."""
-        self.requests = 0
-        self.failed = 0
         self._rings = {key: Ring(self._size) for key in LATENCIES}
 
-    def put(self, records: list[RequestRecord]) -> None:
-        """Take _ended requests; parts of open ones are left out."""
-        table = _ended(records)
-        self.requests += len(table)
-        self.failed += int(failed_requests(table).sum())
-        for key, ring in self._rings.items():
-            seen = LATENCIES[key].observe(table)
-            ring.extend(seen.hi_ns[~seen.only_age] / 1e6)
-
-    def close(self) -> None:
-        """Keep what is there: the page may still be read."""
+    def take(self, key: str, ns: Floats | Ints) -> None:
+        """New values of one latency in ns, as RunCounts tells them."""
+        if key in self._rings:
+            self._rings[key].extend(ns / MS)
 
     def rows(self) -> list[dict[str, str | int]]:
         """One row per latency: name, n, and its quantiles in ms as text ("-": none yet, "inf")."""
@@ -113,30 +100,19 @@ class LatencyTable:
 class SloTable:
     """Of each SLO, the exact share of observations over its limit so far; failures are over."""
 
-    def __init__(self, slos: Sequence[Slo]) -> None:
-        self.slos = list(slos)
+    def __init__(self, counts: Callable[[], RunCounts]) -> None:
+        """`counts`: those of the run that is shown."""
+        self._counts = counts
         self.clear()
 
     def clear(self) -> None:
-        self.n = [0] * len(self.slos)
-        self.over = [0] * len(self.slos)
-
-    def put(self, records: list[RequestRecord]) -> None:
-        if not self.slos:
-            return
-        table = _ended(records)
-        for i, slo in enumerate(self.slos):
-            seen = SLO_METRICS[slo.metric].observe(table)
-            # what the harness cut off is over the limit once its age is, and else not known
-            values = seen.hi_ns[~seen.only_age | (seen.lo_ns > slo.limit_ns)]
-            self.n[i] += len(values)
-            self.over[i] += int((values > slo.limit_ns).sum())
-
-    def close(self) -> None:
-        """Keep what is there."""
+        counts = self._counts()
+        self._before = list(zip(counts.observed, counts.missed, strict=True))
 
     def rows(self) -> list[dict[str, str]]:
-        return [*map(self._row, self.slos, self.n, self.over)]
+        counts = self._counts()
+        now = zip(counts.slos, counts.observed, counts.missed, self._before, strict=True)
+        return [self._row(slo, n - n0, over - over0) for slo, n, over, (n0, over0) in now]
 
     def _row(self, slo: Slo, n: int, over: int) -> dict[str, str]:
         share = over / n if n else 0.0
@@ -201,7 +177,7 @@ def install(
         return
     keep_out(web_ui)
     shown: list[Shown] = [Shown(KEY, "Token latencies", COLUMNS, table.rows)]
-    if slos.slos:
+    if slos.rows():
         shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))
     web_ui.template_args |= {
         "extended_tabs": [{"title": s.title, "key": s.key} for s in shown],

@@ -41,14 +41,6 @@ WRONG_S: Final = 1.0
 WRONG: Final = "This user and password do not belong together."
 
 
-class Person(UserMixin):  # type: ignore[misc]
-    """The one who may come in."""
-
-    def __init__(self, name: str) -> None:
-        """`name` is what the cookie holds."""
-        self.id = name
-
-
 def credentials() -> tuple[str, str] | None:
     """(user, password) of the environment; None without a password. Raises ConfigError."""
     password, file = os.environ.get(PASSWORD, ""), os.environ.get(PASSWORD_FILE, "")
@@ -101,22 +93,24 @@ def _install(web_ui: WebUI, user: str, password: str) -> None:
     prefix = app.blueprints["locust"].url_prefix or ""
     path = f"{prefix}/harness/login"
     web_ui.auth_args = {"username_password_callback": path}
+    person = UserMixin()
+    person.id = user  # what the cookie holds
 
     def may(name: str, word: str) -> bool:
         right = hmac.compare_digest(name.encode(), user.encode())
         return hmac.compare_digest(word.encode(), password.encode()) and right
 
     @web_ui.login_manager.user_loader
-    def by_cookie(name: str) -> Person | None:
-        return Person(name) if name == user else None
+    def by_cookie(name: str) -> UserMixin | None:
+        return person if name == user else None
 
     @web_ui.login_manager.request_loader
-    def by_header(asked: Request) -> Person | None:
+    def by_header(asked: Request) -> UserMixin | None:
         given = asked.authorization
         if given is None or given.type != "basic":
             return None
         if may(given.username or "", given.password or ""):
-            return Person(user)
+            return person
         gevent.sleep(WRONG_S)
         return None
 
@@ -131,7 +125,7 @@ def _install(web_ui: WebUI, user: str, password: str) -> None:
     @app.post(path)
     def log_in() -> Redirect:
         if may(request.form.get("username", ""), request.form.get("password", "")):
-            login_user(Person(user))
+            login_user(person)
             return redirect(session.pop("next", None) or url_for("locust.index"))
         gevent.sleep(WRONG_S)
         session["auth_error"] = WRONG

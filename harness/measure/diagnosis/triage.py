@@ -48,42 +48,25 @@ SYMPTOMS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Triage:
-    """The answer. A symptom that is neither over nor unknown is within its limit."""
+def triage(
+    ttft_p95: float, itl_p95: float, ttft_limit: float, itl_limit: float
+) -> tuple[list[Symptom], str]:
+    """(what is over its limit, a sentence about that and what to inspect), all in one unit.
 
-    over: tuple[Symptom, ...]
-    unknown: tuple[Symptom, ...] = ()  # its p95 or its limit is NaN
-
-    @property
-    def inspect(self) -> str:
-        """For example `queueing and prefill`; "": nothing."""
-        return ", ".join(sign.inspect for sign in self.over)
-
-    @property
-    def sentence(self) -> str:
-        """What is over its limit and what to inspect; an unknown p95 is not called within."""
-        known = [s.title for s in SYMPTOMS if s not in self.unknown]
-        if not known:
-            return "neither p95 TTFT nor p95 ITL is known: nothing to route"
-        if not self.over:
-            verb = "are within their limits" if len(known) > 1 else "is within its limit"
-            return f"{' and '.join(known)} {verb}"
-        verb = "are over their limits" if len(self.over) > 1 else "is over its limit"
-        places = ", and ".join(f"inspect {sign.inspect}" for sign in self.over)
-        return f"{' and '.join(sign.title for sign in self.over)} {verb}: {places}"
-
-
-def triage(ttft_p95: float, itl_p95: float, ttft_limit: float, itl_limit: float) -> Triage:
-    """All four in one unit. A value at its limit is within, NaN is unknown, +inf is over."""
+    A value at its limit is within, +inf is over; NaN is unknown, and not called within.
+    """
     pairs = zip(SYMPTOMS, (ttft_p95, itl_p95), (ttft_limit, itl_limit), strict=True)
-    over, unknown = [], []
-    for sign, value, limit in pairs:
-        if isnan(value) or isnan(limit):
-            unknown.append(sign)
-        elif value > limit:
-            over.append(sign)
-    return Triage(tuple(over), tuple(unknown))
+    known = [(sign, value > limit) for sign, value, limit in pairs if not isnan(value + limit)]
+    if not known:
+        return [], "neither p95 TTFT nor p95 ITL is known: nothing to route"
+    over = [sign for sign, above in known if above]
+    several = len(over or known) > 1
+    titles = " and ".join(sign.title for sign in over or [sign for sign, _ in known])
+    if not over:
+        verb = "are within their limits" if several else "is within its limit"
+        return over, f"{titles} {verb}"
+    verb = "are over their limits" if several else "is over its limit"
+    return over, f"{titles} {verb}: {', and '.join(f'inspect {sign.inspect}' for sign in over)}"
 
 
 def p95_limits_ns(slos: Iterable[Slo]) -> tuple[float, float]:
