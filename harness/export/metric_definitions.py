@@ -14,7 +14,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from harness.measure.histogram import Histogram
-from harness.measure.metrics import GAPS, HISTOGRAMS, METRICS
+from harness.measure.metrics import GAPS, HISTOGRAMS
 from harness.wire.vllm_series import SERIES
 
 if TYPE_CHECKING:
@@ -48,20 +48,6 @@ def _gauge(key: str, unit: str, text: str, *labels: str) -> MetricDefinition:
 def _counter(key: str, unit: str, text: str, *labels: str) -> MetricDefinition:
     name = f"harness_{key}{unit and '_'}{unit}_total"
     return MetricDefinition(key, name, "counter", text, labels)
-
-
-def _histograms() -> tuple[MetricDefinition, ...]:
-    return tuple(
-        MetricDefinition(
-            key, row.prometheus, "histogram",
-            f"{row.title} of each {'gap' if key in GAPS else 'request'}. {row.counted}",
-        )
-        for key, row in HISTOGRAMS.items()
-    )  # fmt: skip
-
-
-def _of_metric(key: str, metric: str, text: str, *labels: str) -> MetricDefinition:
-    return MetricDefinition(key, METRICS[metric].prometheus, "counter", text, labels)
 
 
 TARGET: Final = (
@@ -116,13 +102,14 @@ RUN: Final = (
     _gauge("level_phase", "", "1 for the current phase of the level.", "phase"),
     _gauge("level_purpose", "", "1 for the purpose of the level.", "purpose"),
     _counter("levels", "", "Levels that ended, by decision.", "decision"),
-    *_histograms(),
-    _of_metric("output_tokens", "output_tokens_per_s", "Output tokens received."),
+    *(MetricDefinition(key, row.prometheus, "histogram", f"{row.title} of each "
+                       f"{'gap' if key in GAPS else 'request'}. {row.counted}")
+      for key, row in HISTOGRAMS.items()),
+    _counter("output_tokens", "", "Output tokens received."),
     _counter("prompt_tokens", "", "Prompt tokens of ended requests, as reported by the server."),
-    _of_metric("requests", "requests_per_s", "Requests that ended, by outcome (`ok`: no failure).",
-               "outcome"),
-    _of_metric("good_requests", "goodput_per_s", "Requests that met every SLO, each judged by its "
-               "own latencies."),
+    _counter("requests", "", "Requests that ended, by outcome (`ok`: no failure).", "outcome"),
+    _counter("good_requests", "", "Requests that met every SLO, each judged by its own "
+             "latencies."),
     _gauge("slo_limit", "seconds", "Limit of the SLO; of an output speed, the time per token "
            "that it stands for.", "slo"),
     _gauge("slo_allowed", "ratio", "Share of the latencies that may be over the limit.", "slo"),
@@ -218,17 +205,9 @@ def quantile_of(q: float, histogram: str, back: str, by: str) -> str:
     return quantile(q, rate(f"{histogram}_bucket", back, f"le, {by}"))
 
 
-def finite_mean(key: str, part: Callable[[str, str], str]) -> str:
-    """Return the mean of the finite values of a run's histogram.
-
-    `part` makes the expression of a series from its suffix and its labels.
-    """
+def finite_mean(key: str, part: Callable[[str], str]) -> str:
+    """Return the mean of the finite values of a run's histogram; `part`: of its `_sum`, ..."""
     # Failures are infinite: our `_sum` leaves them out but `_count` does not, so the divisor is the
     # bucket with the largest finite bound.
-    finite = f'le="{HISTOGRAMS[key].buckets_s[-2]}"'
-    return f"{part('_sum', '')} / {part('_bucket', finite)}"
-
-
-def label_selector(labels: str) -> str:
-    """Return `{labels}`, or "" without labels."""
-    return f"{{{labels}}}" if labels else ""
+    finite = f'_bucket{{le="{HISTOGRAMS[key].buckets_s[-2]}"}}'
+    return f"{part('_sum')} / {part(finite)}"

@@ -23,13 +23,13 @@ from harness.runfolder import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from importlib.resources.abc import Traversable
     from pathlib import Path
 
     from locust.env import Environment
 
     from harness.export.live_state import LiveState
 
+PAGE: Final = files("harness.webpage") / "page"
 PARTS: Final = {
     "live.css": "text/css",
     "live.js": "text/javascript",
@@ -96,7 +96,7 @@ class LivePage:
         gevent.sleep(POLL_S)  # for the answer to leave
 
     def _page(self) -> Response:
-        return _own((_parts() / "live.html").read_bytes(), "text/html; charset=utf-8")
+        return _own((PAGE / "live.html").read_bytes(), "text/html; charset=utf-8")
 
     def _news(self) -> Response:
         self.asked_s = time.monotonic()
@@ -145,12 +145,8 @@ class LivePage:
         return _own(b"{}", "application/json")
 
 
-def _parts() -> Traversable:
-    return files("harness.webpage") / "page"
-
-
 def _part(name: str) -> Response:
-    return _own((_parts() / name).read_bytes(), PARTS[name])
+    return _own((PAGE / name).read_bytes(), PARTS[name])
 
 
 def _own(body: bytes, kind: str) -> Response:
