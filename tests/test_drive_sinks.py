@@ -12,7 +12,7 @@ from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.run_counts import RunCounts
 from harness.measure.slo import Slo
 from harness.senders.sinks import Fanout
-from harness.webpage.locust_tab import LatencyTable, Ring, SloTable
+from harness.webpage.locust_tab import LatencyTable, SloTable
 from harness.webpage.metrics_port import MetricsPort
 
 MS = 1_000_000
@@ -75,16 +75,16 @@ def test_failures_are_infinite_and_parts_are_left_out() -> None:
     assert table.rows()[0]["n"] == 0
 
 
-@pytest.mark.parametrize("pieces", [[3], [8], [20], [5, 5, 5], [1] * 11, [8, 0, 9]])
-def test_a_ring_keeps_the_most_recent_values(pieces: list[int]) -> None:
+@pytest.mark.parametrize("pieces", [[3], [8], [20], [5, 5, 5], [1] * 11, [8, 0, 9], [5] * 9])
+def test_the_table_keeps_the_most_recent_values(pieces: list[int]) -> None:
     """Whatever the sizes of the pieces, the last eight values are there."""
-    ring, values = Ring(8), []
+    table, n = LatencyTable(8), 0
     for size in pieces:
-        piece = [len(values) + i for i in range(size)]
-        values += piece
-        ring.extend(np.array(piece, float))
-    assert ring.ordered().tolist() == values[-8:]
-    assert ring.total == len(values)
+        table.take("ttft", np.arange(-n, -n - size, -1) * MS)  # from 0 ms down
+        n += size
+    row = table.rows()[0]
+    assert (row["n"], row["max"]) == (min(n, 8), f"{-max(n - 8, 0):.2f}")
+    assert row["metric"] == "Time to first token" + " (newest 8)" * (n > 8)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,28 +40,7 @@ if TYPE_CHECKING:
 WITHIN, OVER, TOO_FEW = "within so far", "over so far", "too few requests"
 # Percentiles are of all values so far, until a latency has RECENT of them; then of the newest
 # RECENT, and its row says so. At 25,000 tokens/s the ITL row covers the last ten seconds.
-RECENT: Final = 1 << 18  # values of each latency that the live table keeps: 2 MiB, 3 ms to sort
-
-
-class Ring:
-    """The most recent values, all of them until `size` is reached."""
-
-    def __init__(self, size: int) -> None:
-        self._values = np.empty(size)
-        self.total = 0  # ever added
-
-    def extend(self, values: Floats) -> None:
-        size = len(self._values)
-        self.total += max(len(values) - size, 0)
-        values = values[-size:]
-        start = self.total % size
-        head = min(len(values), size - start)
-        self._values[start : start + head] = values[:head]
-        self._values[: len(values) - head] = values[head:]
-        self.total += len(values)
-
-    def ordered(self) -> Floats:
-        return np.sort(self._values[: min(self.total, len(self._values))])
+RECENT: Final = 1 << 18  # values of each latency that the live table shows: 2 MiB, 3 ms to sort
 
 
 class LatencyTable:
@@ -75,21 +55,23 @@ class LatencyTable:
 
     def clear(self) -> None:
         """Forget everything (Locust's "Reset Stats")."""
-        self._rings = {key: Ring(self._size) for key in LATENCIES}
+        self._ms = {key: array("d") for key in LATENCIES}
 
     def take(self, key: str, ns: Floats | Ints) -> None:
         """New values of one latency in ns, as RunCounts tells them."""
-        if key in self._rings:
-            self._rings[key].extend(ns / MS)
+        if key in self._ms:
+            self._ms[key].frombytes((ns / MS).tobytes())
+            if len(self._ms[key]) > 2 * self._size:  # seldom: what stays is copied
+                del self._ms[key][: -self._size - 1]  # one more than is shown, so that it is known
 
     def rows(self) -> list[dict[str, str | int]]:
         """One row per latency: name, n, and its quantiles in ms as text ("-": none yet, "inf")."""
-        return [self._row(key, ring) for key, ring in self._rings.items()]
+        return [self._row(key, values) for key, values in self._ms.items()]
 
-    def _row(self, key: str, ring: Ring) -> dict[str, str | int]:
-        ordered = ring.ordered()
+    def _row(self, key: str, values: array[float]) -> dict[str, str | int]:
+        ordered = np.sort(np.frombuffer(values)[-self._size :])
         n = len(ordered)
-        title = LATENCIES[key].title + (f" (newest {n:,})" if ring.total > n else "")
+        title = LATENCIES[key].title + (f" (newest {n:,})" if len(values) > n else "")
         cells: dict[str, str | int] = {"metric": title, "key": key, "n": n}
         for name, q in QUANTILES.items():
             cells[name] = f"{quantile(ordered, q):.2f}" if n else "-"
