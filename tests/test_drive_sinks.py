@@ -12,6 +12,7 @@ from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.run_counts import RunCounts
 from harness.measure.slo import Slo
 from harness.senders.sinks import Fanout
+from harness.webpage import locust_tab
 from harness.webpage.locust_tab import LatencyTable, SloTable
 from harness.webpage.metrics_port import MetricsPort
 
@@ -42,9 +43,12 @@ def test_the_table_states_exact_percentiles() -> None:
     assert (rows["itl"]["n"], rows["itl"]["p50"]) == (400, "10.00")
 
 
-def test_the_table_says_which_rows_are_of_the_newest_values() -> None:
+def test_the_table_says_which_rows_are_of_the_newest_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With room for 300: all 200 TTFTs are kept, and of 400 gaps the newest 300."""
-    table = LatencyTable(300)
+    monkeypatch.setattr(locust_tab, "RECENT", 300)
+    table = LatencyTable()
     RunCounts(tap=table.take).put([record(n, n + 1) for n in range(200)])
     got = {row["key"]: (row["metric"], row["n"]) for row in table.rows()}
     assert got["ttft"] == ("Time to first token", 200)
@@ -76,9 +80,12 @@ def test_failures_are_infinite_and_parts_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[3], [8], [20], [5, 5, 5], [1] * 11, [8, 0, 9], [5] * 9])
-def test_the_table_keeps_the_most_recent_values(pieces: list[int]) -> None:
+def test_the_table_keeps_the_most_recent_values(
+    pieces: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the sizes of the pieces, the last eight values are there."""
-    table, n = LatencyTable(8), 0
+    monkeypatch.setattr(locust_tab, "RECENT", 8)
+    table, n = LatencyTable(), 0
     for size in pieces:
         table.take("ttft", np.arange(-n, -n - size, -1) * MS)  # from 0 ms down
         n += size

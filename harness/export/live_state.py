@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.measure.metrics import LATENCIES
@@ -50,16 +51,14 @@ def slo_facts(slos: Sequence[Slo]) -> list[dict[str, Any]]:
     ]
 
 
+@dataclass(slots=True)
 class History:
     """Points of COLUMNS, at first one per second."""
 
-    def __init__(self, max_points: int = MAX_POINTS) -> None:
-        self.points: list[Point] = []
-        self.every = 1  # seconds between two points
-        # number of times; a page with points from before it gets all of them again
-        self.thinned = 0
-        self._max_points = max_points
-        self._seen = 0
+    points: list[Point] = field(default_factory=list)
+    every: int = 1  # seconds between two points
+    thinned: int = 0  # times; a page with points from before it gets all of them again
+    _seen: int = 0
 
     def add(self, point: Point) -> None:
         """Add a point, unless it is between two of the points kept."""
@@ -67,7 +66,7 @@ class History:
         if (self._seen - 1) % self.every:
             return
         self.points.append(point)
-        if len(self.points) >= self._max_points:
+        if len(self.points) >= MAX_POINTS:
             del self.points[1::2]
             self.every *= 2
             self.thinned += 1

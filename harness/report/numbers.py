@@ -52,9 +52,9 @@ def decimal_places(value: float, lo: float = NAN, hi: float = NAN) -> int:
     return max(min(-lead, max_places), min_places)
 
 
-def format_number(value: float, lo: float = NAN, hi: float = NAN) -> str:
-    """A number with the digits that [lo, hi] justifies: `1,910`, `12.4`, `inf`."""
-    return format_rounded(value, decimal_places(value, lo, hi))
+def format_number(value: float) -> str:
+    """A number without an interval: `1,910`, `12.4`, `inf`."""
+    return format_rounded(value, decimal_places(value))
 
 
 def format_rounded(value: float, decimals: int) -> str:
@@ -141,9 +141,9 @@ def as_int(value: Any) -> int:
     return int(value) if math.isfinite(as_float(value)) else 0
 
 
-def count_of(n: float, one: str, many: str = "") -> str:
+def count_of(n: float, one: str) -> str:
     """`1 request`, `1,200 requests`."""
-    return f"{n:,.0f} {one if n == 1 else many or one + 's'}"
+    return f"{n:,.0f} {one}{'s' * (n != 1)}"
 
 
 def slo_name(slo: Slo) -> str:

@@ -44,13 +44,12 @@ RECENT: Final = 1 << 18  # values of each latency that the live table shows: 2 M
 
 
 class LatencyTable:
-    """Live percentiles: exact over all requests so far, or over the most recent `size` values.
+    """Live percentiles: exact over all requests so far, or over the most recent values.
 
     Failures count as +infinity, as everywhere. Values are in ms.
     """
 
-    def __init__(self, size: int = RECENT) -> None:
-        self._size = size
+    def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
@@ -61,15 +60,15 @@ class LatencyTable:
         """New values of one latency in ns, as RunCounts tells them."""
         if key in self._ms:
             self._ms[key].frombytes((ns / MS).tobytes())
-            if len(self._ms[key]) > 2 * self._size:  # seldom: what stays is copied
-                del self._ms[key][: -self._size - 1]  # one more than is shown, so that it is known
+            if len(self._ms[key]) > 2 * RECENT:  # seldom: what stays is copied
+                del self._ms[key][: -RECENT - 1]  # one more than is shown, so that it is known
 
     def rows(self) -> list[dict[str, str | int]]:
         """One row per latency: name, n, and its quantiles in ms as text ("-": none yet, "inf")."""
         return [self._row(key, values) for key, values in self._ms.items()]
 
     def _row(self, key: str, values: array[float]) -> dict[str, str | int]:
-        ordered = np.sort(np.frombuffer(values)[-self._size :])
+        ordered = np.sort(np.frombuffer(values)[-RECENT:])
         n = len(ordered)
         title = LATENCIES[key].title + (f" (newest {n:,})" if len(values) > n else "")
         cells: dict[str, str | int] = {"metric": title, "key": key, "n": n}
