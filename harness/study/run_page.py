@@ -70,11 +70,12 @@ class RunPage:
 
     def install(self, load: LoadRunner) -> None:
         """Serve everything beside the environment's web UI, if it has one. Raises ConfigError."""
-        environment = load.environment
-        login.protect(environment)
-        webui.install(environment, self.table, self.slos, self._metrics)
-        self.page.install(environment)
-        self._served = environment.web_ui is not None
+        web_ui = load.environment.web_ui
+        if web_ui is not None and web_ui.app is not None:
+            login.protect(web_ui, web_ui.app)
+            webui.install(web_ui, web_ui.app, self.table, self.slos, self._metrics)
+            self.page.install(web_ui, web_ui.app)
+            self._served = True
 
     def _metrics(self) -> bytes:
         return self.live.page()

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from locust.env import Environment
+    from flask import Flask
+    from locust.web import WebUI
 
     from harness.export.live_state import LiveState
 
@@ -64,12 +65,9 @@ class LivePage:
     close: Callable[[], None] = lambda: None  # ends the web server
     asked_s: float = float("-inf")  # when a page last looked, time.monotonic()
 
-    def install(self, environment: Environment) -> None:
-        """Serve it beside the environment's web UI, if it has one."""
-        web_ui = environment.web_ui
-        if web_ui is None or web_ui.app is None:
-            return
-        prefix = web_ui.app.blueprints["locust"].url_prefix or ""
+    def install(self, web_ui: WebUI, app: Flask) -> None:
+        """Serve it beside Locust's."""
+        prefix = app.blueprints["locust"].url_prefix or ""
         blueprint = Blueprint("harness_live", __name__, url_prefix=f"{prefix}/harness")
         for rule, view, methods in (
             ("", self._page, ["GET"]),
@@ -81,8 +79,8 @@ class LivePage:
         ):
             guarded = web_ui.auth_required_if_enabled(view)
             blueprint.add_url_rule(rule, view.__name__, guarded, methods=methods)
-        web_ui.app.register_blueprint(blueprint)
-        web_ui.app.after_request(_with_link)
+        app.register_blueprint(blueprint)
+        app.after_request(_with_link)
 
     @property
     def open(self) -> bool:

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from harness.webpage.login import keep_out
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from flask import Flask
     from locust.env import Environment
     from locust.web import WebUI
     from numpy.typing import NDArray
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from harness.measure.run_counts import RunCounts
     from harness.measure.slo import Slo
 
+    Tabs = dict[str, tuple[str, Mapping[str, str], Callable[[], Sequence[Mapping[str, str | int]]]]]
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
@@ -109,7 +110,6 @@ class SloTable:
         }
 
 
-KEY: Final = "latencies"
 COLUMNS: Final = {
     "metric": "Latency, ms",
     "n": "Observations",
@@ -127,52 +127,29 @@ CSV_PATH: Final = "/latencies/requests.csv"
 METRICS_PATH: Final = "/harness/metrics"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One tab with one table."""
-
-    key: str
-    title: str
-    columns: Mapping[str, str]
-    rows: Callable[[], Sequence[Mapping[str, str | int]]]
-
-    def structure(self) -> list[dict[str, str]]:
-        """Columns as Locust's page wants them."""
-        return [{"key": key, "title": title} for key, title in self.columns.items()]
-
-
 def create(environment: Environment, port: int) -> WebUI:
     """Locust's web UI on this machine; 0: any free port. It serves once it is started."""
     return environment.create_web_ui(LOOPBACK, port, delayed_start=True)
 
 
 def install(
-    environment: Environment, table: LatencyTable, slos: SloTable, metrics: Callable[[], bytes]
+    web_ui: WebUI, app: Flask, table: LatencyTable, slos: SloTable, metrics: Callable[[], bytes]
 ) -> None:
-    """In the environment's web UI, if it has one: tabs, `extended_stats`, a CSV, `metrics`.
-
-    From now on other sites' pages are kept out of all of it.
-    """
-    web_ui = environment.web_ui
-    if web_ui is None or web_ui.app is None:
-        return
-    keep_out(web_ui)
-    shown: list[Shown] = [Shown(KEY, "Token latencies", COLUMNS, table.rows)]
+    """Tabs, `extended_stats`, a CSV, `metrics`; other sites' pages are kept out of all of it."""
+    keep_out(web_ui, app)
+    tabs: Tabs = {"latencies": ("Token latencies", COLUMNS, table.rows)}
     if slos.rows():
-        shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))
+        tabs["slos"] = ("SLOs", SLO_COLUMNS, slos.rows)
     web_ui.template_args |= {
-        "extended_tabs": [{"title": s.title, "key": s.key} for s in shown],
-        "extended_tables": [{"key": s.key, "structure": s.structure()} for s in shown],
+        "extended_tabs": [{"title": title, "key": key} for key, (title, _, _) in tabs.items()],
+        "extended_tables": [
+            {"key": key, "structure": [{"key": k, "title": head} for k, head in columns.items()]}
+            for key, (_, columns, _) in tabs.items()
+        ],
         "extended_csv_files": [{"href": f".{CSV_PATH}", "title": "Download token latencies CSV"}],
     }
-    environment.events.reset_stats.add_listener(table.clear)
-    environment.events.reset_stats.add_listener(slos.clear)
-    _routes(web_ui, table, shown, metrics)
-
-
-def _routes(
-    web_ui: WebUI, table: LatencyTable, shown: list[Shown], metrics: Callable[[], bytes]
-) -> None:
+    web_ui.environment.events.reset_stats.add_listener(table.clear)
+    web_ui.environment.events.reset_stats.add_listener(slos.clear)
     blueprint = Blueprint("harness", __name__)
 
     @blueprint.route(CSV_PATH)
@@ -189,14 +166,14 @@ def _routes(
         """Add our rows to what the page polls every two seconds."""
         if request.path.endswith("/stats/requests") and response.is_json:
             report: dict[str, Any] = response.get_json()
-            report["extended_stats"] = [{"key": s.key, "data": s.rows()} for s in shown]
+            report["extended_stats"] = [
+                {"key": key, "data": rows()} for key, (_, _, rows) in tabs.items()
+            ]
             response.set_data(json.dumps(report))
         return response
 
-    app = web_ui.app
-    if app is not None:
-        app.register_blueprint(blueprint)
-        app.after_request(extend)
+    app.register_blueprint(blueprint)
+    app.after_request(extend)
 
 
 def as_csv(rows: list[dict[str, str | int]]) -> str:

@@ -28,7 +28,7 @@ from flask_login import LoginManager, UserMixin, login_user
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
-    from locust.env import Environment
+    from flask import Flask
     from locust.web import WebUI
     from werkzeug.wrappers import Request
     from werkzeug.wrappers import Response as Redirect
@@ -60,11 +60,8 @@ def credentials() -> tuple[str, str] | None:
     return (os.environ.get(USER) or DEFAULT_USER, password) if password else None
 
 
-def protect(environment: Environment) -> None:
+def protect(web_ui: WebUI, app: Flask) -> None:
     """Ask for a login on every page, if there is a password. Raises ConfigError."""
-    web_ui = environment.web_ui
-    if web_ui is None or web_ui.app is None:
-        return
     known = credentials()
     if known is None:
         if web_ui.web_login:
@@ -75,14 +72,12 @@ def protect(environment: Environment) -> None:
         return
     if not web_ui.web_login:  # what WebUI does itself with the option
         web_ui.web_login = True
-        web_ui.login_manager = LoginManager(web_ui.app)
+        web_ui.login_manager = LoginManager(app)
         web_ui.login_manager.login_view = "locust.login"
-    _install(web_ui, *known)
+    _install(web_ui, app, *known)
 
 
-def _install(web_ui: WebUI, user: str, password: str) -> None:
-    app = web_ui.app
-    assert app is not None  # noqa: S101 - `protect` looked
+def _install(web_ui: WebUI, app: Flask, user: str, password: str) -> None:
     app.config.update(
         SECRET_KEY=os.urandom(32),
         SESSION_COOKIE_NAME="harness_session",  # cookies know no port: not another program's
@@ -143,10 +138,8 @@ def _install(web_ui: WebUI, user: str, password: str) -> None:
 # answered. With a login the cookie belongs to the name it was set for, which no other site shares.
 
 
-def keep_out(web_ui: WebUI) -> None:
+def keep_out(web_ui: WebUI, app: Flask) -> None:
     """Guard every rule of the web UI, Locust's too."""
-    app = web_ui.app
-    assert app is not None  # noqa: S101 - who calls has looked
 
     def refuse() -> Response | None:
         host = request.host
