@@ -7,16 +7,10 @@ best estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf, isnan, nan
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.triage import (
-    SYMPTOMS,
-    TRIAGE_QUANTILE,
-    Symptom,
-    p95_limits_ns,
-    triage,
-)
+from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.result import CONCURRENT
 from harness.measure.slo import Slo
@@ -339,16 +333,20 @@ def replica_sentences(facts: ReportData) -> list[str]:
 
 def triage_sentences(facts: ReportData) -> list[str]:
     """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
-    ttft_ns, itl_ns = p95_limits_ns(facts.slos)
+    limited = zip(SYMPTOMS, p95_limits_ns(facts.slos), strict=True)
+    signs = [sign for sign, limit_ns in limited if not isnan(limit_ns)]
     knee = facts.knee.estimate or 0
     for levels in facts.by_users:
         level = max(levels, key=lambda one: one.seconds)
         if level.load <= knee or not _shown_over(level):
             continue
-        ttft, itl = (_sign_ns(level, sign) for sign in SYMPTOMS)
-        over, sentence = triage(ttft, itl, ttft_ns, itl_ns)
+        shares = level.over_share
+        over = [s for s in signs if shares.get(f"{s.metric}_p95", 0) > 1 - TRIAGE_QUANTILE]
         if over:
-            return [f"At {facts.level_text(level.load)} {sentence}."]
+            verb = "are over their limits" if over[1:] else "is over its limit"
+            what = f"{' and '.join(sign.title for sign in over)} {verb}"
+            where = ", and ".join(f"inspect {sign.inspect}" for sign in over)
+            return [f"At {facts.level_text(level.load)} {what}: {where}."]
     return []
 
 
@@ -358,12 +356,6 @@ def _shown_over(level: Level) -> bool:
         return False  # neither queue nor batch is the cause
     missed = any(one.verdict == Verdict.missed for one in level.slos)
     return missed or level.decision == Decision.failed
-
-
-def _sign_ns(level: Level, sign: Symptom) -> float:
-    """Infinite if the share over the limit is too large: failed requests have no latency."""
-    over = level.over_share.get(f"{sign.metric}_p95", nan)
-    return nan if isnan(over) else inf if over > 1 - TRIAGE_QUANTILE else 0.0
 
 
 STATUSES: Final[dict[Status, Callable[[ReportData], Answer]]] = {

@@ -13,7 +13,7 @@ for every later token in the decoding batch. Neither hides the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isnan, nan
+from math import nan
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -46,27 +46,6 @@ SYMPTOMS: Final = (
         "--max-num-batched-tokens, --gpu-memory-utilization",
     ),
 )  # fmt: skip
-
-
-def triage(
-    ttft_p95: float, itl_p95: float, ttft_limit: float, itl_limit: float
-) -> tuple[list[Symptom], str]:
-    """(what is over its limit, a sentence about that and what to inspect), all in one unit.
-
-    A value at its limit is within, +inf is over; NaN is unknown, and not called within.
-    """
-    pairs = zip(SYMPTOMS, (ttft_p95, itl_p95), (ttft_limit, itl_limit), strict=True)
-    known = [(sign, value > limit) for sign, value, limit in pairs if not isnan(value + limit)]
-    if not known:
-        return [], "neither p95 TTFT nor p95 ITL is known: nothing to route"
-    over = [sign for sign, above in known if above]
-    several = len(over or known) > 1
-    titles = " and ".join(sign.title for sign in over or [sign for sign, _ in known])
-    if not over:
-        verb = "are within their limits" if several else "is within its limit"
-        return over, f"{titles} {verb}"
-    verb = "are over their limits" if several else "is over its limit"
-    return over, f"{titles} {verb}: {', and '.join(f'inspect {sign.inspect}' for sign in over)}"
 
 
 def p95_limits_ns(slos: Iterable[Slo]) -> tuple[float, float]:
