@@ -63,7 +63,6 @@ def build_answer(facts: ReportData) -> Answer:
     loop = [as_sentence(f"this is an open loop: {about}")] * facts.is_rate
     return replace(
         found,
-        badge=found.badge + " (simulated)" * bool(label),
         sentences=[*gates, *facts.asked_later, *found.sentences, *replica_sentences(facts), *loop],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",

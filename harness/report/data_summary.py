@@ -50,7 +50,6 @@ def data_summary(data: DataSource) -> str:
 
 
 def _arrivals(data: DataSource) -> str:
-    """The rate as a whole and over time."""
     if not data.rate_per_s:
         return "Arrivals: no timestamps, or all at once"
     at_s = [data.offset_ns(k) / SECOND for k in range(len(data))]

@@ -35,14 +35,16 @@ _MARKDOWN: Final = re.compile(
 SMALL_LEADING_DIGIT: Final = 2
 
 
-def decimal_places(value: float, lo: float = NAN, hi: float = NAN) -> int:
+def decimal_places(
+    value: float, lo: float = NAN, hi: float = NAN, digits: int = DIGITS_WITHOUT_INTERVAL
+) -> int:
     """Decimal places to print; negative: round to tens, hundreds, ..."""
     # The first finite value other than 0 sets the scale of the number.
     scale = next((abs(v) for v in (value, lo, hi) if v and math.isfinite(v)), 1.0)
     size = math.floor(math.log10(scale))
     half = (hi - lo) / 2
     if not math.isfinite(half) or half <= 0:
-        return max(DIGITS_WITHOUT_INTERVAL - 1 - size, 0)
+        return max(digits - 1 - size, 0)
     lead = math.floor(math.log10(half))
     if half / 10**lead < SMALL_LEADING_DIGIT:
         lead -= 1

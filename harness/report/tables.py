@@ -355,8 +355,7 @@ def _row(row: dict[str, Any]) -> Row:
 
 def tool_number(value: float) -> str:
     """`383.8`, `48.36`, `1,041`, `inf`."""
-    size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
-    return format_rounded(value, max(TOOL_DIGITS - 1 - size, 0))
+    return format_rounded(value, decimal_places(value, digits=TOOL_DIGITS))
 
 
 def tools_as_text(tables: list[ToolTable]) -> list[str]:

@@ -20,7 +20,7 @@ from harness.measure.records.request_record import Outcome
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.measure.typed_json import to_json
-from harness.server.address import Address
+from harness.server.address import LOOPBACK, Address
 from harness.study.drill import DrillController
 from harness.study.held_levels import DRILL
 from harness.study.knee_estimate import bracket_users
@@ -85,7 +85,7 @@ class RunPage:
         # Locust's page asks its own parser about sys.argv, and one that does not know our options
         # ends the process: as long as the page is served there are none.
         sys.argv = sys.argv[:1]
-        web_ui = webui.create(load.environment, port)
+        web_ui = load.environment.create_web_ui(LOOPBACK, port, delayed_start=True)
         self.install(load)
         self.page.stop, self.page.close = load.interrupt, web_ui.stop
         web_ui.start()  # type: ignore[no-untyped-call]

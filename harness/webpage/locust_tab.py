@@ -18,7 +18,6 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from harness.measure.metrics import LATENCIES
 from harness.measure.search.statistics import MIN_TAIL, QUANTILES, quantile
-from harness.server.address import LOOPBACK
 from harness.units import MS
 from harness.webpage.login import keep_out
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from flask import Flask
-    from locust.env import Environment
     from locust.web import WebUI
     from numpy.typing import NDArray
 
@@ -125,11 +123,6 @@ SLO_COLUMNS: Final = {
 }
 CSV_PATH: Final = "/latencies/requests.csv"
 METRICS_PATH: Final = "/harness/metrics"
-
-
-def create(environment: Environment, port: int) -> WebUI:
-    """Locust's web UI on this machine; 0: any free port. It serves once it is started."""
-    return environment.create_web_ui(LOOPBACK, port, delayed_start=True)
 
 
 def install(

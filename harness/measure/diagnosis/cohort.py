@@ -98,7 +98,6 @@ class Bounded:
 
     @property
     def exact(self) -> bool:
-        """Whether the sum is known exactly."""
         return self.lo == self.hi
 
     def clamp(self, value: float) -> Bounded:
