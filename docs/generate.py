@@ -173,7 +173,7 @@ def vllm_series() -> str:
 
 
 def exporter() -> str:
-    """docs/exporter.md: its own words, then tables from EXPORTED."""
+    """docs/exporter.md: its own words, then tables from METRIC_DEFINITIONS."""
     rows = [(HERE / "exporter.md").read_text().partition(TABLES)[0].rstrip()]
     for where, exported in METRIC_DEFINITIONS.items():
         rows += ["", f"{TABLES}{where}", "", "| Metric | Kind | Labels | What |"]

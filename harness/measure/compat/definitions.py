@@ -68,8 +68,8 @@ class Tool:
         return [one for one in DEFINITIONS if one.tool == self.name]
 
 
-with (files(__package__) / "definitions.csv").open() as rows:
-    DEFINITIONS: Final = [Definition(**row) for row in csv.DictReader(rows)]
+with (files(__package__) / "definitions.csv").open() as _file:
+    DEFINITIONS: Final = [Definition(**row) for row in csv.DictReader(_file)]
 
 COMPAT: Final = {
     t.name: t
