@@ -117,8 +117,7 @@ class LiveState:
             "whole": whole,
         }
         if had[2] != self._version:
-            shape = {"columns": COLUMNS, "latencies": CHARTS, "every_s": history.every}
-            update["facts"] = self.facts | shape
+            update["facts"] = self.facts | {"columns": COLUMNS, "latencies": CHARTS}
         return update
 
 

@@ -108,13 +108,11 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
     first = min(facts.used, key=lambda level: level.load, default=None)
     if first is None or not facts.slos:
         return Answer("SLO missed at the lowest level", "bad", "The lowest level already fails.")
-    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[
-        :1
-    ]
+    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed]
     failures = " and ".join(
         f"{slo_name(slo)} is {_observed(first, slo)} at {facts.level_text(first.load)}, "
         f"{slo.beyond} the {slo_limit(slo)} limit"
-        for slo in missed
+        for slo in missed or facts.slos[:1]
     )
     headline = f"No level passes: {failures}."
     return Answer("SLO missed at the lowest level", "bad", headline, explanation(facts))

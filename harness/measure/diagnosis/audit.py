@@ -126,10 +126,8 @@ def audit_tokens(
     server = last.generation_tokens_total - first.generation_tokens_total
     # The slack is the tolerance, the tokens of the two uncertain instants, and two engine steps in
     # which every user may have a token that one side has counted and the other has not.
-    slack = TOKEN_TOLERANCE * client + client * 2 * SCRAPE_UNCERTAINTY_NS / max(
-        last.at_ns - first.at_ns, 1
-    )
-    slack += 2 * concurrency(table, window)
+    uncertain = 2 * SCRAPE_UNCERTAINTY_NS / max(last.at_ns - first.at_ns, 1)
+    slack = (TOKEN_TOLERANCE + uncertain) * client + 2 * concurrency(table, window)
     surplus = (server - client) / max(client, 1)
     return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
 
