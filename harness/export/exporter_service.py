@@ -127,9 +127,8 @@ def _say(line: str) -> None:
 def render_page(target: TargetReader, gpu: GpuReader) -> bytes:
     """Render the page from the latest readings."""
     now_ns = time.time_ns()
-    return render_metrics(TARGET, target_values(target.seen, now_ns)) + render_metrics(
-        GPU, gpu_values(gpu.gpus.found, gpu.samples, now_ns)
-    )
+    gpus = gpu_values(gpu.gpus.found, gpu.samples, now_ns)
+    return render_metrics(TARGET, target_values(target.seen, now_ns)) + render_metrics(GPU, gpus)
 
 
 def _every_second(reader: TargetReader | GpuReader) -> None:

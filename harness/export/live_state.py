@@ -168,10 +168,5 @@ FINAL_STATES: Final = tuple(STATES)[list(STATES).index("refused") :]  # the fina
 def state_facts(state: str, more: str = "") -> dict[str, Any]:
     """Return the facts for LiveState that describe a state."""
     row = STATES[state]
-    return {
-        "state": state,
-        "badge": row.badge,
-        "tone": row.tone,
-        "over": state in FINAL_STATES or state == "idle",
-        "sentence": row.sentence.format(more).strip(),
-    }
+    over, sentence = state in FINAL_STATES or state == "idle", row.sentence.format(more).strip()
+    return row._asdict() | {"state": state, "over": over, "sentence": sentence}

@@ -143,9 +143,8 @@ def _extras(facts: ReportData, level: Level) -> Row:
     }
     if any(one.prefix for one in facts.levels):  # by the server, and as the plan has it
         hits = level.prefix
-        row["Prefix hits, tokens"] = (
-            f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
-        )
+        known = f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
+        row["Prefix hits, tokens"] = known
     gpus = as_mapping(facts.run.info.get("gpu")).get("gpus") or [{}]
     words = str(as_mapping(gpus[0]).get("name", "")).lower().replace("-", " ").split()
     if "TFLOP/s" in row and (peaks := next((GPUS[word] for word in words if word in GPUS), None)):

@@ -199,9 +199,8 @@ class RecordRow:
         return cls(numbers, OUTCOMES[outcome], error, reason, n, (at, lags, tokens))
 
     def record(self) -> RequestRecord:
-        fields: dict[str, Any] = dict(
-            zip((*NUMBER_FIELDS, *OPTIONAL_NUMBERS), self.numbers, strict=True)
-        )
+        names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
+        fields: dict[str, Any] = dict(zip(names, self.numbers, strict=True))
         unpacked = unpack(fields["sent_ns"], self.n, *self.packed)
         fields |= {name: array("q", raw) for name, raw in zip(ARRAYS, unpacked, strict=True)}
         fields |= {"error": self.error, "finish_reason": self.finish_reason}

@@ -48,16 +48,15 @@ class Damage:
 
     def sentences(self) -> list[str]:
         """Return a sentence for each loss; duplicates are not a loss."""
+        lost = sum(self.missing.values())
         losses = [
             (self.torn_bytes, f"{self.torn_bytes} bytes of an unfinished last record were cut off"),
             (self.damaged_bytes, f"{self.damaged_bytes} damaged bytes of records were skipped"),
             (self.bad_lines, f"{self.bad_lines} unreadable lines of steps or samples were skipped"),
             (self.unreadable, f"missing or unreadable: {', '.join(self.unreadable)}"),
+            (lost, f"{lost} requests have no record (by worker: {self.missing})"),
         ]
-        lost = sum(self.missing.values())
-        return [text for count, text in losses if count] + (
-            [f"{lost} requests have no record (by worker: {self.missing})"] if lost else []
-        )
+        return [text for count, text in losses if count]
 
 
 class TablePart(NamedTuple):

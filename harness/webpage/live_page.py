@@ -31,13 +31,8 @@ if TYPE_CHECKING:
     from harness.export.live_state import LiveState
 
 PAGE: Final = files("harness.webpage") / "page"
-PARTS: Final = {
-    "live.css": "text/css",
-    "live.js": "text/javascript",
-    "charts.js": "text/javascript",
-    "form.js": "text/javascript",
-    "link.js": "text/javascript",
-}
+SCRIPTS: Final = ("live.js", "charts.js", "form.js", "link.js")
+PARTS: Final = {"live.css": "text/css"} | dict.fromkeys(SCRIPTS, "text/javascript")
 # name -> what it is for; each only while it lies in the folder of the run that the page shows
 DOWNLOADS: Final = {
     names.REPORT_HTML: "the report",
