@@ -25,7 +25,6 @@ from harness.errors import (
 from harness.measure.diagnosis.audit import KV_BLOCK_TOKENS
 from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
-from harness.measure.drill.plan import parse_drill
 from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import OUTCOMES
 from harness.measure.result import CONCURRENT, Gate, Knee, Level, Proof, Result, Target
@@ -42,6 +41,7 @@ from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import max_num_seqs
 from harness.study.confirm import confirmed, searched
+from harness.study.drill_file import parse_drill
 from harness.study.drill_verdicts import judge_drill
 from harness.study.explain_knee import (
     bottleneck,

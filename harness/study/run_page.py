@@ -250,7 +250,6 @@ def _level_in_progress(controller: KneeController, now_ns: int) -> dict[str, Any
     return {
         "step": len(controller.levels) + 1,
         "users": controller.plan.load_of(now.hold.users),
-        "unit": "requests/s" if controller.plan.rate_step_per_s else "",
         "purpose": now.hold.purpose,
         "phase": now.phase,
         "left_s": max(left, 0) // SECOND,
@@ -285,6 +284,7 @@ def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
         "folder": wanted.output.out_dir.name,
         "slos": slo_facts(wanted.plan.slos),
         "processes": wanted.load.processes,
+        "unit": "requests/s" if wanted.plan.rate_step_per_s else "",  # of a level
     }
 
 
