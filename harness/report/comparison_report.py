@@ -242,11 +242,9 @@ def page(
     tables: Mapping[str, Sequence[Mapping[str, str]]], chart: str = "",
 ) -> str:  # fmt: skip
     """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
-    from harness.report.templates import render, style_sheet  # noqa: PLC0415 - jinja2, and only here
+    from harness.report.templates import render  # noqa: PLC0415 - jinja2, and only here
 
-    style = style_sheet()
-    return render("compare.html.j2", style=style, badge=badge, lines=lines, tables=tables,
-                  chart=chart)  # fmt: skip
+    return render("compare.html.j2", badge=badge, lines=lines, tables=tables, chart=chart)
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:
