@@ -163,7 +163,7 @@ def main() -> None:
         if ui_port is not None:
             view = stack.enter_context(RunPage("run"))
             view.serve(load, ui_port)
-            sinks.append(view.table)
+            sinks.append(view.live.counts)
         session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)
         for client in load.runner.clients.all if missing else ():
             client.state = STATE_MISSING

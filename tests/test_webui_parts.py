@@ -24,6 +24,7 @@ from browser_run import TOP, free_port, get, locust
 
 from harness.drive import arguments
 from harness.errors import ConfigError
+from harness.export import live_state
 from harness.export.live_state import COLUMNS, STATES, History, LiveState, state_facts
 from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
@@ -76,9 +77,10 @@ def test_recent_is_cleared() -> None:
     assert (seen, recent.look()[6]) == (3.0, None)
 
 
-def test_points_are_thinned() -> None:
+def test_points_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 points in room for 10: evenly spaced, the first one kept, the newest never far away."""
-    history = History(max_points=10)
+    monkeypatch.setattr(live_state, "MAX_POINTS", 10)
+    history = History()
     for second in range(1000):
         history.add([second])
         assert len(history.points) < 10

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from measure_tables import record, table
 
-from harness.measure.diagnosis.trace_split import RequestTrace, traced_split
+from harness.measure.diagnosis.ttft_split import RequestTrace, traced_split
 from harness.measure.records.request_record import request_id, request_key
 from harness.measure.typed_json import to_json
 from harness.runfolder import names

@@ -169,6 +169,5 @@ def _exporter(args: argparse.Namespace) -> int:
         Address.parse(args.target), key, source, args.ca_file, args.insecure, limit_ns, limit_ns
     )
     flags = dict(args.server_flag)
-    options = service.ExporterOptions(access, args.host, args.port, args.gpu_metrics, flags)
-    service.run_exporter(options)
+    service.run_exporter(access, args.host, args.port, args.gpu_metrics, flags)
     return EXIT_OK

@@ -234,7 +234,7 @@ class Outlets:
 
     def put(self, whole: list[bytes], parts: list[bytes], known_ns: int) -> None:
         if self._file is not None and whole:
-            self._file.append(b"".join(whole), len(whole))
+            self._file.append(b"".join(whole))
         frames = whole + parts
         if self._master is not None:
             self._master.put(frames, known_ns)

@@ -21,7 +21,7 @@ from harness.wire.otlp import traces
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.diagnosis.trace_split import RequestTrace
+    from harness.measure.diagnosis.ttft_split import RequestTrace
 
 HOST: Final = "127.0.0.1"  # anybody may post here: it is for this machine only
 PATH: Final = "/v1/traces"

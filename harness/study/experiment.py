@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from harness.drive.drill_stage import Stage
     from harness.drive.load_runner import LoadRunner
-    from harness.measure.diagnosis.trace_split import RequestTrace
+    from harness.measure.diagnosis.ttft_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.trace_split import RequestTrace
+from harness.measure.diagnosis.ttft_split import RequestTrace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
