@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,9 @@ import orjson
 from harness import __version__
 from harness.engine.client_socket import Client, Request, listen
 from harness.engine.completion import (
+    KEPT,
     BadRequest,
-    Oracle,
+    SendLog,
     TokenSender,
     parse_completion,
     parse_json,
@@ -27,7 +29,7 @@ from harness.engine.completion import (
 )
 from harness.engine.engine_metrics import EngineMetrics
 from harness.engine.player import PacedPlayer, Player
-from harness.engine.responses import UNAUTHORIZED, StreamRenderer, answer, error, refusal
+from harness.engine.responses import StreamRenderer, answer, error, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +71,7 @@ class Server:
             if serving.pace_ns
             else Player(config, self.figures)
         )
-        self.oracle = Oracle()
+        self.oracle: deque[SendLog] = deque(maxlen=KEPT)  # the most recent requests
         self.stopping = False
         self._served = 0
         self._clients: dict[int, Client] = {}
@@ -184,7 +186,7 @@ class Server:
     def _respond(self, client: Client, request: Request) -> bytes | None:
         """Return the whole response; None if tokens follow. Raises BadRequest."""
         if not self._is_authorized(request):
-            return refusal(UNAUTHORIZED)
+            return refusal(401)
         route = self._routes.get(request.path)
         if route is None and request.path not in (CHAT, COMPLETIONS):
             return refusal(404)
@@ -217,9 +219,8 @@ class Server:
             chat, request_id, self.model, int(time.time()), wish.prompt_tokens,
             wish.include_usage, wish.continuous,
         )  # fmt: skip
-        sends = self.oracle.begin(
-            request_id, request.headers.get("x-request-id", ""), request.arrived_ns
-        )
+        sends = SendLog(request_id, request.headers.get("x-request-id", ""), request.arrived_ns)
+        self.oracle.append(sends)
         answering = TokenSender(
             client, frames, sends, self._queue, received_ns,
             stream=stream, interval=self.config.stream_interval,
@@ -265,11 +266,12 @@ class Server:
 
     def _oracle(self, _: Request) -> bytes:
         figures = self.figures
+        requests = [sends.to_json() for sends in self.oracle]
         own = {"late_max_ns": figures.late_max_ns, "lost_ns": figures.lost_ns}
-        return answer(200, orjson.dumps(self.oracle.to_json() | own))
+        return answer(200, orjson.dumps({"kept": KEPT, "requests": requests} | own))
 
     def _reset_oracle(self, _: Request) -> bytes:
-        self.oracle.requests.clear()
+        self.oracle.clear()
         self.figures.late_max_ns = self.figures.lost_ns = 0
         return answer(200, b"")
 
