@@ -153,14 +153,10 @@ def _read(response: http.client.HTTPResponse, deadline_ns: int) -> tuple[tuple[i
 
 
 def _connect(access: TargetAccess) -> http.client.HTTPConnection:
-    where, seconds = access.address, access.connect_ns / SECOND
-    connection = (
-        http.client.HTTPSConnection(
-            where.host, where.port, timeout=seconds, context=access.tls_context()
-        )
-        if where.tls
-        else http.client.HTTPConnection(where.host, where.port, timeout=seconds)
-    )
+    where, make = access.address, partial(http.client.HTTPConnection)
+    if where.tls:
+        make = partial(http.client.HTTPSConnection, context=access.tls_context())
+    connection = make(where.host, where.port, timeout=access.connect_ns / SECOND)
     if access.via:  # in place of one that http.client chooses; Host and TLS keep the name
         to_one = partial(socket.create_connection, (access.via, where.port))
         vars(connection)["_create_connection"] = lambda _, *rest: to_one(*rest)
