@@ -47,15 +47,13 @@ def add_arguments(parser: ArgumentParser, **_: Any) -> None:
         "--slo", action="append", default=[], help="for example ttft_p95=500ms; may be repeated"
     )
     group.add_argument("--seed", type=int, default=1, help="seed of prompts, lengths and stagger")
-    group.add_argument(
-        "--api-key-env",
-        default="VLLM_API_KEY",
-        help="environment variable that holds the API key; it goes to the --host given here only",
-    )
-    group.add_argument(
-        "--run-folder", default="", help="new folder for the run; without it, one under reports/"
-    )
-    group.add_argument("--ca-file", default="", help="CA certificates to trust, a PEM file")
+    for flag, default, text in (
+        ("--api-key-env", "VLLM_API_KEY",
+         "environment variable that holds the API key; it goes to the --host given here only"),
+        ("--run-folder", "", "new folder for the run; without it, one under reports/"),
+        ("--ca-file", "", "CA certificates to trust, a PEM file"),
+    ):  # fmt: skip
+        group.add_argument(flag, default=default, help=text)
     group.add_argument("--insecure", action="store_true", help="do not verify the certificate")
 
 

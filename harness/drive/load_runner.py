@@ -149,7 +149,6 @@ class LoadRunner:
 
     @property
     def n_workers(self) -> int:
-        """Processes that can send."""
         return int(self.runner.worker_count) if self.master is not None else 1
 
     def trouble(self) -> str:
@@ -216,7 +215,6 @@ class LoadRunner:
         return 0
 
     def missing(self) -> dict[int, int]:
-        """By worker, requests without a record."""
         if self.master is not None:
             return self.master.inbox.missing()
         return self.driver.missing() if self.driver is not None else {}

@@ -119,7 +119,6 @@ class LocustHost:
         return not (self.options.headless or self.options.autostart)
 
     def require_workers(self) -> None:
-        """Somebody can send. Raises ConfigError."""
         if not self.load.n_workers:
             raise ConfigError(
                 "no load process is connected to this master: expected at least one; try "
@@ -128,7 +127,6 @@ class LocustHost:
 
     @property
     def busy(self) -> bool:
-        """Whether a study is under way."""
         return self._greenlet is not None and not self._greenlet.ready()
 
     def start(self, form: Mapping[str, str]) -> dict[str, str]:
@@ -159,11 +157,9 @@ class LocustHost:
         gevent.spawn(runner.quit if self.environment.web_ui is None else runner.stop)
 
     def stop(self) -> None:
-        """End what is under way."""
         self.study.stop()
 
     def wait(self) -> None:
-        """Until nothing is under way."""
         if self._greenlet is not None:
             self._greenlet.join()
 

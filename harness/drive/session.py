@@ -105,7 +105,6 @@ class Session:
         self._over.set()
 
     def run(self) -> Ended:
-        """Run until the controller says done, or somebody ends it."""
         load, ticks = self.load, None
         try:
             # a step down waits for the longest request that is allowed, then cuts it off
@@ -233,7 +232,6 @@ class ControllerShape(LoadTestShape):
         self.error: Exception | None = None  # what the controller raised
 
     def tick(self) -> tuple[int, float]:
-        """Users and spawn rate for Locust."""
         if not self.over:
             try:
                 self._ask()

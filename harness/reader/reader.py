@@ -7,6 +7,7 @@ parsed here is HTTP: where a body begins and where the response ends.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -16,7 +17,7 @@ from harness.reader.backends import END_OF_FILE, IN_C
 from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.reader.clock import CLOCK, Clock
 from harness.reader.decoder_link import DecoderLink
-from harness.reader.loop_lag import Collecting, LoopLag, cpu_s, share
+from harness.reader.loop_lag import Collecting, LoopLag, share
 from harness.reader.open_stream import Exchange, Limits, Stream
 from harness.reader.poller import NAP_S, Poller
 from harness.reader.raw_batch import HEAD, Output
@@ -127,7 +128,6 @@ class Reader:
         return stream.exchange()
 
     def drop(self, number: int, user: int, planned_tokens: int, scheduled_ns: int) -> None:
-        """Record a request that is never sent."""
         now = self.clock.now_ns()
         self.link.open(number, (self.worker, number, user, planned_tokens, scheduled_ns, 0, now))
         self.link.end(number, Outcome.dropped, DROPPED, now)
@@ -274,11 +274,6 @@ class Reader:
                 if sentence := stream.overdue(now, self.limits):
                     stream.end(Outcome.timeout, sentence, now)
 
-    @property
-    def known_ns(self) -> int:
-        """All that happened before this instant is where records go; a second or two ago."""
-        return self.link.known_ns
-
     def _read_until_ns(self) -> int:
         """All that happened before this instant is in the batch: asked when parts are due.
 
@@ -289,10 +284,6 @@ class Reader:
         return min([self.poller.known_ns(), *ended])
 
     # the end
-
-    def flush(self, timeout_s: float = 15.0) -> bool:
-        """Wait until everything that was read is where records go."""
-        return self.link.flush(timeout_s)
 
     def close(self) -> None:
         """Record what is open as cancelled and stop; harmless when repeated."""
@@ -310,7 +301,6 @@ class Reader:
         self.stamping.close()
 
     def figures(self) -> dict[str, Any]:
-        """What this process says about its own measuring."""
         poller, link = self.poller, self.link
         return {
             "stamp_source": self.source,
@@ -326,13 +316,10 @@ class Reader:
             **self._lag.figures(),
             "clock_steps": self.clock.steps,
             "resent": self.resent,
-            "cpu_s": round(cpu_s(), 3),
+            "cpu_s": round(time.process_time(), 3),
             "decoder_cpu_s": round(link.cpu_s, 3),
             "decoder_hold_max_ms": round(link.hold_ns / 1e6, 3),
             "decoder_backlog": link.backlog,
             "decoder_held": link.held,
             "clock_apart_ms": round(link.clock_apart_ns / MS, 3),
         }
-
-
-__all__ = ["Exchange", "Limits", "Reader"]

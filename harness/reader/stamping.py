@@ -51,7 +51,6 @@ class SocketStamps:
         self._round = round_number
 
     def mark_request_sent(self, sent_ns: int) -> None:
-        """Record that a request is about to be sent on this idle connection."""
         self.drained_ns = max(self.drained_ns, sent_ns)
 
     def clamp_bounds(self, now_ns: int) -> None:

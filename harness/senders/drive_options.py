@@ -54,23 +54,13 @@ class DriveOptions:
     salt: str = ""  # in place of `run_id`, so that other runs send the same prompts
     data: dict[str, Any] = field(default_factory=dict)  # arguments of the DataSource that is sent
 
-    @property
-    def api_key(self) -> str:
-        """The key's value, from the environment."""
-        return os.environ.get(self.key_source, "") if self.key_source else ""
-
     def access(self) -> TargetAccess:
         """The same target, for single questions to it. Raises ConfigError for a bad URL."""
+        key, ca_file = os.environ.get(self.key_source, ""), self.ca_file
         return TargetAccess(
-            Address.parse(self.url),
-            self.api_key,
-            self.key_source,
-            Path(self.ca_file) if self.ca_file else None,
-            self.insecure,
-            self.connect_ns,
-            self.first_token_ns,
-            self.headers,
-        )
+            Address.parse(self.url), key, self.key_source, Path(ca_file) if ca_file else None,
+            self.insecure, self.connect_ns, self.first_token_ns, self.headers,
+        )  # fmt: skip
 
     def quota(self, worker: int) -> int:
         """How many of `requests` are this worker's; -1: no limit."""
@@ -82,10 +72,8 @@ class DriveOptions:
         return share + (worker < rest)
 
     def to_json(self) -> dict[str, Any]:
-        """Nested plain values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
-        """The inverse of `to_json`, after a travel as JSON."""
         return from_json(cls, data)

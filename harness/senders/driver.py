@@ -24,8 +24,9 @@ from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
 from harness.reader.client_connection import Place
 from harness.reader.clock import CLOCK
+from harness.reader.open_stream import Limits
 from harness.reader.raw_batch import Output
-from harness.reader.reader import Exchange, Limits, Reader
+from harness.reader.reader import Reader
 from harness.runfolder import names
 from harness.runfolder.folder_writer import SendJournal
 from harness.runfolder.redact import redact_text
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from harness.load.arrivals import Due, Schedule
     from harness.load.plan import RequestSpec
     from harness.measure.records.request_record import RequestRecord
+    from harness.reader.open_stream import Exchange
     from harness.senders.drive_options import DriveOptions
 
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
@@ -160,7 +162,6 @@ class Driver:
         return plan(o.workload, o.seed, sender, due.number, o.calibration, run_id=self._words)
 
     def tell(self, schedule: Schedule) -> None:
-        """Send by this schedule from its start on."""
         self.stripe.tell(schedule)
         self.told.set()
 
@@ -250,7 +251,6 @@ class Driver:
         )
 
     def missing(self) -> dict[int, int]:
-        """Requests of this process without a record."""
         lost = self.issued - self.ended
         return {self.worker: lost} if lost else {}
 
@@ -261,7 +261,7 @@ class Driver:
         0: it is not ready yet.
         """
         if self._reader is not None:
-            return self._reader.known_ns
+            return self._reader.link.known_ns
         return CLOCK.now_ns() if self._ready else 0
 
     def figures(self) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class Driver:
         """Wait until every request begun is recorded; call it when no user runs any more."""
         until = time.monotonic() + timeout_s
         while self._reader is not None and not self.trouble:
-            flushed = self._reader.flush(until - time.monotonic())
+            flushed = self._reader.link.flush(until - time.monotonic())
             if (flushed and self.ended >= self.issued) or time.monotonic() >= until:
                 break
             gevent.sleep(0.02)

@@ -58,14 +58,12 @@ class WorkerRelay:
         """From now on the beats are of this driver, whose numbers count from 0."""
         self.driver = driver
         driver.on_trouble = self.tell
-        self._run = driver.options.run_id
 
     def tell(self, _: str = "") -> None:
         """Let the master know at once how it stands."""
         self._tell.set()
 
     def close(self) -> None:
-        """Stop sending."""
         self._greenlet.kill(block=False)
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
@@ -82,12 +80,9 @@ class WorkerRelay:
     def _beat(self) -> None:
         driver = self.driver
         beat = Beat(
-            run=self._run,
-            worker=driver.worker,
-            issued=driver.issued,
-            figures=driver.figures(),
-            trouble=driver.trouble,
-        )
+            run=driver.options.run_id, worker=driver.worker, issued=driver.issued,
+            figures=driver.figures(), trouble=driver.trouble,
+        )  # fmt: skip
         try:
             self.runner.send_message(BEAT, dict(beat))
         except Exception:  # Locust's RPCError among others: the next one comes

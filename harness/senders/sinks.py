@@ -28,7 +28,6 @@ class Fanout:
             self._guarded(sink, partial(sink.put, records))
 
     def close(self) -> None:
-        """Close every sink."""
         for sink in self.sinks:
             self._guarded(sink, sink.close)
 

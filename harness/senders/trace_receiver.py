@@ -46,7 +46,6 @@ class TraceReceiver:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         return int(self._server.server_port)
 
     def close(self, expected: int = 0) -> None:

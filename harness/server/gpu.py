@@ -203,7 +203,6 @@ class ExportedGpus:
         self.engine_cpu_s = nan  # of the engine cores, where our own exporter runs beside them
 
     def gpus(self) -> list[dict[str, Any]]:
-        """Raises ServerUnreachable."""
         return gpu_labels(self._connection.fetch("/metrics").body)
 
     def read(self, at_ns: int) -> list[GpuSample]:

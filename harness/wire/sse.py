@@ -70,7 +70,6 @@ class SseDecoder:
 
     @property
     def held(self) -> int:
-        """Bytes of the unfinished event."""
         return self._line_bytes + self._data_bytes
 
     def feed(self, chunk: bytes) -> list[bytes]:
