@@ -7,8 +7,7 @@ import pytest
 from harness.load.plan import RequestSpec
 from harness.load.tokens import Calibration
 from harness.load.workloads import WORKLOADS, workload
-from harness.senders.drive_options import DriveOptions
-from harness.senders.request_body import request_body, request_bytes
+from harness.senders.drive_options import DriveOptions, request_body, request_bytes
 
 CHAT = DriveOptions("http://h:1", "m", WORKLOADS["chat"])
 SPEC = RequestSpec("hello there", 2, 9)

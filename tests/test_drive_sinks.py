@@ -8,9 +8,9 @@ from array import array
 import numpy as np
 import pytest
 
+from harness.drive.load_runner import Fanout
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.slo import Slo
-from harness.senders.sinks import Fanout
 from harness.webpage.locust_tab import LatencyTable, Ring, SloTable
 from harness.webpage.metrics_port import MetricsPort
 

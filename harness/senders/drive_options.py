@@ -1,4 +1,7 @@
-"""What a load-sending process must know: plain data that travels as JSON and holds no secret."""
+"""What a load-sending process must know: plain data that travels as JSON and holds no secret.
+
+And the bytes that ask for one planned completion, streamed and of the wanted length.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import os
 from collections.abc import Mapping  # noqa: TC003 - from_json reads the types
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.load.request_fields import DEFAULT_FIELDS
+from harness.load.request_fields import DEFAULT_FIELDS, fill_headers, json_body
 from harness.load.tokens import Calibration
-from harness.load.workloads import Workload  # noqa: TC001 - the same
+from harness.load.workloads import API_PATHS, Workload
 from harness.measure.typed_json import from_json
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND
+from harness.wire.http import post
+
+if TYPE_CHECKING:
+    from harness.load.plan import RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +84,26 @@ class DriveOptions:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
         return from_json(cls, data)
+
+
+def request_bytes(
+    options: DriveOptions, access: TargetAccess, api: str, spec: RequestSpec, *,
+    request_id: str = "", user: str = "", session: str = "",
+) -> bytes:  # fmt: skip
+    """The whole request, head and body. Ids are for the user's headers and the server's traces."""
+    address, body = access.address, request_body(options, api, spec)
+    headers = {"X-Request-Id": request_id} if options.request_ids and request_id else {}
+    if options.headers:
+        names = {"request": request_id, "user": user, "session": f"{options.run_id}-{session}"}
+        headers |= fill_headers(options.headers, names, os.environ)
+    return post(address.authority, address.path + API_PATHS[api], body, access.api_key, headers)
+
+
+def request_body(options: DriveOptions, api: str, spec: RequestSpec) -> dict[str, Any]:
+    """The body for `api`, with what the server was found to accept."""
+    return json_body(
+        api, options.model, spec, options.body,
+        fixed_length=options.fixed_length,
+        final_usage=options.final_usage,
+        continuous_usage=options.continuous_usage,
+    )  # fmt: skip

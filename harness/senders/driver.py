@@ -30,7 +30,7 @@ from harness.reader.reader import Reader
 from harness.runfolder import names
 from harness.runfolder.folder_writer import SendJournal
 from harness.runfolder.redact import redact_text
-from harness.senders.request_body import request_bytes
+from harness.senders.drive_options import request_bytes
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -216,7 +216,8 @@ class Driver:
             place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
             limits = Limits(o.first_token_ns, o.idle_ns, o.total_ns)
             reader = Reader(self.worker, self._put, place, limits, output=self._output())
-            reader.link.on_trouble = self._on_trouble
+            # may be set after the start
+            reader.link.on_trouble = lambda why: self.on_trouble(why)  # noqa: PLW0108 - as it is then
             self._reader = reader
         if not reader.link.ready():
             raise MeasurementInvalid(reader.link.trouble)
@@ -230,9 +231,6 @@ class Driver:
         stream = MasterStream(Output(anchor_ns=CLOCK.anchor_ns), master)
         CLOCK.shift(stream.ask_clock())
         stream.close()
-
-    def _on_trouble(self, sentence: str) -> None:
-        self.on_trouble(sentence)  # as it is then: it may be set after the start
 
     def _output(self) -> Output:
         """For the decoder: its file is in the run folder, or on another host in one of our own."""
