@@ -46,16 +46,13 @@ METHODS: Final = dict.fromkeys(  # all other paths allow GET and HEAD only
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """Options of the server. The last four inject faults, for tests of clients."""
+    """Options of the server. The last one injects faults, for tests of clients."""
 
     served_name: str = ""  # default: the shape's name
     api_key: str = ""
     first_ns: int = 0  # with pace_ns: tokens by the clock, no engine
     pace_ns: int = 0
     fail_after: int = -1  # requests after which every one gets a 500
-    drop_after: int = -1  # requests after which streams are cut after their second send
-    never_stream: bool = False
-    silent: bool = False  # requests are taken and never answered
 
 
 class Server:
@@ -156,13 +153,11 @@ class Server:
         client.sock.close()
 
     def _send(self) -> None:
-        queue, drop_after = self._queue, self.serving.drop_after
-        for answering in queue:
+        for answering in self._queue:
             client = answering.client
             if client.sock.fileno() < 0:
                 continue
-            cut = 0 <= drop_after < self._served and len(answering.sends.tokens) > 1
-            if cut or not answering.send():
+            if not answering.send():
                 self._drop(client)
             elif answering.finished:
                 client.number = -1
@@ -170,7 +165,7 @@ class Server:
                 self._settle(client)
             elif client.backlog and not client.wanted:
                 self._settle(client)
-        queue.clear()
+        self._queue.clear()
 
     # requests
 
@@ -211,10 +206,7 @@ class Server:
         self._served += 1
         if 0 <= self.serving.fail_after < self._served:
             raise BadRequest(500, "EngineCore encountered an issue.")
-        if self.serving.silent:
-            return
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._served}"
-        stream = wish.stream and not self.serving.never_stream
         frames = StreamRenderer(
             chat, request_id, self.model, int(time.time()), wish.prompt_tokens,
             wish.include_usage, wish.continuous,
@@ -223,7 +215,7 @@ class Server:
         self.oracle.append(sends)
         answering = TokenSender(
             client, frames, sends, self._queue, received_ns,
-            stream=stream, interval=self.config.stream_interval,
+            stream=wish.stream, interval=self.config.stream_interval,
         )  # fmt: skip
         client.number = self.player.submit(
             answering, wish.prompt_tokens, wish.output_tokens, wish.hashes

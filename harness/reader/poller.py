@@ -38,7 +38,6 @@ class Poller:
         closed: Callable[[Connection, str], None],
         *,
         stamped: bool,
-        nap_s: float = NAP_S,
         read_bytes: int = READ_BYTES,
         stand_in: bool = True,
     ) -> None:
@@ -50,7 +49,6 @@ class Poller:
         self.code = which()
         self._clock, self._link = clock, link
         self._stamped = stamped
-        self._nap_s = nap_s if stamped else 0.0
         self._connections: dict[int, Connection] = {}
         self._poll = _epoll()
         self._asks = _poll()
@@ -99,9 +97,9 @@ class Poller:
                 # while rounds find something to read, the nap alone is the wait
                 if not ready:
                     hub.wait(watcher)
-                napping = self._nap_s > 0 and len(self._connections) >= FEW
+                napping = self._stamped and len(self._connections) >= FEW
                 if napping:
-                    gevent.sleep(self._nap_s)
+                    gevent.sleep(NAP_S)
                 ready = self.read_round() * napping
         finally:
             watcher.close()

@@ -19,7 +19,7 @@ from harness.reader.clock import CLOCK, Clock
 from harness.reader.decoder_link import DecoderLink
 from harness.reader.loop_lag import Collecting, LoopLag, share
 from harness.reader.open_stream import Exchange, Limits, Stream
-from harness.reader.poller import NAP_S, Poller
+from harness.reader.poller import Poller
 from harness.reader.raw_batch import HEAD, Output
 from harness.reader.stamping import Stamping
 from harness.units import MS, SECOND
@@ -51,7 +51,6 @@ class Reader:
         *,
         clock: Clock = CLOCK,
         stamps: bool = True,
-        nap_s: float = NAP_S,
         read_bytes: int = READ_BYTES,
         stand_in: bool = True,
         output: Output | None = None,
@@ -73,7 +72,7 @@ class Reader:
         self.link = DecoderLink(clock, put, output or Output(worker=worker))
         self.poller = Poller(
             clock, self.link, self._deliver, self._closed,
-            stamped=self.source == "kernel", nap_s=nap_s, read_bytes=read_bytes,
+            stamped=self.source == "kernel", read_bytes=read_bytes,
             stand_in=stand_in,
         )  # fmt: skip
         self.link.read_until_ns = self._read_until_ns
@@ -306,13 +305,11 @@ class Reader:
             "stamp_source": self.source,
             "reader": poller.code,
             "addresses": sorted(self.addresses.used),
-            "stamp_coverage": share(poller.stamped_reads, poller.reads),
             "events": link.events,
             "exact_share": share(link.exact_events, link.events),
             "at_ns": self.clock.now_ns(),
             "reads": poller.reads,
             "stamped_reads": poller.stamped_reads,
-            "bytes": poller.n_bytes,
             **self._lag.figures(),
             "clock_steps": self.clock.steps,
             "resent": self.resent,

@@ -149,7 +149,6 @@ class Inbox:
     known_ns: dict[int, int] = field(default_factory=dict)  # worker -> what happened before is here
     figures: dict[int, dict[str, Any]] = field(default_factory=dict)
     trouble: str = ""  # the first worker's that had any
-    damaged_bytes: int = 0
     _taken: dict[str, int] = field(default_factory=dict)
     _ended: dict[int, int] = field(default_factory=dict)
 
@@ -160,14 +159,12 @@ class Inbox:
         if batch["run"] != self.run or batch["batch"] != taken:
             return taken
         self._taken[stream] = taken + 1
-        lost = Decoded()
-        for some in split_by_events(decode_each(batch["records"], lost), EVENTS):
+        for some in split_by_events(decode_each(batch["records"], Decoded()), EVENTS):
             ended = sum(record.outcome is not Outcome.open for record in some)
             self._ended[worker] = self._ended.get(worker, 0) + ended
             self.deliver(some)
             if self.store is not None and not batch["kept"]:
                 self.store(worker, some)
-        self.damaged_bytes += lost.damaged_bytes + lost.torn_bytes
         self.known_ns[worker] = batch["known_ns"]
         return taken + 1
 
