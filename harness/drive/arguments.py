@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS, WORKLOADS, Workload, workload
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
 # Locust's form shows none of them, but would take them from whoever posts one.
 FIXED = ("api_key_env", "ca_file", "insecure", "run_folder")
-_fixed: WeakKeyDictionary[Environment, dict[str, Any]] = WeakKeyDictionary()
 
 
 def add_arguments(parser: ArgumentParser, **_: Any) -> None:
@@ -57,21 +55,16 @@ def add_arguments(parser: ArgumentParser, **_: Any) -> None:
     group.add_argument("--insecure", action="store_true", help="do not verify the certificate")
 
 
-def fix(environment: Environment) -> None:
-    """Note what the command line says, before any form can say otherwise."""
-    given = vars(environment.parsed_options or Namespace())
-    _fixed[environment] = {key: given.get(key) for key in FIXED} | {"host": environment.host or ""}
-
-
 def fixed(environment: Environment) -> dict[str, Any]:
-    """FIXED and `host`, as the command line had them."""
-    return _fixed[environment]
+    """FIXED and `host` as the command line has them: asked before any form can say otherwise."""
+    given = vars(environment.parsed_options or Namespace())
+    return {key: given.get(key) for key in FIXED} | {"host": environment.host or ""}
 
 
-def is_named(environment: Environment, url: str) -> bool:
-    """Whether the command line named this server. A form may name any: no secret goes there."""
+def is_named(host: str, url: str) -> bool:
+    """Whether `host`, the command line's, is this server. No secret goes to one of a form's."""
     try:
-        here, named = Address.parse(url), Address.parse(fixed(environment)["host"])
+        here, named = Address.parse(url), Address.parse(host)
     except ConfigError:  # which is said where the URL is used
         return False
     return (here.scheme, here.authority.lower()) == (named.scheme, named.authority.lower())

@@ -229,7 +229,6 @@ def _on_init(environment: Environment, **_: Any) -> None:
     gevent.get_hub().loop.update_now()
     runners.MASTER_HEARTBEAT_TIMEOUT = MASTER_SILENT_S
     environment.stop_timeout = environment.stop_timeout or DRAIN_S
-    arguments.fix(environment)
     load = _loads[environment] = LoadRunner(environment)
     if isinstance(environment.runner, WorkerRunner):
         environment.events.quitting.add_listener(lambda **_: _end_worker(load))

@@ -75,11 +75,6 @@ class LoopLag:
         self._loop.kill(block=False)
 
 
-def share(part: int, whole: int) -> float | None:
-    """None of nothing."""
-    return round(part / whole, 6) if whole else None
-
-
 EVERY_S: Final = 1.0
 MANY_OLD: Final = 200_000  # objects that survived the youngest generation
 

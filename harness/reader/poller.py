@@ -61,11 +61,6 @@ class Poller:
         self._distrust = False  # the next round's stamps are not believed
         self._loop = gevent.spawn(self._run)
 
-    @property
-    def connections(self) -> list[Connection]:
-        """All that are polled, idle ones too."""
-        return list(self._connections.values())
-
     def add(self, connection: Connection) -> None:
         self._reads.admit(connection, self._clock.now_ns())
         self._connections[connection.fd] = connection
@@ -139,6 +134,6 @@ class Poller:
     def close(self) -> None:
         self._loop.kill()
         self._reads.close()
-        for connection in self.connections:
+        for connection in list(self._connections.values()):
             self.drop(connection)
         self._poll.close()

@@ -17,7 +17,7 @@ from harness.reader.backends import END_OF_FILE, IN_C
 from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.reader.clock import CLOCK, Clock
 from harness.reader.decoder_link import DecoderLink
-from harness.reader.loop_lag import Collecting, LoopLag, share
+from harness.reader.loop_lag import Collecting, LoopLag
 from harness.reader.open_stream import Exchange, Limits, Stream
 from harness.reader.poller import Poller
 from harness.reader.raw_batch import HEAD, Output
@@ -306,7 +306,7 @@ class Reader:
             "reader": poller.code,
             "addresses": sorted(self.addresses.used),
             "events": link.events,
-            "exact_share": share(link.exact_events, link.events),
+            "exact_share": round(link.exact_events / link.events, 6) if link.events else None,
             "at_ns": self.clock.now_ns(),
             "reads": poller.reads,
             "stamped_reads": poller.stamped_reads,
