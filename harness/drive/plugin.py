@@ -45,6 +45,13 @@ class Study(Protocol):
 
     decides: bool  # about the users; False: Locust's own form and command line do
 
+    def __init__(self, host: LocustHost) -> None:
+        """Once for each process that is not a worker. Raises ConfigError, RunFolderError."""
+
+    @staticmethod
+    def add_arguments(parser: ArgumentParser) -> None:
+        """Its options on Locust's command line."""
+
     def check(self, form: Mapping[str, str]) -> dict[str, str]:
         """By field of the form, a sentence on what is wrong; nothing is sent."""
 
@@ -58,23 +65,12 @@ class Study(Protocol):
         """End it early, in order; harmless when nothing runs."""
 
 
-class StudyFactory(Protocol):
-    """Makes a study for a host."""
-
-    def __call__(self, host: LocustHost) -> Study:
-        """Once for each process that is not a worker. Raises ConfigError, RunFolderError."""
-
-    @staticmethod
-    def add_arguments(parser: ArgumentParser) -> None:
-        """Its options on Locust's command line."""
+STUDY: list[type[Study]] = []  # exactly one: the locustfile's import registers it
 
 
-STUDY: list[StudyFactory] = []  # exactly one: the locustfile's import registers it
-
-
-def register_study(factory: StudyFactory) -> None:
+def register_study(study: type[Study]) -> None:
     """From now on the `locust` command conducts this study."""
-    STUDY[:] = [factory]
+    STUDY[:] = [study]
     runners.WORKER_REPORT_INTERVAL = REPORT_S
     runners.HEARTBEAT_LIVENESS = SILENT_S // runners.HEARTBEAT_INTERVAL
 
@@ -82,12 +78,12 @@ def register_study(factory: StudyFactory) -> None:
 class LocustHost:
     """What a study has of the `locust` command: its senders, its options, its Start and Stop."""
 
-    def __init__(self, load: LoadRunner, factory: StudyFactory) -> None:
+    def __init__(self, load: LoadRunner, study: type[Study]) -> None:
         self.load = load
         self.environment = load.environment
         self.fixed = arguments.fixed(self.environment)  # before any form could change them
         self._greenlet: gevent.Greenlet | None = None
-        self.study = factory(self)
+        self.study = study(self)
         if self.study.decides:
             self.environment.shape_class = DelegatingShape(self)
             self.environment.shape_class.runner = load.runner
@@ -201,8 +197,8 @@ def _end_worker(load: LoadRunner) -> None:
 @events.init_command_line_parser.add_listener
 def _on_parser(parser: ArgumentParser, **_: Any) -> None:
     arguments.add_arguments(parser)
-    for factory in STUDY:
-        factory.add_arguments(parser)
+    for study in STUDY:
+        study.add_arguments(parser)
 
 
 # A worker connects to its master within its runner's constructor, before `init` is fired. If a test

@@ -57,11 +57,8 @@ class Reader:
     ) -> None:
         """`output`: where records and parts go; without a master there, to `put`, on this loop.
 
-        `stamps` False: as on a system without them. Starts the decoder process.
-
-        `stand_in`: a thread reads where the loop is late (`backends.Sockets`).
-
-        Raises ConfigError (see `backends.which`).
+        `stamps` False: as on a system without them. `stand_in`: see `backends.Sockets`. Starts the
+        decoder process. Raises ConfigError (see `backends.which`).
         """
         self.worker = worker
         self.addresses = Addresses(place, first=worker)
@@ -72,8 +69,7 @@ class Reader:
         self.link = DecoderLink(clock, put, output or Output(worker=worker))
         self.poller = Poller(
             clock, self.link, self._deliver, self._closed,
-            stamped=self.source == "kernel", read_bytes=read_bytes,
-            stand_in=stand_in,
+            stamped=self.source == "kernel", read_bytes=read_bytes, stand_in=stand_in,
         )  # fmt: skip
         self.link.read_until_ns = self._read_until_ns
         self._response = ChunkedResponse if self.poller.code == IN_C else Response
