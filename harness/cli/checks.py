@@ -171,9 +171,7 @@ def check_ceiling(found: Ceiling) -> CheckResult:
         f"{best.streams} streams, {best.tokens_per_s:,.0f} tokens/s per load process within 1% of "
         f"what was sent, {best.cpu_us_per_token:.0f} us of CPU per token"
     )
-    if found.more:
-        what += "; the test server sends no more"
-    return CheckResult(Severity.ok, what)
+    return CheckResult(Severity.ok, what + "; the test server sends no more" * found.more)
 
 
 def check_plan(found: Ceiling, users: int, itl_ns: int) -> CheckResult:

@@ -51,7 +51,7 @@ class WorkerRelay:
         self._tell = Event()
         self.begin(driver)
         runner.register_message(FINISH, self._finish, concurrent=True)
-        runner.register_message(SCHEDULE, self._schedule)
+        runner.register_message(SCHEDULE, lambda msg, **_: self.driver.tell(Schedule(**msg.data)))
         self._greenlet = gevent.spawn(self._loop)
 
     def begin(self, driver: Driver) -> None:
@@ -88,9 +88,6 @@ class WorkerRelay:
         except Exception:  # Locust's RPCError among others: the next one comes
             logger.debug("A beat could not be sent.", exc_info=True)
 
-    def _schedule(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
-        self.driver.tell(Schedule(**msg.data))
-
     def _finish(self, environment: Environment, msg: Message) -> None:
         retire_users(environment, msg.data["drain_s"])
         self.flush()
@@ -117,7 +114,7 @@ class MasterRelay:
         self._finished: set[str] = set()
         self._change = Event()
         runner.register_message(RECORDS, self._take)
-        runner.register_message(BEAT, self._beat)
+        runner.register_message(BEAT, lambda msg, **_: self.inbox.beat(msg.data))
         runner.register_message(FINISHED, self._worker_finished)
 
     def begin(self, run: str) -> None:
@@ -150,9 +147,6 @@ class MasterRelay:
         taken = self.inbox.take(data)
         ack = Ack(taken=taken, sent_ns=data["sent_ns"], at_ns=CLOCK.now_ns())
         self.runner.send_message(ACK, dict(ack), data["stream"])
-
-    def _beat(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
-        self.inbox.beat(msg.data)
 
     def _worker_finished(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         self._finished.add(msg.node_id)
