@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.measure.drill.recovery import Recovery
 
-MIN_REPEATS: Final = 10  # an interval over fewer says little
+MIN_REPEATS: Final = 6  # the median of fewer has no 95% interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Recoveries:
 
 
 def recovery_over(repeats: Sequence[Recovery]) -> Recoveries:
-    """What they show together; at least ten."""
+    """What they show together."""
     n = len(repeats)
     assert n >= MIN_REPEATS, n
     seconds, lost = sorted(r.seconds for r in repeats), [r.good_lost for r in repeats]

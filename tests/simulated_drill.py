@@ -24,15 +24,17 @@ from simulated_fleet import Client, Fault, Phase, Simulated, SimulatedDrill, Str
 
 from harness.load.plan import plan_lengths
 from harness.load.workloads import Workload, workload
-from harness.measure.drill.plan import Drill, Event, Expectation, parse_drill
 from harness.measure.metrics import SLO_METRICS, failed_requests
 from harness.measure.states import Verdict
 from harness.server.drill_servers import engine_of
+from harness.study.drill_file import parse_drill
 from harness.study.drill_verdicts import judge_drill
 from harness.units import SECOND, duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.measure.drill.plan import Drill, Event, Expectation
 
 STORED: Final = Path(__file__).parent / "data" / "drills.json"
 SEEDS: Final = range(1, 21)

@@ -128,7 +128,6 @@ def tables(kept: dict[str, Any]) -> Iterator[str]:
     def between(ends: Sequence[float], digits: int) -> str:
         return " to ".join(f"{end:,.{digits}f}" for end in ends)
 
-    limits = {0: "none", QUEUE: f"{QUEUE}"}
     for one in kept["recovery"]:
         back = one["repeats"] - one["censored"]
         time = (
@@ -136,18 +135,19 @@ def tables(kept: dict[str, Any]) -> Iterator[str]:
         )
         most = "" if back == one["repeats"] else "at least "
         yield (
-            f"| {limits[one['max_queued']]} | {one['retry_factor']:g} | {back} of {one['repeats']} "
+            f"| {one['max_queued'] or 'none'} | {one['retry_factor']:g} "
+            f"| {back} of {one['repeats']} "
             f"| {time} | {most}{one['good_lost']:,.0f} | {between(one['good_lost_ci95'], 0)} |"
         )
-    for one in kept["knee"]:
+    for one in kept.get("knee", ()):
         when = "after the overload" if one["after"] else "from rest"
         yield (
-            f"| {limits[one['max_queued']]} | {one['retry_factor']:g} | {when} | "
+            f"| {one['max_queued'] or 'none'} | {one['retry_factor']:g} | {when} | "
             f"{one['mean_per_s']:.1f}/s | {between(one['ci95'], 1)}/s |"
         )
-    for one in kept["boundary"]:
+    for one in kept.get("boundary", ()):
         tried = ", ".join(f"{float(f):g}: {s:.0%}" for f, s in sorted(one["tried"].items()))
-        yield f"| {limits[one['max_queued']]} | {one['comes_back']} to {one['never']} | {tried} |"
+        yield f"| {one['max_queued'] or 'none'} | {one['comes_back']} to {one['never']} | {tried} |"
 
 
 def main() -> None:

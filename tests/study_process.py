@@ -72,7 +72,9 @@ def descendants(pid: int) -> dict[int, str]:
         parent = wanted.pop()
         for child in [c for c, (p, _) in states.items() if p == parent]:
             with contextlib.suppress(OSError):
-                found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+                line = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+                if line:  # a zombie has none
+                    found[child] = line
             wanted.append(child)
     return found
 

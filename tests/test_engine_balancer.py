@@ -9,8 +9,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from gateway import Gateway
 
-from harness.engine.balancer import WELL, Balancer, BalancerProcess, Fault
+from harness.engine.balancer import WELL, BalancerProcess, Fault
 from harness.server.address import Address, free_port
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def named(*names: bytes) -> Iterator[list[str]]:
                 socket.create_connection(("127.0.0.1", Address.parse(listener).port)).close()
 
 
-def connect(balancer: Balancer) -> tuple[socket.socket, bytes]:
+def connect(balancer: Gateway) -> tuple[socket.socket, bytes]:
     """A new connection, and the name of the server that it reached; b"": none."""
     sock = socket.create_connection(("127.0.0.1", Address.parse(balancer.url).port))
     sock.settimeout(20)
@@ -64,7 +65,7 @@ def test_whose_turn_it_is(in_turn: bool, want: str) -> None:
     """By turns or by the fewest connections; a server comes and one goes while others are open."""
     with (
         named(b"a", b"b", b"c", b"d") as urls,
-        closing(Balancer(urls[:3], in_turn=in_turn)) as balancer,
+        closing(Gateway(urls[:3], in_turn=in_turn)) as balancer,
     ):
         got, held = "", []
         for _ in range(6):
@@ -86,7 +87,7 @@ def test_whose_turn_it_is(in_turn: bool, want: str) -> None:
 def test_all_bytes_and_a_half_closed_connection() -> None:
     """Both directions whole, also after the client has ended its own; then it is gone."""
     sent = bytes(range(256)) * 8192
-    with named(b"a") as urls, closing(Balancer(urls)) as balancer:
+    with named(b"a") as urls, closing(Gateway(urls)) as balancer:
         sock, _ = connect(balancer)
         sender = threading.Thread(
             target=lambda: (sock.sendall(sent), sock.shutdown(socket.SHUT_WR))
@@ -102,7 +103,7 @@ def test_all_bytes_and_a_half_closed_connection() -> None:
 def test_a_server_that_refuses_is_passed_over() -> None:
     """The next one is tried; with none left the connection is closed. `close` cuts the rest."""
     dead = f"http://127.0.0.1:{free_port()}"
-    with named(b"a") as urls, closing(Balancer([dead, *urls], in_turn=True)) as balancer:
+    with named(b"a") as urls, closing(Gateway([dead, *urls], in_turn=True)) as balancer:
         first, second = connect(balancer), connect(balancer)
         balancer.servers = [dead]
         third = connect(balancer)
@@ -114,7 +115,7 @@ def test_a_server_that_refuses_is_passed_over() -> None:
 
 def test_canned_answers() -> None:
     """By how the first bytes begin; other connections are passed on with them."""
-    with named(b"a") as urls, closing(Balancer(urls, answers={b"GET /m": b"none"})) as balancer:
+    with named(b"a") as urls, closing(Gateway(urls, answers={b"GET /m": b"none"})) as balancer:
         got = []
         for says in (b"GET /metrics", b"POST /"):
             with socket.create_connection(("127.0.0.1", Address.parse(balancer.url).port)) as sock:
@@ -126,7 +127,7 @@ def test_canned_answers() -> None:
 
 def test_faults_come_and_go() -> None:
     """What is cut off arrives when it is over; a slow way changes no byte."""
-    with named(b"a", b"b") as (first, second), closing(Balancer([first, second])) as balancer:
+    with named(b"a", b"b") as (first, second), closing(Gateway([first, second])) as balancer:
         one, other = connect(balancer)[0], connect(balancer)[0]
         with one, other:
             balancer.faults[first] = Fault(cut=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measured_recovery import STORED as MEASURED
 from simulated_recovery import (
     BASELINE,
     CASES,
@@ -26,6 +27,7 @@ from simulated_recovery import (
 from harness.units import SECOND
 
 KEPT: dict[str, Any] = json.loads(STORED.read_text())
+FILES = {"simulated": KEPT, "a real vLLM": json.loads(MEASURED.read_text())}
 DOCS = Path(__file__).parents[1] / "docs" / "recovery.md"
 BACKLOG = 50  # requests: far more wait in the overload, and ten at most in the baseline
 
@@ -59,9 +61,10 @@ def test_a_server_that_was_not_overloaded_recovers_at_once() -> None:
     assert [measured(run).seconds for run in runs] == [0.0] * 3
 
 
-def test_summaries_are_of_their_repeats() -> None:
+@pytest.mark.parametrize("figures", FILES.values(), ids=FILES)
+def test_summaries_are_of_their_repeats(figures: dict[str, Any]) -> None:
     """Medians, means and intervals again."""
-    for entry in KEPT["recovery"]:
+    for entry in figures["recovery"]:
         again = summary(repeats_of(entry))
         assert {name: entry[name] for name in again} == again
 
@@ -81,7 +84,8 @@ def test_retries_keep_an_overload_alive() -> None:
     assert (never["censored"], back["censored"]) == (len(SEEDS), 0)
 
 
-def test_the_documentation_has_these_figures() -> None:
+@pytest.mark.parametrize("figures", FILES.values(), ids=FILES)
+def test_the_documentation_has_these_figures(figures: dict[str, Any]) -> None:
     """docs/recovery.md quotes the tables as they are made here."""
     text = re.sub(r"\s+", " ", DOCS.read_text())
-    assert [row for row in tables(KEPT) if re.sub(r"\s+", " ", row) not in text] == []
+    assert [row for row in tables(figures) if re.sub(r"\s+", " ", row) not in text] == []

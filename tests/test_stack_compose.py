@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import stat
+import time
 from typing import TYPE_CHECKING
 
 import pytest
-from compose import SEARCH, Stack, missing, wait_for
+from compose import SEARCH, Stack, missing, wait_for, where
 from recording import RECORDED
+from study_process import harness, started
+
+from harness.server.address import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.docker
 ALWAYS = {"locust-master", "locust-worker", "prometheus"}
@@ -226,3 +232,100 @@ def test_a_search_from_the_form(stack: Stack) -> None:
     found = json.loads(stack.ask("/harness/files/result.json")[1])
     assert (found["status"], found["client"]["missing"]) == ("slo_failed_at_min", "")
     assert "<title>" in stack.ask("/harness/files/report.html")[1]
+
+
+# Three engines of which a drill names two; what it does to them, and what is to be undone.
+DRILL = """
+[load]
+prompt-tokens = 32
+output-tokens = 16
+first-token-timeout = "2s"
+[[phase]]
+name = "all"
+rate = "6/s"
+for = "10s"
+[[expect]]
+lost = 0
+"""
+EVENTS = """
+[[event]]
+do = "pause"
+at = "1s"
+replica = 1
+for = "{pause}"
+[[event]]
+do = "restart"
+at = "{at}"
+replica = 1
+for = "1s"
+[[event]]
+at = "2s"
+replica = 2
+{last}
+"""
+
+
+@pytest.fixture
+def engines(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """URLs of containers beside the stack, by name."""
+    for key, value in where().items():
+        monkeypatch.setenv(key, value)
+    ports = {f"{stack.project}-drill-{name}": free_port() for name in ("one", "two", "other")}
+    try:
+        for name, port in ports.items():
+            command = ("vllm-harness", "engine", "--port", str(port), "--max-num-seqs", "8")
+            run = ("docker", "run", "--detach", "--init", "--network", "host", "--name", name)
+            done = stack.run(*run, "vllm-harness:test", *command)
+            assert done.returncode == 0, done.stderr
+        yield {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    finally:
+        stack.run("docker", "rm", "--force", *ports)
+
+
+def drill_of(engines: dict[str, str], folder: Path, events: str) -> Path:
+    """The file that names the first two."""
+    (one, first), (two, second), _ = engines.items()
+    servers = f'[servers]\nurls = ["{first}", "{second}"]\ncontainers = ["{one}", "{two}"]\n'
+    (folder / "drill.toml").write_text(servers + DRILL + events)
+    return folder / "drill.toml"
+
+
+def test_a_drill_acts_on_the_containers_that_it_names(
+    stack: Stack, engines: dict[str, str], tmp_path: Path
+) -> None:
+    """Pause, unpause, kill and start, of these two alone; a name that none has is refused."""
+    since = str(time.time())
+    file = drill_of(engines, tmp_path, EVENTS.format(pause="2s", at="5s", last='do = "kill"'))
+    done = harness("drill", str(file), "--out", str(tmp_path / "out"), "--quiet")
+    assert done.returncode == 0, done.stderr
+    form = "{{.Actor.Attributes.name}} {{.Action}}"
+    events = ("docker", "events", "--since", since, "--until", str(time.time()), "--format", form)
+    listed = stack.run(*events, "--filter", "type=container").stdout.splitlines()
+    rows = [row.split() for row in listed]
+    one, two, other = engines
+    happened = {name: [did for who, did in rows if who == name] for name in engines}
+    assert happened == {one: ["pause", "unpause", "kill", "die", "start"], two: ["kill", "die"],
+                        other: []}  # fmt: skip
+    file.write_text(file.read_text().replace(two, "nobody"))
+    done = harness("drill", str(file), "--out", str(tmp_path / "none"))
+    assert (done.returncode, "`docker inspect nobody` fails" in done.stderr) == (3, True)
+
+
+def test_an_interrupted_drill_leaves_containers_as_they_were(
+    stack: Stack, engines: dict[str, str], tmp_path: Path
+) -> None:
+    """Ctrl-C: what was paused goes on, what was to be started again is started."""
+    one, two, _ = engines
+
+    def states() -> list[str]:
+        return stack.run(
+            "docker", "inspect", "--format", "{{.State.Status}}", one, two
+        ).stdout.split()
+
+    events = EVENTS.format(pause="8s", at="9s", last='do = "restart"\nfor = "7s"')
+    file = drill_of(engines, tmp_path, events)
+    with started("drill", str(file), "--out", str(tmp_path / "out"), "--quiet") as process:
+        wait_for(lambda: states() == ["paused", "exited"])
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, states()) == (130, ["running", "running"]), err

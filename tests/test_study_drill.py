@@ -14,6 +14,7 @@ import psutil
 import pytest
 from study_process import harness, started, wait_for
 
+from harness.errors import ConfigError, RunFolderError
 from harness.measure.states import Verdict
 from harness.server.address import free_port
 
@@ -186,3 +187,6 @@ def test_every_event_once(tmp_path: Path, figure: Callable[[str], None]) -> None
     assert over == set(begun) - {"kill 2"}
     again = harness("report", str(out))  # the same from the folder alone
     assert json.loads((out / "result.json").read_text()) == result, again.stderr
+    assert harness("report", str(out), "--slo", "ttft_p95=1s").returncode == ConfigError.exit_code
+    (out / "drill.toml").unlink()
+    assert harness("report", str(out)).returncode == RunFolderError.exit_code

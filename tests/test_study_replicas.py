@@ -12,11 +12,11 @@ from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway import Gateway
 from little_servers import http, little_server, vllm_like
 from report_folder import make
 from study_process import harness, started
 
-from harness.engine.balancer import Balancer
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.errors import ServerUnreachable
@@ -385,7 +385,7 @@ def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> N
     out = tmp_path / "run"
     flags = [word for url in engines for word in ("--metrics-url", f"{url}/metrics")]
     with closing(
-        Balancer([engines[0]] * 4 + [engines[1]], in_turn=True, answers=NO_METRICS)
+        Gateway([engines[0]] * 4 + [engines[1]], in_turn=True, answers=NO_METRICS)
     ) as balancer:
         printed, level = run(balancer.url, out, *flags)
     missing, tokens, requests = counted(out)
@@ -408,7 +408,7 @@ def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> N
 @pytest.mark.process
 def test_a_gateway_without_metrics(engines: list[str], tmp_path: Path) -> None:
     """What is missing and why is said, before the load and in the report; measuring goes on."""
-    with closing(Balancer(engines, in_turn=True, answers=NO_METRICS)) as balancer:
+    with closing(Gateway(engines, in_turn=True, answers=NO_METRICS)) as balancer:
         printed, level = run(balancer.url, tmp_path / "run")
     why = f"{balancer.url}/metrics answers 404 without a metric of vLLM's"
     assert f"{why}: without the server's figures (running, waiting, KV cache" in printed

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -68,7 +69,7 @@ def pages(*urls: str) -> dict[str, bytes]:
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own
                 found[url] = answer.read()
-        except OSError:
+        except (OSError, HTTPException):  # not up yet, or ended in the middle of a page
             continue
     return found
 

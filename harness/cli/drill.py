@@ -58,7 +58,7 @@ def add(commands: Subparsers) -> None:
 
 def planned(args: argparse.Namespace) -> tuple[Drill, str]:
     """The drill and its text, within the limits. Raises ConfigError."""
-    from harness.measure.drill.plan import parse_drill  # noqa: PLC0415 - heavy: see app.py
+    from harness.study.drill_file import parse_drill  # noqa: PLC0415 - heavy: see app.py
 
     try:
         text = Path(args.file).read_text()

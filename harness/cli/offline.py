@@ -48,8 +48,10 @@ def add_report(commands: Subparsers) -> None:
 def _report(args: argparse.Namespace) -> int:
     """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
     from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
+    from harness.runfolder.folder_reader import check_folder  # noqa: PLC0415 - as above
     from harness.runfolder.folder_writer import merge_kept  # noqa: PLC0415 - as above
 
+    check_folder(args.folder)
     merge_kept(args.folder, args.merge)
     compat, slos = tuple(args.compat), tuple(args.slo)
     return conclude(args.folder, args.json, compat=compat, slos=slos).exit_code

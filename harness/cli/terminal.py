@@ -100,7 +100,7 @@ class _TerminalView:
         part = max(controller.horizon_ns - settled_ns, 0) * (settled_ns >= 0) if by_time else ended
         done, of = len(controller.levels) * each + min(part, each), levels * each
         if not levels:
-            done, of = elapsed_ns, self.wanted.plan.budget_ns
+            done, of = elapsed_ns, self.wanted.plan.budget_ns + self.wanted.confirm_ns * 5 // 4
         left = f"at {'least' if levels else 'most'} {whole_seconds(of - done)} left"
         if levels and not by_time:
             left = f"{done:,} of {count_of(of, 'request')}"

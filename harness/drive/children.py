@@ -1,7 +1,7 @@
 """The load processes of the `vllm-harness` command: its children, and Locust as a guest beside it.
 
 with child_processes(options) as load:
-    ...                                  # sessions; Ctrl-C and SIGTERM interrupt them
+    ...                                  # sessions; Ctrl-C, SIGTERM and SIGHUP interrupt them
 """
 
 from __future__ import annotations
@@ -160,11 +160,13 @@ class ChildProcesses(LoadRunner):
 
 @contextlib.contextmanager
 def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` on SIGINT and SIGTERM, in a greenlet of its own.
+    """Call `interrupt` on SIGINT, SIGTERM and a hangup, in a greenlet of its own.
 
     Python's own handler would raise inside whichever greenlet happens to run, the reader's perhaps.
+    A hangup that is ignored (`nohup`) stays so.
     """
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    hangup = (signal.SIGHUP,) * (signal.getsignal(signal.SIGHUP) is signal.SIG_DFL)
+    kinds = (signal.SIGINT, signal.SIGTERM, *hangup)
     before = {kind: signal.getsignal(kind) for kind in kinds}
     watchers = [gevent.signal_handler(kind, interrupt) for kind in kinds]
     try:

@@ -53,8 +53,10 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self._group.kill()
-        for undo in list(self._undo.values()):
-            undo()
+        for number, undo in list(self._undo.items()):
+            event = self.drill.events[number]
+            if event.do != "restart" or self.servers[event.replica].container:  # ours end anyway
+                self._tried(event, undo)
         self._undo.clear()
 
     def begin(self, began_ns: int) -> None:
@@ -66,104 +68,72 @@ class Stage:
         gevent.sleep(max(began_ns + event.at_ns - CLOCK.now_ns(), 0) / SECOND)
         self._say(event, "begins")
         length_s = (event.end_ns - event.at_ns) / SECOND
-        try:
-            undo = getattr(self, f"_{event.do}")(event)
-            if undo is not None:
-                self._undo[number] = undo
-                gevent.sleep(length_s)
-                self._undo.pop(number)()
-        except (HarnessError, OSError) as error:
-            self.failed = self.failed or f"{event.sentence} could not be done: {error}"
+        act, undo = self._steps(event)
+        if undo is not None:
+            self._undo[number] = undo  # before it acts: Ctrl-C may come in between
+        self._tried(event, act)
+        if undo is not None:
+            gevent.sleep(length_s)
+            self._tried(event, undo)
+            del self._undo[number]
         if length_s or event.do == "restart":
             self._say(event, "is over")
+
+    def _tried(self, event: Event, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except (HarnessError, OSError) as error:
+            self.failed = self.failed or f"{event.sentence} could not be done: {error}"
 
     def _say(self, event: Event, what: str) -> None:
         row = {"at_ns": CLOCK.now_ns(), "name": event.name, "what": what, "event": event.sentence}
         self.done.append(row)
         self.log(row)
 
-    # Each returns what undoes it; None: nothing is to be undone.
-
-    def _kill(self, event: Event) -> None:
-        self.servers[event.replica].send(signal.SIGKILL)
-
-    def _restart(self, event: Event) -> None:
-        self._kill(event)
-        gevent.sleep((event.end_ns - event.at_ns) / SECOND)
-        self.servers[event.replica].start()
-
-    def _pause(self, event: Event) -> Callable[[], object]:
+    def _steps(self, event: Event) -> tuple[Callable[[], object], Callable[[], object] | None]:
+        """What it does, and what undoes that; None: nothing does, or what it did is over."""
         server = self.servers[event.replica]
-        server.send(signal.SIGSTOP)
-        return partial(server.send, signal.SIGCONT)
+        go_on, slowing = partial(server.send, signal.SIGCONT), Group()
+        if event.do in ("kill", "restart"):
+            undo = server.start if event.do == "restart" else None
+            return partial(server.send, signal.SIGKILL), undo
+        if event.do == "pause":
+            return partial(server.send, signal.SIGSTOP), go_on
+        if event.do == "slow":
+            act = partial(slowing.spawn, _stutter, server, event.factor)
+            return act, lambda: (slowing.kill(), go_on())
+        if event.do in ("cut", "delay", "throttle"):
+            fault = Fault(event.do == "cut", event.by_ns / SECOND, event.bytes_per_s)
+            turn = partial(self.balancer.set_fault, server.url)
+            return partial(turn, fault), partial(turn, WELL)
+        if event.do == "burst":  # the plan's load has it
+            return partial(gevent.sleep, (event.end_ns - event.at_ns) / SECOND), None
+        return partial(self._others, event), None
 
-    def _slow(self, event: Event) -> Callable[[], object]:
-        """It runs one part in `factor` of the time, whatever it is that it computes."""
-        server = self.servers[event.replica]
-
-        def stutter() -> None:
-            while True:
-                server.send(signal.SIGSTOP)
-                gevent.sleep(SLICE_S * (1 - 1 / event.factor))
-                server.send(signal.SIGCONT)
-                gevent.sleep(SLICE_S / event.factor)
-
-        slowing = self._group.spawn(stutter)
-
-        def undo() -> None:
-            slowing.kill()
-            server.send(signal.SIGCONT)
-
-        return undo
-
-    def _fault(self, event: Event, fault: Fault) -> Callable[[], object]:
-        url = self.servers[event.replica].url
-        self.balancer.set_fault(url, fault)
-        return partial(self.balancer.set_fault, url, WELL)
-
-    def _cut(self, event: Event) -> Callable[[], object]:
-        return self._fault(event, Fault(cut=True))
-
-    def _delay(self, event: Event) -> Callable[[], object]:
-        return self._fault(event, Fault(delay_s=event.by_ns / SECOND))
-
-    def _throttle(self, event: Event) -> Callable[[], object]:
-        return self._fault(event, Fault(bytes_per_s=event.bytes_per_s))
-
-    def _burst(self, event: Event) -> None:
-        """The plan's load has it."""
-        gevent.sleep((event.end_ns - event.at_ns) / SECOND)
-
-    def _prompts(self, event: Event) -> None:
-        """Other clients' long prompts, each of its own words, evenly over the event's time."""
-        words = TEXT.split()
-        rng = random.Random(event.at_ns)  # noqa: S311 - no secret
-        bodies = [
-            {"prompt": " ".join(rng.choices(words, k=event.tokens)), "max_tokens": 1}
-            for _ in range(event.count)
-        ]
-        self._send_apart(event, bodies, hang_up_s=0.0)
-
-    def _disconnect(self, event: Event) -> None:
-        body = {"prompt": "Tell me everything.", "max_tokens": 1024, "stream": True}
-        self._send_apart(event, [body] * event.count, hang_up_s=event.by_ns / SECOND)
-
-    def _send_apart(
-        self, event: Event, bodies: Sequence[dict[str, Any]], *, hang_up_s: float
-    ) -> None:
-        """Requests that no record has: theirs are not the users whose latencies are judged."""
-        sending, gap_s = Group(), (event.end_ns - event.at_ns) / SECOND / len(bodies)
+    def _others(self, event: Event) -> None:
+        """Other clients' requests, evenly over its time, of which there is no record."""
+        sending, rng = Group(), random.Random(event.at_ns)  # noqa: S311 - no secret
+        kind = {"max_tokens": 1} if event.tokens else {"max_tokens": 1024, "stream": True}
         try:
-            for body in bodies:
-                sending.spawn(self._send, {"model": self.model, **body}, hang_up_s)
-                gevent.sleep(gap_s)
+            for _ in range(event.count):  # each of its own words, which no prefix cache knows
+                prompt = " ".join(rng.choices(TEXT.split(), k=event.tokens or 8))
+                body = {"model": self.model, "prompt": prompt, **kind}
+                sending.spawn(self._send, body, event.by_ns / SECOND)
+                gevent.sleep((event.end_ns - event.at_ns) / SECOND / event.count)
         finally:
             sending.kill()
 
     def _send(self, body: dict[str, Any], hang_up_s: float) -> None:
-        with closing(HttpConnection(self.access)) as line, suppress(HarnessError):
-            if hang_up_s:
-                with suppress(gevent.Timeout), gevent.Timeout(hang_up_s):
-                    line.fetch("/v1/completions", body, last=True)
-            else:
-                line.fetch("/v1/completions", body, last=True)
+        hanging_up = gevent.Timeout(hang_up_s or None)  # None: never
+        line = HttpConnection(self.access)
+        with suppress(HarnessError, gevent.Timeout), hanging_up, closing(line):
+            line.fetch("/v1/completions", body, last=True)
+
+
+def _stutter(server: Server, factor: float) -> None:
+    """It runs one part in `factor` of the time, whatever it is that it computes."""
+    while True:
+        server.send(signal.SIGSTOP)
+        gevent.sleep(SLICE_S * (1 - 1 / factor))
+        server.send(signal.SIGCONT)
+        gevent.sleep(SLICE_S / factor)

@@ -294,8 +294,8 @@ def _steepness(facts: ReportData) -> list[str]:
         return []
     each, word = "request/s" if facts.is_rate else facts.who, knee.steepness.capitalize()
     name, ms = statistic_name(knee.rise_of)[0], f"{float(f'{knee.rise_ms:.2g}'):,g} ms"
-    levels = f"from {knee.holds:,} to {knee.fails_by:,}"
-    return [f"{word}: {levels}, {name} rises by about {ms} per added {each}."]
+    how = "beyond 20 times its limit" if isnan(knee.rise_ms) else f"by about {ms} per added {each}"
+    return [f"{word}: from {knee.holds:,} to {knee.fails_by:,}, {name} rises {how}."]
 
 
 def _replicas(facts: ReportData) -> list[str]:
@@ -321,6 +321,8 @@ def replica_sentences(facts: ReportData) -> list[str]:
     """How unevenly replicas were loaded, and which of them did not show their metrics."""
     uneven = [level for level in facts.used if level.skew]
     lines = [f"At {facts.level_text(x.load)}, {x.skew}." for x in uneven[-1:]]
+    if facts.result.command == "drill":  # a replica that was killed answers nobody
+        return lines
     audits = [level.audit for level in facts.used if level.audit]
     lines += [
         f"The servers whose metrics were read generated {1 + one.surplus:.0%} of the tokens that "
@@ -328,8 +330,6 @@ def replica_sentences(facts: ReportData) -> list[str]:
         for one in audits[-1:]
         if one.surplus < -0.2 and one.client_tokens >= 500  # noqa: PLR2004 - not by its edges alone
     ]
-    if facts.result.command == "drill":  # a replica that was killed answers nobody
-        return lines
     failed = as_mapping(facts.result.client.get("scrapes_failed"))
     return lines + [
         f"The server's figures have gaps, because no sum may lack a replica: {int(n):,} times "

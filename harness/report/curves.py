@@ -79,7 +79,8 @@ def _knee_by_limit(facts: ReportData, curve: KneeCurve) -> str:
     lows = tuple(low or 0.5 * knees[0] for low in lows)  # zero has no place
     name, unit = statistic_name(curve.slo)
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
-        axes.set_title(f"Knee, {facts.level_axis}, by limit")
+        axes.set_title(f"Knee by limit on {name}")
+        axes.set_ylabel(facts.level_axis)
         axes.set_xlabel(f"limit on {name}, {unit}")
         axes.set_xlim(limits[0] / 1.1, limits[-1] * 1.1)
         axes.set_ylim(min(lows) / 1.2, max(highs) * 1.2)

@@ -125,6 +125,7 @@ def html(facts: ReportData, build_answer: Answer) -> str:
         timeline=timeline_chart(facts),
         verdict=facts.result.bottleneck or Bottleneck(),
         searched=facts.searched,
+        confirmed=any(level.result == "measured" for level in facts.used),
         knee=facts.knee.estimate is not None,
         simulated=facts.result.target.label,
         levels=tables.level_rows(facts),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from array import array
@@ -195,7 +196,8 @@ def merge_kept(path: Path, others: Iterable[Path]) -> None:
                 f"{names.records(0, run or 'RUN')}; try {names.WORKER_FOLDER} of a worker's host."
             )
         for file in kept:
-            RunFolder(path).write(file.name, file.read_bytes())
+            with file.open("rb") as source, RunFolder(path).replacing(file.name) as copy:
+                shutil.copyfileobj(source, copy)
 
 
 CUT_SHORT = "the run ended while this answer was being read"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
-from harness.runfolder.redact import redact_text
+from harness.runfolder.redact import HIDDEN, redact_text
 
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -51,7 +51,8 @@ class Address:
     @classmethod
     def parse(cls, url: str, what: str = "the URL") -> Address:
         """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
-        shown = redact_text(url)
+        plain = re.split("[?#]", redact_text(url))[0]
+        shown = re.sub(r"^(\w+:/+|)\S*@", rf"\1{HIDDEN}@", plain)
         try:
             parts = urlsplit(url.strip())
             port = parts.port

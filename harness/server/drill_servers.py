@@ -12,13 +12,14 @@ import signal
 import subprocess
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.errors import ConfigError, closest
+from harness.errors import ConfigError, ServerUnreachable, closest, one_line
 from harness.server.address import LOOPBACK, Address, free_port
-from harness.server.vllm_start import StartOptions, session_pids, started
+from harness.server.vllm_start import StartOptions, command_line, session_pids, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,18 +47,16 @@ class Server:
     def send(self, number: signal.Signals) -> None:
         """A signal to all its processes; one that is gone already is no error."""
         if self.container:
-            subprocess.run(["docker", DOCKER[number], self.container],  # noqa: S603, S607 - as named
-                           check=False, capture_output=True)  # fmt: skip
+            docker(DOCKER[number], self.container)
             return
         for pid in session_pids(self.pid) if self.run is not None else [self.pid]:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def start(self) -> None:
-        """Start it, cold; it is ready then. Raises ServerUnreachable."""
+        """Start it, cold; what the drill started is ready then. Raises ServerUnreachable."""
         if self.container:
-            subprocess.run(["docker", "start", self.container],  # noqa: S603, S607 - as named
-                           check=True, capture_output=True)  # fmt: skip
+            docker("start", self.container)
         elif self.run is not None:
             self.stop()
             self.pid = self._running.enter_context(self.run())
@@ -67,8 +66,23 @@ class Server:
         self._running.close()
 
 
+def docker(command: str, container: str) -> None:
+    """One of its commands. Raises ServerUnreachable, but not where the container is dead."""
+    try:
+        done = subprocess.run(["docker", command, container],  # noqa: S603, S607 - as named
+                              check=False, capture_output=True, text=True)  # fmt: skip
+        wrong = done.stderr.strip() if done.returncode else ""
+    except OSError as error:
+        wrong = f"docker cannot be run: {error.strerror}"
+    if wrong and " is not " not in wrong:  # running, or paused
+        raise ServerUnreachable(
+            f"`docker {command} {container}` fails ({one_line(wrong)}): expected a container that "
+            "this machine has; try `docker ps --all`, and DOCKER_HOST."
+        )
+
+
 def check_servers(drill: Drill, allowed: Sequence[str], start: StartOptions) -> None:
-    """What the file names may be loaded and acted on. Raises ConfigError."""
+    """What the file names may be loaded and acted on. Raises ConfigError, ServerUnreachable."""
     servers = drill.servers
     for url in servers.get("urls", ()):
         host = Address.parse(url).host
@@ -77,15 +91,15 @@ def check_servers(drill: Drill, allowed: Sequence[str], start: StartOptions) -> 
                 f"the drill loads {host}, which is not this machine: expected --allow-host {host}, "
                 "as a drill breaks what it loads; try it on a staging deployment first."
             )
+    for container in servers.get("containers", ()):
+        docker("inspect", str(container))
     for pid in servers.get("pids", ()):
         if not isinstance(pid, int) or pid < 2 or not os.path.exists(f"/proc/{pid}"):  # noqa: PLR2004, PTH110
             raise ConfigError(f"no process has the pid {pid!r}: expected one that runs; try `ps`.")
     if servers.get("engine"):
         engine_of(servers["engine"])
     if "vllm" in servers:
-        from harness.server.vllm_start import command_line  # noqa: PLC0415 - checks the command
-
-        command_line(start, (), 0)
+        command_line(start, (), 0)  # raises
 
 
 def engine_of(flags: dict[str, Any]) -> EngineConfig:
@@ -107,16 +121,12 @@ def running_servers(
 ) -> Iterator[list[Server]]:
     """All replicas, ready; those that the drill started end with the block."""
     servers = drill.servers
-    urls = list(servers.get("urls", ()))
-    many: dict[str, list[Any]] = {key: servers.get(key, []) for key in ("pids", "containers")}
-    found = [
-        Server(url, pid=(many["pids"] or [-1] * len(urls))[i],
-               container=str((many["containers"] or [""] * len(urls))[i]))
-        for i, url in enumerate(urls)
-    ]  # fmt: skip
+    pids = servers.get("pids") or repeat(-1)
+    each = zip(servers.get("urls", ()), pids, servers.get("containers") or repeat(""), strict=False)
+    found = [Server(url, pid=pid, container=str(name)) for url, pid, name in each]
     config = engine_of(servers.get("engine", {})) if "engines" in servers else None
     args = tuple(shlex.split(servers.get("args", "")))
-    for number in range(0 if urls else int(servers.get("engines", 0) or servers.get("vllm", 0))):
+    for number in range(servers.get("engines", 0) or servers.get("vllm", 0)):
         port = free_port()
 
         @contextmanager

@@ -79,23 +79,22 @@ class DrillController(KneeController):
             self._end_phase(now_ns)
         if len(self.levels) == len(phases):
             self.result = self.result or Done(Status.measured, None)
-            return
-        phase = phases[len(self.levels)]
-        begin_ns = self.began_ns + phase.begin_ns
-        if self.now is None:
-            users = round(phase.load / (self.plan.rate_step_per_s or 1))
-            length_ns = phase.end_ns - phase.begin_ns
-            hold = Hold(users, Purpose.hold, StopRule.time, length_ns)
+        elif self.now is None:
+            users, begin_ns, end_ns = self._span()
+            hold = Hold(users, Purpose.hold, StopRule.time, end_ns - begin_ns)
             self.now = CurrentLevel(hold, begin_ns, begin_ns, None, begin_ns, begin_ns)
 
-    def _end_phase(self, now_ns: int) -> None:
+    def _span(self) -> tuple[int, int, int]:
+        """Users or steps of the rate, begin and end of the phase that is on."""
         phase, at = self.stage.drill.phases[len(self.levels)], self.began_ns
-        begin_ns, end_ns = at + phase.begin_ns, min(at + phase.end_ns, now_ns)
-        rate_step = self.plan.rate_step_per_s
-        users = round(phase.load / (rate_step or 1))
+        users = round(phase.load / (self.plan.rate_step_per_s or 1))
+        return users, at + phase.begin_ns, at + phase.end_ns
+
+    def _end_phase(self, now_ns: int) -> None:
+        users, begin_ns, end_ns = self._span()
         self._put_off(
-            Window(len(self.levels), users, Purpose.hold, begin_ns, begin_ns, begin_ns, end_ns,
-                   now_ns, rate_per_s=self.plan.rate_of(users))
+            Window(len(self.levels), users, Purpose.hold, begin_ns, begin_ns, begin_ns,
+                   min(end_ns, now_ns), now_ns, rate_per_s=self.plan.rate_of(users))
         )  # fmt: skip
 
     def close(self, now_ns: int) -> None:

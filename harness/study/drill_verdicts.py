@@ -52,40 +52,36 @@ def judge_drill(
 
     `until_ns`: the records are complete until then; what lies later is inconclusive.
     """
-    late = [began_ns + e.end_ns > until_ns for e in drill.expectations]
-    windows = [_window(drill, e, began_ns) for e in drill.expectations]
-    asked = [
-        (i, e.slo) for i, e in enumerate(drill.expectations) if e.slo is not None and not late[i]
-    ]
+    windows = {e: _window(drill, e, began_ns) for e in drill.expectations}
+    asked = [e for e, w in windows.items() if e.slo is not None and w.end_ns <= until_ns]
     levels = []
-    for i, slo in asked:  # spans overlap, so each is counted by itself
-        level = RunTokenStats(seen, [windows[i]], [slo]).levels[windows[i]]
+    for one in asked:  # spans overlap, so each is counted by itself
+        window, slos = windows[one], [slo for slo in (one.slo,) if slo]
+        level = RunTokenStats(seen, [window], slos).levels[window]
         gaps = level.tokens.gaps
-        levels.append(
-            counts_of(level.table, windows[i], [slo], 1.0, judged=level.judged, gaps=gaps)
-        )
-    decided = dict(zip((i for i, _ in asked), (one.slos[0] for one in decide(levels)), strict=True))
+        levels.append(counts_of(level.table, window, slos, 1.0, judged=level.judged, gaps=gaps))
+    decided = {e: level.slos[0] for e, level in zip(asked, decide(levels), strict=True)}
     verdicts = []
-    for i, (expected, window) in enumerate(zip(drill.expectations, windows, strict=True)):
+    for one in drill.expectations:
+        window, at_ns = windows[one], -1
         table = seen.table
         table = table.select((table.begun_ns >= window.settled_ns)
                              & (table.begun_ns <= window.end_ns))  # fmt: skip
-        verdict, at_ns, sentence = Verdict.inconclusive, -1, "not over yet"
-        if late[i]:
-            pass
-        elif expected.kind == "slo":
-            verdict, at_ns, sentence = _slo(expected, decided[i], seen.table, began_ns, window)
-        elif expected.kind == "errors":
-            verdict, sentence = _errors(expected, table, window)
-        elif expected.kind == "refused":
-            verdict, sentence = _refused(expected, table)
-        elif expected.kind == "waiting":
-            verdict, at_ns, sentence = _waiting(expected, samples, began_ns)
+        if window.end_ns > until_ns:
+            verdict, sentence = Verdict.inconclusive, "not over yet"
+        elif one.kind == "slo":
+            verdict, at_ns, sentence = _slo(one, decided[one], seen.table, began_ns, window)
+        elif one.kind == "errors":
+            verdict, sentence = _errors(one, table, window)
+        elif one.kind == "refused":
+            verdict, sentence = _refused(one, table)
+        elif one.kind == "waiting":
+            verdict, at_ns, sentence = _waiting(one, samples, began_ns)
         else:
-            verdict = Verdict.met if missing <= expected.limit else Verdict.missed
+            verdict = Verdict.met if missing <= one.limit else Verdict.missed
             sentence = f"{missing:,} requests without a record"
         at_s = (at_ns - began_ns) / SECOND if at_ns >= 0 else nan
-        verdicts.append(Gate(expected.name, verdict, sentence, at_s))
+        verdicts.append(Gate(one.name, verdict, sentence, at_s))
     return verdicts
 
 
@@ -126,11 +122,9 @@ def _back(slo: Slo, table: RecordTable, since_ns: int, until_ns: int) -> int:
     if not len(at):
         return -1
     # of each request, the share over the limit from its begin to BACK_NS later
-    ends = np.searchsorted(at, at + BACK_NS, "right")
+    ends, whole = np.searchsorted(at, at + BACK_NS, "right"), at + BACK_NS <= until_ns
     sums = np.concatenate([[0], np.cumsum(over)])
-    good = (sums[ends] - sums[:-1]) <= slo.allowed * (ends - np.arange(len(at)))
-    good &= at + BACK_NS <= until_ns
-    whole = at + BACK_NS <= until_ns
+    good = sums[ends] - sums[:-1] <= slo.allowed * (ends - np.arange(len(at)))
     bad = np.flatnonzero(whole & ~good)
     first = int(bad[-1]) + 1 if len(bad) else 0
     return int(at[first]) if first < len(at) and whole[first] else -1
@@ -152,9 +146,8 @@ def _refused(expected: Expectation, table: RecordTable) -> tuple[Verdict, str]:
     users = max(float(took_ns.sum()) / max(span_ns, 1), 1)  # refusals under way at once
     p95 = say_ns(float(np.quantile(took_ns, 1 - SLOW_SHARE))) if len(refused) else "-"
     counts = count_in_order("refused", SLOW_SHARE, slow, refused.sent_ns, users=users)
-    return _judged(
-        counts
-    ), f"{len(refused):,} refusals, p95 {p95}, asked for {exact_ns(int(expected.limit))}"
+    said = f"{len(refused):,} refusals, p95 {p95}, asked for {exact_ns(int(expected.limit))}"
+    return _judged(counts), said
 
 
 def _judged(counts: SloCounts) -> Verdict:

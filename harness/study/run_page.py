@@ -143,7 +143,7 @@ class RunPage:
         self.state.add(
             self._point(controller, now_ns, running_users),
             **self._ended(),
-            **_level_in_progress(controller, now_ns),
+            **_level_in_progress(controller, now_ns, experiment.wanted.confirm_ns),
         )
         if isinstance(controller, DrillController):
             self._drill(controller, experiment.samples)
@@ -235,15 +235,14 @@ class RunPage:
             self._port.body = self.live.page()
 
 
-def _level_in_progress(controller: KneeController, now_ns: int) -> dict[str, Any]:
-    left = controller.plan.budget_ns - (now_ns - controller.began_ns)
+def _level_in_progress(controller: KneeController, now_ns: int, more_ns: int) -> dict[str, Any]:
+    left = controller.plan.budget_ns + more_ns * 5 // 4 - (now_ns - controller.began_ns)
     now = controller.now
     if now is None:
         return {}
     return {
         "step": len(controller.levels) + 1,
         "users": controller.plan.load_of(now.hold.users),
-        "unit": "requests/s" if controller.plan.rate_step_per_s else "",
         "purpose": now.hold.purpose,
         "phase": now.phase,
         "left_s": max(left, 0) // SECOND,
@@ -278,6 +277,7 @@ def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
         "folder": wanted.output.out_dir.name,
         "slos": slo_facts(wanted.plan.slos),
         "processes": wanted.load.processes,
+        "unit": "requests/s" if wanted.plan.rate_step_per_s else "",  # of a level
     }
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 STEPS: Final = 20  # in a window's width: how finely windows slide
 NORMAL: Final = NormalDist()
-MIN_REPEATS: Final = 10  # an interval over fewer says little
 
 
 class Overload(NamedTuple):
