@@ -161,7 +161,7 @@ def vllm_series() -> str:
     ]
     for series in SERIES:
         label = f"{{{series.where[0]}={series.where[1]}}}" if series.where[0] else ""
-        over = {"fsum": "sum"}.get(series.over.__name__, series.over.__name__)
+        over = series.over.__name__.removeprefix("f")  # fsum, fmean
         if series.by:
             over = f"sum, by `{series.by}`"
         for spelling in series.spellings:

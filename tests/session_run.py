@@ -154,7 +154,7 @@ def main() -> None:
     ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
     missing = more.pop("missing", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
-    options = prepare(DriveOptions(url, "", work, processes=processes)).options
+    options = prepare(DriveOptions(url, "", work, processes=processes))
     script, keep = Patient(levels) if patient else Script(levels), Keep()
     options = replace(options, **more)
     with contextlib.ExitStack() as stack:

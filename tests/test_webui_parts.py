@@ -337,10 +337,9 @@ def test_secrets_go_to_the_named_host_only(url: str, want: bool) -> None:
     """A form names another server, or another variable: nothing is sent there."""
     options = Namespace(api_key_env="KEY", ca_file="", insecure=False, run_folder="")
     environment = Environment(parsed_options=options, host="http://vllm:8000")
-    arguments.fix(environment)
-    options.api_key_env, options.insecure = "HOME", True  # as Locust's /swarm would take them
-    assert arguments.is_named(environment, url) == want
     fixed = arguments.fixed(environment)
+    options.api_key_env, options.insecure = "HOME", True  # as Locust's /swarm would take them
+    assert arguments.is_named(fixed["host"], url) == want
     assert (fixed["api_key_env"], fixed["insecure"]) == ("KEY", False)
 
 
