@@ -92,8 +92,9 @@ def test_what_is_read_matches_what_was_sent(
     [
         ("worker", "memory, MB", 0.0, "flat"),
         ("worker", "memory, MB", -90.0, "flat"),  # what shrinks does no harm
-        ("worker", "memory, MB", 45.0, "rising"),
-        ("main", "memory, MB", 45.0, "flat"),  # the requests of its level
+        ("worker", "memory, MB", 15.0, "rising"),
+        ("main", "memory, MB", 15.0, "flat"),  # the requests of its level: 10.8
+        ("main", "memory, MB", 25.0, "rising"),
         ("worker", "descriptors", 2.0, "rising"),
         ("engine", "loop lag, ms", 30.0, "inconclusive"),
     ],
@@ -105,7 +106,7 @@ def test_a_soak_finds_the_slope(process: str, figure: str, per_hour: float, want
         (at, 50 + per_hour * at / 3600 + draw.gauss(0, 0.05) + 500 * (at < 900))
         for at in map(float, range(0, 1800, 5))
     ]
-    found = soak.slope(process, figure, points)
+    found = soak.slope(process, figure, points, soak.limit_of(process, figure, 180_000))
     assert found.verdict == want
     assert found.per_hour == pytest.approx(per_hour, abs=0.5)
     assert found.low < found.per_hour < found.high

@@ -16,6 +16,7 @@ from harness.errors import EXIT_INTERRUPTED
 from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
 from harness.measure.slo import Slo
+from harness.study.run_page import about
 from harness.units import MS, SECOND
 
 URL = "http://127.0.0.1:9"
@@ -53,6 +54,13 @@ def test_run_options(line: str, want: tuple[int, int]) -> None:
     args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
     (hold,) = plain.run_options(args, "run").holds
     assert (hold.users, (hold.max_ns, hold.max_requests)) == (4, want)
+
+
+@pytest.mark.parametrize(("line", "unit"), [("--users 4", ""), ("--rate 4", "requests/s")])
+def test_the_unit_of_a_level_on_the_live_page(line: str, unit: str) -> None:
+    """Where it is a rate, what the page draws over time are requests in flight."""
+    wanted = plain.run_options(parser().parse_args(["run", URL, *line.split()]), "run")
+    assert about(wanted, URL, "m")["unit"] == unit
 
 
 SESSIONS = (
@@ -279,6 +287,17 @@ REFUSED = {
     f"knee {URL} --prompt-min 300": (
         "the mean of --prompt-tokens is 256, its range 300 to any", "try --prompt-tokens 300",
     ),
+    f"knee {URL} --prompt-min 300 --prompt-max 100": (
+        "--prompt-min is 300 and --prompt-max is 100",
+        "try --prompt-tokens 200 --prompt-min 100 --prompt-max 300.",
+    ),
+    f"knee {URL} --workload conversation --session-budget 287": (
+        "--session-budget is 287 and a first turn has 288 tokens on average (96 prompt, ",
+        "expected room for one turn; try --session-budget 1440.",
+    ),
+    "run --embedded --users 4 --api responses": (
+        "--api is responses, which the embedded server does not have", "try --api chat.",
+    ),
     f"knee {URL} --output-max 100": ("its range 0 to 100", "try --output-tokens 100"),
     "knee --prompt-tokens 0": ("--prompt-tokens is '0'",),
     "knee --max-users ٣": ("--max-users is '٣'", "whole number"),
@@ -298,6 +317,9 @@ REFUSED = {
     f"sweep {URL} --users 4 --batch 8 --processes 2": ("--processes is 2", "--processes 1"),
     "sweep --users 4 --batch 8 --duration 5s": ("--duration", "not allowed with", "--batch"),
     "run --users 4 --batch 8": ("has no option --batch", "vllm-harness run --help"),
+    "knee --confirm 1m": ("--confirm is given without an SLO", "try --slo ttft_p95"),
+    "knee --repeat 2 --junit FILE": ("--repeat is given with --junit", "try --json"),
+    "knee --repeat 2 --model-dir DIR": ("a server that is started here", "expected a URL"),
     "knee --batch 8": ("has no option --batch", "vllm-harness knee --help"),
     "knee --connect-timeout 5": ("--connect-timeout is '5'", "no readable unit", "try '5s'"),
     "knee --first-token-timeout 5m --request-timeout 1m": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -128,17 +129,35 @@ def test_context(name: str, context: int, tries: tuple[int, int] | None) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "context", "want"),
+    ("name", "context", "budget", "want"),
     [
-        ("chat", None, ""),
-        ("chat", 8192, ""),
-        ("rag", 4096, "4 of 1,000 planned requests are clipped to the model's context of 4,096"),
-        ("fixed", 384, ""),
+        ("chat", None, 0, ""),
+        ("chat", 8192, 0, ""),
+        ("rag", 4096, 0, "4 of 1,000 planned requests are clipped to the model's context of 4,096"),
+        ("fixed", 384, 0, ""),
+        ("conversation", 8192, 2000, ""),
+        (
+            "conversation",
+            8192,
+            400,
+            "139 of 1,000 planned requests are clipped to --session-budget of 400",
+        ),
+        (
+            "conversation",
+            300,
+            400,
+            "384 of 1,000 planned requests are clipped to the model's context of 300",
+        ),
     ],
 )
-def test_what_is_said_of_clipped_requests(name: str, context: int | None, want: str) -> None:
-    """Nothing where all fit, or where the context is not known."""
-    got = clipping_note(LoadOptions(workload(name), seed=1), context)
+def test_what_is_said_of_clipped_requests(
+    name: str, context: int | None, budget: int, want: str
+) -> None:
+    """Nothing where all fit, or where neither limit is known; of two limits the smaller one."""
+    work = workload(name)
+    if budget and work.conversation:
+        work = replace(work, conversation=replace(work.conversation, session_budget=budget))
+    got = clipping_note(LoadOptions(work, seed=1), context)
     assert got == (f"{want} tokens" if want else "")
 
 

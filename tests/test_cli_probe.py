@@ -425,6 +425,9 @@ def test_address(url: str, want: str) -> None:
         ("https://h:8000/llm/v1/models/", "try https://h:8000/llm."),
         ("http://key@h:8000", "export VLLM_API_KEY"),
         ("http://h:8000?key=1", "export VLLM_API_KEY"),
+        ("bob:pa/ss@h:8000", "is '[redacted]@h:8000'"),
+        ("http:/bob:pass@h", "is 'http:/[redacted]@h'"),
+        ("h:8000?key=1", "is 'h:8000'"),
     ],
 )
 def test_bad_address(url: str, hint: str) -> None:

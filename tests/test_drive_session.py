@@ -155,7 +155,8 @@ def test_a_number_of_requests_is_kept_exactly(url: str, processes: int, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("processes", "kind"), [(1, signal.SIGINT), (2, signal.SIGINT), (1, signal.SIGTERM)]
+    ("processes", "kind"),
+    [(1, signal.SIGINT), (2, signal.SIGINT), (1, signal.SIGTERM), (1, signal.SIGHUP)],
 )
 def test_ctrl_c_leaves_records_of_everything(url: str, processes: int, kind: int) -> None:
     """Open requests become `cancelled` records at once, nothing is missing, sinks are closed."""

@@ -1,5 +1,6 @@
 """Records and parts as they come: in any order, some twice."""
 
+import sys
 from dataclasses import fields, replace
 from itertools import permutations
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from random_tables import random_records
 
 from harness.measure.records import ledger as ledgers
 from harness.measure.records.ledger import Ledger, LedgerView, waiting_or_thinking
-from harness.measure.records.record_source import PackedTable
+from harness.measure.records.record_source import REQUEST_BYTES, PackedTable
 from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.evidence import gather_evidence
@@ -108,8 +109,26 @@ def test_a_packed_table_comes_back(seed):
     """Whatever gaps, stamps and tokens; a gap of three seconds, and none at all, too."""
     table = RecordTable.from_records(random_records(seed, 50, gap_ms=[20, 0.001, 3000, 0][seed]))
     for f in fields(table):
-        got = getattr(PackedTable.of(table).whole(), f.name)
+        got = getattr(next(PackedTable.of(table).chunks()), f.name)
         assert np.array_equal(got, getattr(table, f.name)), f.name
+
+
+def test_a_packed_request_takes_few_bytes():
+    """Those of users who wait 0.7 s for two tokens and more; a table takes 272 at three events."""
+    draw = np.random.default_rng(1)
+    sent = np.sort(draw.uniform(0, 40_000, 2000)).tolist()
+    ends = [(at, at + 50 + draw.exponential(20), at + 700 + draw.normal(0, 50)) for at in sent]
+    records = [
+        replace(
+            record(i, at, [first, last], last + 0.1, lows=[first - 0.02, last - 0.03]),
+            head_ns=round((first - 1) * MS), first_event_ns=round((first - 0.1) * MS),
+            last_silent_ns=round((last + 0.05) * MS), prompt_tokens=130 + i % 3, user=i % 35,
+        )
+        for i, (at, first, last) in enumerate(ends)
+    ]  # fmt: skip
+    columns = PackedTable.of(RecordTable.from_records(records)).columns.values()
+    taken = sum(sys.getsizeof(column) + sys.getsizeof(column[2]) for column in columns) / 2000
+    assert REQUEST_BYTES / 2 < taken < REQUEST_BYTES
 
 
 def test_tokens_are_let_go_and_requests_are_not(monkeypatch):

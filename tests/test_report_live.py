@@ -24,6 +24,7 @@ from harness.cli.terminal import (
     request_counts,
     result_text,
 )
+from harness.measure.records import ledger as ledgers
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.judge import Judgement
@@ -238,8 +239,12 @@ def record(number: int, done_s: int, outcome: Outcome = Outcome.ok) -> RequestRe
         (101, 200, "1 ended, 1 failed"),
     ],
 )
-def test_requests_counted(since_s: int, until_s: int, want: str) -> None:
-    """What ended in a time, both ends counted, and how much of it failed."""
+@pytest.mark.parametrize("packed", [1, 2, 8])
+def test_requests_counted(
+    since_s: int, until_s: int, want: str, packed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ended in a time, both ends counted, and how much of it failed; so many in a table."""
+    monkeypatch.setattr(ledgers, "PACK_REQUESTS", packed)
     ledger = Ledger()
     bad = {70: Outcome.timeout, 130: Outcome.status}
     for number, at in enumerate((5, 10, 70, 100, 130)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isnan
 from typing import TYPE_CHECKING
 
@@ -75,13 +76,39 @@ def test_the_promise_is_held_twice(
     assert turns == [(found.holds // 2, 1), (found.holds, 4), (found.fails_by, 1), (found.holds, 4)]
     table = loop.table(0, loop.now_ns)
     counted = RunTokenStats(table, [level.window for level in ended.levels], plan.slos)
-    (gate,) = confirmed(plan, counted)
-    assert (gate.verdict, gate.sentence.endswith(f"{said}.")) == (want, True)
     logged = [LoggedLevel(x.window, x.invalid, x.judgement.decision) for x in ended.levels]
     again = replay(plan, logged, counted)
+    (gate,) = confirmed(plan, counted, again.levels)
+    assert (gate.verdict, gate.sentence.endswith(f"{said}.")) == (want, True)
+    unused = [replace(x, invalid="late") if x is again.levels[-1] else x for x in again.levels]
+    (gate,) = confirmed(plan, counted, unused)
+    assert gate.verdict == (Verdict.missed if after == 0 else Verdict.inconclusive)
+    assert "no hysteresis is shown" in gate.sentence
     assert (again.differences, again.done) == ([], ended.result)
     assert {x.judgement.decision for x in again.levels[len(search) :]} == {Decision.held}
     assert {x.window.purpose for x in again.levels[len(search) :]} == {Purpose.hold}
+
+
+@pytest.mark.parametrize(
+    ("plan", "status", "turns"),
+    [
+        # no level failed: the promise is not held after more users than the search may use
+        (SearchPlan(SEATS.slos, seed=2, max_users=6), Status.not_reached, [3, 6, 6, 6]),
+        # 28 users passed, 64 failed: too far apart to promise anything, and no gate to say 0
+        (SearchPlan(SEATS.slos, seed=2, budget_ns=60 * SECOND), Status.inconclusive, []),
+    ],
+)
+def test_only_what_is_promised(
+    plan: SearchPlan, status: Status, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing beyond --max-users."""
+    monkeypatch.setattr(SimulatedRecords, "forget", lambda _self, before_ns: before_ns)
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 2)
+    ended = drive(KneeController(plan, loop, choose=confirming(CONFIRM_NS)), loop)
+    assert ended.result is not None
+    own = searched(ended.levels)
+    assert estimate_knee(plan, own, ended.result).status == status
+    assert [level.window.users for level in ended.levels[len(own) :]] == turns
 
 
 def test_the_spread_of_searches() -> None:
@@ -92,7 +119,9 @@ def test_the_spread_of_searches() -> None:
     of = spread([*found, lost])
     assert (of["promises"], of["searches"], of["load_s"]) == ([34, 36, 35], 4, 120)
     assert (of["mean"], of["deviation"]) == (35, 1)
-    assert of["headline"].startswith("3 of 4 searches found a knee and promise 34 to 36: mean 35,")
+    assert of["headline"].startswith(
+        "3 of 4 searches found a knee and promise 34 to 36 users: mean 35,"
+    )
     none = spread([lost])
     assert isnan(none["mean"])
     assert none["headline"].startswith("0 of 1 searches found a knee. They took 30 s of load")

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from study_process import harness, started, wait_for
 
+from harness.errors import ConfigError, RunFolderError
 from harness.measure.states import Verdict
 from harness.server.address import free_port
 
@@ -114,6 +115,8 @@ phase = "calm"
         (("workload", "wrkload"), (), 2, "has 'wrkload'"),
         (('workload = "chat"', "embedded = true"), (), 2, "has embedded"),
         (("max-num-seqs", "max-num-seq"), (), 2, "try max_num_seqs"),
+        (("max-num-seqs = 8", "max-num-seqs = '8'"), (), 2, "max_num_seqs = '8': expected"),
+        (("max-num-seqs = 8", "max-num-seqs = -8"), (), 2, "max_num_seqs = -8: expected"),
         ((OURS, 'urls = ["http://10.0.0.1:80"]\npids = [1]'), (), 2, "--allow-host 10.0.0.1"),
         ((OURS, 'urls = ["http://127.0.0.1:80"]\npids = [1]'), (), 2, "pid 1"),
     ],
@@ -186,3 +189,6 @@ def test_every_event_once(tmp_path: Path, figure: Callable[[str], None]) -> None
     assert over == set(begun) - {"kill 2"}
     again = harness("report", str(out))  # the same from the folder alone
     assert json.loads((out / "result.json").read_text()) == result, again.stderr
+    assert harness("report", str(out), "--slo", "ttft_p95=1s").returncode == ConfigError.exit_code
+    (out / "drill.toml").unlink()
+    assert harness("report", str(out)).returncode == RunFolderError.exit_code

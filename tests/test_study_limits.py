@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from math import isnan
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from engine_configurations import configuration
 from measure_tables import record, table, window
@@ -98,3 +101,14 @@ def test_cliff_or_slope(seed: int, want: tuple[str, str, float]) -> None:
     found, plan, held, _ = search(configuration(seed), seed)
     assert (got := steepness(plan, found, held))
     assert (got["steepness"], got["rise_of"], round(got["rise_ms"])) == want
+    for place, said in ((-1, True), (0, False)):  # none at all came, or faster than at the promise
+        moved = []
+        for level in held:
+            grid = np.zeros_like(level.evidence.grids[0])
+            grid[:, place] = level.evidence.grids[0].sum(axis=1)
+            other = replace(level.evidence, grids=(grid, *level.evidence.grids[1:]))
+            moved += [
+                replace(level, evidence=other) if level.window.users == found.fails_by else level
+            ]
+        got = steepness(replace(plan, slos=plan.slos[:1]), found, moved)
+        assert (got.get("steepness") == "cliff" and isnan(got["rise_ms"])) == said, got

@@ -80,6 +80,11 @@ def options(args: argparse.Namespace) -> Wanted:
             "--load rate is given without an SLO: expected one, as throughput follows the rate "
             "up to the server's limit; try --slo ttft_p95=500ms."
         )
+    if args.confirm and not args.slo:
+        raise ConfigError(
+            "--confirm is given without an SLO: expected one, as a power knee promises nothing; "
+            "try --slo ttft_p95=500ms."
+        )
     plain.check_slos(args, load)
 
     def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
@@ -117,9 +122,10 @@ def execute(args: argparse.Namespace) -> int:
     from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
 
     starts = any(getattr(args, one.dest) for one in START)
-    if args.repeat and args.prove:
-        raise ConfigError("--repeat is given with --prove: expected one of them; try it alone.")
-    if args.repeat and not (args.dry_run or starts):
+    if args.repeat and (args.prove or starts or args.junit):
+        other = "--junit" if args.junit else "a server that is started here"
+        raise ConfigError(f"--repeat is given with {other}: expected a URL alone; try --json.")
+    if args.repeat and not args.dry_run:
         return _repeat(args)
     if not (args.prove or starts):
         return start_study(options(args))
@@ -152,7 +158,8 @@ def _repeat(args: argparse.Namespace) -> int:
     each = [Setting(f"search {n}", client=("--seed", f"{n}")) for n in range(1, args.repeat + 1)]
     runs = [(one, output.out_dir / f"{n}") for n, one in enumerate(each, start=1)]
     whole = measure(runs, ["knee", *words], None, stream)
-    found = spread([one for _, path in runs if path.is_dir() and (one := read_result(path))])
+    results = [one for _, path in runs if path.is_dir() and (one := read_result(path))]
+    found = spread(results, "requests/s" if args.load == "rate" else "users")
     folder.write_json("repeats.json", found)
     stream.write(f"\n{found['headline']}\nAll of it: {output.out_dir}\n")
     if output.json_to:

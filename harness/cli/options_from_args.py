@@ -105,6 +105,11 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
             f"--metrics-url is {args.metrics_url[0]} and no URL was given: expected the URL that "
             "requests go to; try that of the gateway."
         )
+    elif args.api not in (None, "chat", "completions"):
+        raise ConfigError(
+            f"--api is {args.api}, which the embedded server does not have: expected chat or "
+            "completions, or a server's URL; try --api chat."
+        )
     own_key = "authorization" in (name.lower() for name, _ in args.header)
     key, source = ("", "") if own_key else api_key()
     return TargetOptions(
@@ -178,6 +183,14 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
 
 
 def _workload(args: argparse.Namespace) -> Workload:
+    for name in ("prompt", "output"):
+        low, high = getattr(args, f"{name}_min"), getattr(args, f"{name}_max")
+        if low and high and low > high:
+            raise ConfigError(
+                f"--{name}-min is {low} and --{name}-max is {high}: expected a range from the "
+                f"shortest to the longest; try --{name}-tokens {(low + high) // 2} "
+                f"--{name}-min {high} --{name}-max {low}."
+            )
     chosen: Workload = args.workload.sized(
         args.prompt_tokens,
         args.output_tokens,
@@ -212,6 +225,13 @@ def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
             )
     if talk is not None:
         chosen = replace(chosen, conversation=replace(talk, **given))
+        turn, budget = chosen.prompt_tokens + chosen.output.mean, given.get("session_budget")
+        if budget and budget < turn:
+            raise ConfigError(
+                f"--session-budget is {budget:,} and a first turn has {turn:,} tokens on average "
+                f"({chosen.prompt_tokens:,} prompt, {chosen.output.mean:,} output): expected room "
+                f"for one turn; try --session-budget {talk.turns.mean * turn}."
+            )
     return chosen
 
 

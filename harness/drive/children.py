@@ -1,7 +1,7 @@
 """The load processes of the `vllm-harness` command: its children, and Locust as a guest beside it.
 
 with child_processes(options) as load:
-    ...                                  # sessions; Ctrl-C and SIGTERM interrupt them
+    ...                                  # sessions; Ctrl-C, SIGTERM and SIGHUP interrupt them
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ class ChildProcesses(LoadRunner):
         super().interrupt()
 
     def attach_session(self, *given: Any, interrupt: Callable[[], None], **more: Any) -> None:
-        """As the base says."""
         super().attach_session(*given, interrupt=interrupt, **more)
         if self._interrupted:
             interrupt()
@@ -94,7 +93,11 @@ class ChildProcesses(LoadRunner):
         for _ in range(self.given.processes):
             child = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own
             self.children.append(child)
-            self._brief(child)
+            assert child.stdin is not None  # noqa: S101 - asked for above
+            # Options by pipe, not by argument: other users of the machine can read arguments. It
+            # stays open: its end tells the child that we are gone.
+            child.stdin.write(json.dumps(self.given.to_json()).encode() + b"\n")
+            child.stdin.flush()
         until = time.monotonic() + START_S
         known = self.master.inbox.known_ns  # above 0: this worker's decoder runs
         # A worker whose heartbeats were late while it started its decoder is "missing" until the
@@ -114,15 +117,6 @@ class ChildProcesses(LoadRunner):
                     "--processes."
                 )
             gevent.sleep(POLL_S)
-
-    def _brief(self, child: subprocess.Popen[bytes]) -> None:
-        """Options by pipe, not by argument: other users of the machine can read arguments.
-
-        The pipe stays open: its end tells the child that we are gone.
-        """
-        if child.stdin is not None:
-            child.stdin.write(json.dumps(self.given.to_json()).encode() + b"\n")
-            child.stdin.flush()
 
     def trouble(self) -> str:
         """Which child died and how, or that one is silent."""
@@ -166,11 +160,13 @@ class ChildProcesses(LoadRunner):
 
 @contextlib.contextmanager
 def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` on SIGINT and SIGTERM, in a greenlet of its own.
+    """Call `interrupt` on SIGINT, SIGTERM and a hangup, in a greenlet of its own.
 
     Python's own handler would raise inside whichever greenlet happens to run, the reader's perhaps.
+    A hangup that is ignored (`nohup`) stays so.
     """
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    hangup = (signal.SIGHUP,) * (signal.getsignal(signal.SIGHUP) is signal.SIG_DFL)
+    kinds = (signal.SIGINT, signal.SIGTERM, *hangup)
     before = {kind: signal.getsignal(kind) for kind in kinds}
     watchers = [gevent.signal_handler(kind, interrupt) for kind in kinds]
     try:

@@ -7,16 +7,10 @@ best estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf, isnan, nan
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.triage import (
-    SYMPTOMS,
-    TRIAGE_QUANTILE,
-    Symptom,
-    p95_limits_ns,
-    triage,
-)
+from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.result import CONCURRENT
 from harness.measure.slo import Slo
@@ -69,7 +63,6 @@ def build_answer(facts: ReportData) -> Answer:
     loop = [as_sentence(f"this is an open loop: {about}")] * facts.is_rate
     return replace(
         found,
-        badge=found.badge + " (simulated)" * bool(label),
         sentences=[*gates, *facts.asked_later, *found.sentences, *replica_sentences(facts), *loop],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
@@ -115,13 +108,11 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
     first = min(facts.used, key=lambda level: level.load, default=None)
     if first is None or not facts.slos:
         return Answer("SLO missed at the lowest level", "bad", "The lowest level already fails.")
-    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[
-        :1
-    ]
+    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed]
     failures = " and ".join(
         f"{slo_name(slo)} is {_observed(first, slo)} at {facts.level_text(first.load)}, "
         f"{slo.beyond} the {slo_limit(slo)} limit"
-        for slo in missed
+        for slo in missed or facts.slos[:1]
     )
     headline = f"No level passes: {failures}."
     return Answer("SLO missed at the lowest level", "bad", headline, explanation(facts))
@@ -194,10 +185,9 @@ def _held(facts: ReportData) -> Answer:
     if facts.result.command == "drill" and facts.result.gates:
         badge, tone, (headline, *told) = drill_sentences(facts)
         return Answer(badge, tone, headline, told + [_figures(facts, one) for one in facts.used])
-    words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad")}
+    words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad"),
+             Status.measured: ("measured", "good")}  # fmt: skip
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
-    if facts.status == Status.measured:
-        badge, tone = "measured", "good"
     error = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
     # The headline is the verdict that decided.
@@ -294,8 +284,8 @@ def _steepness(facts: ReportData) -> list[str]:
         return []
     each, word = "request/s" if facts.is_rate else facts.who, knee.steepness.capitalize()
     name, ms = statistic_name(knee.rise_of)[0], f"{float(f'{knee.rise_ms:.2g}'):,g} ms"
-    levels = f"from {knee.holds:,} to {knee.fails_by:,}"
-    return [f"{word}: {levels}, {name} rises by about {ms} per added {each}."]
+    how = "beyond 20 times its limit" if isnan(knee.rise_ms) else f"by about {ms} per added {each}"
+    return [f"{word}: from {knee.holds:,} to {knee.fails_by:,}, {name} rises {how}."]
 
 
 def _replicas(facts: ReportData) -> list[str]:
@@ -321,6 +311,8 @@ def replica_sentences(facts: ReportData) -> list[str]:
     """How unevenly replicas were loaded, and which of them did not show their metrics."""
     uneven = [level for level in facts.used if level.skew]
     lines = [f"At {facts.level_text(x.load)}, {x.skew}." for x in uneven[-1:]]
+    if facts.result.command == "drill":  # a replica that was killed answers nobody
+        return lines
     audits = [level.audit for level in facts.used if level.audit]
     lines += [
         f"The servers whose metrics were read generated {1 + one.surplus:.0%} of the tokens that "
@@ -328,8 +320,6 @@ def replica_sentences(facts: ReportData) -> list[str]:
         for one in audits[-1:]
         if one.surplus < -0.2 and one.client_tokens >= 500  # noqa: PLR2004 - not by its edges alone
     ]
-    if facts.result.command == "drill":  # a replica that was killed answers nobody
-        return lines
     failed = as_mapping(facts.result.client.get("scrapes_failed"))
     return lines + [
         f"The server's figures have gaps, because no sum may lack a replica: {int(n):,} times "
@@ -340,16 +330,20 @@ def replica_sentences(facts: ReportData) -> list[str]:
 
 def triage_sentences(facts: ReportData) -> list[str]:
     """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
-    ttft_ns, itl_ns = p95_limits_ns(facts.slos)
+    limited = zip(SYMPTOMS, p95_limits_ns(facts.slos), strict=True)
+    signs = [sign for sign, limit_ns in limited if not isnan(limit_ns)]
     knee = facts.knee.estimate or 0
     for levels in facts.by_users:
         level = max(levels, key=lambda one: one.seconds)
         if level.load <= knee or not _shown_over(level):
             continue
-        ttft, itl = (_sign_ns(level, sign) for sign in SYMPTOMS)
-        found = triage(ttft, itl, ttft_ns, itl_ns)
-        if found.over:
-            return [f"At {facts.level_text(level.load)} {found.sentence}."]
+        shares = level.over_share
+        over = [s for s in signs if shares.get(f"{s.metric}_p95", 0) > 1 - TRIAGE_QUANTILE]
+        if over:
+            verb = "are over their limits" if over[1:] else "is over its limit"
+            what = f"{' and '.join(sign.title for sign in over)} {verb}"
+            where = ", and ".join(f"inspect {sign.inspect}" for sign in over)
+            return [f"At {facts.level_text(level.load)} {what}: {where}."]
     return []
 
 
@@ -359,12 +353,6 @@ def _shown_over(level: Level) -> bool:
         return False  # neither queue nor batch is the cause
     missed = any(one.verdict == Verdict.missed for one in level.slos)
     return missed or level.decision == Decision.failed
-
-
-def _sign_ns(level: Level, sign: Symptom) -> float:
-    """Infinite if the share over the limit is too large: failed requests have no latency."""
-    over = level.over_share.get(f"{sign.metric}_p95", nan)
-    return nan if isnan(over) else inf if over > 1 - TRIAGE_QUANTILE else 0.0
 
 
 STATUSES: Final[dict[Status, Callable[[ReportData], Answer]]] = {

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
-from harness.runfolder.redact import redact_text
+from harness.runfolder.redact import HIDDEN, redact_text
 
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -51,7 +51,8 @@ class Address:
     @classmethod
     def parse(cls, url: str, what: str = "the URL") -> Address:
         """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
-        shown = redact_text(url)
+        plain = re.split("[?#]", redact_text(url))[0]
+        shown = re.sub(r"^(\w+:/+|)\S*@", rf"\1{HIDDEN}@", plain)
         try:
             parts = urlsplit(url.strip())
             port = parts.port
@@ -120,7 +121,7 @@ def check_port(flag: str, host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         # The servers set the same option, so a port in TIME_WAIT counts as free here too.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
             sock.listen()

@@ -104,11 +104,18 @@ def engine_of(flags: dict[str, Any]) -> EngineConfig:
     """The embedded engine with vLLM's names of flags. Raises ConfigError."""
     known = EngineConfig.__dataclass_fields__
     given = {key.replace("-", "_"): value for key, value in flags.items()}
-    for key in given:
+    for key, value in given.items():
         if key not in known:
             raise ConfigError(
                 f"[servers] engine has {key!r}: expected fields of the embedded engine; "
                 f"try {closest(key, known, 'max_num_seqs')}."
+            )
+        like = known[key].default
+        kind = (int, float) if isinstance(like, float) else type(like)
+        if not isinstance(value, kind) or (isinstance(value, int | float) and value < 0):
+            raise ConfigError(
+                f"[servers] engine has {key} = {value!r}: expected a value as its default is; "
+                f"try {key} = {like!r}."
             )
     return EngineConfig(**given)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from harness.study.replay import RunTokenStats
 
 
+PROMISED: Final = (Status.found, Status.not_reached)
 AFTERWARDS: Final = "holds afterwards"  # the gate's name
 WORDS: Final = {Verdict.met: "Confirmed:", Verdict.missed: "Not confirmed:",
                 Verdict.inconclusive: "Not decided whether"}  # fmt: skip
@@ -50,10 +51,13 @@ def confirming(confirm_ns: int) -> ChooseNext:
     def choose(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> Hold | Done:
         own = searched(levels)
         action = next_level(plan, own, spent_ns)
-        if isinstance(action, Hold) or action.status not in (Status.found, Status.not_reached):
+        if isinstance(action, Hold):
             return action
         found = estimate_knee(plan, own, action)
-        holds, more = found.holds, found.fails_by or found.holds * 5 // 4
+        if found.status not in PROMISED:
+            return action
+        holds = found.holds
+        more = found.fails_by or min(holds * 5 // 4, plan.max_users)
         turns = [(max(holds // 2, 1), 8), (holds, 2), (more, 8), (holds, 2)]
         if not holds or len(levels) - len(own) == len(turns):
             return action
@@ -63,32 +67,41 @@ def confirming(confirm_ns: int) -> ChooseNext:
     return choose
 
 
-def confirmed(plan: SearchPlan, counted: RunTokenStats) -> list[Gate]:
+def confirmed(plan: SearchPlan, counted: RunTokenStats, levels: Sequence[HeldLevel]) -> list[Gate]:
     """Whether the promise held, and whether it differed after more users; [] if not asked for."""
-    every = [(w, one) for w, one in counted.levels.items() if w.purpose == Purpose.hold]
+    every = [level for level in levels if level.window.purpose == Purpose.hold]
     if not plan.slos or not every:
         return []
     twice = every[1::2]
+    seen = [(level.window, counted.levels[level.window]) for level in twice]
     counts = [
         counts_of(one.table, w, plan.slos, plan.max_errors, judged=one.judged, gaps=one.tokens.gaps)
-        for w, one in twice
+        for w, one in seen
     ]
-    decided = decide(counts)
-    verdicts = [one.verdict for level in decided for one in level.slos]
-    verdicts += [Verdict.missed for level in decided if level.errors.verdict == Verdict.missed]
-    verdicts += [Verdict.inconclusive] * (2 - len(twice))  # interrupted
+    verdicts = [Verdict.inconclusive] * (2 - len(twice))  # interrupted
+    for level, found in zip(twice, decide(counts), strict=True):
+        of = [one.verdict for one in found.slos]
+        of += [Verdict.missed] * (found.errors.verdict == Verdict.missed)
+        grows = bool(level.evidence.unstable) and Verdict.missed not in of
+        verdicts += [Verdict.inconclusive] if level.invalid or grows else of
     verdict = min(verdicts, key=WORST_FIRST.index)
     if len(twice) < 2:  # noqa: PLR2004 - as above
         return [Gate(AFTERWARDS, verdict, "The promise was not confirmed: its holds did not end.")]
-    held = sum(w.end_ns - w.settled_ns for w, _ in twice)
-    load = f"{plan.load_of(twice[0][0].users):,} {PER_S if plan.rate_step_per_s else 'users'}"
+    held = sum(w.end_ns - w.settled_ns for w, _ in seen)
+    rates = bool(plan.rate_step_per_s)
+    load = f"{plan.load_of(seen[0][0].users):,} {PER_S if rates else 'users'}"
+    less, more = ("a lower rate", "a higher one") if rates else ("fewer users", "more")
+    why = next((level.invalid for level in twice if level.invalid), "")
     over, differ = [], []
     for slo, low, high in zip(plan.slos, *counts, strict=False):
         share, later = (float(c.k) / max(float(c.n), 1) for c in (low, high))
-        over.append(f"{share:.1%} after fewer users and {later:.1%} after more over {slo}")
-        differ += [str(slo)] * differs(low, high)
+        shares = f"{share:.1%} after {less} and {later:.1%} after {more}"
+        over.append(f"{shares} over {slo} ({slo.allowed:.1%} allowed)")
+        differ += [str(slo)] * (not why and differs(low, high))
     way = f"hysteresis is shown: {' and '.join(differ)}" if differ else "no hysteresis is shown"
     said = f"{WORDS[verdict]} {load} held for {say_ns(held)} more: {', '.join(over)}; {way}."
+    if verdict == Verdict.inconclusive:
+        said += f" A hold cannot be used: {why}." if why else " Try a longer --confirm."
     return [Gate(AFTERWARDS, verdict, said)]
 
 
@@ -103,7 +116,7 @@ def differs(*holds: SloCounts) -> bool:
     return bool(far > t_quantile(0.975, max(blocks - 1, 1)) * error)
 
 
-def spread(results: Sequence[Result]) -> dict[str, Any]:
+def spread(results: Sequence[Result], unit: str = "users") -> dict[str, Any]:
     """What several searches for the same knee promise, in a sentence too, and what they cost."""
     kept = [one.knee.holds for one in results if one.status == Status.found and one.knee]
     promises, levels = [one for one in kept if one], [x for one in results for x in one.levels]
@@ -113,8 +126,9 @@ def spread(results: Sequence[Result]) -> dict[str, Any]:
     requests = sum(level.all.ttft_ms.n for level in levels)
     said = f"{len(promises)} of {len(results)} searches found a knee"
     if promises:
-        said += f" and promise {min(promises):,} to {max(promises):,}: mean {mean:.3g}, standard "
-        said += f"deviation {deviation:.2g} ({deviation / mean:.1%})"
+        said += f" and promise {min(promises):,} to {max(promises):,} {unit}: mean {mean:.3g}"
+    if len(promises) > 1:
+        said += f", standard deviation {deviation:.2g} ({deviation / mean:.1%})"
     said += f". They took {load_s:,.0f} s of load and {requests:,} requests."
     return {"headline": said, "promises": promises, "searches": len(results), "mean": mean,
             "deviation": deviation, "load_s": load_s, "requests": requests}  # fmt: skip

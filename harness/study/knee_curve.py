@@ -21,6 +21,7 @@ from harness.measure.search.fit import fit_levels
 from harness.measure.search.next_level import Done, next_action
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status
+from harness.study.confirm import searched as of_search
 from harness.study.controller import GOOD_LIFETIMES
 from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.study.replay import Replay
@@ -94,7 +95,7 @@ def judged_by(plan: SearchPlan, run: Replay, counted: RunTokenStats, *, searched
         of = counted.levels[level.window]
         evidence = gather_evidence(of.known, level.window, plan.slos, of.judged)
         levels.append(held_for(plan, level, evidence))
-    used = [level.evidence for level in levels if not level.invalid]
+    used = [level.evidence for level in of_search(levels) if not level.invalid]
     end = next_action(plan, used, plan.budget_ns)  # nothing is left of its budget, so it ends
     return Replay(levels, end if searched and isinstance(end, Done) else run.done, [])
 
@@ -145,12 +146,13 @@ def steepness(plan: SearchPlan, found: KneeEstimate, held: Sequence[HeldLevel]) 
     for i, slo in enumerate(plan.slos if len(ends) == 2 else ()):  # noqa: PLR2004 - both are shown
         each = (end.evidence.grids[i].sum(axis=0)[None] for end in ends)
         low, high = (exp(grids.ratio_quantiles(grid, slo.q)[0]) for grid in each)
-        rises += [(high, high - low, slo)] * (not slo.speed)
+        rises += [(high, high - low, slo)] * (not slo.speed and high > low)
     if not rises:
         return {}
-    _, rise, slo = max(rises, key=lambda one: one[0])
+    worst, rise, slo = max(rises, key=lambda one: one[0])
     users = ends[1].users - ends[0].users
     step = max(1, CLIFF_USERS * ends[0].users) / users
     cliff = ends[1].evidence.unstable or rise * step >= CLIFF_RISE
-    ms = rise * slo.limit_ns / MS / (plan.rate_of(users) or users)
+    known = worst < 0.99 * exp(grids.LOG_SPAN)  # beyond lie failures too
+    ms = rise * slo.limit_ns / MS / (plan.rate_of(users) or users) if known else nan
     return {"steepness": "cliff" if cliff else "slope", "rise_of": slo.name, "rise_ms": ms}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.errors import ConfigError, RunFolderError
+from harness.load.conversations import ONE_TURN
 from harness.load.lengths import FROM_DATA
 from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
 from harness.senders.prepare import count_tokens
@@ -176,7 +177,7 @@ def check_lengths(workload: Workload, max_model_len: int | None) -> None:
 
 
 def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
-    """How many planned requests are clipped to the model's context; "" for none.
+    """How many planned requests are clipped to the context or a session's budget; "" for none.
 
     Of own data also what comes after the last row, and whether the server's cache may know it.
     """
@@ -185,11 +186,13 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
         clipped = f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
         salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
         return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
-    workload = replace(load.workload, max_model_len=max_model_len or 0)
-    count = count_clipped(workload, load.seed)
+    budget = (load.workload.conversation or ONE_TURN).session_budget
+    limits = {"the model's context": max_model_len, "--session-budget": budget}
+    room, what = min(((n, what) for what, n in limits.items() if n), default=(0, ""))
+    count = count_clipped(replace(load.workload, max_model_len=room), load.seed)
     if not count:
         return ""
     return (
-        f"{count:,} of {CLIP_SAMPLE_SIZE:,} planned requests are clipped to the model's context of "
-        f"{max_model_len:,} tokens"
+        f"{count:,} of {CLIP_SAMPLE_SIZE:,} planned requests are clipped to {what} of {room:,} "
+        "tokens"
     )

@@ -19,6 +19,7 @@ from harness.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_SLO_MISSED,
+    ConfigError,
     MeasurementInvalid,
     RunFolderError,
 )
@@ -40,7 +41,7 @@ from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import max_num_seqs
-from harness.study.confirm import confirmed, searched
+from harness.study.confirm import PROMISED, confirmed, searched
 from harness.study.drill_file import parse_drill
 from harness.study.drill_verdicts import judge_drill
 from harness.study.explain_knee import (
@@ -214,9 +215,10 @@ def _with_knee(
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
     held = searched(replayed.levels)
     found = estimate_knee(plan, held, done)
-    knee = replace(knee_result(plan, found, levels, counted), unit=unit)
+    own = [level for level in levels if level.purpose != Purpose.hold]  # without --confirm's
+    knee = replace(knee_result(plan, found, own, counted), unit=unit)
     if done.status != Status.invalid:
-        every = (knee_curve(plan, slo, held, levels, counted) for slo in curve_slos(plan.slos))
+        every = (knee_curve(plan, slo, held, own, counted) for slo in curve_slos(plan.slos))
         curves = tuple(curve for curve in every if curve.points)
         knee = replace(knee, curves=curves, **steepness(plan, found, held))
     at = found.users if found.users is not None else found.lo
@@ -224,13 +226,13 @@ def _with_knee(
     return replace(
         base,
         status=found.status,
-        slos=tuple(slo_results(plan, found, levels)),
+        slos=tuple(slo_results(plan, found, own)),
         knee=knee,
-        gates=tuple(confirmed(plan, counted)),
+        gates=tuple(confirmed(plan, counted, replayed.levels) if found.status in PROMISED else ()),
         levels=tuple(levels),
         bottleneck=None
         if found.status in none_met
-        else bottleneck(plan.slos, plan.load_of(at), levels, base.target.max_num_seqs, unit),
+        else bottleneck(plan.slos, plan.load_of(at), own, base.target.max_num_seqs, unit),
     )
 
 
@@ -274,6 +276,8 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.levels:
         return ""
     last = replayed.levels[-1].window
+    if len(searched(replayed.levels)) not in (0, len(replayed.levels)):
+        return ""  # while --confirm held the answer, which the search had found
     users = f"{last.rate_per_s:g} requests/s" if last.rate_per_s else f"{last.users} users"
     if why := replayed.levels[-1].invalid:
         return f"the result depends on the level of {users}, which is invalid: {why}."
@@ -303,6 +307,11 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
     check_folder(path)
     if slos:
         check_slos(slos, inf)
+        if (file := path / names.DRILL).exists():
+            raise ConfigError(
+                f"--slo is given for a drill, {path}: expected a search, run or sweep; try another "
+                f"[[expect]] in {file}."
+            )
         return compute(read_run(path), compat, slos)
     folder = RunFolder(path)
     with parquet_writer(folder) as write:
@@ -329,8 +338,10 @@ def expectations(run: Run, status: Status, missing: Mapping[str, int]) -> list[G
     if not levels or status != Status.measured:
         return []
     told = run.info["config"].get("drill") or {}
-    text = (run.path / names.DRILL).read_text()
-    drill = parse_drill(text, str(told.get("file") or names.DRILL), told.get("knee"))
+    file = run.path / names.DRILL
+    if not file.is_file():
+        raise RunFolderError(f"{file} is gone: expected what the drill is judged by; try a backup.")
+    drill = parse_drill(file.read_text(errors="replace"), str(file), told.get("knee"))
     began_ns, end_ns = levels[0].window.chosen_ns, levels[-1].window.judged_ns
     lost = sum(missing.values())
     return judge_drill(drill, began_ns, run, run.server, missing=lost, until_ns=end_ns)

@@ -1,7 +1,7 @@
 """The ledger holds recent records, ended and open: live decisions read them.
 
 Its memory is bounded: records that ended long before the current level are dropped (the run folder
-keeps them), and tokens take four to five bytes each, or none once nobody can ask for them.
+keeps them), requests take REQUEST_BYTES, tokens four to five bytes each, or none once nobody asks.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ class Ledger:
         self.total = 0
         self.twice = 0
         self._tokens_ns = tokens_ns
-        # A record moves from `_fresh` to `_packed` to `_thin` (whose tokens are dropped).
-        self._thin: list[RecordTable] = []
-        self._packed: list[PackedTable] = []
+        self._packed: list[PackedTable] = []  # the oldest first, and without tokens
         self._fresh: list[RecordTable] = []
         self._open: dict[tuple[int, int], _Open] = {}
         self._seen = SeenNumbers()
@@ -85,7 +83,7 @@ class Ledger:
     @property
     def tokens_from_ns(self) -> int:
         """Of every request that ended from here on there are all tokens."""
-        return max((int(t.done_ns.max()) + 1 for t in self._thin), default=0)
+        return max((p.last_ns + 1 for p in self._packed if p.events is None), default=0)
 
     def table(self, from_ns: int, horizon_ns: int) -> LedgerView:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`.
@@ -93,8 +91,7 @@ class Ledger:
         `from_ns` may be at most KEEP_NS before any earlier `from_ns`: older records are dropped.
         """
         oldest = from_ns - KEEP_NS
-        self._thin = [t for t in self._thin if t.done_ns.max() >= oldest]
-        self._packed = [p for p in self._packed if p.table.done_ns.max() >= oldest]
+        self._packed = [p for p in self._packed if p.last_ns >= oldest]
         self._fresh = [t.select(t.done_ns >= oldest) for t in self._fresh]
         return self.look(from_ns, horizon_ns)
 
@@ -102,8 +99,9 @@ class Ledger:
         """As `table`, but drop nothing: a live page asks for less than a judge still needs."""
         if len(self._fresh) > 1:  # join once, not in every view
             self._fresh = [concat_tables(self._fresh)]
-        ended: list[RecordTable | PackedTable] = [*self._thin, *self._packed, *self._fresh]
-        return LedgerView(ended, [o.record for o in self._open.values()], from_ns, horizon_ns)
+        packed = (p for p in self._packed if p.last_ns >= from_ns)
+        opened = [o.record for o in self._open.values()]
+        return LedgerView([*packed, *self._fresh], opened, from_ns, horizon_ns)
 
     def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
         """(requests that ended in this time, those of them that failed); `from_ns` as in `table`.
@@ -111,7 +109,13 @@ class Ledger:
         Cheaper than a table, as no token is read.
         """
         count = bad = 0
-        for table in chain(self._thin, (p.table for p in self._packed), self._fresh):
+        tables = list(self._fresh)
+        for packed in self._packed:
+            if from_ns <= packed.first_ns and packed.last_ns <= horizon_ns:
+                count, bad = count + packed.requests, bad + packed.failed
+            elif from_ns <= packed.last_ns and packed.first_ns <= horizon_ns:
+                tables.append(packed.table)
+        for table in tables:
             inside = (table.done_ns >= from_ns) & (table.done_ns <= horizon_ns)
             count += int(inside.sum())
             bad += int((inside & failed_requests(table)).sum())
@@ -120,11 +124,10 @@ class Ledger:
     def _pack(self) -> None:
         self._packed.append(PackedTable.of(concat_tables(self._fresh)))
         self._fresh = []
-        if self._tokens_ns is None:
-            return
-        old_ns = int(self._packed[-1].table.done_ns.max()) - self._tokens_ns
-        while self._packed[0].table.done_ns.max() < old_ns:
-            self._thin.append(self._packed.pop(0).table)
+        if self._tokens_ns is not None:
+            old_ns = self._packed[-1].last_ns - self._tokens_ns
+            old = sum(packed.last_ns < old_ns for packed in self._packed)
+            self._packed[:old] = [replace(packed, events=None) for packed in self._packed[:old]]
 
     def _extend(self, part: RequestRecord) -> None:
         under_way = self._open.get(part.key)
@@ -188,8 +191,7 @@ class LedgerView:
     def chunks(self) -> Iterator[RecordTable]:
         """The same requests with all their events."""
         for one in self.ended:
-            if one.table.done_ns.max(initial=self.from_ns - 1) >= self.from_ns:
-                yield from map(self._cut, one.chunks())
+            yield from map(self._cut, one.chunks())
         yield from map(self._cut, self._open_tables())
 
     def _cut(self, table: RecordTable) -> RecordTable:

@@ -11,21 +11,25 @@ packed (`PackedTable`), for records that are read again soon, four to five bytes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
+
+from harness.measure.metrics import failed_requests
+from harness.measure.records.record_table import RecordTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from harness.measure.records.record_table import RecordTable
-
     Ints = NDArray[np.int64]
     Packed = NDArray[np.signedinteger[Any]]
+    PackedColumn = tuple[int, int, Packed]
+
+REQUEST_BYTES: Final = 60  # about: packed, without tokens, of answers below 2 s; else up to 100
 
 
 class RecordSource(Protocol):
@@ -103,62 +107,83 @@ def keep_three_events(table: RecordTable) -> RecordTable:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PackedTable:
-    """A table reduced to three events per request, and what restores the others."""
+class PackedEvents(NamedTuple):
+    """What restores the events that `keep_three_events` has left out."""
 
-    table: RecordTable
     offsets: Ints  # of the whole table's events
     answer_index: Ints  # into the whole table's events
-    gaps_ns: Packed  # since the previous event; a request's first event is in `table`
+    gaps_ns: Packed  # since the previous event; a request's first event is in the thin table
     inexact: Packed  # flat indices of the events whose stamp is not exact
     lags_ns: Packed  # how much earlier each of these may have arrived
-    tokens: Packed | None  # None: one per event
+    tokens: PackedColumn
 
     @classmethod
-    def of(cls, table: RecordTable) -> PackedTable:
-        """Pack a whole table."""
+    def of(cls, table: RecordTable) -> PackedEvents:
         gaps = np.diff(table.at_ns, prepend=0)
         gaps[table.offsets[:-1][table.counts > 0]] = 0
         lags = table.at_ns - table.not_before_ns
         inexact = np.flatnonzero(lags)
-        plain = bool((table.tokens == 1).all())
-        return cls(
-            keep_three_events(table),
-            table.offsets,
-            table.answer_index,
-            narrowest(gaps),
-            narrowest(inexact),
-            narrowest(lags[inexact]),
-            None if plain else narrowest(table.tokens),
-        )
+        late = narrowest(inexact), narrowest(lags[inexact])
+        return cls(table.offsets, table.answer_index, narrowest(gaps), *late, pack(table.tokens))
 
-    def chunks(self) -> Iterator[RecordTable]:
-        """All events, as `Recorded`."""
-        yield self.whole()
-
-    def whole(self) -> RecordTable:
+    def restore(self, thin: RecordTable) -> RecordTable:
         """The table that was packed."""
         offsets, lengths = self.offsets, np.diff(self.offsets)
         some = lengths > 0
         at = np.cumsum(self.gaps_ns, dtype=np.int64)
         # One running sum over the gaps of all requests (m,). Each request is then shifted to start
-        # at its own first event, which the reduced table keeps.
+        # at its own first event, which the thin table keeps.
         begins = at[offsets[:-1][some]]
-        firsts = self.table.at_ns[self.table.offsets[:-1][some]]
+        firsts = thin.at_ns[thin.offsets[:-1][some]]
         at += np.repeat(firsts - begins, lengths[some])
         low = at.copy()
         low[self.inexact] -= self.lags_ns
-        ones = self.tokens is None
         return replace(
-            self.table,
-            answer_index=self.answer_index,
-            offsets=offsets,
-            at_ns=at,
-            not_before_ns=low,
-            tokens=np.ones(len(at), np.int64) if ones else np.asarray(self.tokens, np.int64),
-            whole=True,
-        )
+            thin, answer_index=self.answer_index, offsets=offsets, at_ns=at, not_before_ns=low,
+            tokens=unpack(*self.tokens), whole=True,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTable:
+    """A table of one request at least, thin (`keep_three_events`), and what restores the rest."""
+
+    columns: dict[str, PackedColumn]
+    requests: int
+    failed: int
+    first_ns: int  # when the first of them ended
+    last_ns: int
+    events: PackedEvents | None  # None: let go
+
+    @classmethod
+    def of(cls, table: RecordTable) -> PackedTable:
+        thin, done_ns = keep_three_events(table), table.done_ns
+        columns = {f.name: pack(getattr(thin, f.name)) for f in fields(thin) if f.name != "whole"}
+        failed, ends = int(failed_requests(table).sum()), (int(done_ns.min()), int(done_ns.max()))
+        return cls(columns, len(table), failed, *ends, PackedEvents.of(table))
+
+    @property
+    def table(self) -> RecordTable:
+        """All requests, thin."""
+        return RecordTable(**{k: unpack(*v) for k, v in self.columns.items()}, whole=False)
+
+    def chunks(self) -> Iterator[RecordTable]:
+        """All events, as `Recorded`; raises ValueError if they were let go."""
+        return iter([self.events.restore(self.table)]) if self.events else self.table.chunks()
+
+
+def pack(values: Ints) -> PackedColumn:
+    """The length, the first, and the differences of neighbors: one of them where all are alike."""
+    steps = np.diff(values)
+    alike = len(steps) > 0 and (steps == steps[0]).all()
+    return len(values), int(values[:1].sum()), narrowest(steps[:1] if alike else steps)
+
+
+def unpack(n: int, first: int, steps: Packed) -> Ints:
+    """What `pack` was given."""
+    values = np.full(n, first, np.int64)
+    values[1:] = steps
+    return values.cumsum()
 
 
 def narrowest(values: Ints) -> Packed:

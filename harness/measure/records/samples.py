@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -75,6 +75,13 @@ def summed_fields(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
         if (histogram := histograms.get(key)) is not None
         for part, value in (("sum_s", histogram.sum), ("count", histogram.count))
     }
+
+
+def without_buckets(sample: ServerSample) -> ServerSample:
+    """Of its histograms only what they have counted in all: 2 kB instead of 19."""
+    each = sample.histograms.items()
+    counts = {k: replace(h, bounds=h.bounds[-1:], counts=h.counts[-1:]) for k, h in each}
+    return replace(sample, histograms=counts)
 
 
 @dataclass(frozen=True, slots=True)

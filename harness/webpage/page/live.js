@@ -55,11 +55,13 @@ function showState({ badge, tone, simulated = "", sentence, over, answer = [], f
   $("files").replaceChildren("This run's files: ", ...links);
 }
 
-function showAbout({ kind, target, model, folder, processes }) {
+function showAbout({ kind, target, model, folder, processes, unit }) {
   const parts = ["vllm-harness", kind === "knee" ? "search for the knee" : kind, target, model,
     processes > 1 ? `${processes} load processes` : "", folder && `run folder ${folder}`];
   text($("about"), parts.filter(Boolean).join(" · "));
-  searchKeys.forEach((key, i) => { key.hidden = i < 3 ? kind === "locust" : kind !== "knee"; });
+  text(charts.users.node.querySelector("b"), unit ? "In flight, requests" : "Users, concurrent requests");
+  text(charts.users.keys.firstChild.lastChild, charts.users.spec.lines[0].name = unit ? "in flight" : "users");
+  searchKeys.forEach((key, i) => { key.hidden = Boolean(unit) || (i < 3 ? kind === "locust" : kind !== "knee"); });
 }
 
 function limitsOf(key) {
@@ -77,7 +79,7 @@ function drawAll() {
     const next = steps[steps.indexOf(s) + 1];
     return { from: s.to_s, to: next ? next.to_s : last, low: s.bracket[0], high: s.bracket[1] };
   });
-  charts.users.draw({ points, newest, events, bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) });
+  charts.users.draw({ points, newest, events, ...(page.facts.unit ? {} : { bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) }) });
   for (const key of Object.keys(levels)) drawLevels(key, steps.filter((s) => s.decision !== "invalid" && s[`${key}_p95_ms`][0] !== null));
 }
 
@@ -102,7 +104,7 @@ function showCards() {
   const point = page.points[page.points.length - 1];
   const value = (name) => number(point && at(name)(point));
   const server = point && at("running")(point) !== null ? `${value("running")} + ${value("waiting")}` : "–";
-  const cards = [[page.now.unit ? "In flight" : "Users", value("users"), page.now.users === undefined ? "" : `level: ${page.now.users}`],
+  const cards = [[page.facts.unit ? "In flight" : "Users", value("users"), page.now.users === undefined ? "" : `level: ${page.now.users}`],
     ["Output tokens/s", value("tokens_per_s"), ""],
     ...headlines.map(({ key, name }) => [`p95 ${name}`, `${value(`${key}_p95_ms`)} ms`, limitsOf(key).map((l) => l.name).join(", ")]),
     ["On the server", server, "running + waiting"]];
@@ -110,17 +112,18 @@ function showCards() {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
     return [name, `${digits} ${unit}`, ends ? `95% CI: ${ends}` : note];
   }));
-  else if (page.facts.kind === "knee") cards.push([`The knee, ${page.now.unit || "users"}`, ...bracket(page.facts.bracket)]);
+  else if (page.facts.kind === "knee") cards.push([`The knee, ${page.facts.unit || "users"}`, ...bracket(page.facts.bracket)]);
   $("cards").replaceChildren(...cards.map(([name, what, note]) =>
     el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
 }
 
 const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given", sequential: "one at a time", batch: "a batch" };
+const why = (purpose) => (purpose === "hold" && page.facts.kind === "knee" ? "confirming" : PURPOSE[purpose] || purpose);
 
-function showProgress({ step, users, unit, purpose, phase, ended, failed, left_s }) {
+function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];
   if (page.facts.phase && !page.facts.over) parts.push(`Phase: ${page.facts.phase}`);
-  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${unit || (users === 1 ? "user" : "users")} (${PURPOSE[purpose] || purpose}), ${phase}`);
+  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${why(purpose)}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
@@ -139,8 +142,8 @@ function interval(told, key) {
 
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
-  const head = [["Level"], ["Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
-  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [PURPOSE[s.purpose] || s.purpose, "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
+  const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
+  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [why(s.purpose), "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
     ...headlines.map(({ key }) => [interval(s[`${key}_p95_ms`], key)]), [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
