@@ -22,8 +22,7 @@ from harness.load.workloads import WORKLOADS
 from harness.measure.metrics import itl, ttft
 from harness.measure.records.record_table import OK, concat_tables
 from harness.runfolder.folder_reader import read_run
-from harness.senders.drive_options import DriveOptions
-from harness.senders.request_body import request_bytes
+from harness.senders.drive_options import DriveOptions, request_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

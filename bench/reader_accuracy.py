@@ -32,7 +32,6 @@ from harness.engine.server import ServingOptions
 from harness.measure.records.request_record import Outcome
 from harness.reader.client_connection import Place
 from harness.reader.clock import CLOCK
-from harness.reader.loop_lag import cpu_s
 from harness.reader.reader import Reader
 from harness.wire.http import post
 
@@ -96,11 +95,11 @@ def cell(streams: int, options: argparse.Namespace, folder: Path) -> None:
 
         reader = Reader(0, put, Place("127.0.0.1", port))
         gevent.sleep(0.5)
-        mine, child, begun = cpu_s(), reader.link.cpu_s, time.monotonic()
+        mine, child, begun = time.process_time(), reader.link.cpu_s, time.monotonic()
         load(reader, streams, options)
-        reader.flush(30)
+        reader.link.flush(30)
         wall = time.monotonic() - begun
-        mine, child = cpu_s() - mine, reader.link.cpu_s - child
+        mine, child = time.process_time() - mine, reader.link.cpu_s - child
         with urllib.request.urlopen(engine.url + "/oracle") as answer:
             truth = {r["client_id"]: r for r in json.load(answer)["requests"]}
         figures = reader.figures()

@@ -92,7 +92,7 @@ def compat() -> str:
         "# Comparison with other tools",
         "",
         "`make docs` generates this page from `COMPAT` in",
-        "`harness/measure/compat/definitions.py`.",
+        "`harness/measure/compat/definitions.py` and `definitions.csv` beside it.",
         "",
         "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
         "from the same requests, under that tool's names, and prints them next to ours, so that a",
@@ -161,7 +161,7 @@ def vllm_series() -> str:
     ]
     for series in SERIES:
         label = f"{{{series.where[0]}={series.where[1]}}}" if series.where[0] else ""
-        over = {"fsum": "sum"}.get(series.over.__name__, series.over.__name__)
+        over = series.over.__name__.removeprefix("f")  # fsum, fmean
         if series.by:
             over = f"sum, by `{series.by}`"
         for spelling in series.spellings:
@@ -173,7 +173,7 @@ def vllm_series() -> str:
 
 
 def exporter() -> str:
-    """docs/exporter.md: its own words, then tables from EXPORTED."""
+    """docs/exporter.md: its own words, then tables from METRIC_DEFINITIONS."""
     rows = [(HERE / "exporter.md").read_text().partition(TABLES)[0].rstrip()]
     for where, exported in METRIC_DEFINITIONS.items():
         rows += ["", f"{TABLES}{where}", "", "| Metric | Kind | Labels | What |"]

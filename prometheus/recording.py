@@ -17,7 +17,6 @@ from harness.export.metric_definitions import (
     HARNESS_SERIES,
     REPLICA,
     finite_mean,
-    label_selector,
     newest_name,
     quantile_of,
     rate,
@@ -44,12 +43,7 @@ class Recording:
 
 def run_mean(key: str) -> str:
     """Of what did not fail."""
-    return finite_mean(
-        key,
-        lambda part, labels: rate(
-            f"{HARNESS_SERIES[key]}{part}{label_selector(labels)}", OVER, RUN_BY
-        ),
-    )
+    return finite_mean(key, lambda part: rate(f"{HARNESS_SERIES[key]}{part}", OVER, RUN_BY))
 
 
 def server_rate(key: str, tail: str) -> str:

@@ -17,7 +17,8 @@ from wire_examples import EVENTS, HEAD, chunk
 
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.reader.client_connection import Place
-from harness.reader.reader import Exchange, Limits, Reader
+from harness.reader.open_stream import Exchange, Limits
+from harness.reader.reader import Reader
 from harness.wire.http import post
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Case:
     ) -> tuple[Exchange, RequestRecord]:
         """Ask, wait, and agree with the record."""
         exchange = self.ask(0, script, again)
-        assert self.reader.flush(10)
+        assert self.reader.link.flush(10)
         return exchange, self.records[0]
 
     def wait_for_heads(self, streams: int) -> None:

@@ -154,7 +154,7 @@ def main() -> None:
     ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
     missing = more.pop("missing", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
-    options = prepare(DriveOptions(url, "", work, processes=processes)).options
+    options = prepare(DriveOptions(url, "", work, processes=processes))
     script, keep = Patient(levels) if patient else Script(levels), Keep()
     options = replace(options, **more)
     with contextlib.ExitStack() as stack:
@@ -163,7 +163,7 @@ def main() -> None:
         if ui_port is not None:
             view = stack.enter_context(RunPage("run"))
             view.serve(load, ui_port)
-            sinks.append(view.table)
+            sinks.append(view.live.counts)
         session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)
         for client in load.runner.clients.all if missing else ():
             client.state = STATE_MISSING

@@ -42,10 +42,9 @@ def test_all_apis_of_one_server(vllm: Callable[[str], Served]) -> None:
         sent = WORKLOADS["fixed"].through(api, exact=True).sized(48, TOKENS)
         own = {"body": {"temperature": 0, "top_p": 0.9}, "headers": (("X-Session", "{session}"),)}
         ready = prepare(DriveOptions(url, "", sent, run_id=f"{api}-run", **own))
-        known = ready.capabilities
-        found[api] = known.fixed_length, known.continuous_usage, known.final_usage
+        found[api] = ready.fixed_length, ready.continuous_usage, ready.final_usage
         records: list[RequestRecord] = []
-        driver = Driver(ready.options, 0, records.extend)
+        driver = Driver(ready, 0, records.extend)
         spec = driver.next_spec(0)
         assert spec is not None
         users = [gevent.spawn(driver.request, user, api, spec) for user in range(4)]

@@ -9,7 +9,7 @@ import pytest
 from gevent.event import Event
 from recorded_nvml import Recorded
 
-from harness.senders.gpu_sampler import GpuSampler
+from harness.senders.scraper import GpuSampler
 from harness.server.gpu import NvmlGpus
 
 if TYPE_CHECKING:

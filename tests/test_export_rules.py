@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from dataclasses import replace
-from math import inf, isnan, nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from prometheus_tools import test_rules as run_rules
 from harness.cli.app import main
 from harness.export.alert_rules import knee_file, routing_alerts, rule_file
 from harness.export.threshold import Threshold, threshold
-from harness.measure.diagnosis.triage import p95_limits_ns, triage
+from harness.measure.diagnosis.triage import p95_limits_ns
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.result import Knee, Level, Result, SloResult
 from harness.measure.slo import Slo
@@ -32,26 +32,6 @@ QUEUE, DECODE = "queueing and prefill", "decode scheduling and memory pressure"
 BOTH = f"p95 TTFT and p95 ITL are over their limits: inspect {QUEUE}, and inspect {DECODE}"
 NAMES = {"ttft": "InspectQueueingAndPrefill", "itl": "InspectDecodeAndMemory"}
 SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
-
-
-@pytest.mark.parametrize(
-    ("ttft", "itl", "inspect", "sentence"),
-    [
-        (400, 40, "", "p95 TTFT and p95 ITL are within their limits"),
-        (500, 50, "", "p95 TTFT and p95 ITL are within their limits"),  # the limit itself is kept
-        (501, 40, QUEUE, f"p95 TTFT is over its limit: inspect {QUEUE}"),
-        (400, 51, DECODE, f"p95 ITL is over its limit: inspect {DECODE}"),
-        (501, 51, f"{QUEUE}, {DECODE}", BOTH),  # neither hides the other
-        (inf, 40, QUEUE, f"p95 TTFT is over its limit: inspect {QUEUE}"),  # requests failed
-        (nan, 51, DECODE, f"p95 ITL is over its limit: inspect {DECODE}"),
-        (nan, 40, "", "p95 ITL is within its limit"),
-        (nan, nan, "", "neither p95 TTFT nor p95 ITL is known: nothing to route"),
-    ],
-)  # fmt: skip
-def test_route(ttft, itl, inspect, sentence):
-    """Four quadrants, and what is not known is not called good."""
-    found = triage(ttft, itl, 500, 50)
-    assert (found.inspect, found.sentence) == (inspect, sentence)
 
 
 def test_limits_are_those_of_the_p95s():

@@ -23,9 +23,8 @@ from harness.load.conversations import (
 )
 from harness.load.lengths import Lengths
 from harness.load.workloads import WORKLOADS, Workload
-from harness.senders.drive_options import DriveOptions
+from harness.senders.drive_options import DriveOptions, request_body
 from harness.senders.driver import Driver
-from harness.senders.request_body import request_body
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ def test_every_token_is_in_the_records_and_in_the_parts(port: int) -> None:
     numbers = range(8)
     with case(port) as it:
         gevent.joinall([it.start(number, stream()) for number in numbers])
-        assert it.reader.flush(15)
+        assert it.reader.link.flush(15)
         assert sorted(it.records) == list(numbers)
         for number in numbers:
             record = it.records[number]
@@ -83,12 +83,12 @@ def test_a_killed_decoder_is_said_and_nothing_waits_for_it(port: int, tmp_path: 
         for number in range(3):
             it.ask(number, send(HEAD + END))
         users = [it.start(number, stream()) for number in (3, 4)]
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         until(lambda: link.events)
         os.kill(link.pid, signal.SIGKILL)
         until(lambda: link.trouble)
         begun = time.monotonic()
-        assert not it.reader.flush(60)
+        assert not it.reader.link.flush(60)
         gevent.joinall(users)
         assert [user.get().outcome for user in users] == [Outcome.ok] * 2
         it.reader.close()
@@ -109,7 +109,7 @@ def test_a_decoder_that_never_answers(port: int, monkeypatch: pytest.MonkeyPatch
         os.kill(link.pid, signal.SIGSTOP)
         assert not link.ready()
         assert "did not answer within 0 s of its start" in link.trouble
-        assert not it.reader.flush(60)
+        assert not it.reader.link.flush(60)
         with pytest.raises(ProcessLookupError):
             os.kill(link.pid, 0)
 
@@ -122,7 +122,7 @@ def test_a_stuck_decoder_does_not_hold_up_the_end(
     file = tmp_path / "records.5.msgpack"
     with case(port, output=Output(str(file), worker=5)) as it:
         it.ask(0, send(HEAD + END))
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         os.kill(it.reader.link.pid, signal.SIGSTOP)
         it.ask(1, send(HEAD + END))
         it.reader.close()
@@ -141,7 +141,7 @@ def test_a_master_that_takes_nothing(port: int, monkeypatch: pytest.MonkeyPatch)
         with case(port, output=Output(worker=5, master=("127.0.0.1", at, "worker"))) as it:
             link = it.reader.link
             it.ask(0, stream())
-            assert not it.reader.flush(2)
+            assert not it.reader.link.flush(2)
             late = it.start(1, send(HEAD + END))
             late.join(1)
             assert (late.ready(), link.held > 0) == (False, True)
@@ -174,6 +174,6 @@ def test_a_sink_that_fails_loses_nobody_elses_records(
         it.reader.link._give = failing  # noqa: SLF001 - the sink that the reader was given
         for number in (3000, 3001):
             it.ask(number, send(HEAD + END))
-            assert it.reader.flush(10)
+            assert it.reader.link.flush(10)
         assert sorted(it.records) == [3001]
     assert "disk full" in capsys.readouterr().err

@@ -155,7 +155,7 @@ def test_hostile_answers(port: int, seed: int) -> None:
             pool.spawn(it.ask, 2 * i, cut(rng, HOSTILE[name][0]))
             pool.spawn(it.ask, 2 * i + 1, WHOLE)
         pool.join()
-        assert it.reader.flush(20)
+        assert it.reader.link.flush(20)
         figures = it.reader.figures()
     rows = {name: it.records[2 * i] for i, name in enumerate(names)}
     got = {name: (row.outcome.value, said(row)[: len(HOSTILE[name][2])])
@@ -200,7 +200,7 @@ def test_mutants(port: int) -> None:
         for number in range(MUTANTS):
             pool.spawn(it.ask, number, cut(rng, mutant(rng)))
         pool.join()
-        assert it.reader.flush(20)
+        assert it.reader.link.flush(20)
     assert sorted(it.records) == list(range(MUTANTS))
     ends = {record.outcome.value for record in it.records.values() if said(record) is not None}
     assert ends == {"ok", "truncated", "protocol"}
@@ -223,10 +223,10 @@ def test_an_answer_without_an_end(port: int, piece: bytes, monkeypatch: pytest.M
         it.ask(0, WHOLE)
         before = rss_mb(psutil.Process().pid, it.reader.link.pid)
         exchange = it.ask(1, [*send(HEAD), ["repeat", piece.decode("latin-1"), 1 << 30]])
-        assert it.reader.flush(20)
+        assert it.reader.link.flush(20)
         grew = rss_mb(psutil.Process().pid, it.reader.link.pid) - before
         assert it.ask(2, WHOLE).outcome is Outcome.ok
-        assert it.reader.flush(20)
+        assert it.reader.link.flush(20)
     record = it.records[1]
     assert (record.outcome.value, said(record)) == ("protocol", reader_module.TOO_MUCH)
     assert exchange.outcome is record.outcome
@@ -252,7 +252,7 @@ def test_retry_after_is_not_waited_for(port: int) -> None:
     with case(port) as it:
         for number in range(3):
             it.ask(number, busy if number < 2 else WHOLE)
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         connected = [it.records[n].connect_ns > 0 for n in range(3)]
     ends = [it.records[n].outcome.value for n in range(3)]
     assert (ends, connected) == (["status", "status", "ok"], [True, False, False])
@@ -278,7 +278,7 @@ def test_a_stale_connection(
     with case(port) as it:
         it.ask(0, WHOLE)
         exchange = it.ask(1, first, again)
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         record, figures = it.records[1], it.reader.figures()
     assert (record.outcome.value, figures["resent"]) == (outcome, resent)
     assert exchange.outcome is record.outcome
@@ -294,7 +294,7 @@ def test_more_than_was_asked_for(port: int, more: bytes, late: bool) -> None:
         it.ask(0, script)
         gevent.sleep(0.1 * late)
         it.ask(1, WHOLE)
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         ends = [(it.records[n].outcome.value, len(it.records[n].at_ns)) for n in (0, 1)]
         assert (ends, it.log()["connections"] > 1) == ([("ok", 3)] * 2, True)
         assert it.records[1].connect_ns > 0
@@ -306,6 +306,6 @@ def test_idle_connections_that_the_server_closed(port: int) -> None:
         for number in range(4):
             it.ask(number, [*WHOLE, ["close"]])
             gevent.sleep(0.05)
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         assert it.reader.figures()["resent"] == 0
     assert {record.outcome.value for record in it.records.values()} == {"ok"}

@@ -109,7 +109,7 @@ def test_a_thousand_streams(port: int, stamps: bool, read_bytes: int, stand_in: 
 
         gevent.joinall([gevent.spawn(user) for _ in range(48)])
         stalling.kill()
-        assert it.reader.flush(20)
+        assert it.reader.link.flush(20)
         assert misses(it, {number: ends for number, (_, ends) in scripts.items()}) == []
         figures = it.reader.figures()
     assert figures["stamp_source"] == ("kernel" if stamps else "read")
@@ -133,7 +133,7 @@ def while_the_loop_stands_still(it: Case) -> tuple[RequestRecord, list[tuple[int
     it.wait_for_heads(1)
     time.sleep(0.15)
     user.join()
-    assert it.reader.flush(10)
+    assert it.reader.link.flush(10)
     return it.records[0], it.sends(0)
 
 
@@ -157,7 +157,7 @@ def test_what_came_before_a_request_was_stopped(port: int) -> None:
         it.wait_for_heads(1)
         time.sleep(0.2)
         user.kill()
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
     record = it.records[0]
     assert (record.outcome, len(record.at_ns)) == (Outcome.cancelled, 5)
 
@@ -209,7 +209,7 @@ def test_a_clock_that_is_set_in_the_middle_of_a_stream(port: int, by_ns: int) ->
         gevent.sleep(0.1)
         realtime.by_ns = by_ns  # for two events: a third one's stamp would be believed
         user.join()
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         sends = it.sends(0)
         steps = it.reader.figures()["clock_steps"]
     record = it.records[0]

@@ -191,7 +191,7 @@ def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     with replicas(ANSWERS) as (port, counts), case(port, host="replicas") as it:
         for first in (0, 9):
             gevent.joinall([it.start(first + n, []) for n in range(9)])
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         assert {record.outcome for record in it.records.values()} == {Outcome.ok}
         assert counts() == [3, 3, 3]  # the second time they are kept ones
         assert it.reader.figures()["addresses"] == list(ANSWERS)
@@ -203,7 +203,7 @@ def test_an_address_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver(monkeypatch, *ANSWERS)
     with replicas(ANSWERS[:2]) as (port, counts), case(port, host="replicas") as it:
         gevent.joinall([it.start(n, []) for n in range(6)])
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         assert {record.outcome for record in it.records.values()} == {Outcome.ok}
         assert sum(counts()) == 6
         assert min(counts()) >= 2
@@ -247,7 +247,7 @@ def test_connections_are_kept_alive() -> None:
     with wire_server() as port, case(port) as it:
         for number in range(10):
             it.ask(number, WHOLE)
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         assert [it.records[n].connect_ns > 0 for n in range(10)] == [True] + [False] * 9
         assert it.log()["connections"] == 1 + 1  # and the one that asks
 
@@ -259,7 +259,7 @@ def test_a_server_that_closes_after_each_answer(pause_s: float) -> None:
         for number in range(5):
             it.ask(number, [*WHOLE, ["close"]], [*WHOLE, ["close"]])
             gevent.sleep(pause_s)
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         assert [it.records[n].outcome.value for n in range(5)] == ["ok"] * 5
 
 
@@ -269,7 +269,7 @@ def test_closed_just_as_the_request_came() -> None:
         it.ask(0, WHOLE)
         begun = it.reader.clock.now_ns()
         it.ask(1, [["sleep", 50], ["close"]], WHOLE)
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         record, log = it.records[1], it.log()
         # the third connection asks for the log
         got = record.outcome, log["requests"], log["connections"]
@@ -320,7 +320,7 @@ def test_tls(authority: trustme.CA, tmp_path: Path) -> None:
     ):
         for number in range(3):
             it.ask(number, [[*step] for step in WHOLE])
-        assert it.reader.flush(10)
+        assert it.reader.link.flush(10)
         records = [it.records[n] for n in range(3)]
     assert [(r.outcome.value, len(r.at_ns), r.connect_ns > 0) for r in records] == [
         ("ok", 3, True), ("ok", 3, False), ("ok", 3, False),
@@ -366,7 +366,7 @@ def test_the_text_of_an_answer(port: int, script: list[Step], want: str) -> None
     for keep in (True, False):
         with case(port) as it:
             exchange = it.ask(0, script, keep_text=keep, plan=(2, 5, 7, 300, 1))
-            assert it.reader.flush(10)
+            assert it.reader.link.flush(10)
             record = it.records[0]
             plan = record.session, record.turn, record.think_ns, record.new_tokens, record.mix_row
             assert plan == (2, 5, 7, 300, 1)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from harness.measure.result import Latency
-from harness.report.numbers import Quantity, count_of, format_number
+from harness.report.numbers import Quantity, count_of
 
 INF, NAN = math.inf, math.nan
 
@@ -36,7 +36,7 @@ INF, NAN = math.inf, math.nan
 )
 def test_say(value: float, lo: float, hi: float, want: str) -> None:
     """The half-width's first digit is the last that is printed."""
-    assert format_number(value, lo, hi) == want
+    assert Quantity(value, lo, hi).digits == want
 
 
 @pytest.mark.parametrize(

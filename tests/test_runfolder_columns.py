@@ -49,13 +49,13 @@ def test_the_same_as_at_once(
         data[1000:1000] = draw.bytes(3000) + b"\x93\x01\xce" * 9  # so a frame begins
     elif how == "empty":
         data.clear()
-    monkeypatch.setattr(columns, "READ_BYTES", at_a_time)
+    want = decode(bytes(data))
+    monkeypatch.setattr(codec, "READ_BYTES", at_a_time)
     monkeypatch.setattr(columns, "MAX_TABLE_EVENTS", 50)
     (tmp_path / "records").write_bytes(data)
     damage = Damage()
     with FileIO(tmp_path / "records") as file:
         pieces = list(read_tables(file, SeenNumbers(), damage))
-    want = decode(bytes(data))
     seen = SeenNumbers()
     fresh = [record for record in want.records if seen.add(record.key)]
     got, once = concat_tables([piece.table for piece in pieces]), RecordTable.from_records(fresh)
@@ -107,14 +107,14 @@ def test_what_is_no_frame_is_not_kept(
     junk: bytes, most_kb: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The buffer does not grow with the file: all of it would be copied at each read."""
-    monkeypatch.setattr(columns, "READ_BYTES", 4096)
+    monkeypatch.setattr(codec, "READ_BYTES", 4096)
     monkeypatch.setattr(codec, "MAX_PAYLOAD_BYTES", 128 * 1024)
     copies = 1 + (1 << 20) // len(WHOLE)
     (tmp_path / "records").write_bytes(junk + WHOLE * copies)
     damage = Damage()
     with FileIO(tmp_path / "records") as file:
         tracemalloc.start()
-        count = sum(1 for _ in columns.read_payloads(file, damage))
+        count = sum(1 for _ in codec.read_frames(file, 1 << 30, damage))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert (count, damage.damaged_bytes, damage.torn_bytes) == (30 * copies, len(junk), 0)

@@ -10,7 +10,7 @@ import pytest
 from engine_client import MODEL, QUICK, ask, events_of
 
 from harness.engine.client_socket import Client
-from harness.engine.completion import Oracle, TokenSender
+from harness.engine.completion import SendLog, TokenSender
 from harness.engine.process import start_engine
 from harness.engine.responses import StreamRenderer
 from harness.wire.http import Response
@@ -163,7 +163,7 @@ def test_merged_deltas(chat: bool, interval: int, out: list[int], want: list[int
     with ours, theirs:
         ours.setblocking(False)
         frames = StreamRenderer(chat, "id", MODEL, 0, 5, include_usage=True, continuous=True)
-        sends = Oracle().begin("id", "", 0)
+        sends = SendLog("id", "", 0)
         queue: dict[TokenSender, None] = {}
         answering = TokenSender(
             Client(ours, lambda *_: None), frames, sends, queue, 0, stream=True, interval=interval

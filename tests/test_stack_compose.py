@@ -243,7 +243,7 @@ first-token-timeout = "2s"
 [[phase]]
 name = "all"
 rate = "6/s"
-for = "10s"
+for = "{seconds}s"
 [[expect]]
 lost = 0
 """
@@ -265,6 +265,12 @@ replica = 2
 """
 
 
+def listens(port: int) -> bool:
+    """Whether a server does."""
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture
 def engines(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """URLs of containers beside the stack, by name."""
@@ -277,16 +283,18 @@ def engines(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
             run = ("docker", "run", "--detach", "--init", "--network", "host", "--name", name)
             done = stack.run(*run, "vllm-harness:test", *command)
             assert done.returncode == 0, done.stderr
+        wait_for(lambda: all(map(listens, ports.values())))
         yield {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     finally:
         stack.run("docker", "rm", "--force", *ports)
 
 
-def drill_of(engines: dict[str, str], folder: Path, events: str) -> Path:
+def drill_of(engines: dict[str, str], folder: Path, events: str, seconds: int = 10) -> Path:
     """The file that names the first two."""
     (one, first), (two, second), _ = engines.items()
     servers = f'[servers]\nurls = ["{first}", "{second}"]\ncontainers = ["{one}", "{two}"]\n'
-    (folder / "drill.toml").write_text(servers + DRILL + events)
+    text = servers + DRILL.format(seconds=seconds) + events
+    (folder / "drill.toml").write_text(text)
     return folder / "drill.toml"
 
 
@@ -297,11 +305,11 @@ def test_a_drill_acts_on_the_containers_that_it_names(
     since = str(time.time())
     file = drill_of(engines, tmp_path, EVENTS.format(pause="2s", at="5s", last='do = "kill"'))
     done = harness("drill", str(file), "--out", str(tmp_path / "out"), "--quiet")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     form = "{{.Actor.Attributes.name}} {{.Action}}"
     events = ("docker", "events", "--since", since, "--until", str(time.time()), "--format", form)
     listed = stack.run(*events, "--filter", "type=container").stdout.splitlines()
-    rows = [row.split() for row in listed]
+    rows = [row.split(maxsplit=1) for row in listed]  # `exec_start: COMMAND` of others
     one, two, other = engines
     happened = {name: [did for who, did in rows if who == name] for name in engines}
     assert happened == {one: ["pause", "unpause", "kill", "die", "start"], two: ["kill", "die"],
@@ -322,8 +330,8 @@ def test_an_interrupted_drill_leaves_containers_as_they_were(
             "docker", "inspect", "--format", "{{.State.Status}}", one, two
         ).stdout.split()
 
-    events = EVENTS.format(pause="8s", at="9s", last='do = "restart"\nfor = "7s"')
-    file = drill_of(engines, tmp_path, events)
+    events = EVENTS.format(pause="58s", at="59s", last='do = "restart"\nfor = "57s"')
+    file = drill_of(engines, tmp_path, events, seconds=60)
     with started("drill", str(file), "--out", str(tmp_path / "out"), "--quiet") as process:
         wait_for(lambda: states() == ["paused", "exited"])
         process.send_signal(signal.SIGINT)

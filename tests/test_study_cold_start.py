@@ -13,7 +13,7 @@ from test_server_start_log import seen
 
 from harness.cli.app import main
 from harness.measure.typed_json import to_json
-from harness.report.templates import server_page
+from harness.report.templates import render
 from harness.report.write import as_csv
 from harness.server.start_log import read_start_log
 from harness.study.cold_start import NAMES, drop_caches, figures
@@ -81,7 +81,7 @@ def test_the_page() -> None:
         "ready_s": 192.0, "notes": ("--x: y",), "start_log": log, "gpus": ["NVIDIA H200"],
         "by_start": {"read from disk, MB": 3100.0}, "caches": "as it was",
     }  # fmt: skip
-    page = server_page("first_token_latency.md", starts=[to_json(start), to_json(start)])
+    page = render("first_token_latency.md.j2", starts=[to_json(start), to_json(start)])
     for line in (
         "| device | cuda NVIDIA H200 |",
         "| model loaded, GiB (vLLM's log) | 2.98 |",
@@ -139,7 +139,7 @@ def test_slopes() -> None:
     assert with_slopes([row(512, None), row(1024, None)]) == [
         row(length, None, notes="no GPU: its columns are empty") for length in (512, 1024)
     ]
-    page = server_page("kv_cache_scaling_notes.md", rows=got, own=32_768)
+    page = render("kv_cache_scaling_notes.md.j2", rows=got, own=32_768)
     for line in (
         "A token costs **28,672 bytes** by the model's shape",
         "| 16 | 30,368 |",  # 540,000 x 0.9 / 16 = 30,375: 1,898 blocks of 16

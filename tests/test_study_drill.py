@@ -115,6 +115,8 @@ phase = "calm"
         (("workload", "wrkload"), (), 2, "has 'wrkload'"),
         (('workload = "chat"', "embedded = true"), (), 2, "has embedded"),
         (("max-num-seqs", "max-num-seq"), (), 2, "try max_num_seqs"),
+        (("max-num-seqs = 8", "max-num-seqs = '8'"), (), 2, "max_num_seqs = '8': expected"),
+        (("max-num-seqs = 8", "max-num-seqs = -8"), (), 2, "max_num_seqs = -8: expected"),
         ((OURS, 'urls = ["http://10.0.0.1:80"]\npids = [1]'), (), 2, "--allow-host 10.0.0.1"),
         ((OURS, 'urls = ["http://127.0.0.1:80"]\npids = [1]'), (), 2, "pid 1"),
     ],

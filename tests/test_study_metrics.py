@@ -24,7 +24,7 @@ from harness.measure.records.request_record import Outcome
 from harness.measure.records.samples import ClientSample
 from harness.measure.result import Knee
 from harness.measure.slo import Slo
-from harness.reader.clock import now_ns
+from harness.reader.clock import CLOCK
 from harness.runfolder.folder_reader import read_run
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def filled(seed: int, count: int, users: int) -> RunSeries:
     live.set_level(users, "measuring", "up")
     live.set_progress(["pass"] * users, 1.0, float(users))
     live.set_client_samples(
-        [ClientSample(now_ns(), "main", 1.0), ClientSample(now_ns(), "worker 0", 2.0)]
+        [ClientSample(CLOCK.now_ns(), "main", 1.0), ClientSample(CLOCK.now_ns(), "worker 0", 2.0)]
     )
     for record in records(seed, count):
         live.counts.put(with_parts(record, [0.5]))

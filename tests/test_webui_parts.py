@@ -24,6 +24,7 @@ from browser_run import TOP, free_port, get, locust
 
 from harness.drive import arguments
 from harness.errors import ConfigError
+from harness.export import live_state
 from harness.export.live_state import COLUMNS, STATES, History, LiveState, state_facts
 from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
@@ -76,9 +77,10 @@ def test_recent_is_cleared() -> None:
     assert (seen, recent.look()[6]) == (3.0, None)
 
 
-def test_points_are_thinned() -> None:
+def test_points_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 points in room for 10: evenly spaced, the first one kept, the newest never far away."""
-    history = History(max_points=10)
+    monkeypatch.setattr(live_state, "MAX_POINTS", 10)
+    history = History()
     for second in range(1000):
         history.add([second])
         assert len(history.points) < 10
@@ -335,10 +337,9 @@ def test_secrets_go_to_the_named_host_only(url: str, want: bool) -> None:
     """A form names another server, or another variable: nothing is sent there."""
     options = Namespace(api_key_env="KEY", ca_file="", insecure=False, run_folder="")
     environment = Environment(parsed_options=options, host="http://vllm:8000")
-    arguments.fix(environment)
-    options.api_key_env, options.insecure = "HOME", True  # as Locust's /swarm would take them
-    assert arguments.is_named(environment, url) == want
     fixed = arguments.fixed(environment)
+    options.api_key_env, options.insecure = "HOME", True  # as Locust's /swarm would take them
+    assert arguments.is_named(fixed["host"], url) == want
     assert (fixed["api_key_env"], fixed["insecure"]) == ("KEY", False)
 
 

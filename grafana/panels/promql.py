@@ -17,7 +17,6 @@ from harness.export.metric_definitions import (
     HARNESS_SERIES,
     VLLM_SERIES,
     finite_mean,
-    label_selector,
     newest_name,
 )
 from panels.model import Variable
@@ -44,7 +43,7 @@ VARIABLES: Final = (MODEL, TARGET_OF, RUN_OF, LOOK_BACK)
 
 def run(key: str, labels: str = "") -> str:
     """A gauge of a run."""
-    return f"{HARNESS_SERIES[key]}{label_selector(labels)} {THIS_RUN}"
+    return f"{HARNESS_SERIES[key]}{_only(labels)} {THIS_RUN}"
 
 
 def run_result(key: str) -> str:
@@ -54,12 +53,12 @@ def run_result(key: str) -> str:
 
 def run_rate(key: str, labels: str = "", part: str = "") -> str:
     """A counter of a run, per second; `part`: of a histogram, such as `_bucket`."""
-    return f"rate({HARNESS_SERIES[key]}{part}{label_selector(labels)}{WINDOW}) {THIS_RUN}"
+    return f"rate({HARNESS_SERIES[key]}{part}{_only(labels)}{WINDOW}) {THIS_RUN}"
 
 
 def beside(key: str, labels: str = "") -> str:
     """A gauge of the exporter beside the target."""
-    return f"{HARNESS_SERIES[key]}{label_selector(labels)} {THIS_TARGET}"
+    return f"{HARNESS_SERIES[key]}{_only(labels)} {THIS_TARGET}"
 
 
 def beside_rate(key: str) -> str:
@@ -90,7 +89,7 @@ def server_buckets(key: str) -> str:
 
 def run_mean(key: str) -> str:
     """Of what did not fail."""
-    return finite_mean(key, lambda part, labels: f"sum({run_rate(key, labels, part)})")
+    return finite_mean(key, lambda part: f"sum({run_rate(key, part=part)})")
 
 
 def server_mean(key: str) -> str:
@@ -101,3 +100,7 @@ def server_mean(key: str) -> str:
 def _of(key: str) -> str:
     label, value = VLLM_SERIES[key].where
     return f'{label}="{value}", {OF_SERVER}' if label else OF_SERVER
+
+
+def _only(labels: str) -> str:
+    return f"{{{labels}}}" if labels else ""

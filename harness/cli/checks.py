@@ -85,9 +85,8 @@ def open_files() -> CheckResult:
     except ConfigError:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         return CheckResult(Severity.warn, f"{hard} at most", f"raise `ulimit -Hn` for {need}")
-    return CheckResult(
-        Severity.ok, f"{limit}, enough for {limit - FILES_WITHOUT_USERS:,} users a process"
-    )
+    users = f"{limit - FILES_WITHOUT_USERS:,} users a process"
+    return CheckResult(Severity.ok, f"{limit}, enough for {users}")
 
 
 def cores() -> CheckResult:
@@ -112,9 +111,8 @@ def clock() -> CheckResult:
 def disk() -> CheckResult:
     """A run folder of an hour fits."""
     free = shutil.disk_usage(".").free
-    return _judge(
-        free >= MIN_FREE_BYTES, f"{free / 1e9:.0f} GB free here", "free 1 GB", Severity.warn
-    )
+    what = f"{free / 1e9:.0f} GB free here"
+    return _judge(free >= MIN_FREE_BYTES, what, "free 1 GB", Severity.warn)
 
 
 def gpu() -> CheckResult:
@@ -153,17 +151,10 @@ def compiled(name: str) -> CheckResult:
 
 
 CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
-    "python": python,
-    "locust": locust,
-    "open files": open_files,
-    "kernel stamps": kernel_stamps,
-    "reader": partial(compiled, "reader"),
-    "codec": partial(compiled, "codec"),
-    "cores": cores,
-    "clock": clock,
-    "disk": disk,
-    "gpu": gpu,
-}
+    "python": python, "locust": locust, "open files": open_files, "kernel stamps": kernel_stamps,
+    "reader": partial(compiled, "reader"), "codec": partial(compiled, "codec"), "cores": cores,
+    "clock": clock, "disk": disk, "gpu": gpu,
+}  # fmt: skip
 
 
 def check_ceiling(found: Ceiling) -> CheckResult:
@@ -180,9 +171,7 @@ def check_ceiling(found: Ceiling) -> CheckResult:
         f"{best.streams} streams, {best.tokens_per_s:,.0f} tokens/s per load process within 1% of "
         f"what was sent, {best.cpu_us_per_token:.0f} us of CPU per token"
     )
-    if found.more:
-        what += "; the test server sends no more"
-    return CheckResult(Severity.ok, what)
+    return CheckResult(Severity.ok, what + "; the test server sends no more" * found.more)
 
 
 def check_plan(found: Ceiling, users: int, itl_ns: int) -> CheckResult:
@@ -199,7 +188,6 @@ def check_plan(found: Ceiling, users: int, itl_ns: int) -> CheckResult:
     if found.more:
         remedy = f"--processes {need} is safe; every level is checked during a run"
         return CheckResult(Severity.warn, f"{what}, more than could be tried here", remedy)
+    what += ", more than one load process measures accurately"
     remedy = f"--processes {need}, with one core for each and one more"
-    return CheckResult(
-        Severity.warn, f"{what}, more than one load process measures accurately", remedy
-    )
+    return CheckResult(Severity.warn, what, remedy)

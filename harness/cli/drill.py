@@ -128,7 +128,7 @@ def execute(args: argparse.Namespace) -> int:
     drill, text = planned(args)
     wanted = wanted_drill(args, drill, text)
     from harness.server.drill_servers import check_servers, running_servers  # noqa: PLC0415 - heavy
-    from harness.study.preflight import check_folder, message_stream  # noqa: PLC0415 - as above
+    from harness.study.preflight import check_folder, checked_target, message_stream  # noqa: PLC0415
 
     start, stream = plain.start_options(args), message_stream(wanted.output)
     check_servers(drill, args.allow_host, start)
@@ -141,7 +141,6 @@ def execute(args: argparse.Namespace) -> int:
     from harness.engine.balancer import BalancerProcess  # noqa: PLC0415 - as above
     from harness.server.access import TargetAccess  # noqa: PLC0415 - as above
     from harness.server.address import Address  # noqa: PLC0415 - as above
-    from harness.study.preflight import checked_target  # noqa: PLC0415 - as above
 
     with ExitStack() as stack:
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="vllm-harness-")))

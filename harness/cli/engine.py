@@ -68,12 +68,8 @@ def execute(args: argparse.Namespace) -> int:
         raise ConfigError("--first and --pace belong together; try --first 100ms --pace 20ms.")
     from harness.engine.server import ServingOptions, serve  # noqa: PLC0415 - heavy: see app.py
 
-    serving = ServingOptions(
-        served_name=args.served_model_name,
-        api_key=os.environ.get("VLLM_API_KEY", ""),
-        first_ns=args.first,
-        pace_ns=args.pace,
-    )
+    key = os.environ.get("VLLM_API_KEY", "")
+    serving = ServingOptions(args.served_model_name, key, args.first, args.pace)
     serve(wanted, args.host, args.port, serving=serving, ready=lambda port: _say(args.host, port))
     return EXIT_OK
 
@@ -113,9 +109,7 @@ def _say(host: str, port: int) -> None:
 def _true_knee(args: argparse.Namespace, config: EngineConfig) -> int:
     """From long simulated runs; 99 when even --min-users breaks an SLO."""
     if not args.slo:
-        raise ConfigError(
-            "--true-knee has no --slo: expected at least one; try --slo ttft_p95=500ms."
-        )
+        raise ConfigError("--true-knee has no --slo: expected one; try --slo ttft_p95=500ms.")
     from harness.simulator.closed_loop import Traffic  # noqa: PLC0415 - heavy: see app.py
     from harness.simulator.reference_knee import true_knee  # noqa: PLC0415
 
@@ -169,6 +163,5 @@ def _exporter(args: argparse.Namespace) -> int:
         Address.parse(args.target), key, source, args.ca_file, args.insecure, limit_ns, limit_ns
     )
     flags = dict(args.server_flag)
-    options = service.ExporterOptions(access, args.host, args.port, args.gpu_metrics, flags)
-    service.run_exporter(options)
+    service.run_exporter(access, args.host, args.port, args.gpu_metrics, flags)
     return EXIT_OK

@@ -53,10 +53,8 @@ def declare(parser: argparse.ArgumentParser, title: str) -> None:
     group = parser.add_argument_group(title)
     defaults = EngineConfig()
     for name, (flag, options) in FLAGS.items():
-        text = [options.get("help", "")] if options.get("help") else []
-        if name not in COMPUTED:
-            text.append(f"default: {getattr(defaults, name)}")
-        described = {**options, "help": "; ".join(text)}
+        default = "" if name in COMPUTED else f"default: {getattr(defaults, name)}"
+        described = {**options, "help": "; ".join(filter(None, [options.get("help"), default]))}
         group.add_argument(flag, dest=f"engine_{name}", default=None, **described)
 
 

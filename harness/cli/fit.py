@@ -83,7 +83,7 @@ def execute(args: argparse.Namespace) -> int:
     facts = _facts(args)
     shared = [n for n in (1 << i for i in range(6)) if args.gpus and args.gpus % n == 0]
     facts["splits"] = [_split(args, n) for n in shared]
-    page = render("fit.txt.j2", text=True, args=args, **facts)
+    page = render("fit.txt.j2", args=args, **facts)
     (sys.stderr if args.json == "-" else sys.stdout).write(page)
     if args.json:
         write_json(args.json, facts)

@@ -40,10 +40,8 @@ def add_report(commands: Subparsers) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
     merge = "what a worker on another host kept of this run, its reports/workers; may be repeated"
     Option("--merge", merge, Path, "DIR", action="append").declare(parser)
-    later = (
-        "answer another SLO from the same records, as far as its levels reach; nothing is written"
-    )
-    declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=later)])
+    slo = "answer another SLO from the same records, as far as its levels reach; nothing is written"
+    declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo)])
     parser.set_defaults(execute=_report)
 
 
@@ -118,16 +116,14 @@ def add_rules(commands: Subparsers) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder of `knee`")
     parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="default: %(default)s")
     parser.add_argument("--out", default="-", metavar="FILE", help="default: standard output")
-    keda = parser.add_argument_group("keda and hpa")
-    keda.add_argument("--deployment", default="vllm", metavar="NAME", help="default: %(default)s")
-    keda.add_argument(
-        "--prometheus", default="http://prometheus:9090", metavar="URL", help="default: %(default)s"
-    )
-    number_option("--min-replicas", "", 1).declare(keda)
-    number_option("--max-replicas", "", 8).declare(keda)
     growth, start_up = positive("--growth"), duration("--start-up", "3m")
-    Option("--growth", "more requests in flight each minute", growth, "N").declare(keda)
-    Option("--start-up", "until a new replica answers", start_up, "T", "3m").declare(keda)
+    declare(parser.add_argument_group("keda and hpa"), (
+        Option("--deployment", "", str, "NAME", "vllm"),
+        Option("--prometheus", "", str, "URL", "http://prometheus:9090"),
+        number_option("--min-replicas", "", 1), number_option("--max-replicas", "", 8),
+        Option("--growth", "more requests in flight each minute", growth, "N"),
+        Option("--start-up", "until a new replica answers", start_up, "T", "3m"),
+    ))  # fmt: skip
     parser.set_defaults(execute=_rules)
 
 
@@ -161,10 +157,12 @@ def add_fleet(commands: Subparsers) -> None:
     number_option("--users", "who ask, read the answer, and ask again", example=2000).declare(load)
     Option("--rate", "requests per second", rate("--rate"), "R/s").declare(load)
     pause, peak, price = "--think-time", "--peak-over-mean", "--gpu-hour"
-    Option(pause, "mean pause of a user", duration(pause, "10s"), "T").declare(parser)
-    number_option("--survive", "replicas that may fail", 0, min_value=0).declare(parser)
-    Option(peak, "of the load", positive(peak), "X", "1").declare(parser)
-    Option(price, "price of a GPU, in any currency", positive(price), "P").declare(parser)
+    declare(parser, (
+        Option(pause, "mean pause of a user", duration(pause, "10s"), "T"),
+        number_option("--survive", "replicas that may fail", 0, min_value=0),
+        Option(peak, "of the load", positive(peak), "X", "1"),
+        Option(price, "price of a GPU, in any currency", positive(price), "P"),
+    ))  # fmt: skip
     parser.set_defaults(execute=_fleet)
 
 

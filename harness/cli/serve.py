@@ -123,7 +123,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _coldstart(args: argparse.Namespace) -> int:
     from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
-    from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
     from harness.runfolder.json_files import dumps  # noqa: PLC0415 - as above
     from harness.study.cold_start import drop_caches, measure_cold_start  # noqa: PLC0415 - as above
 
@@ -138,14 +138,14 @@ def _coldstart(args: argparse.Namespace) -> int:
         starts.append(to_json({**measure_cold_start(options, log, key, tokens), "caches": caches}))
         found = {**starts[0], "pre_warmed": starts[1:]}
         (folder / "coldstart.json").write_bytes(dumps(redact(found), indent=True))
-    page = server_page("first_token_latency.md", starts=starts)
+    page = render("first_token_latency.md.j2", starts=starts)
     (folder / "first_token_latency.md").write_text(page)
     _tell(f"{page}\n{folder}/first_token_latency.md")
     return EXIT_OK
 
 
 def _kv_scaling(args: argparse.Namespace) -> int:
-    from harness.report.templates import server_page  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
     from harness.report.write import as_csv  # noqa: PLC0415 - as above
     from harness.server.model_config import context_limit, model_config  # noqa: PLC0415 - as above
     from harness.study import kv_scaling  # noqa: PLC0415 - as above
@@ -155,7 +155,7 @@ def _kv_scaling(args: argparse.Namespace) -> int:
     _tell(f"starting vLLM with each length; its logs are in {folder}")
     for rows in kv_scaling.measure_lengths(options, args.lengths, folder):
         (folder / "kv_cache_scaling.csv").write_text(as_csv(rows, kv_scaling.COLUMNS))
-        page = server_page("kv_cache_scaling_notes.md", rows=rows, own=own)
+        page = render("kv_cache_scaling_notes.md.j2", rows=rows, own=own)
         (folder / "kv_cache_scaling_notes.md").write_text(page)
         _tell(f"{rows[-1]['max_model_len']} tokens: {rows[-1]['notes'] or 'measured'}")
     _tell(f"{page}\n{folder}/kv_cache_scaling.csv")

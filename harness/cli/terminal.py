@@ -55,8 +55,7 @@ class _TerminalView:
     """Collects what the view shows, once a second."""
 
     def __init__(self, live: LiveTerminal, wanted: Wanted) -> None:
-        self.live = live
-        self.wanted = wanted
+        self.live, self.wanted = live, wanted
         self.view = TerminalPanel(title=f"vllm-harness {wanted.kind}")
         self._recent_ns = MAX_RECENT_NS
 
@@ -128,22 +127,10 @@ class _TerminalView:
             ttft, itl = (
                 Quantity(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
             )
-            rate, reason = (
-                Quantity(seen.output_tokens_per_s),
-                level.invalid or level.judgement.reason,
-            )
+            load, rate = controller.plan.load_of(level.window.users), seen.output_tokens_per_s
             requests = request_counts(seen.ended, seen.failed).replace(" ended", "")
-            view.past.append(
-                LevelRow(
-                    controller.plan.load_of(level.window.users),
-                    ttft,
-                    itl,
-                    rate,
-                    requests,
-                    result_text(level),
-                    reason,
-                )
-            )
+            ended = result_text(level), level.invalid or level.judgement.reason
+            view.past.append(LevelRow(load, ttft, itl, Quantity(rate), requests, *ended))
         # The bracket so far, as `between 16 and 32 so far`.
         low, high = bracket_users(controller.plan, controller.levels)
         ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
@@ -154,12 +141,11 @@ class _TerminalView:
         unread = session.scraper.unread if session is not None else []
         if sample is None or math.isnan(sample.running):
             self.view.server = "no metrics"
-            return
-        if unread:
+        elif unread:
             self.view.server = f"no metrics from {', '.join(unread)}"
-            return
-        kv = "" if math.isnan(sample.kv_usage) else f", KV cache {sample.kv_usage:.0%}"
-        self.view.server = f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{kv}"
+        else:
+            kv = "" if math.isnan(sample.kv_usage) else f", KV cache {sample.kv_usage:.0%}"
+            self.view.server = f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{kv}"
 
 
 def affordable_ns(span_ns: int, events: int) -> int:
@@ -198,16 +184,14 @@ def whole_seconds(ns: int) -> str:
 PLAIN_LINE_INTERVAL_S: Final = 10.0
 PROGRESS_BAR_WIDTH: Final = 32  # characters
 DECISION_COLORS: Final[dict[str, str]] = {
-    Decision.passed: "green",
-    Decision.failed: "red",
-    Decision.invalid: "dim",
-}
+    Decision.passed: "green", Decision.failed: "red", Decision.invalid: "dim",
+}  # fmt: skip
 PURPOSES: Final = {
     Purpose.up: "ramping up", Purpose.bisect: "bisecting", Purpose.repeat: "repeating a level",
     Purpose.down: "stepping down", Purpose.sequential: "one at a time", Purpose.batch: "a batch",
 }  # fmt: skip
 PASSING_SO_FAR: Final = "passing so far"
-COLUMNS: Final = ("users", "p95 TTFT, ms", "p95 ITL, ms", "tokens/s", "requests")
+COLUMNS: Final = ("p95 TTFT, ms", "p95 ITL, ms", "tokens/s", "requests")
 COLUMN_WIDTHS: Final = (6, 22, 22, 9, 9)
 NARROW_COLUMN_WIDTHS: Final = (6, 22, 11, 9, 9)  # without the interval of ITL
 NARROW_TERMINAL_COLUMNS: Final = 96  # below this width
@@ -226,14 +210,9 @@ class LevelRow:
     reason: str = ""
 
     def text(self, *, narrow: bool = False) -> str:
-        """The cells under COLUMNS, then the result and the reason."""
-        cells = (
-            f"{self.users:,}",
-            self.ttft.cell,
-            self.itl.digits if narrow else self.itl.cell,
-            self.tokens_per_s.digits,
-            self.requests,
-        )
+        """The load, the cells under COLUMNS, then the result and the reason."""
+        itl = self.itl.digits if narrow else self.itl.cell
+        cells = f"{self.users:,}", self.ttft.cell, itl, self.tokens_per_s.digits, self.requests
         quiet = self.result in (Decision.held, PASSING_SO_FAR)
         why = f": {self.reason}" if self.reason and not quiet else ""
         result = "measured" if self.result == Decision.held else self.result
@@ -268,7 +247,6 @@ class TerminalPanel:
 
     @property
     def load(self) -> str:
-        """`16 users`, `20 requests/s`, `8 sessions`."""
         return self.rate or count_of(self.users, "user")
 
 
@@ -318,12 +296,8 @@ class LiveTerminal:
     def _rows(self, view: TerminalPanel) -> None:
         narrow = self._live is not None and self._live.console.width < NARROW_TERMINAL_COLUMNS
         if view.past and not self._told:
-            self._print(
-                aligned_row(
-                    ("1/s" if view.rate else COLUMNS[0], *COLUMNS[1:]), "result", narrow=narrow
-                ),
-                "dim",
-            )
+            heads = "1/s" if view.rate else "users", *COLUMNS
+            self._print(aligned_row(heads, "result", narrow=narrow), "dim")
         for row in view.past[self._told :]:
             self._print(row.text(narrow=narrow), DECISION_COLORS.get(row.result, ""))
         self._told = len(view.past)
@@ -355,12 +329,9 @@ def progress_panel(view: TerminalPanel) -> RenderableType:
     now = Table.grid(padding=(0, 2))
     now.add_column(style="dim")
     now.add_column()
-    purpose = f" ({view.purpose})" if view.purpose else ""
+    load = f"{view.load} ({view.purpose})" if view.purpose else view.load
     for name, value in (
-        (
-            f"level {view.level}" if view.level else "",
-            ", ".join(filter(None, [view.load + purpose, view.phase])),
-        ),
+        (f"level {view.level}" if view.level else "", ", ".join(filter(None, [load, view.phase]))),
         *((f"p95 {name}", value) for name, value in view.latencies.items()),
         ("throughput", view.tokens_per_s),
         ("requests", view.counts),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS, WORKLOADS, Workload, workload
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
 # Locust's form shows none of them, but would take them from whoever posts one.
 FIXED = ("api_key_env", "ca_file", "insecure", "run_folder")
-_fixed: WeakKeyDictionary[Environment, dict[str, Any]] = WeakKeyDictionary()
 
 
 def add_arguments(parser: ArgumentParser, **_: Any) -> None:
@@ -47,33 +45,26 @@ def add_arguments(parser: ArgumentParser, **_: Any) -> None:
         "--slo", action="append", default=[], help="for example ttft_p95=500ms; may be repeated"
     )
     group.add_argument("--seed", type=int, default=1, help="seed of prompts, lengths and stagger")
-    group.add_argument(
-        "--api-key-env",
-        default="VLLM_API_KEY",
-        help="environment variable that holds the API key; it goes to the --host given here only",
-    )
-    group.add_argument(
-        "--run-folder", default="", help="new folder for the run; without it, one under reports/"
-    )
-    group.add_argument("--ca-file", default="", help="CA certificates to trust, a PEM file")
+    for flag, default, text in (
+        ("--api-key-env", "VLLM_API_KEY",
+         "environment variable that holds the API key; it goes to the --host given here only"),
+        ("--run-folder", "", "new folder for the run; without it, one under reports/"),
+        ("--ca-file", "", "CA certificates to trust, a PEM file"),
+    ):  # fmt: skip
+        group.add_argument(flag, default=default, help=text)
     group.add_argument("--insecure", action="store_true", help="do not verify the certificate")
 
 
-def fix(environment: Environment) -> None:
-    """Note what the command line says, before any form can say otherwise."""
-    given = vars(environment.parsed_options or Namespace())
-    _fixed[environment] = {key: given.get(key) for key in FIXED} | {"host": environment.host or ""}
-
-
 def fixed(environment: Environment) -> dict[str, Any]:
-    """FIXED and `host`, as the command line had them."""
-    return _fixed[environment]
+    """FIXED and `host` as the command line has them: asked before any form can say otherwise."""
+    given = vars(environment.parsed_options or Namespace())
+    return {key: given.get(key) for key in FIXED} | {"host": environment.host or ""}
 
 
-def is_named(environment: Environment, url: str) -> bool:
-    """Whether the command line named this server. A form may name any: no secret goes there."""
+def is_named(host: str, url: str) -> bool:
+    """Whether `host`, the command line's, is this server. No secret goes to one of a form's."""
     try:
-        here, named = Address.parse(url), Address.parse(fixed(environment)["host"])
+        here, named = Address.parse(url), Address.parse(host)
     except ConfigError:  # which is said where the URL is used
         return False
     return (here.scheme, here.authority.lower()) == (named.scheme, named.authority.lower())

@@ -80,7 +80,6 @@ class ChildProcesses(LoadRunner):
         super().interrupt()
 
     def attach_session(self, *given: Any, interrupt: Callable[[], None], **more: Any) -> None:
-        """As the base says."""
         super().attach_session(*given, interrupt=interrupt, **more)
         if self._interrupted:
             interrupt()
@@ -94,7 +93,11 @@ class ChildProcesses(LoadRunner):
         for _ in range(self.given.processes):
             child = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own
             self.children.append(child)
-            self._brief(child)
+            assert child.stdin is not None  # noqa: S101 - asked for above
+            # Options by pipe, not by argument: other users of the machine can read arguments. It
+            # stays open: its end tells the child that we are gone.
+            child.stdin.write(json.dumps(self.given.to_json()).encode() + b"\n")
+            child.stdin.flush()
         until = time.monotonic() + START_S
         known = self.master.inbox.known_ns  # above 0: this worker's decoder runs
         # A worker whose heartbeats were late while it started its decoder is "missing" until the
@@ -114,15 +117,6 @@ class ChildProcesses(LoadRunner):
                     "--processes."
                 )
             gevent.sleep(POLL_S)
-
-    def _brief(self, child: subprocess.Popen[bytes]) -> None:
-        """Options by pipe, not by argument: other users of the machine can read arguments.
-
-        The pipe stays open: its end tells the child that we are gone.
-        """
-        if child.stdin is not None:
-            child.stdin.write(json.dumps(self.given.to_json()).encode() + b"\n")
-            child.stdin.flush()
 
     def trouble(self) -> str:
         """Which child died and how, or that one is silent."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,11 +36,10 @@ from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 from harness.senders.process_figures import merge
 from harness.senders.relay import FLUSH_S, SCHEDULE, MasterRelay, WorkerRelay
-from harness.senders.sinks import Fanout
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from locust.env import Environment
 
@@ -67,6 +67,34 @@ REPORT_S: Final = 1  # Locust's own 3 s make the master's user count late
 POLL_S: Final = 0.05
 LEAD_NS: Final = 300 * MS  # every process has heard of a rate before it begins
 END_S: Final = 60.0  # beyond the drain, for Locust's own end of a test
+
+
+class Fanout:
+    """Every record to every sink, and a sink that fails stops nobody else."""
+
+    def __init__(self, sinks: Iterable[RecordSink]) -> None:
+        """`sinks` are fed in their order."""
+        self.sinks = list(sinks)
+        self.failures: dict[str, str] = {}  # name of a broken sink -> its first error
+
+    def put(self, records: list[RequestRecord]) -> None:
+        """Hand the records on; a sink that raises is reported once and loses only its own copy."""
+        for sink in self.sinks:
+            self._guarded(sink, partial(sink.put, records))
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            self._guarded(sink, sink.close)
+
+    def _guarded(self, sink: RecordSink, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # a full disk must not end the measurement
+            name = type(sink).__name__
+            if name not in self.failures:
+                self.failures[name] = f"{type(error).__name__}: {error}"
+                log = logging.getLogger(__name__)  # Locust's is quiet in the children's parent
+                log.warning("The sink %s failed, the others go on.", name, exc_info=True)
 
 
 class LoadRunner:
@@ -149,7 +177,6 @@ class LoadRunner:
 
     @property
     def n_workers(self) -> int:
-        """Processes that can send."""
         return int(self.runner.worker_count) if self.master is not None else 1
 
     def trouble(self) -> str:
@@ -216,7 +243,6 @@ class LoadRunner:
         return 0
 
     def missing(self) -> dict[int, int]:
-        """By worker, requests without a record."""
         if self.master is not None:
             return self.master.inbox.missing()
         return self.driver.missing() if self.driver is not None else {}

@@ -45,6 +45,13 @@ class Study(Protocol):
 
     decides: bool  # about the users; False: Locust's own form and command line do
 
+    def __init__(self, host: LocustHost) -> None:
+        """Once for each process that is not a worker. Raises ConfigError, RunFolderError."""
+
+    @staticmethod
+    def add_arguments(parser: ArgumentParser) -> None:
+        """Its options on Locust's command line."""
+
     def check(self, form: Mapping[str, str]) -> dict[str, str]:
         """By field of the form, a sentence on what is wrong; nothing is sent."""
 
@@ -58,23 +65,12 @@ class Study(Protocol):
         """End it early, in order; harmless when nothing runs."""
 
 
-class StudyFactory(Protocol):
-    """Makes a study for a host."""
-
-    def __call__(self, host: LocustHost) -> Study:
-        """Once for each process that is not a worker. Raises ConfigError, RunFolderError."""
-
-    @staticmethod
-    def add_arguments(parser: ArgumentParser) -> None:
-        """Its options on Locust's command line."""
+STUDY: list[type[Study]] = []  # exactly one: the locustfile's import registers it
 
 
-STUDY: list[StudyFactory] = []  # exactly one: the locustfile's import registers it
-
-
-def register_study(factory: StudyFactory) -> None:
+def register_study(study: type[Study]) -> None:
     """From now on the `locust` command conducts this study."""
-    STUDY[:] = [factory]
+    STUDY[:] = [study]
     runners.WORKER_REPORT_INTERVAL = REPORT_S
     runners.HEARTBEAT_LIVENESS = SILENT_S // runners.HEARTBEAT_INTERVAL
 
@@ -82,12 +78,12 @@ def register_study(factory: StudyFactory) -> None:
 class LocustHost:
     """What a study has of the `locust` command: its senders, its options, its Start and Stop."""
 
-    def __init__(self, load: LoadRunner, factory: StudyFactory) -> None:
+    def __init__(self, load: LoadRunner, study: type[Study]) -> None:
         self.load = load
         self.environment = load.environment
         self.fixed = arguments.fixed(self.environment)  # before any form could change them
         self._greenlet: gevent.Greenlet | None = None
-        self.study = factory(self)
+        self.study = study(self)
         if self.study.decides:
             self.environment.shape_class = DelegatingShape(self)
             self.environment.shape_class.runner = load.runner
@@ -119,7 +115,6 @@ class LocustHost:
         return not (self.options.headless or self.options.autostart)
 
     def require_workers(self) -> None:
-        """Somebody can send. Raises ConfigError."""
         if not self.load.n_workers:
             raise ConfigError(
                 "no load process is connected to this master: expected at least one; try "
@@ -128,7 +123,6 @@ class LocustHost:
 
     @property
     def busy(self) -> bool:
-        """Whether a study is under way."""
         return self._greenlet is not None and not self._greenlet.ready()
 
     def start(self, form: Mapping[str, str]) -> dict[str, str]:
@@ -159,11 +153,9 @@ class LocustHost:
         gevent.spawn(runner.quit if self.environment.web_ui is None else runner.stop)
 
     def stop(self) -> None:
-        """End what is under way."""
         self.study.stop()
 
     def wait(self) -> None:
-        """Until nothing is under way."""
         if self._greenlet is not None:
             self._greenlet.join()
 
@@ -205,8 +197,8 @@ def _end_worker(load: LoadRunner) -> None:
 @events.init_command_line_parser.add_listener
 def _on_parser(parser: ArgumentParser, **_: Any) -> None:
     arguments.add_arguments(parser)
-    for factory in STUDY:
-        factory.add_arguments(parser)
+    for study in STUDY:
+        study.add_arguments(parser)
 
 
 # A worker connects to its master within its runner's constructor, before `init` is fired. If a test
@@ -233,7 +225,6 @@ def _on_init(environment: Environment, **_: Any) -> None:
     gevent.get_hub().loop.update_now()
     runners.MASTER_HEARTBEAT_TIMEOUT = MASTER_SILENT_S
     environment.stop_timeout = environment.stop_timeout or DRAIN_S
-    arguments.fix(environment)
     load = _loads[environment] = LoadRunner(environment)
     if isinstance(environment.runner, WorkerRunner):
         environment.events.quitting.add_listener(lambda **_: _end_worker(load))

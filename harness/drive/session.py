@@ -69,9 +69,7 @@ class Session:
         left becomes `cancelled`. `decides` False: Locust's own form or command line says how many
         users there are and when the test ends; the controller is ticked all the same.
         """
-        self.load = load
-        self.options = options
-        self.sinks = sinks
+        self.load, self.options, self.sinks = load, options, sinks
         self.drain_s = drain_ns / SECOND
         self.decides = decides
         self.scraper = Scraper(options.access().replicas(options.metrics), on_sample)
@@ -80,14 +78,9 @@ class Session:
         self._over = Event()
         self._lag = LoopLag(CLOCK, MASTER_LAG_S)
         self.shape = ControllerShape(
-            controller,
-            CLOCK.now_ns,
-            load.known_ns,
-            self.scraper.latest,
-            self._over.set,
-            pace=load.pace,
-            pacers=options.processes,
-        )
+            controller, CLOCK.now_ns, load.known_ns, self.scraper.latest, self._over.set,
+            pace=load.pace, pacers=options.processes,
+        )  # fmt: skip
         self.shape.runner = load.runner
 
     def client_samples(self) -> list[ClientSample]:
@@ -105,7 +98,6 @@ class Session:
         self._over.set()
 
     def run(self) -> Ended:
-        """Run until the controller says done, or somebody ends it."""
         load, ticks = self.load, None
         try:
             # a step down waits for the longest request that is allowed, then cuts it off
@@ -222,18 +214,14 @@ class ControllerShape(LoadTestShape):
         In an open loop `pace` is told the level and its rate, and Locust's users are `pacers`.
         """
         super().__init__()
-        self.controller = controller
-        self.now_ns = now_ns
-        self.known_ns = known_ns
-        self.sample = sample
-        self.done = done
+        self.controller, self.sample, self.done = controller, sample, done
+        self.now_ns, self.known_ns = now_ns, known_ns
         self.pace, self.pacers = pace, pacers
         self.current: tuple[int, float] = (0, 1.0)
         self.over = False
         self.error: Exception | None = None  # what the controller raised
 
     def tick(self) -> tuple[int, float]:
-        """Users and spawn rate for Locust."""
         if not self.over:
             try:
                 self._ask()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from locust.env import Environment
 
     from harness.load.arrivals import Due
-    from harness.reader.reader import Exchange
+    from harness.reader.open_stream import Exchange
     from harness.senders.drive_options import DriveOptions
     from harness.senders.driver import Driver
 

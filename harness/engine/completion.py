@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -145,27 +145,20 @@ def block_hashes(tokens: Sequence[str | int], block_size: int) -> list[int]:
     return hashes
 
 
+@dataclass(slots=True, eq=False)
 class TokenSender:
-    """A Listener of the player: counts new tokens and sends them when the server calls `send`."""
+    """Counts the player's new tokens and sends them when the server calls `send`."""
 
-    __slots__ = ("client", "count", "finished", "frames", "interval", "new", "queue",
-                 "received_ns", "sends", "stream")  # fmt: skip
-
-    def __init__(
-        self, client: Client, frames: StreamRenderer, sends: SendLog,
-        queue: dict[TokenSender, None], received_ns: int, *, stream: bool, interval: int,
-    ) -> None:  # fmt: skip
-        """`queue` collects the senders with new tokens, in order; `received_ns` is monotonic."""
-        self.client = client
-        self.frames = frames
-        self.sends = sends
-        self.queue = queue
-        self.received_ns = received_ns
-        self.stream = stream
-        self.interval = interval
-        self.new = 0
-        self.count = 0
-        self.finished = False
+    client: Client
+    frames: StreamRenderer
+    sends: SendLog
+    queue: dict[TokenSender, None]  # senders with new tokens, in order
+    received_ns: int  # monotonic
+    stream: bool
+    interval: int
+    new: int = 0
+    count: int = 0
+    finished: bool = False
 
     def on_prefilled(self, cached_tokens: int) -> None:
         self.frames.cached_tokens = cached_tokens
@@ -180,14 +173,13 @@ class TokenSender:
     def send(self) -> bool:
         """Send all new tokens at once; return False if the client is gone."""
         new, self.new = self.new, 0
-        opening = b"" if self.count else (self.frames.opening() if self.stream else b"")
+        opening = b"" if self.count else self.frames.opening()
         self.count += new
         if not self.stream:
             data = self.frames.whole(self.count)
-        elif self.finished:
-            data = opening + self.frames.last(new, self.count)
         else:
-            data = opening + self.frames.tokens(new, self.count)
+            render = self.frames.last if self.finished else self.frames.tokens
+            data = opening + render(new, self.count)
         sends = self.sends
         sends.tokens.append(new)
         sends.before_ns.append(time.time_ns())
@@ -197,10 +189,6 @@ class TokenSender:
 
 
 KEPT: Final = 20_000  # requests; at 128 tokens each about 60 MB
-
-
-def _numbers() -> array[int]:
-    return array("q")
 
 
 @dataclass(slots=True)
@@ -213,25 +201,10 @@ class SendLog:
     id: str
     client_id: str  # the X-Request-Id header
     arrived_ns: int  # the kernel's timestamp of the segment that completed the request
-    before_ns: array[int] = field(default_factory=_numbers)
-    after_ns: array[int] = field(default_factory=_numbers)
-    tokens: array[int] = field(default_factory=_numbers)
+    before_ns: array[int] = field(default_factory=partial(array, "q"))
+    after_ns: array[int] = field(default_factory=partial(array, "q"))
+    tokens: array[int] = field(default_factory=partial(array, "q"))
 
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: v.tolist() if isinstance(v, array) else v for name, v in values.items()}
-
-
-class Oracle:
-    """A ring of the KEPT most recent requests."""
-
-    def __init__(self) -> None:
-        self.requests: deque[SendLog] = deque(maxlen=KEPT)
-
-    def begin(self, request_id: str, client_id: str, arrived_ns: int) -> SendLog:
-        sends = SendLog(request_id, client_id, arrived_ns)
-        self.requests.append(sends)
-        return sends
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kept": KEPT, "requests": [sends.to_json() for sends in self.requests]}

@@ -31,7 +31,6 @@ class KvBlocks:
 
     @property
     def available(self) -> int:
-        """Blocks that can be allocated, unused cached ones included."""
         return self.total - self.private - len(self._users)
 
     def take(self, count: int) -> bool:

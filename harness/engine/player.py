@@ -8,27 +8,16 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from harness.engine.scheduler import Scheduler, Sequence, StepPlan
 
 if TYPE_CHECKING:
+    from harness.engine.completion import TokenSender
     from harness.engine.config import EngineConfig
     from harness.engine.engine_metrics import EngineMetrics
 
 BEHIND_NS: Final = 1_000_000_000
-
-
-class Listener(Protocol):
-    """The receiver of a request's tokens."""
-
-    received_ns: int
-
-    def on_prefilled(self, cached_tokens: int) -> None:
-        """The prompt is computed: `cached_tokens` of it came from the prefix cache."""
-
-    def emitted(self, tokens: int, *, finished: bool) -> None:
-        """The engine has emitted `tokens` more tokens."""
 
 
 class Player:
@@ -38,8 +27,8 @@ class Player:
         self.engine = Scheduler(config, list_emitting=True)
         self.figures = figures
         self._front_ns = config.front_end_ns
-        self._coming: list[tuple[int, int, Listener, int, int, list[int]]] = []
-        self._listeners: dict[int, Listener] = {}
+        self._coming: list[tuple[int, int, TokenSender, int, int, list[int]]] = []
+        self._listeners: dict[int, TokenSender] = {}
         self._sequences: dict[int, Sequence] = {}
         self._plan: StepPlan | None = None
         self._end_ns = 0
@@ -47,7 +36,7 @@ class Player:
         self._count = 0
 
     def submit(
-        self, listener: Listener, prompt_tokens: int, output_tokens: int, hashes: list[int]
+        self, listener: TokenSender, prompt_tokens: int, output_tokens: int, hashes: list[int]
     ) -> int:
         self._count += 1
         due = listener.received_ns + self._front_ns
@@ -160,7 +149,7 @@ class PacedPlayer(Player):
 
     def submit(
         self,
-        listener: Listener,
+        listener: TokenSender,
         prompt_tokens: int,
         output_tokens: int,
         hashes: list[int],  # noqa: ARG002 - Player's signature

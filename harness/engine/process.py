@@ -32,16 +32,12 @@ class EngineProcess:
 
     def stop(self) -> None:
         """Stop the process; safe to repeat."""
-        if self.process.poll() is None:
+        with self.process:  # closes its pipes
             self.process.terminate()
-        try:
-            self.process.wait(EXIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+            try:
+                self.process.wait(EXIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
@@ -13,10 +14,7 @@ HEAD: Final = (
     b"transfer-encoding: chunked\r\n\r\n"
 )
 END: Final = b"0\r\n\r\n"
-REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
-                  405: "Method Not Allowed", 500: "Internal Server Error"}  # fmt: skip
 TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
-UNAUTHORIZED: Final = 401
 INVALID_HTTP_ANSWER: Final = (  # the answer to invalid HTTP, before closing
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
     b"content-length: 30\r\n\r\nInvalid HTTP request received."
@@ -31,7 +29,7 @@ def event(data: bytes) -> bytes:
 def answer(status: int, body: bytes, kind: str = "application/json") -> bytes:
     """Return a response with a content length."""
     head = (
-        f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: {kind}\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {kind}\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
@@ -45,8 +43,8 @@ def error(status: int, message: str) -> bytes:
 
 def refusal(status: int) -> bytes:
     """Return the web framework's own error response: no such path, wrong method, no key."""
-    body = {"error": "Unauthorized"} if status == UNAUTHORIZED else {"detail": REASONS[status]}
-    return answer(status, orjson.dumps(body))
+    key = "error" if status == HTTPStatus.UNAUTHORIZED else "detail"
+    return answer(status, orjson.dumps({key: HTTPStatus(status).phrase}))
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,9 @@ import orjson
 from harness import __version__
 from harness.engine.client_socket import Client, Request, listen
 from harness.engine.completion import (
+    KEPT,
     BadRequest,
-    Oracle,
+    SendLog,
     TokenSender,
     parse_completion,
     parse_json,
@@ -27,7 +29,7 @@ from harness.engine.completion import (
 )
 from harness.engine.engine_metrics import EngineMetrics
 from harness.engine.player import PacedPlayer, Player
-from harness.engine.responses import UNAUTHORIZED, StreamRenderer, answer, error, refusal
+from harness.engine.responses import StreamRenderer, answer, error, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,16 +46,13 @@ METHODS: Final = dict.fromkeys(  # all other paths allow GET and HEAD only
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """Options of the server. The last four inject faults, for tests of clients."""
+    """Options of the server. The last one injects faults, for tests of clients."""
 
     served_name: str = ""  # default: the shape's name
     api_key: str = ""
     first_ns: int = 0  # with pace_ns: tokens by the clock, no engine
     pace_ns: int = 0
     fail_after: int = -1  # requests after which every one gets a 500
-    drop_after: int = -1  # requests after which streams are cut after their second send
-    never_stream: bool = False
-    silent: bool = False  # requests are taken and never answered
 
 
 class Server:
@@ -69,7 +68,7 @@ class Server:
             if serving.pace_ns
             else Player(config, self.figures)
         )
-        self.oracle = Oracle()
+        self.oracle: deque[SendLog] = deque(maxlen=KEPT)  # the most recent requests
         self.stopping = False
         self._served = 0
         self._clients: dict[int, Client] = {}
@@ -154,13 +153,11 @@ class Server:
         client.sock.close()
 
     def _send(self) -> None:
-        queue, drop_after = self._queue, self.serving.drop_after
-        for answering in queue:
+        for answering in self._queue:
             client = answering.client
             if client.sock.fileno() < 0:
                 continue
-            cut = 0 <= drop_after < self._served and len(answering.sends.tokens) > 1
-            if cut or not answering.send():
+            if not answering.send():
                 self._drop(client)
             elif answering.finished:
                 client.number = -1
@@ -168,7 +165,7 @@ class Server:
                 self._settle(client)
             elif client.backlog and not client.wanted:
                 self._settle(client)
-        queue.clear()
+        self._queue.clear()
 
     # requests
 
@@ -184,7 +181,7 @@ class Server:
     def _respond(self, client: Client, request: Request) -> bytes | None:
         """Return the whole response; None if tokens follow. Raises BadRequest."""
         if not self._is_authorized(request):
-            return refusal(UNAUTHORIZED)
+            return refusal(401)
         route = self._routes.get(request.path)
         if route is None and request.path not in (CHAT, COMPLETIONS):
             return refusal(404)
@@ -209,20 +206,16 @@ class Server:
         self._served += 1
         if 0 <= self.serving.fail_after < self._served:
             raise BadRequest(500, "EngineCore encountered an issue.")
-        if self.serving.silent:
-            return
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._served}"
-        stream = wish.stream and not self.serving.never_stream
         frames = StreamRenderer(
             chat, request_id, self.model, int(time.time()), wish.prompt_tokens,
             wish.include_usage, wish.continuous,
         )  # fmt: skip
-        sends = self.oracle.begin(
-            request_id, request.headers.get("x-request-id", ""), request.arrived_ns
-        )
+        sends = SendLog(request_id, request.headers.get("x-request-id", ""), request.arrived_ns)
+        self.oracle.append(sends)
         answering = TokenSender(
             client, frames, sends, self._queue, received_ns,
-            stream=stream, interval=self.config.stream_interval,
+            stream=wish.stream, interval=self.config.stream_interval,
         )  # fmt: skip
         client.number = self.player.submit(
             answering, wish.prompt_tokens, wish.output_tokens, wish.hashes
@@ -265,11 +258,12 @@ class Server:
 
     def _oracle(self, _: Request) -> bytes:
         figures = self.figures
+        requests = [sends.to_json() for sends in self.oracle]
         own = {"late_max_ns": figures.late_max_ns, "lost_ns": figures.lost_ns}
-        return answer(200, orjson.dumps(self.oracle.to_json() | own))
+        return answer(200, orjson.dumps({"kept": KEPT, "requests": requests} | own))
 
     def _reset_oracle(self, _: Request) -> bytes:
-        self.oracle.requests.clear()
+        self.oracle.clear()
         self.figures.late_max_ns = self.figures.lost_ns = 0
         return answer(200, b"")
 

@@ -28,24 +28,13 @@ from harness.units import SECOND
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.export.metric_definitions import Values
     from harness.server.access import TargetAccess
 
 PERIOD_S: Final = 1.0
 KEPT: Final = 900  # samples: 15 minutes, from which max_num_seqs is inferred
-
-
-@dataclass(frozen=True, slots=True)
-class ExporterOptions:
-    """Which target, which GPUs, and where to serve."""
-
-    access: TargetAccess
-    host: str
-    port: int
-    gpu_metrics: str | None
-    server_flags: Mapping[str, Any]
 
 
 class TargetReader:
@@ -112,38 +101,37 @@ class GpuReader:
         self.samples, self.why = [], why
 
 
-def print_to_stderr(line: str) -> None:
-    """Print a line for a person who watches the process."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
-
-
-def run_exporter(options: ExporterOptions, say: Callable[[str], None] = print_to_stderr) -> None:
-    """Serve until SIGTERM; Ctrl-C raises KeyboardInterrupt. `say` prints a line for the user.
+def run_exporter(
+    access: TargetAccess, host: str, port: int, gpu_metrics: str | None, given: Mapping[str, Any]
+) -> None:
+    """Serve until SIGTERM; Ctrl-C raises KeyboardInterrupt. `given`: its flags, by the user.
 
     Raises ConfigError and, for a --gpu-metrics URL that does not answer, ServerUnreachable.
     """
-    options.access.tls_context()  # report an unreadable CA file now
-    target = TargetReader(options.access, options.server_flags)
-    gpu = GpuReader(open_gpus(options.gpu_metrics, options.access.address))
-    pages = MetricsServer(options.host, options.port, lambda: render_page(target, gpu), "--port")
+    access.tls_context()  # report an unreadable CA file now
+    target = TargetReader(access, given)
+    gpu = GpuReader(open_gpus(gpu_metrics, access.address))
+    pages = MetricsServer(host, port, lambda: render_page(target, gpu), "--port")
     signal.signal(signal.SIGTERM, lambda *_: pages.stop())
-    say(f"Serving {options.access.address} at http://{options.host}:{pages.port}/metrics"
-        f"{'; ' + gpu.gpus.why if gpu.gpus.why else ''}; Ctrl-C stops it.")  # fmt: skip
+    more = f"; {gpu.gpus.why}" if gpu.gpus.why else ""
+    _say(f"Serving {access.address} at http://{host}:{pages.port}/metrics{more}; Ctrl-C stops it.")
     for reader in (target, gpu):
-        threading.Thread(target=_every_second, args=(reader, say), daemon=True).start()
+        threading.Thread(target=_every_second, args=(reader,), daemon=True).start()
     pages.serve()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 def render_page(target: TargetReader, gpu: GpuReader) -> bytes:
     """Render the page from the latest readings."""
     now_ns = time.time_ns()
-    return render_metrics(TARGET, target_values(target.seen, now_ns)) + render_metrics(
-        GPU, gpu_values(gpu.gpus.found, gpu.samples, now_ns)
-    )
+    gpus = gpu_values(gpu.gpus.found, gpu.samples, now_ns)
+    return render_metrics(TARGET, target_values(target.seen, now_ns)) + render_metrics(GPU, gpus)
 
 
-def _every_second(reader: TargetReader | GpuReader, say: Callable[[str], None]) -> None:
+def _every_second(reader: TargetReader | GpuReader) -> None:
     due, reported = time.monotonic(), ""
     while True:
         try:
@@ -151,7 +139,7 @@ def _every_second(reader: TargetReader | GpuReader, say: Callable[[str], None]) 
         except Exception as error:  # noqa: BLE001 - a dead thread would keep old figures
             reader.lost(f"It cannot be read ({type(error).__name__}: {error}); trying again.")
         if reader.why != reported:
-            say(reader.why or reader.recovered)
+            _say(reader.why or reader.recovered)
         reported = reader.why
         due = max(due + PERIOD_S, time.monotonic())
         time.sleep(max(due - time.monotonic(), 0.0))

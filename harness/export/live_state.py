@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.measure.metrics import LATENCIES
@@ -50,16 +51,14 @@ def slo_facts(slos: Sequence[Slo]) -> list[dict[str, Any]]:
     ]
 
 
+@dataclass(slots=True)
 class History:
     """Points of COLUMNS, at first one per second."""
 
-    def __init__(self, max_points: int = MAX_POINTS) -> None:
-        self.points: list[Point] = []
-        self.every = 1  # seconds between two points
-        # number of times; a page with points from before it gets all of them again
-        self.thinned = 0
-        self._max_points = max_points
-        self._seen = 0
+    points: list[Point] = field(default_factory=list)
+    every: int = 1  # seconds between two points
+    thinned: int = 0  # times; a page with points from before it gets all of them again
+    _seen: int = 0
 
     def add(self, point: Point) -> None:
         """Add a point, unless it is between two of the points kept."""
@@ -67,7 +66,7 @@ class History:
         if (self._seen - 1) % self.every:
             return
         self.points.append(point)
-        if len(self.points) >= self._max_points:
+        if len(self.points) >= MAX_POINTS:
             del self.points[1::2]
             self.every *= 2
             self.thinned += 1
@@ -118,8 +117,7 @@ class LiveState:
             "whole": whole,
         }
         if had[2] != self._version:
-            shape = {"columns": COLUMNS, "latencies": CHARTS, "every_s": history.every}
-            update["facts"] = self.facts | shape
+            update["facts"] = self.facts | {"columns": COLUMNS, "latencies": CHARTS}
         return update
 
 
@@ -170,10 +168,5 @@ FINAL_STATES: Final = tuple(STATES)[list(STATES).index("refused") :]  # the fina
 def state_facts(state: str, more: str = "") -> dict[str, Any]:
     """Return the facts for LiveState that describe a state."""
     row = STATES[state]
-    return {
-        "state": state,
-        "badge": row.badge,
-        "tone": row.tone,
-        "over": state in FINAL_STATES or state == "idle",
-        "sentence": row.sentence.format(more).strip(),
-    }
+    over, sentence = state in FINAL_STATES or state == "idle", row.sentence.format(more).strip()
+    return row._asdict() | {"state": state, "over": over, "sentence": sentence}

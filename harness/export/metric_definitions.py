@@ -1,4 +1,4 @@
-"""EXPORTED: every metric that we expose; pages and docs/exporter.md are generated from it.
+"""Every metric that we expose, from metrics.csv; pages and docs/exporter.md are generated from it.
 
 Names: prefix `harness_`, base units, counters end in `_total`. Label values are bounded: GPUs,
 processes, SLOs and enumerations; never a request, a prompt or the number of a level.
@@ -6,7 +6,9 @@ processes, SLOs and enumerations; never a request, a prompt or the number of a l
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
+from importlib.resources import files
 from math import inf, isnan
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +16,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from harness.measure.histogram import Histogram
-from harness.measure.metrics import GAPS, HISTOGRAMS, METRICS
+from harness.measure.metrics import GAPS, HISTOGRAMS
 from harness.wire.vllm_series import SERIES
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ FAMILIES: Final[dict[str, Any]] = {
     "counter": CounterMetricFamily,
     "histogram": HistogramMetricFamily,
 }
+SUFFIX: Final = {"counter": "total"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,112 +44,28 @@ class MetricDefinition:
     labels: tuple[str, ...] = ()
 
 
-def _gauge(key: str, unit: str, text: str, *labels: str) -> MetricDefinition:
-    return MetricDefinition(key, f"harness_{key}{unit and '_'}{unit}", "gauge", text, labels)
+with (files(__package__) / "metrics.csv").open() as _file:
+    _ROWS: Final = list(csv.DictReader(_file))
 
 
-def _counter(key: str, unit: str, text: str, *labels: str) -> MetricDefinition:
-    name = f"harness_{key}{unit and '_'}{unit}_total"
-    return MetricDefinition(key, name, "counter", text, labels)
+def _metrics(of: str) -> tuple[MetricDefinition, ...]:
+    """Those rows of metrics.csv."""
+    rows = [row for row in _ROWS if row["of"] == of]
+    return tuple(MetricDefinition(
+        row["key"],
+        "_".join(filter(None, ("harness", row["key"], row["unit"], SUFFIX.get(row["kind"])))),
+        row["kind"], row["help"], tuple(row["labels"].split()),
+    ) for row in rows)  # fmt: skip
 
 
-def _histograms() -> tuple[MetricDefinition, ...]:
-    return tuple(
-        MetricDefinition(
-            key, row.prometheus, "histogram",
-            f"{row.title} of each {'gap' if key in GAPS else 'request'}. {row.counted}",
-        )
-        for key, row in HISTOGRAMS.items()
-    )  # fmt: skip
-
-
-def _of_metric(key: str, metric: str, text: str, *labels: str) -> MetricDefinition:
-    return MetricDefinition(key, METRICS[metric].prometheus, "counter", text, labels)
-
-
-TARGET: Final = (
-    _gauge("target_up", "", "1 while the target answers /metrics with vLLM's metrics, else 0; "
-           "then the target's other metrics are absent."),
-    _gauge("target_info", "", "Always 1. The target's HOST:PORT, which is Prometheus' `instance` "
-           "by default.", "target"),
-    _gauge("target_sample_age", "seconds", "Age of the target's metrics on this page."),
-    _gauge("target_scrape_duration", "seconds", "Duration of the target's last /metrics."),
-    _gauge("server_kv_tokens", "", "Capacity of the KV cache in tokens, all engines together."),
-    _gauge("server_kv_free_tokens", "", "Free tokens of the KV cache."),
-    _gauge("server_max_num_seqs", "", "Slots (max_num_seqs), all engines together: given, read "
-           "from the server, or inferred from the requests running while others waited.", "source"),
-    _gauge("server_slots_free", "", "Free slots."),
-    _gauge("server_ttft_mean", "seconds", "The server's own mean TTFT over the last minute."),
-    _gauge("server_ttft_part_mean", "seconds", "Its parts: queue and prefill of the requests that "
-           "ended in that minute, and the rest (tokenizing, front end, IPC), which may be negative "
-           "while the load changes.", "part"),
-    _counter("engine_cpu", "seconds", "CPU time of the engine core processes, if they run on this "
-             "machine."),
-)  # fmt: skip
-GPU: Final = (
-    _gauge("gpu_info", "", "Always 1, for each GPU; `uuid` is the beginning of its UUID.",
-           "gpu", "name", "uuid", "driver"),
-    _gauge("gpu_sample_age", "seconds", "Age of the GPU readings on this page."),
-    _gauge("gpu_utilization", "ratio", "Share of the time in which any kernel ran.", "gpu"),
-    _gauge("gpu_memory_utilization", "ratio", "Share of the time in which memory was read or "
-           "written.", "gpu"),
-    _gauge("gpu_memory_used", "bytes", "Memory in use.", "gpu"),
-    _gauge("gpu_memory", "bytes", "Total memory.", "gpu"),
-    _gauge("gpu_power", "watts", "Power draw.", "gpu"),
-    _counter("gpu_energy", "joules", "Energy since the driver was loaded.", "gpu"),
-    _gauge("gpu_sm_clock", "hertz", "Clock of the streaming multiprocessors.", "gpu"),
-    _gauge("gpu_memory_clock", "hertz", "Clock of the memory.", "gpu"),
-    _gauge("gpu_temperature", "celsius", "Temperature of the GPU.", "gpu"),
-    _gauge("gpu_pcie_receive", "bytes_per_second", "PCIe traffic to the GPU between the last two "
-           "readings.", "gpu"),
-    _gauge("gpu_pcie_transmit", "bytes_per_second", "PCIe traffic from the GPU.", "gpu"),
-    _gauge("gpu_throttled", "", "1 while the clocks are throttled for this reason.",
-           "gpu", "reason"),
-)  # fmt: skip
+TARGET: Final = _metrics("target")
+GPU: Final = _metrics("gpu")
 RUN: Final = (
-    _gauge("run_info", "", "Always 1. The kind of run (knee, run, sweep, drill or locust), its "
-           "workload, its name (that of its folder), and the model and target that it loads.",
-           "kind", "workload", "run", "model", "target"),
-    _gauge("users_target", "", "Target number of users."),
-    _gauge("users_running", "", "Users running, including those that finish their last request."),
-    _gauge("rate_target", "per_second", "Target rate of requests, in an open loop, where there are "
-           "no users."),
-    _gauge("in_flight", "", "Requests in flight, in an open loop."),
-    _gauge("level", "", "Number of the current level, from 1; 0 before the first."),
-    _gauge("level_phase", "", "1 for the current phase of the level.", "phase"),
-    _gauge("level_purpose", "", "1 for the purpose of the level.", "purpose"),
-    _counter("levels", "", "Levels that ended, by decision.", "decision"),
-    *_histograms(),
-    _of_metric("output_tokens", "output_tokens_per_s", "Output tokens received."),
-    _counter("prompt_tokens", "", "Prompt tokens of ended requests, as reported by the server."),
-    _of_metric("requests", "requests_per_s", "Requests that ended, by outcome (`ok`: no failure).",
-               "outcome"),
-    _of_metric("good_requests", "goodput_per_s", "Requests that met every SLO, each judged by its "
-               "own latencies."),
-    _gauge("slo_limit", "seconds", "Limit of the SLO; of an output speed, the time per token "
-           "that it stands for.", "slo"),
-    _gauge("slo_allowed", "ratio", "Share of the latencies that may be over the limit.", "slo"),
-    _counter("slo_observations", "", "Latencies that the SLO applies to.", "slo"),
-    _counter("slo_misses", "", "Of them, those over the limit, counted exactly.",
-             "slo"),
-    _counter("drill_events", "", "Of a drill: events that have begun, by name.", "event"),
-    _gauge("drill_expectation", "", "Of a drill: 1 for an expectation that came true, 0 for one "
-           "that did not; none while that is not decided.", "expectation"),
-    _gauge("loop_lag", "seconds", "The longest delay of a load process's event loop in the last "
-           "second.", "process"),
-    _counter("client_cpu", "seconds", "CPU time of each process of the load generator.",
-             "process"),
-    _gauge("bracket_low_users", "", "Highest level so far that met every SLO, judged over all "
-           "levels."),
-    _gauge("bracket_high_users", "", "Lowest level so far that did not."),
-    _gauge("knee_users", "", "The knee, once found."),
-    _gauge("knee_low_users", "", "Lower end of the knee's 95% interval."),
-    _gauge("knee_high_users", "", "Upper end of the knee's 95% interval."),
-    _gauge("bracket_low_rate", "per_second", "As `bracket_low_users`, in an open loop."),
-    _gauge("bracket_high_rate", "per_second", "As `bracket_high_users`, in an open loop."),
-    _gauge("knee_rate", "per_second", "The knee of an open loop, once found."),
-    _gauge("knee_low_rate", "per_second", "Lower end of its 95% interval."),
-    _gauge("knee_high_rate", "per_second", "Upper end of its 95% interval."),
+    *_metrics("load"),
+    *(MetricDefinition(key, row.prometheus, "histogram", f"{row.title} of each "
+                       f"{'gap' if key in GAPS else 'request'}. {row.counted}")
+      for key, row in HISTOGRAMS.items()),
+    *_metrics("results"),
 )  # fmt: skip
 METRIC_DEFINITIONS: Final = {
     "the exporter": (*TARGET, *GPU),
@@ -218,17 +137,9 @@ def quantile_of(q: float, histogram: str, back: str, by: str) -> str:
     return quantile(q, rate(f"{histogram}_bucket", back, f"le, {by}"))
 
 
-def finite_mean(key: str, part: Callable[[str, str], str]) -> str:
-    """Return the mean of the finite values of a run's histogram.
-
-    `part` makes the expression of a series from its suffix and its labels.
-    """
+def finite_mean(key: str, part: Callable[[str], str]) -> str:
+    """Return the mean of the finite values of a run's histogram; `part`: of its `_sum`, ..."""
     # Failures are infinite: our `_sum` leaves them out but `_count` does not, so the divisor is the
     # bucket with the largest finite bound.
-    finite = f'le="{HISTOGRAMS[key].buckets_s[-2]}"'
-    return f"{part('_sum', '')} / {part('_bucket', finite)}"
-
-
-def label_selector(labels: str) -> str:
-    """Return `{labels}`, or "" without labels."""
-    return f"{{{labels}}}" if labels else ""
+    finite = f'_bucket{{le="{HISTOGRAMS[key].buckets_s[-2]}"}}'
+    return f"{part('_sum')} / {part(finite)}"

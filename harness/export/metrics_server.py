@@ -18,16 +18,19 @@ CLIENT_TIMEOUT_S: Final = 1.0  # for a client that connects and sends nothing, o
 OK, NOT_FOUND = 200, 404
 
 
-class MetricsServer:
+class MetricsServer(HTTPServer):
     """Serves `page()`, which is called for each scrape and must be fast."""
+
+    timeout = STOP_POLL_S
 
     def __init__(self, host: str, port: int, page: Callable[[], bytes], flag: str) -> None:
         """Listen at once; port 0: any free port. Raises ConfigError that names `flag`."""
+        self.page = page
         self.scrapes = 0
-        self._page = page
         self._stopped = False
+        self.address_family = AF_INET6 if ":" in host else AF_INET
         try:
-            self._http = _Server((host, port), self)
+            super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
             raise ConfigError(
@@ -35,42 +38,22 @@ class MetricsServer:
                 f"of this machine; try {flag} 0, which takes any."
             ) from None
 
-    @property
-    def port(self) -> int:
-        return int(self._http.server_address[1])
+    def server_bind(self) -> None:
+        """Bind without HTTPServer's reverse lookup of this host's name, which may take seconds."""
+        super(HTTPServer, self).server_bind()
+        self.port = int(self.server_address[1])
 
     def serve(self) -> None:
         """Serve until `stop`, then close the socket."""
         try:
             while not self._stopped:
-                self._http.handle_request()
+                self.handle_request()
         finally:
-            self._http.server_close()
+            self.server_close()
 
     def stop(self) -> None:
         """`serve` returns within STOP_POLL_S; from any thread or signal handler."""
         self._stopped = True
-
-    def answer(self, path: str) -> tuple[int, bytes]:
-        if path == "/metrics":
-            body = self._page()
-            self.scrapes += 1
-            return OK, body
-        return (OK, b"ok\n") if path == "/healthz" else (NOT_FOUND, b"see /metrics\n")
-
-
-class _Server(HTTPServer):
-    timeout = STOP_POLL_S
-
-    def __init__(self, where: tuple[str, int], pages: MetricsServer) -> None:
-        self.pages = pages
-        self.address_family = AF_INET6 if ":" in where[0] else AF_INET
-        super().__init__(where, _Handler)
-
-    def server_bind(self) -> None:
-        """Bind without HTTPServer's reverse lookup of this host's name, which may take seconds."""
-        super(HTTPServer, self).server_bind()
-        self.server_name, self.server_port = "vllm-harness", self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that disconnect."""
@@ -78,13 +61,17 @@ class _Server(HTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = CLIENT_TIMEOUT_S
-    server: _Server
+    server: MetricsServer
     server_version = "vllm-harness"
     sys_version = ""
 
     def do_GET(self) -> None:
         """Handle GET; BaseHTTPRequestHandler answers other methods with 501."""
-        status, body = self.server.pages.answer(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        status, body = (OK, b"ok\n") if path == "/healthz" else (NOT_FOUND, b"see /metrics\n")
+        if path == "/metrics":
+            status, body = OK, self.server.page()
+            self.server.scrapes += 1
         self.send_response(status)
         self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
         self.send_header("Content-Length", str(len(body)))

@@ -11,9 +11,10 @@ from harness.measure.states import Decision, Purpose
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from harness.measure.recent_latencies import RecentLatencies
+    from numpy.typing import NDArray
+
     from harness.measure.records.samples import ClientSample
     from harness.measure.result import Knee
     from harness.measure.slo import Slo
@@ -29,14 +30,14 @@ class RunSeries:
         kind: str,
         workload: str,
         slos: Sequence[Slo] = (),
-        recent: RecentLatencies | None = None,
+        tap: Callable[[str, NDArray[Any]], None] | None = None,
     ) -> None:
         """`kind`: knee, run, sweep, locust. Of two limits for one quantile the stricter counts.
 
-        `recent` gets each latency too, for the live page.
+        `tap` is called with each latency's new values in ns, for the live page.
         """
         strictest = {s.name: s for s in sorted(slos, key=lambda s: s.limit_ns, reverse=True)}
-        self.counts = RunCounts(tuple(strictest.values()), recent.take if recent else None)
+        self.counts = RunCounts([strictest[x] for x in dict.fromkeys(s.name for s in slos)], tap)
         self._values: dict[str, Any] = {
             "slo_limit": {(s.name,): s.limit_ns / SECOND for s in self.counts.slos},
             "slo_allowed": {(s.name,): s.allowed for s in self.counts.slos},

@@ -7,6 +7,7 @@ gap and no repeat, however late a process is.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, count, islice, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -54,19 +55,16 @@ class Due(NamedTuple):
 
 def parse_arrivals(text: str) -> str:
     """`constant`, `poisson` or `gamma:2`. Raises ConfigError."""
-    kind, _, cv = text.strip().partition(":")
-    try:
-        good = (text.strip() in ("constant", POISSON, FROM_DATA)) or (
-            kind == "gamma" and 0 < float(cv) <= MAX_CV
-        )
-    except ValueError:
-        good = False
+    kind, _, cv = (word := text.strip()).partition(":")
+    good = word in ("constant", POISSON, FROM_DATA)
+    with suppress(ValueError):
+        good = good or (kind == "gamma" and 0 < float(cv) <= MAX_CV)
     if not good:
         raise ConfigError(
             f"--arrivals is {text!r}: expected constant, poisson, data, or gamma:CV with a "
             f"coefficient of variation up to {MAX_CV:g}; try --arrivals gamma:2."
         )
-    return text.strip()
+    return word
 
 
 def offsets_ns(arrivals: str, rate_per_s: float, rng: Random) -> Iterator[int]:
@@ -104,7 +102,6 @@ class Stripe:
         self._ahead: Due | None = None
 
     def tell(self, schedule: Schedule) -> None:
-        """What follows the schedules told so far."""
         self._told.append(schedule)
 
     def ahead(self) -> Due | None:
@@ -122,5 +119,4 @@ class Stripe:
             self._ahead = None
 
     def take(self) -> None:
-        """The request ahead is on its way."""
         self._ahead = None

@@ -181,7 +181,6 @@ class DataSource:
         return (len(self) - 1) * SECOND / last_ns if last_ns else 0.0
 
     def row(self, index: int) -> Row:
-        """Row `index`, read again."""
         start, end = self._starts[index : index + 2]
         return parse_row(os.pread(self._file, end - start, start))
 

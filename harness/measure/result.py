@@ -16,8 +16,7 @@ from harness.measure.diagnosis.instrument import ClientFigures
 from harness.measure.diagnosis.interference import ArrivalFigures, GapFigures
 from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
-from harness.measure.diagnosis.trace_split import TracedSplit
-from harness.measure.diagnosis.ttft_split import LateSplit, TtftSplit
+from harness.measure.diagnosis.ttft_split import LateSplit, TracedSplit, TtftSplit
 from harness.measure.metrics import LATENCIES, SLO_METRICS
 from harness.measure.search.comparison import Difference
 from harness.measure.search.power import PlateauKnee, PowerKnee

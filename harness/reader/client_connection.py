@@ -30,7 +30,6 @@ class ConnectFailed(Exception):  # noqa: N818 - becomes an Outcome
     """No connection: the sentence says why, without the URL's secrets."""
 
     def __init__(self, sentence: str, outcome: Outcome = Outcome.connect) -> None:
-        """`outcome` is `timeout` when it took too long."""
         super().__init__(sentence)
         self.outcome = outcome
 

@@ -64,8 +64,3 @@ class Clock:
 
 
 CLOCK: Final = Clock()
-
-
-def now_ns() -> int:
-    """This process's records' clock."""
-    return CLOCK.now_ns()

@@ -66,7 +66,6 @@ class DecoderProcess:
     """
 
     def __init__(self, output: Output) -> None:
-        """Starts it. Raises OSError."""
         ours, theirs = socket.socketpair()
         self._pipe = gevent.socket.socket(fileno=ours.detach())
         with theirs:
@@ -140,7 +139,6 @@ class DecoderLink:
 
     @property
     def backlog(self) -> int:
-        """Batches without an answer."""
         return self._sequence - self._answered
 
     def ready(self) -> bool:

@@ -32,9 +32,9 @@ import contextlib
 import gc
 import marshal
 import os
-import resource
 import socket
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -175,10 +175,8 @@ class Decoding:
                 elif notice == HEAD:
                     decoder.head(*values)
                 else:
-                    outcome, error, done_ns = values
-                    whole.append(
-                        self._end(stream, Outcome(outcome) if outcome else None, error, done_ns)
-                    )
+                    outcome = Outcome(values[0]) if values[0] else None
+                    whole.append(self._end(stream, outcome, *values[1:]))
             elif decoder is None:
                 continue
             elif kind >= TOKEN:
@@ -234,7 +232,7 @@ class Outlets:
 
     def put(self, whole: list[bytes], parts: list[bytes], known_ns: int) -> None:
         if self._file is not None and whole:
-            self._file.append(b"".join(whole), len(whole))
+            self._file.append(b"".join(whole))
         frames = whole + parts
         if self._master is not None:
             self._master.put(frames, known_ns)
@@ -266,10 +264,9 @@ def serve(pipe: socket.socket, output: Output) -> None:
     while body := outlets.next_message():
         message = Message.read(body)
         outlets.put(*decoding.take(message), message.known_ns)
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        cpu_s = used.ru_utime + used.ru_stime
         counts = len(decoding.streams), decoding.ended, decoding.events, decoding.exact_events
-        outlets.answer("done", message.sequence, message.known_ns, counts, cpu_s, *outlets.stands)
+        known = message.sequence, message.known_ns, counts, time.process_time()
+        outlets.answer("done", *known, *outlets.stands)
     outlets.put(decoding.cut_short(), [], 0)
     outlets.close()
 

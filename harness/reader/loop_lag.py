@@ -8,9 +8,8 @@ which takes a fraction of a millisecond, and all of them only when many have gro
 from __future__ import annotations
 
 import gc
-import resource
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import gevent
 
@@ -76,20 +75,6 @@ class LoopLag:
         self._loop.kill(block=False)
 
 
-def cpu_s() -> float:
-    """User and system time of this process."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def share(part: int, whole: int) -> float | None:
-    """None of nothing."""
-    return round(part / whole, 6) if whole else None
-
-
-Figures = dict[str, Any]
-
-
 EVERY_S: Final = 1.0
 MANY_OLD: Final = 200_000  # objects that survived the youngest generation
 
@@ -116,7 +101,6 @@ class Collecting:
                 gc.collect(1)
 
     def close(self) -> None:
-        """As it was before."""
         self._loop.kill(block=False)
         gc.unfreeze()
         if self._was_on:

@@ -95,7 +95,6 @@ class Stream:
 
     @property
     def size(self) -> int:
-        """Bytes of the answer so far."""
         return self.n_bytes + (self.fast_path.progress()[0] if self.fast_path is not None else 0)
 
     def overdue(self, now_ns: int, limits: Limits) -> str:

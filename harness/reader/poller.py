@@ -38,7 +38,6 @@ class Poller:
         closed: Callable[[Connection, str], None],
         *,
         stamped: bool,
-        nap_s: float = NAP_S,
         read_bytes: int = READ_BYTES,
         stand_in: bool = True,
     ) -> None:
@@ -50,7 +49,6 @@ class Poller:
         self.code = which()
         self._clock, self._link = clock, link
         self._stamped = stamped
-        self._nap_s = nap_s if stamped else 0.0
         self._connections: dict[int, Connection] = {}
         self._poll = _epoll()
         self._asks = _poll()
@@ -62,11 +60,6 @@ class Poller:
         self._polled_ns = self._before_ns = clock.sample()[0]
         self._distrust = False  # the next round's stamps are not believed
         self._loop = gevent.spawn(self._run)
-
-    @property
-    def connections(self) -> list[Connection]:
-        """All that are polled, idle ones too."""
-        return list(self._connections.values())
 
     def add(self, connection: Connection) -> None:
         self._reads.admit(connection, self._clock.now_ns())
@@ -99,9 +92,9 @@ class Poller:
                 # while rounds find something to read, the nap alone is the wait
                 if not ready:
                     hub.wait(watcher)
-                napping = self._nap_s > 0 and len(self._connections) >= FEW
+                napping = self._stamped and len(self._connections) >= FEW
                 if napping:
-                    gevent.sleep(self._nap_s)
+                    gevent.sleep(NAP_S)
                 ready = self.read_round() * napping
         finally:
             watcher.close()
@@ -141,6 +134,6 @@ class Poller:
     def close(self) -> None:
         self._loop.kill()
         self._reads.close()
-        for connection in self.connections:
+        for connection in list(self._connections.values()):
             self.drop(connection)
         self._poll.close()

@@ -58,7 +58,6 @@ class Batch:
         self.blob += body
 
     def notice(self, stream: int, *values: Any) -> None:
-        """One of the notices above with its values."""
         self.rows += ROW.pack(stream, 0, 0, NOTICE, 0)
         self.notices.append(values)
 
@@ -81,7 +80,6 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Bytes of the message, about."""
         return len(self.rows) + len(self.blob)
 
     def message(self, sequence: int, now_ns: int, known_ns: int = 0) -> bytes:

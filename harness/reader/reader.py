@@ -7,6 +7,7 @@ parsed here is HTTP: where a body begins and where the response ends.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -16,9 +17,9 @@ from harness.reader.backends import END_OF_FILE, IN_C
 from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.reader.clock import CLOCK, Clock
 from harness.reader.decoder_link import DecoderLink
-from harness.reader.loop_lag import Collecting, LoopLag, cpu_s, share
+from harness.reader.loop_lag import Collecting, LoopLag
 from harness.reader.open_stream import Exchange, Limits, Stream
-from harness.reader.poller import NAP_S, Poller
+from harness.reader.poller import Poller
 from harness.reader.raw_batch import HEAD, Output
 from harness.reader.stamping import Stamping
 from harness.units import MS, SECOND
@@ -50,18 +51,14 @@ class Reader:
         *,
         clock: Clock = CLOCK,
         stamps: bool = True,
-        nap_s: float = NAP_S,
         read_bytes: int = READ_BYTES,
         stand_in: bool = True,
         output: Output | None = None,
     ) -> None:
         """`output`: where records and parts go; without a master there, to `put`, on this loop.
 
-        `stamps` False: as on a system without them. Starts the decoder process.
-
-        `stand_in`: a thread reads where the loop is late (`backends.Sockets`).
-
-        Raises ConfigError (see `backends.which`).
+        `stamps` False: as on a system without them. `stand_in`: see `backends.Sockets`. Starts the
+        decoder process. Raises ConfigError (see `backends.which`).
         """
         self.worker = worker
         self.addresses = Addresses(place, first=worker)
@@ -72,8 +69,7 @@ class Reader:
         self.link = DecoderLink(clock, put, output or Output(worker=worker))
         self.poller = Poller(
             clock, self.link, self._deliver, self._closed,
-            stamped=self.source == "kernel", nap_s=nap_s, read_bytes=read_bytes,
-            stand_in=stand_in,
+            stamped=self.source == "kernel", read_bytes=read_bytes, stand_in=stand_in,
         )  # fmt: skip
         self.link.read_until_ns = self._read_until_ns
         self._response = ChunkedResponse if self.poller.code == IN_C else Response
@@ -127,7 +123,6 @@ class Reader:
         return stream.exchange()
 
     def drop(self, number: int, user: int, planned_tokens: int, scheduled_ns: int) -> None:
-        """Record a request that is never sent."""
         now = self.clock.now_ns()
         self.link.open(number, (self.worker, number, user, planned_tokens, scheduled_ns, 0, now))
         self.link.end(number, Outcome.dropped, DROPPED, now)
@@ -274,11 +269,6 @@ class Reader:
                 if sentence := stream.overdue(now, self.limits):
                     stream.end(Outcome.timeout, sentence, now)
 
-    @property
-    def known_ns(self) -> int:
-        """All that happened before this instant is where records go; a second or two ago."""
-        return self.link.known_ns
-
     def _read_until_ns(self) -> int:
         """All that happened before this instant is in the batch: asked when parts are due.
 
@@ -289,10 +279,6 @@ class Reader:
         return min([self.poller.known_ns(), *ended])
 
     # the end
-
-    def flush(self, timeout_s: float = 15.0) -> bool:
-        """Wait until everything that was read is where records go."""
-        return self.link.flush(timeout_s)
 
     def close(self) -> None:
         """Record what is open as cancelled and stop; harmless when repeated."""
@@ -310,29 +296,23 @@ class Reader:
         self.stamping.close()
 
     def figures(self) -> dict[str, Any]:
-        """What this process says about its own measuring."""
         poller, link = self.poller, self.link
         return {
             "stamp_source": self.source,
             "reader": poller.code,
             "addresses": sorted(self.addresses.used),
-            "stamp_coverage": share(poller.stamped_reads, poller.reads),
             "events": link.events,
-            "exact_share": share(link.exact_events, link.events),
+            "exact_share": round(link.exact_events / link.events, 6) if link.events else None,
             "at_ns": self.clock.now_ns(),
             "reads": poller.reads,
             "stamped_reads": poller.stamped_reads,
-            "bytes": poller.n_bytes,
             **self._lag.figures(),
             "clock_steps": self.clock.steps,
             "resent": self.resent,
-            "cpu_s": round(cpu_s(), 3),
+            "cpu_s": round(time.process_time(), 3),
             "decoder_cpu_s": round(link.cpu_s, 3),
             "decoder_hold_max_ms": round(link.hold_ns / 1e6, 3),
             "decoder_backlog": link.backlog,
             "decoder_held": link.held,
             "clock_apart_ms": round(link.clock_apart_ns / MS, 3),
         }
-
-
-__all__ = ["Exchange", "Limits", "Reader"]

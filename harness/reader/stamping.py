@@ -25,6 +25,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from contextlib import suppress
 from typing import Final
 
 from gevent import monkey
@@ -51,7 +52,6 @@ class SocketStamps:
         self._round = round_number
 
     def mark_request_sent(self, sent_ns: int) -> None:
-        """Record that a request is about to be sent on this idle connection."""
         self.drained_ns = max(self.drained_ns, sent_ns)
 
     def clamp_bounds(self, now_ns: int) -> None:
@@ -127,31 +127,23 @@ class Stamping:
     """`source` is "kernel" when the self-test saw stamps, else "read". Keep it open."""
 
     def __init__(self) -> None:
-        self._keep = Socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._keep = Socket()
         self.source = "read"
         if ask_for_stamps(self._keep) and self._self_test():
             self.source = "kernel"
 
     def _self_test(self) -> bool:
         """A segment that waits before it is read must be stamped with its arrival, not the read."""
-        listener = Socket(socket.AF_INET, socket.SOCK_STREAM)
-        one = Socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
+        with suppress(OSError), Socket() as listener, Socket() as one:
             listener.bind(("127.0.0.1", 0))
             listener.listen(1)
             ask_for_stamps(one)
             one.connect(listener.getsockname())
-            other, _ = listener.accept()
-            with other:
+            with listener.accept()[0] as other:
                 until = time.monotonic() + SELF_TEST_S
                 while time.monotonic() < until:
                     if self._arrival_stamped(one, other):
                         return True
-        except OSError:
-            return False
-        finally:
-            one.close()
-            listener.close()
         return False
 
     @staticmethod

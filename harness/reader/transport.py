@@ -66,7 +66,6 @@ class ClockBounds:
         self.apart_ns = 0  # at most so far, either way
 
     def take(self, ack: Ack, now_ns: int) -> None:
-        """Of an answer that came just now."""
         self.recent.append((ack["at_ns"] - now_ns, ack["at_ns"] - ack["sent_ns"]))
         lows, highs = zip(*self.recent, strict=True)
         lo, hi = sorted((max(lows), min(highs)))  # the wrong way round: it drifts meanwhile
@@ -98,10 +97,11 @@ class Outbox:
     ) -> None:
         """The names are those of `RecordBatch`."""
         self._send = send
-        self._stream, self._worker, self._run, self._kept = stream, worker, run, kept
-        self._known_ns = 0  # as of the last batch
+        self._next = RecordBatch(
+            run=run, stream=stream, worker=worker, batch=0, known_ns=0, records=b"", kept=kept,
+            sent_ns=0,
+        )  # fmt: skip
         self._waiting: deque[RecordBatch] = deque()  # not acknowledged, in order
-        self._made = 0
         self.bytes = 0  # of records that the master has not acknowledged
         self._sent = 0  # batches sent since the last acknowledgement moved or a resend began
         self._since = 0.0
@@ -113,20 +113,12 @@ class Outbox:
             pieces = [[]]
         for i, piece in enumerate(pieces):
             if known_ns and i == len(pieces) - 1:
-                self._known_ns = known_ns
-            batch = RecordBatch(
-                run=self._run,
-                stream=self._stream,
-                worker=self._worker,
-                batch=self._made,
-                known_ns=self._known_ns,
-                records=b"".join(piece),
-                kept=self._kept,
-                sent_ns=0,
-            )
+                self._next["known_ns"] = known_ns
+            batch = self._next.copy()
+            batch["records"] = b"".join(piece)
             self.bytes += len(batch["records"])
             self._waiting.append(batch)
-            self._made += 1
+            self._next["batch"] += 1
 
     def tick(self, now_s: float) -> None:
         """Send what is new, and again what got lost."""
@@ -157,7 +149,6 @@ class Inbox:
     known_ns: dict[int, int] = field(default_factory=dict)  # worker -> what happened before is here
     figures: dict[int, dict[str, Any]] = field(default_factory=dict)
     trouble: str = ""  # the first worker's that had any
-    damaged_bytes: int = 0
     _taken: dict[str, int] = field(default_factory=dict)
     _ended: dict[int, int] = field(default_factory=dict)
 
@@ -168,19 +159,16 @@ class Inbox:
         if batch["run"] != self.run or batch["batch"] != taken:
             return taken
         self._taken[stream] = taken + 1
-        lost = Decoded()
-        for some in split_by_events(decode_each(batch["records"], lost), EVENTS):
+        for some in split_by_events(decode_each(batch["records"], Decoded()), EVENTS):
             ended = sum(record.outcome is not Outcome.open for record in some)
             self._ended[worker] = self._ended.get(worker, 0) + ended
             self.deliver(some)
             if self.store is not None and not batch["kept"]:
                 self.store(worker, some)
-        self.damaged_bytes += lost.damaged_bytes + lost.torn_bytes
         self.known_ns[worker] = batch["known_ns"]
         return taken + 1
 
     def beat(self, beat: Beat) -> None:
-        """What a worker says of itself."""
         if beat["run"] == self.run:
             worker = beat["worker"]
             self.issued[worker] = max(beat["issued"], self.issued.get(worker, 0))
@@ -189,7 +177,6 @@ class Inbox:
 
     @property
     def ended(self) -> int:
-        """Whole records of all workers."""
         return sum(self._ended.values())
 
     def missing(self) -> dict[int, int]:

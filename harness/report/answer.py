@@ -7,16 +7,10 @@ best estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf, isnan, nan
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.triage import (
-    SYMPTOMS,
-    TRIAGE_QUANTILE,
-    Symptom,
-    p95_limits_ns,
-    triage,
-)
+from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.result import CONCURRENT
 from harness.measure.slo import Slo
@@ -70,7 +64,6 @@ def build_answer(facts: ReportData) -> Answer:
     loop = [as_sentence(f"this is an open loop: {about}")] * facts.is_rate
     return replace(
         found,
-        badge=found.badge + " (simulated)" * bool(label),
         sentences=[*gates, *facts.asked_later, *found.sentences, *replica_sentences(facts), *loop],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
@@ -128,13 +121,11 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
     first = min(facts.used, key=lambda level: level.load, default=None)
     if first is None or not facts.slos:
         return Answer("SLO missed at the lowest level", "bad", "The lowest level already fails.")
-    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed] or facts.slos[
-        :1
-    ]
+    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed]
     failures = " and ".join(
         f"{slo_name(slo)} is {_observed(first, slo)} at {facts.level_text(first.load)}, "
         f"{slo.beyond} the {slo_limit(slo)} limit"
-        for slo in missed
+        for slo in missed or facts.slos[:1]
     )
     headline = f"No level passes: {failures}."
     return Answer("SLO missed at the lowest level", "bad", headline, explanation(facts))
@@ -207,10 +198,9 @@ def _held(facts: ReportData) -> Answer:
     if facts.result.command == "drill" and facts.result.gates:
         badge, tone, (headline, *told) = drill_sentences(facts)
         return Answer(badge, tone, headline, told + [_figures(facts, one) for one in facts.used])
-    words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad")}
+    words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad"),
+             Status.measured: ("measured", "good")}  # fmt: skip
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
-    if facts.status == Status.measured:
-        badge, tone = "measured", "good"
     error = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
     # The headline is the verdict that decided.
@@ -353,16 +343,20 @@ def replica_sentences(facts: ReportData) -> list[str]:
 
 def triage_sentences(facts: ReportData) -> list[str]:
     """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
-    ttft_ns, itl_ns = p95_limits_ns(facts.slos)
+    limited = zip(SYMPTOMS, p95_limits_ns(facts.slos), strict=True)
+    signs = [sign for sign, limit_ns in limited if not isnan(limit_ns)]
     knee = facts.knee.estimate or 0
     for levels in facts.by_users:
         level = max(levels, key=lambda one: one.seconds)
         if level.load <= knee or not _shown_over(level):
             continue
-        ttft, itl = (_sign_ns(level, sign) for sign in SYMPTOMS)
-        found = triage(ttft, itl, ttft_ns, itl_ns)
-        if found.over:
-            return [f"At {facts.level_text(level.load)} {found.sentence}."]
+        shares = level.over_share
+        over = [s for s in signs if shares.get(f"{s.metric}_p95", 0) > 1 - TRIAGE_QUANTILE]
+        if over:
+            verb = "are over their limits" if over[1:] else "is over its limit"
+            what = f"{' and '.join(sign.title for sign in over)} {verb}"
+            where = ", and ".join(f"inspect {sign.inspect}" for sign in over)
+            return [f"At {facts.level_text(level.load)} {what}: {where}."]
     return []
 
 
@@ -372,12 +366,6 @@ def _shown_over(level: Level) -> bool:
         return False  # neither queue nor batch is the cause
     missed = any(one.verdict == Verdict.missed for one in level.slos)
     return missed or level.decision == Decision.failed
-
-
-def _sign_ns(level: Level, sign: Symptom) -> float:
-    """Infinite if the share over the limit is too large: failed requests have no latency."""
-    over = level.over_share.get(f"{sign.metric}_p95", nan)
-    return nan if isnan(over) else inf if over > 1 - TRIAGE_QUANTILE else 0.0
 
 
 STATUSES: Final[dict[Status, Callable[[ReportData], Answer]]] = {

@@ -68,10 +68,8 @@ def difference_row(one: Difference) -> dict[str, str]:
             return UNKNOWN
         return f"{100 * x:+.2f} points" if one.metric == ERROR_SHARE else f"{x:+.1%}"
 
-    (lo, hi), verdict = (
-        one.ci95,
-        one.verdict.replace("_", " ") + ", beyond the tolerance" * one.beyond,
-    )
+    lo, hi = one.ci95
+    verdict = one.verdict.replace("_", " ") + ", beyond the tolerance" * one.beyond
     interval = f"at most {change(hi)}" if lo <= -1 else f"{change(lo)} to {change(hi)}"
     if math.isinf(hi):
         interval = "too few requests" if lo <= -1 else f"at least {change(lo)}"
@@ -84,19 +82,14 @@ def difference_row(one: Difference) -> dict[str, str]:
 def warning(c: Comparison) -> str:
     """How the settings of the runs differ; "" if they do not."""
     differences = [f"{name} ({a} in A, {b} in B)" for name, (a, b) in c.unlike.items()]
-    return (
-        f"CAUTION: A and B were measured differently: {', '.join(differences)}."
-        if differences
-        else ""
-    )
+    said = f"CAUTION: A and B were measured differently: {', '.join(differences)}."
+    return said if differences else ""
 
 
 def headline(c: Comparison) -> str:
     """The answer."""
-    limit, sentence = (
-        f"more than {100 * c.tolerance:g}%",
-        "No significant difference between A and B was found.",
-    )
+    limit = f"more than {100 * c.tolerance:g}%"
+    sentence = "No significant difference between A and B was found."
     if c.exit_code == EXIT_INCONCLUSIVE:
         sentence = "Too little was measured to tell A from B: no figure has an interval."
     for differences, claim in (
@@ -106,9 +99,7 @@ def headline(c: Comparison) -> str:
     ):
         if differences:
             name, a, b, change, interval, _ = difference_row(differences[0]).values()
-            more = (
-                f", and {count_of(len(differences) - 1, 'other figure')}" if differences[1:] else ""
-            )
+            more = f", and {count_of(len(differences) - 1, 'other figure')}" * bool(differences[1:])
             sentence = f"{claim}: {name} {b}, not {a}: {change} ({interval}){more}."
     return sentence
 
@@ -132,11 +123,8 @@ def summary_rows(c: Comparison) -> list[dict[str, str]]:
 
 def comparison_text(c: Comparison) -> str:
     """For a terminal."""
-    lines = [
-        *map(one_line, (warning(c), headline(c), summary(c))),
-        *aligned(summary_rows(c), one_line),
-    ]
-    return "\n".join([*lines, ""]).lstrip()
+    said = map(one_line, (warning(c), headline(c), summary(c)))
+    return "\n".join([*said, *aligned(summary_rows(c), one_line), ""]).lstrip()
 
 
 def markdown(c: Comparison) -> str:
@@ -199,11 +187,8 @@ def settings_report(
     parts = [{"Figure": c.name, "95% interval": Quantity(c.value, *c.ci95).cell,
               "Meaning": c.meaning} for c in costs]  # fmt: skip
     title = f"By length, at {costs[0].load:g} {settings[0].unit}" if costs else ""
-    tables = (
-        {"Settings": rows}
-        | ({title: parts} if costs else {})
-        | {gain(c): [*map(difference_row, c.differences)] for c in steps}
-    )
+    tables = {"Settings": rows} | ({title: parts} if costs else {})
+    tables |= {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
     lines = [f"{title}:", "", *aligned(parts, one_line), ""] if costs else []
     lines = [*aligned(rows, one_line), "", *lines, *failures, *map(gain, steps), ""]
@@ -257,11 +242,9 @@ def page(
     tables: Mapping[str, Sequence[Mapping[str, str]]], chart: str = "",
 ) -> str:  # fmt: skip
     """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
-    from harness.report.templates import render, style_sheet  # noqa: PLC0415 - jinja2, and only here
+    from harness.report.templates import render  # noqa: PLC0415 - jinja2, and only here
 
-    style = style_sheet()
-    return render("compare.html.j2", style=style, badge=badge, lines=lines, tables=tables,
-                  chart=chart)  # fmt: skip
+    return render("compare.html.j2", badge=badge, lines=lines, tables=tables, chart=chart)
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:

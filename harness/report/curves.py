@@ -59,14 +59,10 @@ ARROW_PX: Final = 16  # px above a point: the arrow of an interval without upper
 def curve_charts(facts: ReportData) -> list[str]:
     """One SVG per panel; panels without any figure are omitted."""
     names = [name for name in PANELS if facts.slos or name != "goodput"]
-    drawn = {name: curve_chart(facts, name) for name in names}
+    drawn = [curve_chart(facts, name) for name in names]
     if (metric := metric_around_knee(facts)) is not None:
-        after = list(drawn).index(metric) + 1
-        rest = list(drawn.items())
-        drawn = dict(
-            [*rest[:after], ("around", curve_chart(facts, metric, around=True)), *rest[after:]]
-        )
-    return [svg for svg in drawn.values() if svg]
+        drawn.insert(names.index(metric) + 1, curve_chart(facts, metric, around=True))
+    return [svg for svg in drawn if svg]
 
 
 def knee_charts(facts: ReportData) -> list[str]:
@@ -142,9 +138,8 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
         axes.plot(*_columns(_means(groups, figure_of)), color=MUTED, linewidth=1, zorder=2)
         _knee(axes, facts)
         for x, level in zip(_x_positions(shown, apart=around), shown, strict=True):
-            _point(
-                axes, x, level.result, figure_of(level), small=dense and _is_near_knee(facts, level)
-            )
+            small = dense and _is_near_knee(facts, level)
+            _point(axes, x, level.result, figure_of(level), small=small)
         _slo_lines(axes, facts, metric)
         return to_svg(figure, f"curve-{name}{'-around' * around}", f"{title} against {what}")
 

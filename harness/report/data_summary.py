@@ -30,12 +30,8 @@ def data_summary(data: DataSource) -> str:
         lines.append("Text is taken for a token per 4 bytes; a run asks the server's /tokenize.")
     if missing := data.outputs.count(0):
         lines.append(f"{missing:,} rows without output_tokens: answers as long as the workload's.")
-    lines += [
-        "",
-        _arrivals(data),
-        "",
-        "Shared prefixes: rows whose first tokens an earlier row had",
-    ]
+    lines += ["", _arrivals(data), ""]
+    lines.append("Shared prefixes: rows whose first tokens an earlier row had")
     at = CACHE_BLOCK
     while at <= max(shared):
         share = sum(tokens >= at for tokens in shared) / n
@@ -50,7 +46,6 @@ def data_summary(data: DataSource) -> str:
 
 
 def _arrivals(data: DataSource) -> str:
-    """The rate as a whole and over time."""
     if not data.rate_per_s:
         return "Arrivals: no timestamps, or all at once"
     at_s = [data.offset_ns(k) / SECOND for k in range(len(data))]

@@ -35,14 +35,16 @@ _MARKDOWN: Final = re.compile(
 SMALL_LEADING_DIGIT: Final = 2
 
 
-def decimal_places(value: float, lo: float = NAN, hi: float = NAN) -> int:
+def decimal_places(
+    value: float, lo: float = NAN, hi: float = NAN, digits: int = DIGITS_WITHOUT_INTERVAL
+) -> int:
     """Decimal places to print; negative: round to tens, hundreds, ..."""
     # The first finite value other than 0 sets the scale of the number.
     scale = next((abs(v) for v in (value, lo, hi) if v and math.isfinite(v)), 1.0)
     size = math.floor(math.log10(scale))
     half = (hi - lo) / 2
     if not math.isfinite(half) or half <= 0:
-        return max(DIGITS_WITHOUT_INTERVAL - 1 - size, 0)
+        return max(digits - 1 - size, 0)
     lead = math.floor(math.log10(half))
     if half / 10**lead < SMALL_LEADING_DIGIT:
         lead -= 1
@@ -52,9 +54,9 @@ def decimal_places(value: float, lo: float = NAN, hi: float = NAN) -> int:
     return max(min(-lead, max_places), min_places)
 
 
-def format_number(value: float, lo: float = NAN, hi: float = NAN) -> str:
-    """A number with the digits that [lo, hi] justifies: `1,910`, `12.4`, `inf`."""
-    return format_rounded(value, decimal_places(value, lo, hi))
+def format_number(value: float) -> str:
+    """A number without an interval: `1,910`, `12.4`, `inf`."""
+    return format_rounded(value, decimal_places(value))
 
 
 def format_rounded(value: float, decimals: int) -> str:
@@ -141,16 +143,9 @@ def as_int(value: Any) -> int:
     return int(value) if math.isfinite(as_float(value)) else 0
 
 
-def as_interval(pair: Any) -> tuple[float, float]:
-    """[lo, hi] of JSON; NaN twice when there is none."""
-    if isinstance(pair, list | tuple) and len(pair) == 2:  # noqa: PLR2004 - a pair
-        return as_float(pair[0]), as_float(pair[1])
-    return NAN, NAN
-
-
-def count_of(n: float, one: str, many: str = "") -> str:
+def count_of(n: float, one: str) -> str:
     """`1 request`, `1,200 requests`."""
-    return f"{n:,.0f} {one if n == 1 else many or one + 's'}"
+    return f"{n:,.0f} {one}{'s' * (n != 1)}"
 
 
 def slo_name(slo: Slo) -> str:

@@ -70,7 +70,6 @@ def limitations(facts: ReportData) -> list[str]:
 
 
 def _missing_sources(facts: ReportData) -> list[str]:
-    """Sources without data."""
     out = []
     if not facts.run.server:
         why = str(facts.server.get("no_metrics") or "")

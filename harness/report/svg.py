@@ -71,12 +71,8 @@ def to_svg(figure: Figure, name: str, label: str, *, top: int = TOP, right: int 
     """
     _make_room(figure, top, right)
     out = StringIO()
-    figure.savefig(
-        out,
-        format="svg",
-        transparent=True,
-        metadata={"Date": None, "Creator": None, "Format": None},
-    )
+    metadata = dict.fromkeys(("Date", "Creator", "Format"))
+    figure.savefig(out, format="svg", transparent=True, metadata=metadata)
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)

@@ -18,7 +18,6 @@ from harness.report.numbers import (
     UNKNOWN,
     Quantity,
     as_float,
-    as_interval,
     count_of,
     decimal_places,
     escape_markdown,
@@ -146,9 +145,8 @@ def _extras(facts: ReportData, level: Level) -> Row:
     }
     if any(one.prefix for one in facts.levels):  # by the server, and as the plan has it
         hits = level.prefix
-        row["Prefix hits, tokens"] = (
-            f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
-        )
+        known = f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
+        row["Prefix hits, tokens"] = known
     gpus = as_mapping(facts.run.info.get("gpu")).get("gpus") or [{}]
     words = str(as_mapping(gpus[0]).get("name", "")).lower().replace("-", " ").split()
     if "TFLOP/s" in row and (peaks := next((GPUS[word] for word in words if word in GPUS), None)):
@@ -238,7 +236,8 @@ def mix_rows(facts: ReportData) -> list[Row]:
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:
     """(mean, lower bound, upper bound) of one part, in ms."""
     split = level.ttft_split
-    return (getattr(split, f"{key}_ms"), *as_interval(getattr(split, f"{key}_ms_bound")))
+    bounds = getattr(split, f"{key}_ms_bound") or (math.nan, math.nan)
+    return getattr(split, f"{key}_ms"), *bounds
 
 
 def ttft_split(facts: ReportData) -> list[dict[str, str]]:
@@ -270,10 +269,10 @@ def ttft_buckets(facts: ReportData) -> list[dict[str, str]]:
     return rows
 
 
-def _bucket(pair: Any) -> str:
-    lo, hi = as_interval(pair)
-    if math.isnan(lo):
+def _bucket(pair: tuple[float, float] | None) -> str:
+    if pair is None:
         return UNKNOWN
+    lo, hi = pair
     return f"over {lo:,.10g}" if math.isinf(hi) else f"{lo:,.10g} to {hi:,.10g}"
 
 
@@ -357,8 +356,7 @@ def _row(row: dict[str, Any]) -> Row:
 
 def tool_number(value: float) -> str:
     """`383.8`, `48.36`, `1,041`, `inf`."""
-    size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
-    return format_rounded(value, max(TOOL_DIGITS - 1 - size, 0))
+    return format_rounded(value, decimal_places(value, digits=TOOL_DIGITS))
 
 
 def tools_as_text(tables: list[ToolTable]) -> list[str]:

@@ -101,15 +101,9 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
     if facts.levels:
         edges = [*(level.chosen_ns for level in facts.levels), facts.levels[-1].end_ns]
         users = [level.load for level in facts.levels]
-        axes.plot(
-            [(at - zero) / SECOND for at in edges],
-            [*users, users[-1]],
-            color=MUTED,
-            linewidth=3,
-            alpha=0.5,
-            drawstyle="steps-post",
-            label=f"{'requests/' if facts.is_rate else facts.who}s (target)",
-        )
+        seconds = [(at - zero) / SECOND for at in edges]
+        axes.step(seconds, [*users, users[-1]], where="post", color=MUTED, linewidth=3, alpha=0.5,
+                  label=f"{'requests/' if facts.is_rate else facts.who}s (target)")  # fmt: skip
     table = facts.run.table
     if len(table):
         ends = np.sort(table.done_ns)
@@ -117,14 +111,8 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
         grid = np.linspace(begins[0], ends[-1], GRID_POINTS)
         # Requests in flight at t: sent up to t, minus done up to t.
         under_way = np.searchsorted(begins, grid, "right") - np.searchsorted(ends, grid, "right")
-        axes.plot(
-            (grid - zero) / SECOND,
-            under_way,
-            color=INK,
-            linewidth=1,
-            alpha=0.8,
-            label="in flight (client)",
-        )
+        axes.plot((grid - zero) / SECOND, under_way, color=INK, linewidth=1, alpha=0.8,
+                  label="in flight (client)")  # fmt: skip
 
 
 SPLIT_WIDTH: Final = 560

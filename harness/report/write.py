@@ -1,4 +1,4 @@
-"""REPORTERS: the report formats of a run folder; each is a function of the report data."""
+"""The report formats of a run folder, each from the report data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import flat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from harness.measure.records.token_gaps import WindowGaps
     from harness.runfolder.folder_reader import Run
@@ -70,13 +70,9 @@ def markdown(facts: ReportData, found: Answer) -> str:
     return "\n".join([*lines, ""])
 
 
-def levels_csv(facts: ReportData, found: Answer) -> str:  # noqa: ARG001 - one signature for all
-    """One line per level: FIRST_COLUMNS, then every other figure of the level."""
-    return as_csv([csv_row(level) for level in facts.levels], FIRST_COLUMNS)
-
-
-def as_csv(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> str:
+def as_csv(rows: Iterable[Mapping[str, object]], first: Sequence[str]) -> str:
     """With the columns `first`, then all others; None is empty."""
+    rows = list(rows)
     columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
@@ -99,43 +95,30 @@ def csv_row(level: Level) -> dict[str, object]:
     return row
 
 
-def html(facts: ReportData, build_answer: Answer) -> str:
-    """A self-contained page with the answer first."""
+def html(facts: ReportData, answer: Answer) -> str:
+    """A self-contained page with the answer first; the template takes its tables from `tables`."""
     from harness.report.templates import render  # noqa: PLC0415 - jinja2, and only here
 
     command = facts.run.info.get("command")
     return render(
         "report.html.j2",
-        title=f"vllm-harness: {build_answer.headline}",
-        answer=build_answer,
-        cards=tables.tiles(facts),
+        facts=facts,
+        answer=answer,
+        tables=tables,
+        verdict=facts.result.bottleneck or Bottleneck(),
         curves=[*curve_charts(facts), *filter(None, [bounds_chart(facts)])],
         knees=knee_charts(facts),
         by="rate" if facts.is_rate else "sessions" if facts.who == "session" else "concurrency",
         distributions=distribution_charts(facts),
         waterfall=waterfall_chart(facts),
-        split=tables.ttft_split(facts),
-        buckets=tables.ttft_buckets(facts),
         batches=sweep.batch_table(facts),
         turns=turn_rows(facts),
         turn_chart=turn_chart(facts),
         repeats=sweep.WHAT_REPEATS_SHOW,
-        split_words=tables.ttft_split_note(facts),
-        traced=tables.ttft_traced(facts),
         timeline=timeline_chart(facts),
-        verdict=facts.result.bottleneck or Bottleneck(),
-        searched=facts.searched,
         confirmed=any(level.result == "measured" for level in facts.used),
-        knee=facts.knee.estimate is not None,
-        simulated=facts.result.target.label,
-        levels=tables.level_rows(facts),
-        beside=tables.tool_comparisons(facts),
         instrument=instrument_rows(facts),
-        quantiles=tables.quantile_rows(facts),
         at_users=facts.level_text(facts.measured_at, facts.who) if facts.measured_at else "",
-        clients=tables.client_rows(facts),
-        replicas=tables.replica_rows(facts),
-        mix=tables.mix_rows(facts),
         unknown=limitations(facts),
         settings=configuration_rows(facts),
         command=shlex.join(map(str, command if isinstance(command, list) else [])),
@@ -145,20 +128,14 @@ def html(facts: ReportData, build_answer: Answer) -> str:
     )
 
 
-REPORTERS: Final[dict[str, Callable[[ReportData, Answer], str]]] = {
-    names.REPORT_MD: markdown,
-    names.LEVELS_CSV: levels_csv,
-    names.REPORT_HTML: html,
-}
-
-
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
     facts = ReportData(run, result, gaps)
     found = build_answer(facts)
     folder = RunFolder(run.path)
-    for name, reporter in REPORTERS.items():
-        folder.write(name, reporter(facts, found))
+    folder.write(names.REPORT_MD, markdown(facts, found))
+    folder.write(names.LEVELS_CSV, as_csv(map(csv_row, facts.levels), FIRST_COLUMNS))
+    folder.write(names.REPORT_HTML, html(facts, found))
     if rows := sweep.concurrency_rows(facts):
         folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in to_json(rows)], FIRST_COLUMNS))
     if rows := sweep.batches(facts):

@@ -22,8 +22,9 @@ import struct
 import zlib
 from array import array
 from dataclasses import dataclass, field
+from io import BytesIO
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import msgpack
 
@@ -48,6 +49,7 @@ OPTIONAL_NUMBERS: Final = (
 VALUE_BYTES: Final = {b"1": 1, b"2": 2, b"4": 4, b"8": 8}  # bytes per value of a packed array
 # A damaged or malicious file may claim any length. A frame that claims more than these is invalid,
 # which bounds both the search for its end and the memory for its events.
+READ_BYTES: Final = 1 << 19  # bytes per read
 MAX_EVENTS: Final = 1 << 20  # of a request
 MAX_PAYLOAD_BYTES: Final = 1 << 25  # bytes: MAX_EVENTS of 24 bytes each, and some more
 INVALID_PAYLOAD: Final = (ValueError, TypeError, IndexError, KeyError, OverflowError)
@@ -102,22 +104,45 @@ def decode(data: bytes) -> Decoded:
 
 def decode_each(data: bytes, losses: Decoded) -> Iterator[RequestRecord]:
     """Yield the records one at a time, so that they need not all be in memory."""
-    end = 0
-    while True:
-        start, stop, whole = next_frame(data, end)
-        if not whole:
-            break
-        losses.damaged_bytes += start - end
-        end = stop
-        frame = bytes(data[start:stop])
+    for frame in read_frames(BytesIO(data), len(data), losses):
         try:
             record = RecordRow.read(frame[HEADER_BYTES:]).record()
         except INVALID_PAYLOAD:
-            losses.damaged_bytes += stop - start
+            losses.damaged_bytes += len(frame)
         else:
             object.__setattr__(record, "frame", frame)  # frozen, but nobody else has it yet
             yield record
-    losses.torn_bytes = len(data) - end
+
+
+class Losses(Protocol):
+    """What counts bytes that could not be read: Decoded, or the Damage of a folder."""
+
+    torn_bytes: int
+    damaged_bytes: int
+
+
+def read_frames(file: BinaryIO, left: int, losses: Losses) -> Iterator[bytes]:
+    """Yield the complete frames in the next `left` bytes of a file; count the other bytes."""
+    # Bytes that cannot begin a frame are dropped, and the missing part of a frame is read in one
+    # go. So neither foreign bytes nor a damaged length can make the buffer grow from read to read
+    # while it is copied and searched again each time, which would be quadratic.
+    data, skipped, need = b"", 0, READ_BYTES
+    while left:
+        fresh = file.read(min(need, left))
+        left = left - len(fresh) if fresh else 0
+        data += fresh
+        at = 0
+        while True:
+            start, stop, whole = next_frame(data, at, left)
+            skipped += start - at  # damaged if a complete frame follows, else torn
+            if not whole:
+                break
+            losses.damaged_bytes += skipped
+            skipped, at = 0, stop
+            yield data[start:stop]
+        need = max(READ_BYTES, stop - len(data))
+        data = data[start:]
+    losses.torn_bytes += skipped + len(data)
 
 
 def next_frame(data: bytes, at: int, more: int = 0) -> tuple[int, int, bool]:
@@ -174,9 +199,8 @@ class RecordRow:
         return cls(numbers, OUTCOMES[outcome], error, reason, n, (at, lags, tokens))
 
     def record(self) -> RequestRecord:
-        fields: dict[str, Any] = dict(
-            zip((*NUMBER_FIELDS, *OPTIONAL_NUMBERS), self.numbers, strict=True)
-        )
+        names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
+        fields: dict[str, Any] = dict(zip(names, self.numbers, strict=True))
         unpacked = unpack(fields["sent_ns"], self.n, *self.packed)
         fields |= {name: array("q", raw) for name, raw in zip(ARRAYS, unpacked, strict=True)}
         fields |= {"error": self.error, "finish_reason": self.finish_reason}

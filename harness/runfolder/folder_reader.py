@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from harness.errors import RunFolderError
-from harness.measure.diagnosis.trace_split import RequestTrace
+from harness.measure.diagnosis.ttft_split import RequestTrace
 from harness.measure.histogram import Histogram
 from harness.measure.records.record_source import keep_three_events
 from harness.measure.records.record_table import RecordTable, concat_tables

@@ -26,28 +26,19 @@ from harness.runfolder.json_files import dumps, read_json
 from harness.runfolder.redact import redact, redact_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class RunFolder:
     """A directory with the files of `names`. `secrets` are values that no file may contain."""
 
-    def __init__(
-        self, path: Path, secrets: Iterable[str] = (), say: Callable[[str], None] = _say
-    ) -> None:
-        """Use an existing folder; `create` makes a new one. `say` prints a line for the user."""
+    def __init__(self, path: Path, secrets: Iterable[str] = ()) -> None:
+        """Use an existing folder; `create` makes a new one."""
         self.path = path
         self.secrets = tuple(secrets)
-        self.say = say
 
     @classmethod
-    def create(
-        cls, path: Path | str, secrets: Iterable[str] = (), say: Callable[[str], None] = _say
-    ) -> RunFolder:
+    def create(cls, path: Path | str, secrets: Iterable[str] = ()) -> RunFolder:
         """Create the folder. Raises RunFolderError if it is not empty or cannot be created."""
         path = Path(path)
         try:
@@ -62,13 +53,10 @@ class RunFolder:
                 f"the output folder {path} cannot be made ({error.strerror}): expected a place "
                 "where this user may write; try another --out."
             ) from error
-        return cls(path, secrets, say)
-
-    def append_to(self, name: str) -> AppendFile:
-        return AppendFile(self.path / name, self.say)
+        return cls(path, secrets)
 
     def lines(self, name: str) -> JsonLines:
-        return JsonLines(self.append_to(name), self.secrets)
+        return JsonLines(self.path / name, self.secrets)
 
     def write(self, name: str, data: bytes | str) -> None:
         """Write a final file: under a temporary name, synced to disk, then renamed."""
@@ -108,11 +96,10 @@ class RunFolder:
 class AppendFile:
     """Appends pieces completely or not at all. A full disk is reported once; the run continues."""
 
-    def __init__(self, path: Path, say: Callable[[str], None] = _say) -> None:
+    def __init__(self, path: Path) -> None:
         """Open or create `path`. Raises RunFolderError."""
         self.path = path
-        self.unwritten = 0  # pieces that did not fit
-        self._say = say
+        self._full = False  # a piece did not fit, and that was said
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -121,8 +108,8 @@ class AppendFile:
                 "may write; try another --out."
             ) from error
 
-    def append(self, data: bytes, pieces: int = 1) -> bool:
-        """Write all of `data`, which contains `pieces` pieces, or roll back and count them."""
+    def append(self, data: bytes) -> None:
+        """Write all of `data`, or nothing."""
         size = os.fstat(self._fd).st_size
         try:
             view = memoryview(data)
@@ -133,14 +120,12 @@ class AppendFile:
             # piece would be appended to it.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, size)
-            if not self.unwritten:
-                self._say(
+            if not self._full:
+                sys.stderr.write(
                     f"{self.path} cannot be written ({error.strerror}): the run goes on, what "
-                    "does not fit is counted; make room on the disk."
+                    "does not fit is counted; make room on the disk.\n"
                 )
-            self.unwritten += pieces
-            return False
-        return True
+            self._full = True
 
     def close(self) -> None:
         """Sync to disk and close; safe to repeat."""
@@ -151,18 +136,15 @@ class AppendFile:
             self._fd = -1
 
 
-class JsonLines:
+class JsonLines(AppendFile):
     """One JSON object per line: dicts or dataclasses."""
 
-    def __init__(self, file: AppendFile, secrets: Iterable[str] = ()) -> None:
-        self.file = file
-        self._secrets = tuple(secrets)
+    def __init__(self, path: Path, secrets: tuple[str, ...]) -> None:
+        super().__init__(path)
+        self._secrets = secrets
 
     def append(self, value: Any) -> None:
-        self.file.append(dumps(redact(to_json(value), self._secrets)) + b"\n")
-
-    def close(self) -> None:
-        self.file.close()
+        super().append(dumps(redact(to_json(value), self._secrets)) + b"\n")
 
 
 class SendJournal:
@@ -218,15 +200,10 @@ class RecordWriter:
 
     def __init__(self, folder: RunFolder, worker: int) -> None:
         """Open `records.<worker>.msgpack`; it may hold records of any worker."""
-        self._file = folder.append_to(names.records(worker))
+        self._file = AppendFile(folder.path / names.records(worker))
         self._secrets = folder.secrets
         self._ended = SeenNumbers()
         self._parts: dict[tuple[int, int], dict[int, bytes]] = {}  # frames
-
-    @property
-    def unwritten(self) -> int:
-        """The number of requests that did not fit on the disk."""
-        return self._file.unwritten
 
     def put(self, records: Sequence[RequestRecord]) -> None:
         """Write the ended requests, in one write; keep the parts of the others."""
@@ -249,7 +226,7 @@ class RecordWriter:
 
     def _write(self, records: Sequence[RequestRecord]) -> None:
         if records:
-            self._file.append(b"".join(map(self._clean, records)), len(records))
+            self._file.append(b"".join(map(self._clean, records)))
 
     def _clean(self, record: RequestRecord) -> bytes:
         # an error text may quote a URL or a header

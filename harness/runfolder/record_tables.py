@@ -18,7 +18,7 @@ from harness.runfolder.codec import (
     NUMBER_FIELDS,
     OPTIONAL_NUMBERS,
     RecordRow,
-    next_frame,
+    read_frames,
 )
 from harness.runfolder.python_arrays import unpack_values
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-READ_BYTES: Final = 1 << 19  # bytes per read
 MAX_TABLE_EVENTS: Final = 1 << 16  # per table, about: 2 MB, and 10 MB while it is being built
 MAX_TABLE_REQUESTS: Final = 1 << 13  # per table, at most
 
@@ -49,16 +48,15 @@ class Damage:
 
     def sentences(self) -> list[str]:
         """Return a sentence for each loss; duplicates are not a loss."""
+        lost = sum(self.missing.values())
         losses = [
             (self.torn_bytes, f"{self.torn_bytes} bytes of an unfinished last record were cut off"),
             (self.damaged_bytes, f"{self.damaged_bytes} damaged bytes of records were skipped"),
             (self.bad_lines, f"{self.bad_lines} unreadable lines of steps or samples were skipped"),
             (self.unreadable, f"missing or unreadable: {', '.join(self.unreadable)}"),
+            (lost, f"{lost} requests have no record (by worker: {self.missing})"),
         ]
-        lost = sum(self.missing.values())
-        return [text for count, text in losses if count] + (
-            [f"{lost} requests have no record (by worker: {self.missing})"] if lost else []
-        )
+        return [text for count, text in losses if count]
 
 
 class TablePart(NamedTuple):
@@ -72,11 +70,11 @@ class TablePart(NamedTuple):
 def read_tables(file: BinaryIO, seen: SeenNumbers, damage: Damage) -> Iterator[TablePart]:
     """Yield a file's requests that were not `seen` yet, in its order. Raises OSError."""
     columns = TableBuilder()
-    for payload in read_payloads(file, damage):
+    for frame in read_frames(file, os.fstat(file.fileno()).st_size, damage):
         try:
-            row = RecordRow.read(payload)
+            row = RecordRow.read(frame[HEADER_BYTES:])
         except INVALID_PAYLOAD:
-            damage.damaged_bytes += HEADER_BYTES + len(payload)
+            damage.damaged_bytes += len(frame)
             continue
         if not seen.add((row.numbers[0], row.numbers[1])):
             damage.duplicates += 1
@@ -87,31 +85,6 @@ def read_tables(file: BinaryIO, seen: SeenNumbers, damage: Damage) -> Iterator[T
             columns = TableBuilder()
     if columns.rows:
         yield columns.piece()
-
-
-def read_payloads(file: BinaryIO, damage: Damage) -> Iterator[bytes]:
-    """Yield the payloads of complete frames; other bytes are counted as `decode` does."""
-    # Bytes that cannot begin a frame are dropped, and the missing part of a frame is read in one
-    # go. So neither foreign bytes nor a damaged length can make the buffer grow from read to read
-    # while it is copied and searched again each time, which would be quadratic.
-    left = os.fstat(file.fileno()).st_size
-    data, skipped, need = b"", 0, READ_BYTES
-    while left:
-        fresh = file.read(min(need, left))
-        left = left - len(fresh) if fresh else 0
-        data += fresh
-        at = 0
-        while True:
-            start, stop, whole = next_frame(data, at, left)
-            skipped += start - at  # damaged if a complete frame follows, else torn
-            if not whole:
-                break
-            damage.damaged_bytes += skipped
-            skipped, at = 0, stop
-            yield data[start + HEADER_BYTES : stop]
-        need = max(READ_BYTES, stop - len(data))
-        data = data[start:]
-    damage.torn_bytes += skipped + len(data)
 
 
 @dataclass(slots=True)

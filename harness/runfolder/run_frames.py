@@ -288,11 +288,8 @@ class Levels:
 
 def level_rows(path: Path) -> list[dict[str, Any]]:
     """The lines of levels.jsonl that name their window."""
-    return [
-        row
-        for row in read_lines(path / names.levels_file(path))[0]
-        if {*WINDOW_FIELDS} <= row.keys()
-    ]
+    rows, _ = read_lines(path / names.levels_file(path))
+    return [row for row in rows if {*WINDOW_FIELDS} <= row.keys()]
 
 
 @contextmanager

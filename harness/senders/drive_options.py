@@ -1,4 +1,7 @@
-"""What a load-sending process must know: plain data that travels as JSON and holds no secret."""
+"""What a load-sending process must know: plain data that travels as JSON and holds no secret.
+
+And the bytes that ask for one planned completion, streamed and of the wanted length.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import os
 from collections.abc import Mapping  # noqa: TC003 - from_json reads the types
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.load.request_fields import DEFAULT_FIELDS
+from harness.load.request_fields import DEFAULT_FIELDS, fill_headers, json_body
 from harness.load.tokens import Calibration
-from harness.load.workloads import Workload  # noqa: TC001 - the same
+from harness.load.workloads import API_PATHS, Workload
 from harness.measure.typed_json import from_json
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND
+from harness.wire.http import post
+
+if TYPE_CHECKING:
+    from harness.load.plan import RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +61,13 @@ class DriveOptions:
     salt: str = ""  # in place of `run_id`, so that other runs send the same prompts
     data: dict[str, Any] = field(default_factory=dict)  # arguments of the DataSource that is sent
 
-    @property
-    def api_key(self) -> str:
-        """The key's value, from the environment."""
-        return os.environ.get(self.key_source, "") if self.key_source else ""
-
     def access(self) -> TargetAccess:
         """The same target, for single questions to it. Raises ConfigError for a bad URL."""
+        key, ca_file = os.environ.get(self.key_source, ""), self.ca_file
         return TargetAccess(
-            Address.parse(self.url),
-            self.api_key,
-            self.key_source,
-            Path(self.ca_file) if self.ca_file else None,
-            self.insecure,
-            self.connect_ns,
-            self.first_token_ns,
-            self.headers,
-        )
+            Address.parse(self.url), key, self.key_source, Path(ca_file) if ca_file else None,
+            self.insecure, self.connect_ns, self.first_token_ns, self.headers,
+        )  # fmt: skip
 
     def quota(self, worker: int) -> int:
         """How many of `requests` are this worker's; -1: no limit."""
@@ -82,10 +79,31 @@ class DriveOptions:
         return share + (worker < rest)
 
     def to_json(self) -> dict[str, Any]:
-        """Nested plain values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
-        """The inverse of `to_json`, after a travel as JSON."""
         return from_json(cls, data)
+
+
+def request_bytes(
+    options: DriveOptions, access: TargetAccess, api: str, spec: RequestSpec, *,
+    request_id: str = "", user: str = "", session: str = "",
+) -> bytes:  # fmt: skip
+    """The whole request, head and body. Ids are for the user's headers and the server's traces."""
+    address, body = access.address, request_body(options, api, spec)
+    headers = {"X-Request-Id": request_id} if options.request_ids and request_id else {}
+    if options.headers:
+        names = {"request": request_id, "user": user, "session": f"{options.run_id}-{session}"}
+        headers |= fill_headers(options.headers, names, os.environ)
+    return post(address.authority, address.path + API_PATHS[api], body, access.api_key, headers)
+
+
+def request_body(options: DriveOptions, api: str, spec: RequestSpec) -> dict[str, Any]:
+    """The body for `api`, with what the server was found to accept."""
+    return json_body(
+        api, options.model, spec, options.body,
+        fixed_length=options.fixed_length,
+        final_usage=options.final_usage,
+        continuous_usage=options.continuous_usage,
+    )  # fmt: skip

@@ -24,12 +24,13 @@ from harness.load.plan import plan, seeded_random
 from harness.measure.records.request_record import Outcome, request_id
 from harness.reader.client_connection import Place
 from harness.reader.clock import CLOCK
+from harness.reader.open_stream import Limits
 from harness.reader.raw_batch import Output
-from harness.reader.reader import Exchange, Limits, Reader
+from harness.reader.reader import Reader
 from harness.runfolder import names
 from harness.runfolder.folder_writer import SendJournal
 from harness.runfolder.redact import redact_text
-from harness.senders.request_body import request_bytes
+from harness.senders.drive_options import request_bytes
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from harness.load.arrivals import Due, Schedule
     from harness.load.plan import RequestSpec
     from harness.measure.records.request_record import RequestRecord
+    from harness.reader.open_stream import Exchange
     from harness.senders.drive_options import DriveOptions
 
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
@@ -160,7 +162,6 @@ class Driver:
         return plan(o.workload, o.seed, sender, due.number, o.calibration, run_id=self._words)
 
     def tell(self, schedule: Schedule) -> None:
-        """Send by this schedule from its start on."""
         self.stripe.tell(schedule)
         self.told.set()
 
@@ -215,7 +216,8 @@ class Driver:
             place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
             limits = Limits(o.first_token_ns, o.idle_ns, o.total_ns)
             reader = Reader(self.worker, self._put, place, limits, output=self._output())
-            reader.link.on_trouble = self._on_trouble
+            # may be set after the start
+            reader.link.on_trouble = lambda why: self.on_trouble(why)  # noqa: PLW0108 - as it is then
             self._reader = reader
         if not reader.link.ready():
             raise MeasurementInvalid(reader.link.trouble)
@@ -229,9 +231,6 @@ class Driver:
         stream = MasterStream(Output(anchor_ns=CLOCK.anchor_ns), master)
         CLOCK.shift(stream.ask_clock())
         stream.close()
-
-    def _on_trouble(self, sentence: str) -> None:
-        self.on_trouble(sentence)  # as it is then: it may be set after the start
 
     def _output(self) -> Output:
         """For the decoder: its file is in the run folder, or on another host in one of our own."""
@@ -250,7 +249,6 @@ class Driver:
         )
 
     def missing(self) -> dict[int, int]:
-        """Requests of this process without a record."""
         lost = self.issued - self.ended
         return {self.worker: lost} if lost else {}
 
@@ -261,7 +259,7 @@ class Driver:
         0: it is not ready yet.
         """
         if self._reader is not None:
-            return self._reader.known_ns
+            return self._reader.link.known_ns
         return CLOCK.now_ns() if self._ready else 0
 
     def figures(self) -> dict[str, Any]:
@@ -285,7 +283,7 @@ class Driver:
         """Wait until every request begun is recorded; call it when no user runs any more."""
         until = time.monotonic() + timeout_s
         while self._reader is not None and not self.trouble:
-            flushed = self._reader.flush(until - time.monotonic())
+            flushed = self._reader.link.flush(until - time.monotonic())
             if (flushed and self.ended >= self.issued) or time.monotonic() >= until:
                 break
             gevent.sleep(0.02)

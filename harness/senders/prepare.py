@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.load.conversations import planned_tools
@@ -21,22 +21,13 @@ if TYPE_CHECKING:
 ALONE: Final = "about"  # a prompt of one word
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Options as they will be used, and what is known of the target."""
-
-    options: DriveOptions
-    capabilities: Capabilities
-
-
-def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> Prepared:
+def prepare(options: DriveOptions, known: Capabilities | None = None) -> DriveOptions:
     """Fill in the model, its context, what the server accepts, and the calibration of prompts.
 
     Sends at most a few requests of one or two tokens. Raises ServerUnreachable or ConfigError.
     """
-    access = options.access()
-    api = options.workload.api
-    known = capabilities or probe(access, api, options.model or None, options.body)
+    access, api = options.access(), options.workload.api
+    known = known or probe(access, api, options.model or None, options.body)
     ready = replace(
         options,
         url=known.url,
@@ -48,7 +39,7 @@ def prepare(options: DriveOptions, capabilities: Capabilities | None = None) -> 
     )
     if not ready.workload.token_ids:
         ready = replace(ready, calibration=_calibrated(access, known, ready.workload))
-    return Prepared(ready, known)
+    return ready
 
 
 def _calibrated(access: TargetAccess, known: Capabilities, workload: Workload) -> Calibration:
@@ -73,16 +64,16 @@ def count_tokens(access: TargetAccess, known: Capabilities, text: str, **more: A
     spec = RequestSpec(text, 0, 1, **more)
     if known.tokenize:  # all APIs but one have a template
         api = "completions" if known.api == "completions" else "chat"
-        said = json_body(api, known.model, spec, {})
-        asked = {
-            name: said[name] for name in ("model", "prompt", "messages", "tools") if name in said
-        }
-        answer = fetch(access, "/tokenize", asked)
+        said, names = (
+            json_body(api, known.model, spec, {}),
+            ("model", "prompt", "messages", "tools"),
+        )
+        answer = fetch(access, "/tokenize", {name: said[name] for name in names if name in said})
         count = _field(answer.json(), "count")
         if answer.status == 200 and count is not None:  # noqa: PLR2004 - HTTP
             return count
-    body = json_body(known.api, known.model, spec, {}) | {"stream": False}
-    told, path = fetch(access, API_PATHS[known.api], body).json(), API_PATHS[known.api]
+    path, body = API_PATHS[known.api], json_body(known.api, known.model, spec, {})
+    told = fetch(access, path, body | {"stream": False}).json()
     usage = _field(told, "usage", "prompt_tokens") or _field(told, "usage", "input_tokens")
     if usage is None:
         raise LookupError(path)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.records.samples import ClientSample
 from harness.reader.backends import IN_PYTHON
-from harness.reader.loop_lag import cpu_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def client_samples(
     by_worker: dict[int, dict[str, Any]], now_ns: int, lag_ms: float
 ) -> list[ClientSample]:
     """One line for each worker, its decoder and this process, whose loop lag is `lag_ms`."""
-    out = [ClientSample(now_ns, "main", round(cpu_s(), 3), lag_ms)]
+    out = [ClientSample(now_ns, "main", round(time.process_time(), 3), lag_ms)]
     for worker, said in sorted(by_worker.items()):
         if "at_ns" not in said:
             continue

@@ -51,21 +51,19 @@ class WorkerRelay:
         self._tell = Event()
         self.begin(driver)
         runner.register_message(FINISH, self._finish, concurrent=True)
-        runner.register_message(SCHEDULE, self._schedule)
+        runner.register_message(SCHEDULE, lambda msg, **_: self.driver.tell(Schedule(**msg.data)))
         self._greenlet = gevent.spawn(self._loop)
 
     def begin(self, driver: Driver) -> None:
         """From now on the beats are of this driver, whose numbers count from 0."""
         self.driver = driver
         driver.on_trouble = self.tell
-        self._run = driver.options.run_id
 
     def tell(self, _: str = "") -> None:
         """Let the master know at once how it stands."""
         self._tell.set()
 
     def close(self) -> None:
-        """Stop sending."""
         self._greenlet.kill(block=False)
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
@@ -82,19 +80,13 @@ class WorkerRelay:
     def _beat(self) -> None:
         driver = self.driver
         beat = Beat(
-            run=self._run,
-            worker=driver.worker,
-            issued=driver.issued,
-            figures=driver.figures(),
-            trouble=driver.trouble,
-        )
+            run=driver.options.run_id, worker=driver.worker, issued=driver.issued,
+            figures=driver.figures(), trouble=driver.trouble,
+        )  # fmt: skip
         try:
             self.runner.send_message(BEAT, dict(beat))
         except Exception:  # Locust's RPCError among others: the next one comes
             logger.debug("A beat could not be sent.", exc_info=True)
-
-    def _schedule(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
-        self.driver.tell(Schedule(**msg.data))
 
     def _finish(self, environment: Environment, msg: Message) -> None:
         retire_users(environment, msg.data["drain_s"])
@@ -122,7 +114,7 @@ class MasterRelay:
         self._finished: set[str] = set()
         self._change = Event()
         runner.register_message(RECORDS, self._take)
-        runner.register_message(BEAT, self._beat)
+        runner.register_message(BEAT, lambda msg, **_: self.inbox.beat(msg.data))
         runner.register_message(FINISHED, self._worker_finished)
 
     def begin(self, run: str) -> None:
@@ -155,9 +147,6 @@ class MasterRelay:
         taken = self.inbox.take(data)
         ack = Ack(taken=taken, sent_ns=data["sent_ns"], at_ns=CLOCK.now_ns())
         self.runner.send_message(ACK, dict(ack), data["stream"])
-
-    def _beat(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
-        self.inbox.beat(msg.data)
 
     def _worker_finished(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         self._finished.add(msg.node_id)

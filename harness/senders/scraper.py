@@ -1,4 +1,4 @@
-"""The server's own figures, once a second, as seen from here.
+"""The server's own figures and its GPUs' readings, once a second, as seen from here.
 
 All replicas are read at once and become one sample. If one of them does not answer there is none:
 a sum over the others would look like a drop.
@@ -14,21 +14,37 @@ import gevent
 from gevent.event import Event
 from gevent.hub import get_hub
 from gevent.pool import Group
+from gevent.threadpool import ThreadPool
 
 from harness.errors import ServerUnreachable
 from harness.reader.clock import CLOCK
 from harness.server.scraping import MetricsScraper, without_metrics
+from harness.units import SECOND
 from harness.wire.vllm_metrics import sum_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from harness.measure.records.samples import ServerSample
+    from harness.measure.records.samples import GpuSample, ServerSample
     from harness.server.access import TargetAccess
+    from harness.server.gpu import GpuSource
 
-PERIOD_S: Final = 1.0
 GIVE_UP: Final = 3  # scrapes without one figure of vLLM's: this server has none
 FIRST_S: Final = 2.0  # the load waits as long for the first scrape, no longer
+
+
+def once_a_second(read: Callable[[], object]) -> Iterator[object]:
+    """What `read` returns, None where it fails: whatever that is, the next may do better."""
+    due = CLOCK.now_ns()
+    while True:
+        found = None
+        try:
+            found = read()
+        except Exception:  # noqa: BLE001 - one that fails must not be the last
+            get_hub().handle_error(read, *sys.exc_info())
+        yield found
+        due += SECOND
+        gevent.sleep(max((due - CLOCK.now_ns()) / SECOND, 0.05))
 
 
 class Scraper:
@@ -49,7 +65,6 @@ class Scraper:
         self.unread: list[str] = []  # the URLs of those that failed last time
 
     def latest(self) -> ServerSample | None:
-        """The newest sample; None when there was none yet."""
         return self._latest
 
     def start(self) -> None:
@@ -76,20 +91,11 @@ class Scraper:
 
     def _loop(self) -> None:
         empty = 0
-        due = CLOCK.now_ns()
-        while self._latest is not None or empty < GIVE_UP:
-            empty = 0 if self._once_more() else empty + 1
+        for found in once_a_second(self.once):
+            empty = 0 if found else empty + 1
             self._tried.set()
-            due += round(PERIOD_S * 1e9)
-            gevent.sleep(max((due - CLOCK.now_ns()) / 1e9, 0.05))
-
-    def _once_more(self) -> bool:
-        """One that fails must not be the last."""
-        try:
-            return self.once()
-        except Exception:  # noqa: BLE001 - whatever it is, the next may do better
-            get_hub().handle_error(self.once, *sys.exc_info())
-            return False
+            if self._latest is None and empty >= GIVE_UP:
+                break
 
     def once(self) -> bool:
         """Scrape now; whether there was a sample."""
@@ -112,3 +118,31 @@ class Scraper:
         if sample is None:
             self.failed[without_metrics(name, answer.status)] += 1
         return sample
+
+
+class GpuSampler:
+    """Reads in a greenlet of its own; a source that blocks is asked in a thread of its own."""
+
+    def __init__(self, source: GpuSource, on_sample: Callable[[GpuSample], None]) -> None:
+        """`on_sample` is given each sample as it comes."""
+        self._source, self._on_sample = source, on_sample
+        self._thread = ThreadPool(1) if source.blocking else None
+        self._greenlet = gevent.spawn(self._loop)
+
+    def stop(self) -> None:
+        """End; the source is closed too."""
+        self._greenlet.kill()
+        if self._thread is not None:
+            self._thread.kill()
+        self._source.close()
+
+    def _loop(self) -> None:
+        for _ in once_a_second(self._read):
+            pass
+
+    def _read(self) -> None:
+        ask, now_ns = self._source.read, CLOCK.now_ns()
+        pool = self._thread
+        found: list[GpuSample] = ask(now_ns) if pool is None else pool.apply(ask, (now_ns,))
+        for sample in found:
+            self._on_sample(sample)

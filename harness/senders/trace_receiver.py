@@ -1,7 +1,7 @@
 """Takes the server's traces while a load runs: OTLP over HTTP, POST /v1/traces.
 
 vLLM sends them when it is started with `--otlp-traces-endpoint http://HOST:PORT/v1/traces` and
-OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf. What cannot be read is counted and refused; a
+OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf. What cannot be read is refused; a
 server is never kept waiting.
 """
 
@@ -21,7 +21,7 @@ from harness.wire.otlp import traces
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.diagnosis.trace_split import RequestTrace
+    from harness.measure.diagnosis.ttft_split import RequestTrace
 
 HOST: Final = "127.0.0.1"  # anybody may post here: it is for this machine only
 PATH: Final = "/v1/traces"
@@ -39,14 +39,12 @@ class TraceReceiver:
         """
         self.taken = 0  # of ours
         self._latest_s = 0.0  # when some of them came
-        self.refused = 0  # bodies that could not be read
         self._on_traces = on_traces
         self._server = WSGIServer((HOST, port), self._answer, log=None, error_log=None)
         self._server.start()
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         return int(self._server.server_port)
 
     def close(self, expected: int = 0) -> None:
@@ -64,7 +62,6 @@ class TraceReceiver:
             try:
                 found = traces(_body(environ))
             except (EOFError, OSError, ValueError, zlib.error):
-                self.refused += 1
                 status = "400 Bad Request"
             else:
                 if ours := self._on_traces(found):

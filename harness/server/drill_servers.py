@@ -82,7 +82,7 @@ def docker(command: str, container: str) -> None:
 
 
 def check_servers(drill: Drill, allowed: Sequence[str], start: StartOptions) -> None:
-    """What the file names may be loaded and acted on. Raises ConfigError, ServerUnreachable."""
+    """What the file names may be loaded and acted on. Raises ConfigError."""
     servers = drill.servers
     for url in servers.get("urls", ()):
         host = Address.parse(url).host
@@ -91,8 +91,6 @@ def check_servers(drill: Drill, allowed: Sequence[str], start: StartOptions) -> 
                 f"the drill loads {host}, which is not this machine: expected --allow-host {host}, "
                 "as a drill breaks what it loads; try it on a staging deployment first."
             )
-    for container in servers.get("containers", ()):
-        docker("inspect", str(container))
     for pid in servers.get("pids", ()):
         if not isinstance(pid, int) or pid < 2 or not os.path.exists(f"/proc/{pid}"):  # noqa: PLR2004, PTH110
             raise ConfigError(f"no process has the pid {pid!r}: expected one that runs; try `ps`.")
@@ -106,11 +104,18 @@ def engine_of(flags: dict[str, Any]) -> EngineConfig:
     """The embedded engine with vLLM's names of flags. Raises ConfigError."""
     known = EngineConfig.__dataclass_fields__
     given = {key.replace("-", "_"): value for key, value in flags.items()}
-    for key in given:
+    for key, value in given.items():
         if key not in known:
             raise ConfigError(
                 f"[servers] engine has {key!r}: expected fields of the embedded engine; "
                 f"try {closest(key, known, 'max_num_seqs')}."
+            )
+        like = known[key].default
+        kind = (int, float) if isinstance(like, float) else type(like)
+        if not isinstance(value, kind) or (isinstance(value, int | float) and value < 0):
+            raise ConfigError(
+                f"[servers] engine has {key} = {value!r}: expected a value as its default is; "
+                f"try {key} = {like!r}."
             )
     return EngineConfig(**given)
 
@@ -121,6 +126,8 @@ def running_servers(
 ) -> Iterator[list[Server]]:
     """All replicas, ready; those that the drill started end with the block."""
     servers = drill.servers
+    for container in servers.get("containers", ()):
+        docker("inspect", str(container))
     pids = servers.get("pids") or repeat(-1)
     each = zip(servers.get("urls", ()), pids, servers.get("containers") or repeat(""), strict=False)
     found = [Server(url, pid=pid, container=str(name)) for url, pid, name in each]

@@ -39,16 +39,6 @@ class NoGpu(Exception):  # noqa: N818 - a finding, not an error
     """No GPU can be read; the message has the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """PCIe byte counters at an instant; they wrap at `wrap`."""
-
-    at_ns: int
-    received: int
-    sent: int
-    wrap: int
-
-
 # Measured on an H200: a reading takes some milliseconds, mostly for the energy counter. NVML's own
 # PCIe throughput takes 21 ms per direction and covers only those 21 ms (it reported 8 and 902 MB/s
 # under a steady load of 216 MB/s), so ours is computed from the byte counters.
@@ -63,7 +53,7 @@ class NvmlGpus:
         """`nvml` has pynvml's functions, `handles` are its devices by their index."""
         self._nvml = nvml
         self._handles = handles
-        self._bytes: dict[int, Bytes] = {}
+        self._bytes: dict[int, tuple[int, int, int, int]] = {}  # as `_count` returns them
 
     @classmethod
     def open(cls, nvml: Any = pynvml, users: Collection[int] = ()) -> NvmlGpus:
@@ -90,15 +80,10 @@ class NvmlGpus:
         nvml = self._nvml
         driver = nvml.nvmlSystemGetDriverVersion()
         return [
-            {
-                "index": index,
-                "name": nvml.nvmlDeviceGetName(handle),
-                "memory_mib": self._memory(handle, "total"),
-                "driver": driver,
-                "uuid": nvml.nvmlDeviceGetUUID(handle),
-            }
+            {"index": index, "name": nvml.nvmlDeviceGetName(handle), "driver": driver,
+             "memory_mib": self._memory(handle, "total"), "uuid": nvml.nvmlDeviceGetUUID(handle)}
             for index, handle in self._handles.items()
-        ]
+        ]  # fmt: skip
 
     def read(self, at_ns: int) -> list[GpuSample]:
         """Return one sample per GPU; NaN for what a GPU, its driver or a container hides."""
@@ -149,17 +134,18 @@ class NvmlGpus:
         # A 32-bit counter may wrap once between two readings; more than 4 GiB in between cannot be
         # told from less.
         now, before = self._count(handle, at_ns), self._bytes.get(index)
-        if now is None:
+        if now is not None:
+            self._bytes[index] = now
+        if now is None or before is None:
             return nan, nan
-        self._bytes[index] = now
-        if before is None:
-            return nan, nan
-        seconds = max(now.at_ns - before.at_ns, 1) / SECOND
-        received = (now.received - before.received) % now.wrap
-        sent = (now.sent - before.sent) % now.wrap
+        seconds, wrap = max(now[0] - before[0], 1) / SECOND, now[-1]
+        received, sent = (
+            (new - old) % wrap for new, old in zip(now[1:3], before[1:3], strict=True)
+        )
         return received / 1e6 / seconds, sent / 1e6 / seconds
 
-    def _count(self, handle: Any, at_ns: int) -> Bytes | None:
+    def _count(self, handle: Any, at_ns: int) -> tuple[int, int, int, int] | None:
+        """Return the instant, the PCIe bytes received and sent, and where these counters wrap."""
         nvml = self._nvml
         fields = [nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES]
         try:
@@ -169,13 +155,8 @@ class NvmlGpus:
         if received.nvmlReturn or sent.nvmlReturn:
             return None
         small = received.valueType == UNSIGNED_INT
-        part = "uiVal" if small else "ullVal"
-        return Bytes(
-            at_ns,
-            getattr(received.value, part),
-            getattr(sent.value, part),
-            wrap=1 << (32 if small else 64),
-        )
+        rx, tx = (getattr(one.value, "uiVal" if small else "ullVal") for one in (received, sent))
+        return at_ns, rx, tx, 1 << (32 if small else 64)
 
 
 def _used_by(nvml: Any, handle: Any, users: Collection[int]) -> bool:
@@ -217,7 +198,6 @@ class ExportedGpus:
         self.engine_cpu_s = nan  # of the engine cores, where our own exporter runs beside them
 
     def gpus(self) -> list[dict[str, Any]]:
-        """Raises ServerUnreachable."""
         return gpu_labels(self._connection.fetch("/metrics").body)
 
     def read(self, at_ns: int) -> list[GpuSample]:

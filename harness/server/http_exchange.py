@@ -153,14 +153,10 @@ def _read(response: http.client.HTTPResponse, deadline_ns: int) -> tuple[tuple[i
 
 
 def _connect(access: TargetAccess) -> http.client.HTTPConnection:
-    where, seconds = access.address, access.connect_ns / SECOND
-    connection = (
-        http.client.HTTPSConnection(
-            where.host, where.port, timeout=seconds, context=access.tls_context()
-        )
-        if where.tls
-        else http.client.HTTPConnection(where.host, where.port, timeout=seconds)
-    )
+    where, make = access.address, partial(http.client.HTTPConnection)
+    if where.tls:
+        make = partial(http.client.HTTPSConnection, context=access.tls_context())
+    connection = make(where.host, where.port, timeout=access.connect_ns / SECOND)
     if access.via:  # in place of one that http.client chooses; Host and TLS keep the name
         to_one = partial(socket.create_connection, (access.via, where.port))
         vars(connection)["_create_connection"] = lambda _, *rest: to_one(*rest)
@@ -176,9 +172,24 @@ def _connect(access: TargetAccess) -> http.client.HTTPConnection:
 def _not_connected(access: TargetAccess, error: OSError) -> ServerUnreachable:
     """Explain why there is no connection: name, network, listener or TLS."""
     where = access.address
-    if isinstance(error, ssl.SSLError):
-        return ServerUnreachable(_tls(access, error))
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in NAME_MISMATCH:
+        found = (
+            f"{where} presents a certificate for another name ({error.verify_message}): "
+            "expected one for the host in the URL; try the name that the certificate carries"
+        )
+    elif isinstance(error, ssl.SSLCertVerificationError):
+        found = (
+            f"{where} presents a certificate that is not trusted ({error.verify_message}): "
+            "expected one signed by a known authority; try --ca-file FILE with its authority"
+        )
+    elif isinstance(error, ssl.SSLError) and error.reason in SPEAKS_PLAIN:
+        found = f"{where} does not speak TLS: expected HTTPS as the URL says; try http:// in it"
+    elif isinstance(error, ssl.SSLError):
+        found = (
+            f"{where} fails the TLS handshake ({error.reason or error}): expected HTTPS; "
+            f"try `openssl s_client -connect {where.host}:{where.port}`"
+        )
+    elif isinstance(error, socket.gaierror):
         found = f"the host {where.host!r} has no address: expected a known name; try its IP address"
     elif isinstance(error, ConnectionRefusedError):
         found = (
@@ -195,26 +206,6 @@ def _not_connected(access: TargetAccess, error: OSError) -> ServerUnreachable:
     return ServerUnreachable(f"{found}.")
 
 
-def _tls(access: TargetAccess, error: ssl.SSLError) -> str:
-    where = access.address
-    if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in NAME_MISMATCH:
-            return (
-                f"{where} presents a certificate for another name ({error.verify_message}): "
-                "expected one for the host in the URL; try the name that the certificate carries."
-            )
-        return (
-            f"{where} presents a certificate that is not trusted ({error.verify_message}): "
-            "expected one signed by a known authority; try --ca-file FILE with its authority."
-        )
-    if error.reason in SPEAKS_PLAIN:
-        return f"{where} does not speak TLS: expected HTTPS as the URL says; try http:// in it."
-    return (
-        f"{where} fails the TLS handshake ({error.reason or error}): expected HTTPS; "
-        f"try `openssl s_client -connect {where.host}:{where.port}`."
-    )
-
-
 def _no_answer(access: TargetAccess, error: Exception) -> ServerUnreachable:
     """Explain why a connection brought no whole HTTP response."""
     where = access.address
@@ -223,12 +214,9 @@ def _no_answer(access: TargetAccess, error: Exception) -> ServerUnreachable:
             f"{where} takes the connection but does not finish an answer within "
             f"{say_ns(access.answer_ns)}: expected an HTTP response; try `curl {where}/health`."
         )
-    cut = isinstance(error, ConnectionError | http.client.IncompleteRead)
-    seen = (
-        "it closes the connection early"
-        if cut
-        else one_line(f"it says {str(error)!r}", MAX_QUOTED_CHARS)
-    )
+    seen = one_line(f"it says {str(error)!r}", MAX_QUOTED_CHARS)
+    if isinstance(error, ConnectionError | http.client.IncompleteRead):
+        seen = "it closes the connection early"
     return ServerUnreachable(
         f"{where} does not answer in HTTP, {seen}: expected a vLLM server; {TRY_PRINTED_PORT}"
     )

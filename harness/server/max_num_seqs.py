@@ -16,25 +16,15 @@ if TYPE_CHECKING:
 MAX_NUM_SEQS: Final = "max_num_seqs"
 # section of vLLM's configuration -> its flags that influence a knee
 KNEE_FLAGS: Final = {
-    "scheduler_config": (
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "enable_chunked_prefill",
-        "long_prefill_token_threshold",
-        "policy",
-        "async_scheduling",
-        "stream_interval",
-    ),
+    "scheduler_config": ("max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill",
+                         "long_prefill_token_threshold", "policy", "async_scheduling",
+                         "stream_interval"),
     "cache_config": ("gpu_memory_utilization", "cache_dtype", "enable_prefix_caching"),
-    "parallel_config": (
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "data_parallel_size",
-        "enable_expert_parallel",
-    ),
+    "parallel_config": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+                        "enable_expert_parallel"),
     "model_config": ("max_model_len", "dtype", "quantization", "enforce_eager"),
     "speculative_config": ("method", "num_speculative_tokens"),
-}
+}  # fmt: skip
 # further flags that --server-flag accepts, as `vllm serve` spells them
 SPELLED: Final = ("api_server_count", "block_size", "kv_cache_dtype", "num_gpu_blocks_override",
                   "scheduling_policy")  # fmt: skip

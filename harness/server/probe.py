@@ -38,12 +38,7 @@ TIERS: Final = ((True, True), (False, True), (False, False))
 # Exists only with VLLM_SERVER_DEV_MODE=1 and in the embedded engine.
 SERVER_INFO: Final = "/server_info?config_format=json"
 REFUSED: Final = (400, 422)
-SAME_SERVER: Final = (
-    "started_s",
-    "requests_total",
-    "prompt_tokens_total",
-    "generation_tokens_total",
-)
+SAME_SERVER: Final = "started_s", "requests_total", "prompt_tokens_total", "generation_tokens_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +73,7 @@ def probe(
     """Probe the target; `fields` are --body's. Raises ServerUnreachable, ConfigError."""
     listed = _models(access)
     chosen = choose_model(access, model, tuple(listed))
-    exact, streamed = _stream(access, api, chosen, fields)
+    exact, continuous, final = _stream(access, api, chosen, fields)
     limit = listed[chosen].get("max_model_len")
     version = _optional(access, "/version")
     addresses = addresses_of(access.address)
@@ -93,8 +88,8 @@ def probe(
         max_model_len=limit if isinstance(limit, int) else None,
         version=str(body.get("version", "")) if isinstance(body, dict) else "",
         fixed_length=exact and api != "messages",  # which would ignore it
-        continuous_usage=streamed.continuous_usage,
-        final_usage=streamed.final_usage,
+        continuous_usage=continuous,
+        final_usage=final,
         tokenize=tokens is not None,
         metrics=not no_metrics,
         no_metrics=no_metrics,
@@ -145,7 +140,7 @@ def _models(access: TargetAccess) -> dict[str, dict[str, object]]:
     if not named:
         raise ServerUnreachable(
             f"{access.address} answers HTTP, but its /v1/models lists no model: expected a vLLM "
-            "server; try the port that `vllm serve` printed."
+            f"server; {TRY_PRINTED_PORT}"
         )
     return named
 
@@ -170,14 +165,14 @@ def choose_model(access: TargetAccess, model: str | None, listed: tuple[str, ...
 
 def _stream(
     access: TargetAccess, api: str, model: str, fields: Mapping[str, object]
-) -> tuple[bool, StreamUsage]:
-    """Return whether the server takes an exact length, and what its stream contained."""
+) -> tuple[bool, bool, bool]:
+    """Return whether the server takes an exact length, and what `read_stream` says."""
     spec = TINY_IDS if api == "generate" else TINY_REQUEST
     for exact, counts in TIERS:
         wanted = {"fixed_length": exact, "final_usage": counts, "continuous_usage": counts}
         answer = fetch(access, API_PATHS[api], json_body(api, model, spec, fields, **wanted))
         if answer.status == 200:  # noqa: PLR2004 - HTTP
-            return exact, read_stream(access, answer)
+            return exact, *read_stream(access, answer)
         if answer.status not in REFUSED or (exact, counts) == TIERS[-1]:
             raise _refused(access, API_PATHS[api], answer)
     raise AssertionError("unreachable: the last tier returns or raises")
@@ -193,43 +188,37 @@ def _optional(access: TargetAccess, path: str, body: object = None) -> HttpAnswe
 
 
 def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnreachable:
-    where, status = f"{access.address}{path}", answer.status
+    status = answer.status
     if status == 401 or (status == 403 and b"--enable-" not in answer.body):  # noqa: PLR2004 - HTTP
-        key = (
-            f"the key in {access.key_source} was refused"
-            if access.key_source
-            else "no key was sent: neither VLLM_API_KEY nor OPENAI_API_KEY is set"
+        key = "no key was sent: neither VLLM_API_KEY nor OPENAI_API_KEY is set"
+        key = f"the key in {access.key_source} was refused" if access.key_source else key
+        said = (
+            f" and {key}: expected the key that the server was started with; "
+            "try `export VLLM_API_KEY=...`."
         )
-        return ServerUnreachable(
-            f"{where} answers {status} and {key}: expected the key that the server was started "
-            "with; try `export VLLM_API_KEY=...`."
-        )
-    if status == 404:  # noqa: PLR2004 - HTTP
-        return ServerUnreachable(
-            f"{where} answers 404: expected vLLM's API; {TRY_PRINTED_PORT[:-1]}, or another --api."
-        )
-    if status == 503:  # noqa: PLR2004 - HTTP
-        return ServerUnreachable(
-            f"{where} answers 503: expected a server that is ready; try again when "
+    elif status == 404:  # noqa: PLR2004 - HTTP
+        said = f": expected vLLM's API; {TRY_PRINTED_PORT[:-1]}, or another --api."
+    elif status == 503:  # noqa: PLR2004 - HTTP
+        said = (
+            ": expected a server that is ready; try again when "
             f"`curl -f {access.address}/health` succeeds."
         )
-    if 300 <= status < 400 and "location" in answer.headers:  # noqa: PLR2004 - HTTP
-        elsewhere = _said(access, answer.headers["location"])
-        return ServerUnreachable(
-            f"{where} answers {status} and redirects to {elsewhere}: "
-            "expected the server itself; try the URL that it redirects to, without the path."
+    elif 300 <= status < 400 and "location" in answer.headers:  # noqa: PLR2004 - HTTP
+        said = (
+            f" and redirects to {_said(access, answer.headers['location'])}: expected the server "
+            "itself; try the URL that it redirects to, without the path."
         )
-    if status == 429:  # noqa: PLR2004 - HTTP
+    elif status == 429:  # noqa: PLR2004 - HTTP
         later = _quoted(answer.headers.get("retry-after", ""))
-        wait = f"(Retry-After: {later})" if later else "(no Retry-After)"
-        return ServerUnreachable(
-            f"{where} answers 429 {wait}: expected a server that takes requests; try again "
-            f"{f'after {later} s' if later.isdecimal() else 'later'}, or without its rate limit."
+        said = (
+            f" ({f'Retry-After: {later}' if later else 'no Retry-After'}): expected a server that "
+            f"takes requests; try again {f'after {later} s' if later.isdecimal() else 'later'}, or "
+            "without its rate limit."
         )
-    words = _said(access, answer.body.decode(errors="replace"))
-    return ServerUnreachable(
-        f"{where} answers {status} ({words}): expected 200; try the same request with curl."
-    )
+    else:
+        words = _said(access, answer.body.decode(errors="replace"))
+        said = f" ({words}): expected 200; try the same request with curl."
+    return ServerUnreachable(f"{access.address}{path} answers {status}{said}")
 
 
 def _said(access: TargetAccess, text: str) -> str:
@@ -243,11 +232,8 @@ def _quoted(text: str) -> str:
 
 def flags(access: TargetAccess) -> dict[str, Any]:
     """Return those of FLAGS that the server shows; {} if it shows none."""
-    try:
-        answer = fetch(access, SERVER_INFO)
-    except ServerUnreachable:
-        return {}
-    body = answer.json() if answer.status == 200 else None  # noqa: PLR2004 - HTTP
+    answer = _optional(access, SERVER_INFO)
+    body = answer.json() if answer else None
     config = body.get("vllm_config") if isinstance(body, dict) else None
     if not isinstance(config, dict):
         return {}
@@ -283,60 +269,48 @@ def _whole_number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamUsage:
-    """Which events of the probe's stream carried usage."""
+def read_stream(access: TargetAccess, answer: HttpAnswer) -> tuple[bool, bool]:
+    """Return whether events with a token, and one without a choice, carried usage.
 
-    continuous_usage: bool  # a token-bearing event carried usage too
-    final_usage: bool  # an event without a choice carried usage
+    For a response with status 200. Raises ServerUnreachable if it is no stream of tokens.
+    """
 
+    def refused(what: str) -> ServerUnreachable:
+        return ServerUnreachable(f"{access.address} {what}")
 
-def read_stream(access: TargetAccess, answer: HttpAnswer) -> StreamUsage:
-    """Read a response with status 200. Raises ServerUnreachable if it is no stream of tokens."""
     if answer.content_type != EVENT_STREAM:
-        raise ServerUnreachable(
-            f"{access.address} does not stream: it answered a request for a stream with "
+        raise refused(
+            "does not stream: it answered a request for a stream with "
             f"{_said(access, answer.content_type)} in one piece; expected text/event-stream; try "
             "without the proxy in between."
         )
-    token = continuous = final = done = False
-    for data in _events(access, answer.body):
-        try:
-            chunk = read_event(data)
-        except NotACompletion:
-            text = _said(access, data.decode(errors="replace"))
-            raise ServerUnreachable(
-                f"{access.address} streams what is not JSON of a completion ({text}): expected "
-                "OpenAI's chunks; try the port that `vllm serve` printed."
-            ) from None
-        if chunk.error:
-            text = _said(access, chunk.error)
-            raise ServerUnreachable(
-                f"{access.address} streams an error ({text}): expected tokens; "
-                "see the server's log."
-            )
-        usage = chunk.completion_tokens >= 0
-        done |= chunk.done
-        token |= chunk.carries_token
-        continuous |= usage and chunk.carries_token
-        final |= usage and not chunk.carries_token and not chunk.silent
-    if not token:
-        raise ServerUnreachable(
-            f"{access.address} streams no token: expected two; try the same request with curl -N."
-        )
-    if not done:
-        raise ServerUnreachable(
-            f"{access.address} breaks its stream off: expected data: [DONE] at its end; try "
-            "without the proxy in between."
-        )
-    return StreamUsage(continuous, final)
-
-
-def _events(access: TargetAccess, body: bytes) -> list[bytes]:
+    data, token, continuous, final, done = b"", False, False, False, False
     try:
-        return SseDecoder().feed(body)
-    except EventTooLong as error:
-        raise ServerUnreachable(
-            f"{access.address} does not stream events: {error}; expected OpenAI's chunks; try the "
-            "port that `vllm serve` printed."
+        for data in SseDecoder().feed(answer.body):
+            chunk = read_event(data)
+            if chunk.error:
+                said = _said(access, chunk.error)
+                raise refused(f"streams an error ({said}): expected tokens; see the server's log.")
+            usage = chunk.completion_tokens >= 0
+            done |= chunk.done
+            token |= chunk.carries_token
+            continuous |= usage and chunk.carries_token
+            final |= usage and not chunk.carries_token and not chunk.silent
+    except NotACompletion:
+        said = _said(access, data.decode(errors="replace"))
+        raise refused(
+            f"streams what is not JSON of a completion ({said}): expected OpenAI's chunks; "
+            f"{TRY_PRINTED_PORT}"
         ) from None
+    except EventTooLong as error:
+        raise refused(
+            f"does not stream events: {error}; expected OpenAI's chunks; {TRY_PRINTED_PORT}"
+        ) from None
+    if not token:
+        raise refused("streams no token: expected two; try the same request with curl -N.")
+    if not done:
+        raise refused(
+            "breaks its stream off: expected data: [DONE] at its end; try without the proxy in "
+            "between."
+        )
+    return continuous, final

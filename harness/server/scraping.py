@@ -15,7 +15,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from harness.measure.records.samples import ServerSample
     from harness.server.access import TargetAccess
     from harness.server.address import Address
-
-
-class ScrapeResult(NamedTuple):
-    """The result of a scrape; `sample` is None if the answer has no metric of vLLM's."""
-
-    answer: HttpAnswer
-    sample: ServerSample | None
-    took_ns: int
 
 
 def read_metrics(
@@ -68,15 +60,18 @@ class MetricsScraper:
         self._processes = ServerProcesses(access.address)
         self._now_ns = now_ns
 
-    def __call__(self) -> ScrapeResult:
-        """Return one reading, stamped with the middle of the exchange. Raises ServerUnreachable."""
+    def __call__(self) -> tuple[HttpAnswer, ServerSample | None, int]:
+        """Return an answer, vLLM's metrics in it, if any, and how long it took, in ns.
+
+        The sample is stamped with the middle of the exchange. Raises ServerUnreachable.
+        """
         start = self._now_ns()
         answer = self._connection.fetch("/metrics")
         took_ns = self._now_ns() - start
         found = None
         if answer.status == HTTPStatus.OK:
             found = read_metrics(self._access, answer, start + took_ns // 2, took_ns)
-        return ScrapeResult(answer, found and self._processes.with_cpu_times(found), took_ns)
+        return answer, found and self._processes.with_cpu_times(found), took_ns
 
     def close(self) -> None:
         self._connection.close()

@@ -74,15 +74,11 @@ def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartL
     text = "\n".join(line.text for line in lines)
     phases, memory, before_s = {}, {}, 0.0
     for name, pattern in PHASES.items():
-        end = max(
-            (line for line in lines if re.search(pattern, line.text)), default=SeenLine(0.0, "")
-        )
+        ends = [line for line in lines if re.search(pattern, line.text)]
+        end = max(ends, default=SeenLine(0.0, ""))
         if end.at_s > before_s:
-            phases[name], memory[name], before_s = (
-                end.at_s - before_s,
-                end.gpu_mib - before_mib,
-                end.at_s,
-            )
+            phases[name], memory[name] = end.at_s - before_s, end.gpu_mib - before_mib
+            before_s = end.at_s
     flags = {}
     with suppress(ValueError, SyntaxError):  # a value that is no literal
         flags = redact(ast.literal_eval(_last(r"non-default args: (\{.*\})$", text)))

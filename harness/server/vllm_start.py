@@ -63,7 +63,6 @@ class StartedServer:
     url: str
     pid: int  # of its first process, and of its session
     port: int
-    command: tuple[str, ...]
     notes: tuple[str, ...]  # what was added to the command, and why
     log: Path
     began_s: float  # the start of the process, by time.monotonic
@@ -104,8 +103,8 @@ def started(
             )
         lines = _until_ready(process, began_s, port, log, used_mib)
         yield StartedServer(
-            f"http://{LOOPBACK}:{port}", process.pid, port, tuple(command), notes, log,
-            began_s, lines[-1].at_s, read_start_log(lines, before),
+            f"http://{LOOPBACK}:{port}", process.pid, port, notes, log, began_s,
+             lines[-1].at_s, read_start_log(lines, before),
         )  # fmt: skip
     finally:
         with _uninterrupted():

@@ -154,7 +154,7 @@ def measure_ceiling(levels: Sequence[int] = LEVELS) -> Ceiling:
     shape = replace(WORKLOADS["chat"], prompt=Lengths("fixed", 32), output=Lengths("fixed", TOKENS))
     stairs, kept = _Staircase(levels), _Kept()
     with start_engine(config, serving=ServingOptions(first_ns=FIRST_NS, pace_ns=GAP_NS)) as engine:
-        options = prepare(DriveOptions(engine.url, config.model, shape)).options
+        options = prepare(DriveOptions(engine.url, config.model, shape))
         with child_processes(options) as load:
             session = Session(load, options, stairs, [kept], drain_ns=2 * SECOND)
             stairs.cpu_s = lambda: sum(s.cpu_s for s in session.client_samples())

@@ -95,9 +95,8 @@ def confirmed(plan: SearchPlan, counted: RunTokenStats, levels: Sequence[HeldLev
     over, differ = [], []
     for slo, low, high in zip(plan.slos, *counts, strict=False):
         share, later = (float(c.k) / max(float(c.n), 1) for c in (low, high))
-        over.append(
-            f"{share:.1%} after {less} and {later:.1%} after {more} over {slo} ({slo.allowed:.1%} allowed)"
-        )
+        shares = f"{share:.1%} after {less} and {later:.1%} after {more}"
+        over.append(f"{shares} over {slo} ({slo.allowed:.1%} allowed)")
         differ += [str(slo)] * (not why and differs(low, high))
     way = f"hysteresis is shown: {' and '.join(differ)}" if differ else "no hysteresis is shown"
     said = f"{WORDS[verdict]} {load} held for {say_ns(held)} more: {', '.join(over)}; {way}."

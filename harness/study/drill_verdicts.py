@@ -103,6 +103,8 @@ def _slo(
     if verdict == Verdict.inconclusive and found.n >= GROSS_N and share > GROSS_SHARE:
         verdict = Verdict.missed
     sentence = f"{share:.1%} of {found.n:,} {slo.beyond} {slo} ({found.allowed:.1%} allowed)"
+    if verdict == Verdict.inconclusive and found.needs_more:
+        sentence += f"; {found.needs_more:,} more like them would decide"
     if expected.since_ns >= expected.begin_ns:
         return verdict, window.end_ns, sentence
     back_ns = _back(slo, table, began_ns + expected.since_ns, window.end_ns)

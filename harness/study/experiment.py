@@ -29,8 +29,8 @@ from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.redact import redact
 from harness.runfolder.runinfo import run_info
 from harness.senders.drive_options import DriveOptions
-from harness.senders.gpu_sampler import GpuSampler
 from harness.senders.prepare import prepare
+from harness.senders.scraper import GpuSampler
 from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
 from harness.server.gpu import GpuReadings, open_gpus
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from harness.drive.drill_stage import Stage
     from harness.drive.load_runner import LoadRunner
-    from harness.measure.diagnosis.trace_split import RequestTrace
+    from harness.measure.diagnosis.ttft_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window
@@ -102,7 +102,7 @@ class Experiment:
         gpus = open_gpus(
             wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
         )
-        options = prepare(drive_options(wanted, url, known), known).options
+        options = prepare(drive_options(wanted, url, known), known)
         secrets = wanted.target.api_key, *options.access().secrets
         folder = RunFolder.create(wanted.output.out_dir, secrets)
         options = replace(options, run_folder=str(folder.path.absolute()))

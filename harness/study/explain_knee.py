@@ -24,8 +24,7 @@ from harness.measure.diagnosis.server_window import (
     server_figures,
     skew_sentence,
 )
-from harness.measure.diagnosis.trace_split import traced_split
-from harness.measure.diagnosis.ttft_split import late_split, ttft_split
+from harness.measure.diagnosis.ttft_split import late_split, traced_split, ttft_split
 from harness.measure.latency_figures import blocked_windows, latency_json, sample_figures
 from harness.measure.metrics import LATENCIES, SCHEDULED, SPEEDS
 from harness.measure.records.samples import ClientSample, GpuSample, ServerSample, samples_within

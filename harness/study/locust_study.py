@@ -108,7 +108,7 @@ class LocustStudy:
 
     def _target(self, url: str, model: str) -> TargetOptions:
         """The server, with what only the command line may say of it."""
-        fixed, named = self.host.fixed, arguments.is_named(self.host.environment, url)
+        fixed, named = self.host.fixed, arguments.is_named(self.host.fixed["host"], url)
         headers = [one for one in self._asked["header"] if named or not names_in(one[1])[0]]
         own_key = "authorization" in (name.lower() for name, _ in headers)
         source = str(fixed["api_key_env"] or "") if named and not own_key else ""

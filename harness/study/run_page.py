@@ -20,7 +20,7 @@ from harness.measure.records.request_record import Outcome
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
 from harness.measure.typed_json import to_json
-from harness.server.address import Address
+from harness.server.address import LOOPBACK, Address
 from harness.study.drill import DrillController
 from harness.study.held_levels import DRILL
 from harness.study.knee_estimate import bracket_users
@@ -34,6 +34,8 @@ from harness.webpage.metrics_port import MetricsPort
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from harness.drive.load_runner import LoadRunner
     from harness.measure.records.request_record import RecordSink
@@ -58,7 +60,7 @@ class RunPage:
         self.page = LivePage(self.state, lambda: self.folder)
         self.live = RunSeries(kind, "", slos)
         self.table = LatencyTable()
-        self.slos = SloTable(slos)
+        self.slos = SloTable(lambda: self.live.counts)
         self._port: MetricsPort | None = None
         self._n_steps = -1
         self._rows: list[dict[str, Any]] = []  # of the levels that ended
@@ -68,11 +70,12 @@ class RunPage:
 
     def install(self, load: LoadRunner) -> None:
         """Serve everything beside the environment's web UI, if it has one. Raises ConfigError."""
-        environment = load.environment
-        login.protect(environment)
-        webui.install(environment, self.table, self.slos, self._metrics)
-        self.page.install(environment)
-        self._served = environment.web_ui is not None
+        web_ui = load.environment.web_ui
+        if web_ui is not None and web_ui.app is not None:
+            login.protect(web_ui, web_ui.app)
+            webui.install(web_ui, web_ui.app, self.table, self.slos, self._metrics)
+            self.page.install(web_ui, web_ui.app)
+            self._served = True
 
     def _metrics(self) -> bytes:
         return self.live.page()
@@ -82,7 +85,7 @@ class RunPage:
         # Locust's page asks its own parser about sys.argv, and one that does not know our options
         # ends the process: as long as the page is served there are none.
         sys.argv = sys.argv[:1]
-        web_ui = webui.create(load.environment, port)
+        web_ui = load.environment.create_web_ui(LOOPBACK, port, delayed_start=True)
         self.install(load)
         self.page.stop, self.page.close = load.interrupt, web_ui.stop
         web_ui.start()  # type: ignore[no-untyped-call]
@@ -119,7 +122,7 @@ class RunPage:
         self.recent.clear()
         slos, workload = wanted.plan.slos, wanted.load.workload.name
         self.live = live = RunSeries(
-            wanted.kind, workload, slos, self.recent if self._served else None
+            wanted.kind, workload, slos, self._latencies if self._served else None
         )
         live.set_run_info(self.folder.name, model, Address.parse(url).authority)
         self.state.update_facts(**about(wanted, url, model))
@@ -127,7 +130,11 @@ class RunPage:
         self.table.clear()
         self.slos.clear()
         self._show_metrics()
-        return [live.counts, self.table, self.slos] if self._served else [live.counts]
+        return [live.counts]
+
+    def _latencies(self, key: str, ns: NDArray[Any]) -> None:
+        self.recent.take(key, ns)
+        self.table.take(key, ns)
 
     def clients(self, samples: list[ClientSample]) -> None:
         """What the load processes say of themselves."""

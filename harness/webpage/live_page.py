@@ -23,20 +23,16 @@ from harness.runfolder import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from importlib.resources.abc import Traversable
     from pathlib import Path
 
-    from locust.env import Environment
+    from flask import Flask
+    from locust.web import WebUI
 
     from harness.export.live_state import LiveState
 
-PARTS: Final = {
-    "live.css": "text/css",
-    "live.js": "text/javascript",
-    "charts.js": "text/javascript",
-    "form.js": "text/javascript",
-    "link.js": "text/javascript",
-}
+PAGE: Final = files("harness.webpage") / "page"
+SCRIPTS: Final = ("live.js", "charts.js", "form.js", "link.js")
+PARTS: Final = {"live.css": "text/css"} | dict.fromkeys(SCRIPTS, "text/javascript")
 # name -> what it is for; each only while it lies in the folder of the run that the page shows
 DOWNLOADS: Final = {
     names.REPORT_HTML: "the report",
@@ -64,12 +60,9 @@ class LivePage:
     close: Callable[[], None] = lambda: None  # ends the web server
     asked_s: float = float("-inf")  # when a page last looked, time.monotonic()
 
-    def install(self, environment: Environment) -> None:
-        """Serve it beside the environment's web UI, if it has one."""
-        web_ui = environment.web_ui
-        if web_ui is None or web_ui.app is None:
-            return
-        prefix = web_ui.app.blueprints["locust"].url_prefix or ""
+    def install(self, web_ui: WebUI, app: Flask) -> None:
+        """Serve it beside Locust's."""
+        prefix = app.blueprints["locust"].url_prefix or ""
         blueprint = Blueprint("harness_live", __name__, url_prefix=f"{prefix}/harness")
         for rule, view, methods in (
             ("", self._page, ["GET"]),
@@ -81,8 +74,8 @@ class LivePage:
         ):
             guarded = web_ui.auth_required_if_enabled(view)
             blueprint.add_url_rule(rule, view.__name__, guarded, methods=methods)
-        web_ui.app.register_blueprint(blueprint)
-        web_ui.app.after_request(_with_link)
+        app.register_blueprint(blueprint)
+        app.after_request(_with_link)
 
     @property
     def open(self) -> bool:
@@ -96,7 +89,7 @@ class LivePage:
         gevent.sleep(POLL_S)  # for the answer to leave
 
     def _page(self) -> Response:
-        return _own((_parts() / "live.html").read_bytes(), "text/html; charset=utf-8")
+        return _own((PAGE / "live.html").read_bytes(), "text/html; charset=utf-8")
 
     def _news(self) -> Response:
         self.asked_s = time.monotonic()
@@ -145,12 +138,8 @@ class LivePage:
         return _own(b"{}", "application/json")
 
 
-def _parts() -> Traversable:
-    return files("harness.webpage") / "page"
-
-
 def _part(name: str) -> Response:
-    return _own((_parts() / name).read_bytes(), PARTS[name])
+    return _own((PAGE / name).read_bytes(), PARTS[name])
 
 
 def _own(body: bytes, kind: str) -> Response:

@@ -9,100 +9,67 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import dataclass
+from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from flask import Blueprint, Response, request
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from harness.measure.metrics import LATENCIES, SLO_METRICS, failed_requests
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.measure.metrics import LATENCIES
 from harness.measure.search.statistics import MIN_TAIL, QUANTILES, quantile
-from harness.server.address import LOOPBACK
+from harness.units import MS
 from harness.webpage.login import keep_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from locust.env import Environment
+    from flask import Flask
     from locust.web import WebUI
     from numpy.typing import NDArray
 
+    from harness.measure.run_counts import RunCounts
     from harness.measure.slo import Slo
 
+    Tabs = dict[str, tuple[str, Mapping[str, str], Callable[[], Sequence[Mapping[str, str | int]]]]]
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 # a live view judges nothing: a verdict comes at the end, from all records
 WITHIN, OVER, TOO_FEW = "within so far", "over so far", "too few requests"
 # Percentiles are of all values so far, until a latency has RECENT of them; then of the newest
 # RECENT, and its row says so. At 25,000 tokens/s the ITL row covers the last ten seconds.
-RECENT: Final = 1 << 18  # values of each latency that the live table keeps: 2 MiB, 3 ms to sort
-
-
-def _ended(records: list[RequestRecord]) -> RecordTable:
-    """Without parts of open ones."""
-    return RecordTable.from_records([one for one in records if one.outcome is not Outcome.open])
-
-
-class Ring:
-    """The most recent values, all of them until `size` is reached."""
-
-    def __init__(self, size: int) -> None:
-        self._values = np.empty(size)
-        self.total = 0  # ever added
-
-    def extend(self, values: Floats) -> None:
-        size = len(self._values)
-        self.total += max(len(values) - size, 0)
-        values = values[-size:]
-        start = self.total % size
-        head = min(len(values), size - start)
-        self._values[start : start + head] = values[:head]
-        self._values[: len(values) - head] = values[head:]
-        self.total += len(values)
-
-    def ordered(self) -> Floats:
-        return np.sort(self._values[: min(self.total, len(self._values))])
+RECENT: Final = 1 << 18  # values of each latency that the live table shows: 2 MiB, 3 ms to sort
 
 
 class LatencyTable:
-    """Live percentiles: exact over all requests so far, or over the most recent `size` values.
+    """Live percentiles: exact over all requests so far, or over the most recent values.
 
     Failures count as +infinity, as everywhere. Values are in ms.
     """
 
-    def __init__(self, size: int = RECENT) -> None:
-        self._size = size
+    def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Forget everything (Locust's "Reset Stats")."""
-        self.requests = 0
-        self.failed = 0
-        self._rings = {key: Ring(self._size) for key in LATENCIES}
+        self._ms = {key: array("d") for key in LATENCIES}
 
-    def put(self, records: list[RequestRecord]) -> None:
-        """Take _ended requests; parts of open ones are left out."""
-        table = _ended(records)
-        self.requests += len(table)
-        self.failed += int(failed_requests(table).sum())
-        for key, ring in self._rings.items():
-            seen = LATENCIES[key].observe(table)
-            ring.extend(seen.hi_ns[~seen.only_age] / 1e6)
-
-    def close(self) -> None:
-        """Keep what is there: the page may still be read."""
+    def take(self, key: str, ns: Floats | Ints) -> None:
+        """New values of one latency in ns, as RunCounts tells them."""
+        if key in self._ms:
+            self._ms[key].frombytes((ns / MS).tobytes())
+            if len(self._ms[key]) > 2 * RECENT:  # seldom: what stays is copied
+                del self._ms[key][: -RECENT - 1]  # one more than is shown, so that it is known
 
     def rows(self) -> list[dict[str, str | int]]:
         """One row per latency: name, n, and its quantiles in ms as text ("-": none yet, "inf")."""
-        return [self._row(key, ring) for key, ring in self._rings.items()]
+        return [self._row(key, values) for key, values in self._ms.items()]
 
-    def _row(self, key: str, ring: Ring) -> dict[str, str | int]:
-        ordered = ring.ordered()
+    def _row(self, key: str, values: array[float]) -> dict[str, str | int]:
+        ordered = np.sort(np.frombuffer(values)[-RECENT:])
         n = len(ordered)
-        title = LATENCIES[key].title + (f" (newest {n:,})" if ring.total > n else "")
+        title = LATENCIES[key].title + (f" (newest {n:,})" if len(values) > n else "")
         cells: dict[str, str | int] = {"metric": title, "key": key, "n": n}
         for name, q in QUANTILES.items():
             cells[name] = f"{quantile(ordered, q):.2f}" if n else "-"
@@ -113,30 +80,19 @@ class LatencyTable:
 class SloTable:
     """Of each SLO, the exact share of observations over its limit so far; failures are over."""
 
-    def __init__(self, slos: Sequence[Slo]) -> None:
-        self.slos = list(slos)
+    def __init__(self, counts: Callable[[], RunCounts]) -> None:
+        """`counts`: those of the run that is shown."""
+        self._counts = counts
         self.clear()
 
     def clear(self) -> None:
-        self.n = [0] * len(self.slos)
-        self.over = [0] * len(self.slos)
-
-    def put(self, records: list[RequestRecord]) -> None:
-        if not self.slos:
-            return
-        table = _ended(records)
-        for i, slo in enumerate(self.slos):
-            seen = SLO_METRICS[slo.metric].observe(table)
-            # what the harness cut off is over the limit once its age is, and else not known
-            values = seen.hi_ns[~seen.only_age | (seen.lo_ns > slo.limit_ns)]
-            self.n[i] += len(values)
-            self.over[i] += int((values > slo.limit_ns).sum())
-
-    def close(self) -> None:
-        """Keep what is there."""
+        counts = self._counts()
+        self._before = list(zip(counts.observed, counts.missed, strict=True))
 
     def rows(self) -> list[dict[str, str]]:
-        return [*map(self._row, self.slos, self.n, self.over)]
+        counts = self._counts()
+        now = zip(counts.slos, counts.observed, counts.missed, self._before, strict=True)
+        return [self._row(slo, n - n0, over - over0) for slo, n, over, (n0, over0) in now]
 
     def _row(self, slo: Slo, n: int, over: int) -> dict[str, str]:
         share = over / n if n else 0.0
@@ -152,7 +108,6 @@ class SloTable:
         }
 
 
-KEY: Final = "latencies"
 COLUMNS: Final = {
     "metric": "Latency, ms",
     "n": "Observations",
@@ -170,52 +125,24 @@ CSV_PATH: Final = "/latencies/requests.csv"
 METRICS_PATH: Final = "/harness/metrics"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One tab with one table."""
-
-    key: str
-    title: str
-    columns: Mapping[str, str]
-    rows: Callable[[], Sequence[Mapping[str, str | int]]]
-
-    def structure(self) -> list[dict[str, str]]:
-        """Columns as Locust's page wants them."""
-        return [{"key": key, "title": title} for key, title in self.columns.items()]
-
-
-def create(environment: Environment, port: int) -> WebUI:
-    """Locust's web UI on this machine; 0: any free port. It serves once it is started."""
-    return environment.create_web_ui(LOOPBACK, port, delayed_start=True)
-
-
 def install(
-    environment: Environment, table: LatencyTable, slos: SloTable, metrics: Callable[[], bytes]
+    web_ui: WebUI, app: Flask, table: LatencyTable, slos: SloTable, metrics: Callable[[], bytes]
 ) -> None:
-    """In the environment's web UI, if it has one: tabs, `extended_stats`, a CSV, `metrics`.
-
-    From now on other sites' pages are kept out of all of it.
-    """
-    web_ui = environment.web_ui
-    if web_ui is None or web_ui.app is None:
-        return
-    keep_out(web_ui)
-    shown: list[Shown] = [Shown(KEY, "Token latencies", COLUMNS, table.rows)]
-    if slos.slos:
-        shown.append(Shown("slos", "SLOs", SLO_COLUMNS, slos.rows))
+    """Tabs, `extended_stats`, a CSV, `metrics`; other sites' pages are kept out of all of it."""
+    keep_out(web_ui, app)
+    tabs: Tabs = {"latencies": ("Token latencies", COLUMNS, table.rows)}
+    if slos.rows():
+        tabs["slos"] = ("SLOs", SLO_COLUMNS, slos.rows)
     web_ui.template_args |= {
-        "extended_tabs": [{"title": s.title, "key": s.key} for s in shown],
-        "extended_tables": [{"key": s.key, "structure": s.structure()} for s in shown],
+        "extended_tabs": [{"title": title, "key": key} for key, (title, _, _) in tabs.items()],
+        "extended_tables": [
+            {"key": key, "structure": [{"key": k, "title": head} for k, head in columns.items()]}
+            for key, (_, columns, _) in tabs.items()
+        ],
         "extended_csv_files": [{"href": f".{CSV_PATH}", "title": "Download token latencies CSV"}],
     }
-    environment.events.reset_stats.add_listener(table.clear)
-    environment.events.reset_stats.add_listener(slos.clear)
-    _routes(web_ui, table, shown, metrics)
-
-
-def _routes(
-    web_ui: WebUI, table: LatencyTable, shown: list[Shown], metrics: Callable[[], bytes]
-) -> None:
+    web_ui.environment.events.reset_stats.add_listener(table.clear)
+    web_ui.environment.events.reset_stats.add_listener(slos.clear)
     blueprint = Blueprint("harness", __name__)
 
     @blueprint.route(CSV_PATH)
@@ -232,14 +159,14 @@ def _routes(
         """Add our rows to what the page polls every two seconds."""
         if request.path.endswith("/stats/requests") and response.is_json:
             report: dict[str, Any] = response.get_json()
-            report["extended_stats"] = [{"key": s.key, "data": s.rows()} for s in shown]
+            report["extended_stats"] = [
+                {"key": key, "data": rows()} for key, (_, _, rows) in tabs.items()
+            ]
             response.set_data(json.dumps(report))
         return response
 
-    app = web_ui.app
-    if app is not None:
-        app.register_blueprint(blueprint)
-        app.after_request(extend)
+    app.register_blueprint(blueprint)
+    app.after_request(extend)
 
 
 def as_csv(rows: list[dict[str, str | int]]) -> str:

@@ -28,7 +28,7 @@ from flask_login import LoginManager, UserMixin, login_user
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
-    from locust.env import Environment
+    from flask import Flask
     from locust.web import WebUI
     from werkzeug.wrappers import Request
     from werkzeug.wrappers import Response as Redirect
@@ -39,14 +39,6 @@ PASSWORD_FILE: Final = "HARNESS_WEB_PASSWORD_FILE"  # noqa: S105 - as PASSWORD
 DEFAULT_USER: Final = "admin"
 WRONG_S: Final = 1.0
 WRONG: Final = "This user and password do not belong together."
-
-
-class Person(UserMixin):  # type: ignore[misc]
-    """The one who may come in."""
-
-    def __init__(self, name: str) -> None:
-        """`name` is what the cookie holds."""
-        self.id = name
 
 
 def credentials() -> tuple[str, str] | None:
@@ -68,11 +60,8 @@ def credentials() -> tuple[str, str] | None:
     return (os.environ.get(USER) or DEFAULT_USER, password) if password else None
 
 
-def protect(environment: Environment) -> None:
+def protect(web_ui: WebUI, app: Flask) -> None:
     """Ask for a login on every page, if there is a password. Raises ConfigError."""
-    web_ui = environment.web_ui
-    if web_ui is None or web_ui.app is None:
-        return
     known = credentials()
     if known is None:
         if web_ui.web_login:
@@ -83,14 +72,12 @@ def protect(environment: Environment) -> None:
         return
     if not web_ui.web_login:  # what WebUI does itself with the option
         web_ui.web_login = True
-        web_ui.login_manager = LoginManager(web_ui.app)
+        web_ui.login_manager = LoginManager(app)
         web_ui.login_manager.login_view = "locust.login"
-    _install(web_ui, *known)
+    _install(web_ui, app, *known)
 
 
-def _install(web_ui: WebUI, user: str, password: str) -> None:
-    app = web_ui.app
-    assert app is not None  # noqa: S101 - `protect` looked
+def _install(web_ui: WebUI, app: Flask, user: str, password: str) -> None:
     app.config.update(
         SECRET_KEY=os.urandom(32),
         SESSION_COOKIE_NAME="harness_session",  # cookies know no port: not another program's
@@ -101,22 +88,24 @@ def _install(web_ui: WebUI, user: str, password: str) -> None:
     prefix = app.blueprints["locust"].url_prefix or ""
     path = f"{prefix}/harness/login"
     web_ui.auth_args = {"username_password_callback": path}
+    person = UserMixin()
+    person.id = user  # what the cookie holds
 
     def may(name: str, word: str) -> bool:
         right = hmac.compare_digest(name.encode(), user.encode())
         return hmac.compare_digest(word.encode(), password.encode()) and right
 
     @web_ui.login_manager.user_loader
-    def by_cookie(name: str) -> Person | None:
-        return Person(name) if name == user else None
+    def by_cookie(name: str) -> UserMixin | None:
+        return person if name == user else None
 
     @web_ui.login_manager.request_loader
-    def by_header(asked: Request) -> Person | None:
+    def by_header(asked: Request) -> UserMixin | None:
         given = asked.authorization
         if given is None or given.type != "basic":
             return None
         if may(given.username or "", given.password or ""):
-            return Person(user)
+            return person
         gevent.sleep(WRONG_S)
         return None
 
@@ -131,7 +120,7 @@ def _install(web_ui: WebUI, user: str, password: str) -> None:
     @app.post(path)
     def log_in() -> Redirect:
         if may(request.form.get("username", ""), request.form.get("password", "")):
-            login_user(Person(user))
+            login_user(person)
             return redirect(session.pop("next", None) or url_for("locust.index"))
         gevent.sleep(WRONG_S)
         session["auth_error"] = WRONG
@@ -149,10 +138,8 @@ def _install(web_ui: WebUI, user: str, password: str) -> None:
 # answered. With a login the cookie belongs to the name it was set for, which no other site shares.
 
 
-def keep_out(web_ui: WebUI) -> None:
+def keep_out(web_ui: WebUI, app: Flask) -> None:
     """Guard every rule of the web UI, Locust's too."""
-    app = web_ui.app
-    assert app is not None  # noqa: S101 - who calls has looked
 
     def refuse() -> Response | None:
         host = request.host

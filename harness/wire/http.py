@@ -41,13 +41,8 @@ def post(
     ValueError, which does not quote the value, for an invalid header.
     """
     content = orjson.dumps(body)
-    own = _lines(headers) if headers else b""
-    return b"%b%bContent-Length: %d\r\n\r\n%b" % (
-        _head(host, path, api_key),
-        own,
-        len(content),
-        content,
-    )
+    head = _head(host, path, api_key) + _lines(headers or {})
+    return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(content), content)
 
 
 @lru_cache(maxsize=16)

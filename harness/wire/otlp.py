@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.trace_split import RequestTrace
+from harness.measure.diagnosis.ttft_split import RequestTrace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +36,10 @@ def traces(body: bytes) -> list[RequestTrace]:
     for resource in _messages(body, RESOURCE_SPANS):
         for scope in _messages(resource, SCOPE_SPANS):
             for span in _messages(scope, SPANS):
-                values = dict(_attribute(each) for each in _messages(span, ATTRIBUTES))
-                if isinstance(values.get(REQUEST_ID), str):
+                values = dict(map(_attribute, _messages(span, ATTRIBUTES)))
+                if isinstance(name := values.get(REQUEST_ID), str):
                     seconds = (_number(values.get(key)) for key in (TTFT, QUEUE, PREFILL))
-                    found.append(RequestTrace(str(values[REQUEST_ID]), *seconds))
+                    found.append(RequestTrace(name, *seconds))
     return found
 
 
@@ -49,13 +49,9 @@ def _number(value: str | float | None) -> float:
 
 def _attribute(message: bytes) -> tuple[str, str | float | None]:
     """Return (name, value) of a KeyValue; the value is None for a kind that is not used here."""
-    name, value = "", None
-    for number, field in _fields(message):
-        if number == KEY and isinstance(field, bytes):
-            name = field.decode(errors="replace")
-        elif number == VALUE and isinstance(field, bytes):
-            value = _any_value(field)
-    return name, value
+    name, value = map(dict(_fields(message)).get, (KEY, VALUE))
+    key = name.decode(errors="replace") if isinstance(name, bytes) else ""
+    return key, _any_value(value) if isinstance(value, bytes) else None
 
 
 def _any_value(message: bytes) -> str | float | None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\[\\\"n]")
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
@@ -46,7 +47,9 @@ def _sample(line: str) -> MetricSample | None:
         inside, brace, tail = rest.rpartition("}")
         if not brace:
             return None
-        labels = {k: _unescape(v) for k, v in _LABEL.findall(inside)}
+        labels = dict(_LABEL.findall(inside))
+        if "\\" in inside:
+            labels = {k: _ESCAPED.sub(lambda m: _ESCAPES[m[0]], v) for k, v in labels.items()}
     else:
         name, _, tail = line.partition(" ")
         labels = {}
@@ -57,9 +60,3 @@ def _sample(line: str) -> MetricSample | None:
         return MetricSample(name.strip(), float(fields[0]), labels)
     except ValueError:
         return None
-
-
-def _unescape(value: str) -> str:
-    if "\\" not in value:
-        return value
-    return re.sub(r"\\[\\\"n]", lambda m: _ESCAPES[m[0]], value)

@@ -46,9 +46,6 @@ _BOM: Final = b"\xef\xbb\xbf"
 class EventTooLong(ValueError):  # noqa: N818 - says what it is
     """An event, or a line, has more than MAX_EVENT_BYTES."""
 
-    def __init__(self) -> None:
-        super().__init__(TOO_LONG)
-
 
 class SseDecoder:
     """Takes bytes, returns the data of whole events (several data lines joined by LF).
@@ -70,7 +67,6 @@ class SseDecoder:
 
     @property
     def held(self) -> int:
-        """Bytes of the unfinished event."""
         return self._line_bytes + self._data_bytes
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -83,7 +79,7 @@ class SseDecoder:
                 return [chunk[6:-2]]
         events = self._lines(chunk)
         if self.held > MAX_EVENT_BYTES:
-            raise EventTooLong
+            raise EventTooLong(TOO_LONG)
         return events
 
     def _lines(self, chunk: bytes) -> list[bytes]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import MISSING, fields, replace
 from math import fsum, inf, isnan, nan
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.histogram import Histogram, sum_histograms
 from harness.measure.records.samples import ServerSample, summed_fields
 from harness.wire.prometheus_text import MetricSample, parse_metrics
-from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES, Series, mean
+from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES, Series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,7 +62,6 @@ def _number(series: Series, lines: Lines) -> float | None:
 
 
 def _newest_process(samples: Iterable[MetricSample]) -> list[float]:
-    """Return one value per engine."""
     # With several API servers, vLLM 0.9.2 to 0.10 wrote some gauges once per process (label `pid`),
     # all but one of them stale. Nothing tells which one, so the largest stands for the engine.
     values: dict[tuple[tuple[str, str], ...], float] = {}
@@ -118,7 +118,7 @@ def sum_samples(replicas: Mapping[str, ServerSample]) -> ServerSample:
     each = list(replicas.values())
     if len(each) == 1:
         return each[0]
-    over = {one.key: one.over for one in SERIES} | {"api_cpu_s": mean, "api_threads": mean}
+    over = {one.key: one.over for one in SERIES} | {"api_cpu_s": fmean, "api_threads": fmean}
     found: dict[str, Any] = {}
     for name in (f.name for f in fields(ServerSample) if f.default is not MISSING):
         values = [float(getattr(one, name)) for one in each]

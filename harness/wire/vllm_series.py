@@ -13,18 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import fsum
+from statistics import fmean
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 Kind = Literal["gauge", "counter", "histogram"]
-
-
-def mean(values: Iterable[float]) -> float:
-    """Return the mean of at least one value."""
-    listed = list(values)
-    return fsum(listed) / len(listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ SERIES: Final = (
     Series("waiting", "gauge", _one("vllm:num_requests_waiting")),
     Series("waiting_capacity", "gauge", BY_REASON, where=("reason", "capacity")),
     Series("waiting_deferred", "gauge", BY_REASON, where=("reason", "deferred")),
-    Series("kv_usage", "gauge", KV_USAGE, mean),
+    Series("kv_usage", "gauge", KV_USAGE, fmean),
     Series("kv_usage_fullest", "gauge", KV_USAGE, max),
     Series("awake", "gauge", _one("vllm:engine_sleep_state", "#24176"), min,
            where=("sleep_state", "awake")),
@@ -102,9 +97,9 @@ SERIES: Final = (
     Series("cached_prompt_tokens_total", "counter", _one("vllm:prompt_tokens_cached")),
     Series("admission_rejections_total", "counter", _one("vllm:admission_rejections", "0.32")),
     # only with --enable-mfu-metrics; vLLM's estimates, of one GPU
-    Series("flops_total", "counter", _one("vllm:estimated_flops_per_gpu"), mean),
-    Series("read_bytes_total", "counter", _one("vllm:estimated_read_bytes_per_gpu"), mean),
-    Series("written_bytes_total", "counter", _one("vllm:estimated_write_bytes_per_gpu"), mean),
+    Series("flops_total", "counter", _one("vllm:estimated_flops_per_gpu"), fmean),
+    Series("read_bytes_total", "counter", _one("vllm:estimated_read_bytes_per_gpu"), fmean),
+    Series("written_bytes_total", "counter", _one("vllm:estimated_write_bytes_per_gpu"), fmean),
     Series("api_cpu_s", "counter", _one("process_cpu_seconds")),  # not with several API servers
     Series("started_s", "gauge", _one("process_start_time_seconds"), max),
     Series("ttft", "histogram", _one("vllm:time_to_first_token_seconds")),

@@ -67,9 +67,8 @@ class WeightedValues(NamedTuple):
 
 def concat_values(parts: Sequence[WeightedValues]) -> WeightedValues:
     """One set of observations of several."""
-    if not parts:
-        return WeightedValues(np.zeros(0), np.zeros(0))
-    return WeightedValues(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    none = WeightedValues(np.zeros(0), np.zeros(0))
+    return WeightedValues(*map(np.concatenate, zip(none, *parts, strict=True)))
 
 
 def output_tokens(table: RecordTable) -> Ints:
@@ -119,7 +118,6 @@ class ChunkGaps:
         self.histogram = LogHistogram()
 
     def add(self, piece: EventChunk) -> None:
-        """Count a piece's gaps."""
         well = piece.chunk.select(piece.chunk.outcome == OK)
         for ns, weight, ended in (
             all_chunk_gaps(well) if self.empty_ones else [token_chunk_gaps(well)]

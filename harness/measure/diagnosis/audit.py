@@ -6,11 +6,12 @@ A client that loses records breaks the first; a server that has other clients br
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.diagnosis.server_window import counter_increase
 from harness.measure.metrics import delivered_tokens, failed_requests
 from harness.measure.records.ledger import mean_in_flight
 from harness.measure.records.record_table import CANCELLED, CONNECT, OK, RecordTable
@@ -125,10 +126,8 @@ def audit_tokens(
     server = last.generation_tokens_total - first.generation_tokens_total
     # The slack is the tolerance, the tokens of the two uncertain instants, and two engine steps in
     # which every user may have a token that one side has counted and the other has not.
-    slack = TOKEN_TOLERANCE * client + client * 2 * SCRAPE_UNCERTAINTY_NS / max(
-        last.at_ns - first.at_ns, 1
-    )
-    slack += 2 * concurrency(table, window)
+    uncertain = 2 * SCRAPE_UNCERTAINTY_NS / max(last.at_ns - first.at_ns, 1)
+    slack = (TOKEN_TOLERANCE + uncertain) * client + 2 * concurrency(table, window)
     surplus = (server - client) / max(client, 1)
     return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
 
@@ -144,13 +143,10 @@ def prefix_surplus(
     report it.
     """
     inside = samples_within(samples, window.settled_ns, window.end_ns)
-    if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
+    queries, hits = (counter_increase(inside, f"prefix_{x}_total") for x in ("queries", "hits"))
+    if isnan(hits) or not queries > 0:
         return 0.0
     first, last = inside[0], inside[-1]
-    queries = last.prefix_queries_total - first.prefix_queries_total
-    hits = last.prefix_hits_total - first.prefix_hits_total
-    if np.isnan(queries) or np.isnan(hits) or queries <= 0:
-        return 0.0
     sent = int(((table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)).sum())
     allowed = float((shared_tokens + KV_BLOCK_TOKENS) * (sent + concurrency(table, window)))
     turns = (table.new_tokens >= 0) & (table.sent_ns <= last.at_ns) & (table.done_ns > first.at_ns)
@@ -206,13 +202,10 @@ def prefix_hits(
         rows, counted = told, float(table.cached_tokens[told].sum())
     else:
         inside = samples_within(samples, start, end)
-        if len(inside) < 2:  # noqa: PLR2004 - a difference needs two
+        counted = counter_increase(inside, "prefix_hits_total")
+        if isnan(counted):
             return None
-        first, last = inside[0], inside[-1]
-        counted = last.prefix_hits_total - first.prefix_hits_total
-        rows &= (table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)
-    if not counted >= 0:
-        return None
+        rows &= (table.sent_ns >= inside[0].at_ns) & (table.sent_ns <= inside[-1].at_ns)
     return PrefixHits(int(rows.sum()), float(expected[rows].sum()), counted)
 
 

@@ -98,7 +98,6 @@ class Bounded:
 
     @property
     def exact(self) -> bool:
-        """Whether the sum is known exactly."""
         return self.lo == self.hi
 
     def clamp(self, value: float) -> Bounded:
@@ -124,12 +123,10 @@ def reconcile(
     if not whole.exact:
         whole = whole.clamp(max(whole.estimate, both.lo))
     both = both.clamp(min(both.estimate, whole.estimate))
-    share = (
-        one.estimate / (one.estimate + other.estimate) if one.estimate + other.estimate > 0 else 0.5
-    )
-    one = one.clamp(
-        min(max(both.estimate * share, both.estimate - other.hi), both.estimate - other.lo)
-    )
+    parts = one.estimate + other.estimate
+    share = one.estimate / parts if parts > 0 else 0.5
+    least, most = both.estimate - other.hi, both.estimate - other.lo
+    one = one.clamp(min(max(both.estimate * share, least), most))
     return whole, one, other.clamp(both.estimate - one.estimate), both
 
 
@@ -186,10 +183,8 @@ class Cohort:
     def uncertainty(self, *, at_end: bool) -> SumUncertainty:
         """Which requests may be extra or missing; `at_end`: in a histogram of ended requests."""
         (low, before), (until, high) = self.scrapes
-        seen_ns = (
-            np.where(at_end, self.done_ns, np.minimum(self.first_ns, self.done_ns))
-            + MAX_SERVER_LAG_NS
-        )
+        seen_ns = self.done_ns if at_end else np.minimum(self.first_ns, self.done_ns)
+        seen_ns = seen_ns + MAX_SERVER_LAG_NS
         reported = self.ended_well if at_end else self.first_ns < NEVER_NS
         possible = (self.sent_ns <= high) & (seen_ns >= low)
         certain = reported & (self.sent_ns >= before) & (seen_ns <= until)

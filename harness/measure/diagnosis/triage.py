@@ -13,7 +13,7 @@ for every later token in the decoding batch. Neither hides the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isnan, nan
+from math import nan
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -46,44 +46,6 @@ SYMPTOMS: Final = (
         "--max-num-batched-tokens, --gpu-memory-utilization",
     ),
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Triage:
-    """The answer. A symptom that is neither over nor unknown is within its limit."""
-
-    over: tuple[Symptom, ...]
-    unknown: tuple[Symptom, ...] = ()  # its p95 or its limit is NaN
-
-    @property
-    def inspect(self) -> str:
-        """For example `queueing and prefill`; "": nothing."""
-        return ", ".join(sign.inspect for sign in self.over)
-
-    @property
-    def sentence(self) -> str:
-        """What is over its limit and what to inspect; an unknown p95 is not called within."""
-        known = [s.title for s in SYMPTOMS if s not in self.unknown]
-        if not known:
-            return "neither p95 TTFT nor p95 ITL is known: nothing to route"
-        if not self.over:
-            verb = "are within their limits" if len(known) > 1 else "is within its limit"
-            return f"{' and '.join(known)} {verb}"
-        verb = "are over their limits" if len(self.over) > 1 else "is over its limit"
-        places = ", and ".join(f"inspect {sign.inspect}" for sign in self.over)
-        return f"{' and '.join(sign.title for sign in self.over)} {verb}: {places}"
-
-
-def triage(ttft_p95: float, itl_p95: float, ttft_limit: float, itl_limit: float) -> Triage:
-    """All four in one unit. A value at its limit is within, NaN is unknown, +inf is over."""
-    pairs = zip(SYMPTOMS, (ttft_p95, itl_p95), (ttft_limit, itl_limit), strict=True)
-    over, unknown = [], []
-    for sign, value, limit in pairs:
-        if isnan(value) or isnan(limit):
-            unknown.append(sign)
-        elif value > limit:
-            over.append(sign)
-    return Triage(tuple(over), tuple(unknown))
 
 
 def p95_limits_ns(slos: Iterable[Slo]) -> tuple[float, float]:
