@@ -95,6 +95,7 @@ def options(args: argparse.Namespace) -> Wanted:
             min_users=low,
             max_users=high,
             budget_ns=args.budget,
+            precision=args.precision,
             max_errors=args.max_errors,
             seed=args.seed,
             rate_step_per_s=RATE_STEP_PER_S if rates else 0.0,

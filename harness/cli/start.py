@@ -150,8 +150,12 @@ def plan_rows(wanted: Wanted) -> dict[str, str]:
     }  # fmt: skip
     if not wanted.holds:
         rows["SLOs"] = rows["SLOs"] if slos else "none: the power knee is searched"
-        rows["levels"] = f"{levels_text} on the way up, until one fails; then between pass and fail"
-        rows["budget"] = f"{say_ns(plan.budget_ns)} of load at most, and a minute to drain"
+        rows["levels"] = (
+            f"{levels_text} on the way up, or fewer, until one fails; then between pass and fail"
+        )
+        rows["budget"] = f"{say_ns(plan.budget_ns)} of load at most"
+        ends = f", less once the knee's interval is {100 * plan.precision:g}% wide"
+        rows["budget"] += f"{ends * bool(slos)}, and a minute to drain"
         confirm = f", then about {say_ns(1.3 * wanted.confirm_ns)} to confirm the promise"
         rows["budget"] += confirm * bool(wanted.confirm_ns)
     else:

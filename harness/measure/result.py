@@ -161,6 +161,8 @@ class Level:
     rate_per_s: float = 0.0  # open loop: requests per second that were due; 0: closed loop
     in_flight: float = nan  # requests in flight, mean over the window
     backlog_per_s: float = nan  # open loop: by how much these grew each second
+    drift: str = ""  # which latency rises or falls over its blocks of time, if that is shown
+    alike: float = nan  # rank correlation of neighboring blocks of time, where that is shown
     unstable: str = ""  # how, if growth is shown: then latencies grow for as long as it is held
     schedule_lag_ms: Latency | None = None  # open loop: from due to sent; null: closed loop
     ttft_from_send_ms: Latency | None = None  # open loop: TTFT from the first byte sent
@@ -243,6 +245,7 @@ class Knee:
     estimate: Number | None = None  # best estimate; null: none
     fails_by: Number | None = None  # lowest level above the estimate that failed; null: none
     ci95: tuple[Number | None, Number | None] = (None, None)  # 95% interval of the estimate
+    precision: float = nan  # that was asked for: width of the interval over the estimate
     criterion: str = ""  # the SLOs; power: it was searched without one
     measured_at_users: int | None = None  # level of the figures below: `holds`, if any
     ttft_p95_ms: float = nan  # p95 time to first token, of all its holds together

@@ -14,7 +14,7 @@ from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limi
 from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.result import CONCURRENT
 from harness.measure.slo import Slo
-from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
+from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.report.drill_answer import drill_sentences
 from harness.report.numbers import (
     Quantity,
@@ -30,6 +30,7 @@ from harness.report.report_data import as_mapping, knee_figures
 from harness.report.small_print import loop_text
 from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,19 @@ def _found(facts: ReportData) -> Answer:
         f"Holds {facts.level_text(knee.holds or 0)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
         f"best estimate {knee.estimate:,} ({interval})."
     )
-    return Answer("knee found", "good", headline, explanation(facts))
+    return Answer("knee found", "good", headline, [*explanation(facts), *_cost(facts)])
+
+
+def _cost(facts: ReportData) -> list[str]:
+    """What the search took, and its precision where that was missed."""
+    knee, levels = facts.knee, [x for x in facts.result.levels if x.purpose != Purpose.hold]
+    seconds = sum(level.judged_ns - level.chosen_ns for level in levels) / SECOND
+    requests = sum(level.all.ttft_ms.n for level in levels)
+    took = f"The search took {seconds:,.0f} s of load and {count_of(requests, 'request')}"
+    wide, estimate = (knee.ci95[1] or 0) - (knee.ci95[0] or 0), knee.estimate or 1
+    if wide > max(0 if facts.is_rate else 1, knee.precision * estimate):
+        took += f"; the interval is {wide / estimate:.0%} wide, not {knee.precision:.2%}"
+    return [f"{took}."]
 
 
 def _kept(facts: ReportData) -> str:
@@ -212,8 +225,8 @@ def _figures(facts: ReportData, level: Level) -> str:
     tokens = Quantity(level.output_tokens_per_s, unit="output tokens/s")
     if level.rate_per_s:
         shown.insert(0, f"{format_number(level.in_flight)} in flight")
-    unstable = f" {as_sentence(level.unstable)}" if level.unstable else ""
-    return f"{facts.level_text(level.load)}: {', '.join(shown)}, {tokens}.{unstable}"
+    more = "".join(f" {as_sentence(text)}" for text in (level.unstable, level.drift) if text)
+    return f"{facts.level_text(level.load)}: {', '.join(shown)}, {tokens}.{more}"
 
 
 def slo_sentence(one: SloResult, commonest_error: str = "", unit: str = CONCURRENT) -> str:

@@ -92,7 +92,9 @@ def level_rows(facts: ReportData) -> list[Row]:
 
 def _level(facts: ReportData, level: Level) -> Row:
     return _first_columns(facts, level) | {
-        "Result": f"{level.result}, unstable" if level.unstable else level.result,
+        "Result": ", ".join(
+            [level.result, *["unstable"] * bool(level.unstable), *["drifts"] * bool(level.drift)]
+        ),
         **_open_loop(level),
         **{
             f"p95 {name}, ms": Quantity.of(level.latency(key), "p95", facts.limit_ms(key)).cell

@@ -323,10 +323,8 @@ class KneeController:
         if evidence.unstable:  # held longer, it would only leave more behind
             return True
         if now.hold.stop == StopRule.steady:
-            return (
-                length >= STEADY_LIFETIMES * evidence.lifetime_ns
-                and evidence.ended.sum() >= CLEARLY_BAD_MIN_N
-            )
+            enough = evidence.ended.sum() >= CLEARLY_BAD_MIN_N
+            return bool(enough and length >= STEADY_LIFETIMES * evidence.lifetime_ns)
         lifetimes = length / max(evidence.lifetime_ns, 1)
         if lifetimes < _min_lifetimes(now.hold):
             return False
@@ -334,9 +332,11 @@ class KneeController:
         # Queues grow slowly near the knee, and where calm lasts no level may end at its calmest.
         outlasted = lean or (lifetimes >= GOOD_LIFETIMES and not evidence.lasting)
         decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
-        if now.hold.purpose == Purpose.repeat:
+        if now.hold.purpose == Purpose.repeat and not evidence.plain:
             return decided and self.plan.judge(evidence).decision != Decision.inconclusive
-        return decided or (lean and is_far(evidence, self.plan))
+        look = evidence.plain and now.hold.purpose == Purpose.bisect  # a side is enough
+        decided |= look and self.plan.leans(held) != Decision.inconclusive
+        return decided or ((lean or look) and is_far(evidence, self.plan))
 
     def _finish(
         self, window: Window, seen: RecordSource, evidence: Evidence, judgement: Judgement

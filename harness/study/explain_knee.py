@@ -30,6 +30,7 @@ from harness.measure.metrics import LATENCIES, SCHEDULED, SPEEDS
 from harness.measure.records.samples import ClientSample, GpuSample, ServerSample, samples_within
 from harness.measure.result import Bottleneck, Everything, Latency, Level, Speed
 from harness.measure.search.evidence import Window, backlog_growth
+from harness.measure.search.trend import dependent, drift_sentence
 from harness.measure.states import Decision, Purpose
 from harness.measure.window_summary import window_summary
 from harness.units import MS
@@ -221,6 +222,8 @@ def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: Sear
         n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
         backlog_per_s=round(growth, 4) if w.rate_per_s else math.nan,
         unstable=unstable,
+        drift=drift_sentence(held_level.evidence, plan.slos),
+        alike=dependent(held_level.evidence, plan.slos),
         over_share=over,
         all=Everything(
             Latency.of(latency_json(sample_figures(counted.sent, "ttft", whole))),

@@ -34,7 +34,8 @@ FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", r
     for option in ASKED_IN_FORM
     if option.field is not None
 }
-LOCUST_OPTIONS: Final = ("min_users", "max_users", "budget")  # drive/arguments.py has the others
+# drive/arguments.py has the others
+LOCUST_OPTIONS: Final = ("min_users", "max_users", "budget", "precision")
 
 
 def read_form(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 from harness.measure.latency_figures import latency_json
 from harness.measure.result import Knee, Latency, Level, SloResult
 from harness.measure.search.fit import Crossing, fit_crossing, fit_levels
-from harness.measure.search.next_level import Done, SearchPlan, bracket_of
+from harness.measure.search.narrow import believe
+from harness.measure.search.next_level import (
+    MAX_INTERVAL_SHARE,
+    Done,
+    SearchPlan,
+    bracket_of,
+    decided_ends,
+)
 from harness.measure.search.power import power_knee
 from harness.measure.states import Decision, Status, Verdict
 from harness.study.level_state import HeldLevel, decided_evidence
@@ -20,8 +27,8 @@ if TYPE_CHECKING:
     from harness.measure.search.fit import LevelFit as FitLevel
     from harness.study.replay import RunTokenStats
 
-# of the estimate; a wider interval (if above one user) is inconclusive
-MAX_INTERVAL_SHARE: Final = 0.2
+NEAR_ENDS: Final = 0.25  # of the knee: ends so close to each other say where it is
+FIT_SHARE: Final = 0.3  # of the isotonic fit, in log(users)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,9 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
     # The fit gives the estimate and its interval. Measured levels then limit it: the promise is the
     # highest level that passed, and the upper end lies below the lowest level that failed.
     users, lo, hi = _whole(cross, plan, levels[-1].users)
+    if all(level.evidence.plain for level in levels) and 0 < cross.users < math.inf:
+        users = _believed(plan, levels, cross.users)
+        lo, hi = min(lo, users), max(hi, users)
     holds = max((level for level in passed if level <= users), default=0)
     fails_by = min((level for level in failed if level > users), default=None)
     hi = max(hi if fails_by is None else min(hi, fails_by - 1), users)
@@ -70,6 +80,21 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
         return KneeEstimate(Status.found, users, holds, hi, holds, fails_by)
     lo = min(max(lo, holds), users)
     return KneeEstimate(Status.inconclusive, users if within else None, lo, hi, holds, fails_by)
+
+
+def _believed(plan: SearchPlan, levels: Sequence[FitLevel], crossing: float) -> int:
+    """The best estimate where users never pause: by all levels, within those that are decided.
+
+    How latencies rise between two levels is a guess, so the belief counts in part: beside the
+    middle of ends that are decided and near, else beside the isotonic fit.
+    """
+    passed, failed = decided_ends(plan, levels)
+    knee = believe(levels, plan.allowed).knee
+    if passed and failed - passed <= NEAR_ENDS * knee:
+        knee = (knee * (passed * failed) ** 0.5) ** 0.5
+    else:
+        knee = knee ** (1 - FIT_SHARE) * crossing**FIT_SHARE
+    return int(min(max(knee, passed), failed - 1, levels[-1].users))
 
 
 def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
@@ -135,6 +160,7 @@ def knee_result(
         estimate=None if found.users is None else plan.load_of(found.users),
         fails_by=None if found.fails_by is None else plan.load_of(found.fails_by),
         ci95=(plan.load_of(found.lo), plan.load_of(found.hi)),
+        precision=plan.precision if plan.slos else math.nan,
         criterion=" and ".join(map(str, plan.slos)) or "power",
         measured_at_users=None if plan.rate_step_per_s or at is None else int(at),
         measured_at_per_s=at if plan.rate_step_per_s else None,

@@ -96,11 +96,15 @@ def least_observed(evidence: Evidence, plan: SearchPlan) -> float:
 def is_far(evidence: Evidence, plan: SearchPlan) -> bool:
     """Whether the level is clearly on one side of the knee, so that the search may go on."""
     n = least_observed(evidence, plan)
+    # One request of a single user is enough to climb on from it.
+    fewest = min(
+        CLEARLY_GOOD_MIN_N, evidence.window.users if evidence.plain else CLEARLY_GOOD_MIN_N
+    )
     if not plan.slos:  # no limit to compare with
         return n >= MET_MIN_N
     z = float(worst_ratio(evidence, plan.slos)[0])
     return bool(
-        (z < -FAR_LOG_ODDS and n >= CLEARLY_GOOD_MIN_N)
+        (z < -FAR_LOG_ODDS and n >= fewest)
         or (z > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N)
         or (z < 0 and n >= MET_MIN_N)
     )

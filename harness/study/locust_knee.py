@@ -83,6 +83,7 @@ class LocustKneeStudy(LocustStudy):
             min_users=values["min_users"],
             max_users=values["max_users"],
             budget_ns=values["budget"],
+            precision=values["precision"],
             max_errors=values["max_errors"],
             seed=seed,
         )

@@ -253,6 +253,11 @@ BUDGET: Final = Option(
     "--budget", "the load ends within this time", partial(budget_ns, what="--budget"), "TIME",
     "10m", field=Field("Budget", "the load ends within this time"),
 )  # fmt: skip
+PRECISION: Final = Option(
+    "--precision", "the load ends once the knee's interval is so narrow, or one user, and both of "
+    "its ends are decided", share("--precision"), "SHARE", "5%",
+    field=Field("Precision", "the load ends once the interval is so narrow"),
+)  # fmt: skip
 REPEAT: Final = number_option(
     "--repeat", "search so many times, with a seed each, and say how the promises differ", example=5
 )
@@ -261,6 +266,7 @@ SEARCH: Final = (
     *RATE_RANGE,
     *OPEN_LOOP,
     BUDGET,
+    PRECISION,
     number_option("--plan-users", "also report how many replicas N concurrent requests need",
            example=2000),
     number_option("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
@@ -302,4 +308,5 @@ OUTPUT: Final = (
     Option("--quiet", "no live view", None),
     Option("--dry-run", "print the plan; no server is needed or contacted", None),
 )  # fmt: skip
-ASKED_IN_FORM: Final = (TARGET[1], SLO, *LENGTHS, *USER_RANGE, BUDGET, OBJECTIVES[1])
+ASKED_IN_FORM: Final = (TARGET[1], SLO, *LENGTHS, *USER_RANGE, BUDGET, PRECISION,
+                        OBJECTIVES[1])  # fmt: skip

@@ -44,6 +44,7 @@ BINS_PER_SIDE: Final = 240  # bins on each side of the limit
 LOG_SPAN: Final = float(np.log(20))  # the grid reaches from 1/20 to 20 times the limit
 RATIO_BINS: Final = 2 * BINS_PER_SIDE + 2  # one more at each end for everything beyond
 MIN_BLOCKS: Final = 4
+FLOOR_POWER: Final = 0.5  # of the design effect of the highest observations
 # An open loop above capacity: requests in flight grow, in a straight line through so many blocks,
 # by a slope this many standard errors above 0, which repeated looks at a stable level do not find.
 BACKLOG_BLOCKS: Final = 12
@@ -80,6 +81,7 @@ class Evidence:
     tokens: Floats  # output tokens that arrived, per block
     unstable: str = ""  # of an open loop: how its backlog grows, if that is shown
     lasting: bool = False  # neighbors in time stay alike for many lifetimes: a rate, or sessions
+    plain: bool = False  # users never pause, and each request is independent of the one before
 
     @property
     def blocks(self) -> int:
@@ -102,13 +104,23 @@ class Evidence:
         sizes, hits = self.over(slo)
         if not self.lasting:
             return design_effect(sizes, hits)
-        downward = self.grids[slo][:, ::-1].cumsum(axis=1)
-        upto = downward.sum(axis=0)
-        edge = int(np.searchsorted(upto, tail_size(int(upto[-1]), 1 - 2 * allowed)))
-        either = np.array([hits, downward[:, edge]])
+        either = np.array([hits, self._highest(slo, allowed)])
         joined = (n for n in (self.blocks, self.blocks // 2, self.blocks // 4) if n >= MIN_BLOCKS)
         effects = (design_effects(sum_groups(sizes, n), sum_groups(either, n)) for n in joined)
         return float(max((each.max() for each in effects), default=1.0))
+
+    def floored_effect(self, slo: int, allowed: float) -> float:
+        """The same, for a test that few are over: at least the root of that of the highest ones."""
+        sizes, hits = self.over(slo)
+        highest = design_effect(sizes, self._highest(slo, allowed))
+        return max(design_effect(sizes, hits), float(highest**FLOOR_POWER))
+
+    def _highest(self, slo: int, allowed: float) -> Floats:
+        """How many of the highest observations each block has: twice the share allowed."""
+        downward = self.grids[slo][:, ::-1].cumsum(axis=1)
+        upto = downward.sum(axis=0)
+        edge = int(np.searchsorted(upto, tail_size(int(upto[-1]), 1 - 2 * allowed)))
+        return np.asarray(downward[:, edge])
 
 
 def ratio_bin(ratio: Floats) -> Ints:
@@ -240,7 +252,8 @@ def gather_evidence(
         np.bincount(block, weights=bad, minlength=count).astype(float),
         judged.tokens,
         backlog_growth(table, window)[1] if window.rate_per_s else "",
-        bool(window.rate_per_s or (table.session >= 0).any()),
+        lasting := bool(window.rate_per_s or (table.session >= 0).any()),
+        not lasting and not (table.think_ns > 0).any(),
     )
 
 
@@ -274,6 +287,7 @@ def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
         np.concatenate([e.tokens for e in evidences]),
         next((e.unstable for e in evidences if e.unstable), ""),
         last.lasting,
+        all(e.plain for e in evidences),
     )
 
 

@@ -4,6 +4,9 @@
     bisect   halve the bracket around the fitted crossing until it is 5% or one user wide
     repeat   measure both ends of the bracket again, until both are decided or the budget is spent
 
+While users never pause, `_decide_soonest` takes the place of the last two: it knows what a level is
+expected to cost (narrow.py).
+
 There is no state between calls: the bracket is where the isotonic fit of *all* evidence crosses the
 limit. So a wrong turn is undone as soon as repeats contradict it, and the search can be replayed
 from the run folder.
@@ -12,12 +15,15 @@ from the run folder.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, log
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.search.evidence import worst_ratio
 from harness.measure.search.fit import fit_levels, isotonic
-from harness.measure.search.judge import Judgement, judge
+from harness.measure.search.judge import Judgement, judge, log_one_sided
+from harness.measure.search.narrow import Prospect, believe
 from harness.measure.states import Decision, Purpose, Status, StopRule
 from harness.measure.typed_json import whole_or
 from harness.units import SECOND
@@ -35,6 +41,19 @@ MIN_BUDGET_SHARE: Final = 0.03
 LOWER_LEVEL_SHARES: Final = (0.93, 0.86)
 # Log-odds: about half the allowed share, so that holding such a level again decides it.
 CLEAR_MARGIN: Final = -0.7
+MAX_INTERVAL_SHARE: Final = 0.2  # of the estimate: a wider interval, above one user, is not `found`
+# Evidence enough to go on by, which decides nothing; the chance of a knee above the highest level
+# at which the search climbs although that level does not lean to failing.
+LEAN_LOG: Final = log(10)
+CLIMB_CHANCE: Final = 0.02
+# A look at the likely knee, and a hold that decides, may last as long, in lifetimes of the highest
+# level.
+LOOK_LIFETIMES: Final = 8
+HOLD_LIFETIMES: Final = 12
+QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
+# Standard deviation of the knee, over the precision, below which more load is not worth its time
+# unless it decides something.
+KNOWN_SPREAD: Final = 0.3
 LEVELS_SHARED: Final = 8  # alpha is split over the number of levels that usually need a decision
 
 
@@ -46,7 +65,7 @@ class SearchPlan:
     min_users: int = 1
     max_users: int = 512
     budget_ns: int = 600 * SECOND
-    resolution: float = 0.05  # width of the final bracket over its lower end, at least one user
+    precision: float = 0.05  # width of the final bracket over its lower end, at least one user
     max_errors: float = 0.01
     alpha: float = 0.05
     seed: int = 1
@@ -59,7 +78,7 @@ class SearchPlan:
 
     def width(self, users: int) -> int:
         """Largest width of a final bracket that starts at `users`."""
-        return max(1, int(users * self.resolution))
+        return max(1, int(users * self.precision))
 
     def rate_of(self, users: int) -> float:
         """The requests per second that a level stands for; 0: it is a number of users."""
@@ -72,6 +91,25 @@ class SearchPlan:
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""
         return judge(evidence, self.slos, self.level_alpha, self.max_errors)
+
+    @property
+    def allowed(self) -> float:
+        """The largest share that an SLO allows to be over its limit."""
+        return max(slo.allowed for slo in self.slos)
+
+    def leans(self, evidence: Evidence) -> Decision:
+        """The side that a level is on by all appearances."""
+        if (decision := self.judge(evidence).decision) != Decision.inconclusive:
+            return decision
+        sides = []
+        for i, slo in enumerate(self.slos):
+            effect = evidence.effect(i, slo.allowed)
+            n, k = (float(counts.sum()) / effect for counts in evidence.over(i))
+            clear = n > 0 and log_one_sided(n, k, slo.allowed) >= LEAN_LOG
+            sides.append((1 if k > slo.allowed * n else -1) if clear else 0)
+        if max(sides) > 0:
+            return Decision.failed
+        return Decision.passed if max(sides) < 0 else Decision.inconclusive
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +156,8 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     levels = fit_levels(evidences, plan.slos, plan.max_errors)
     bracket = bracket_of(levels)
     left = plan.budget_ns - spent_ns
+    if levels and all(evidence.plain for evidence in evidences):
+        return _decide_soonest(plan, bracket, levels, left)
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
         return _confirm(plan, bracket, levels, left)
@@ -156,6 +196,58 @@ def _unexplored(
     assert high is not None  # noqa: S101 - as above
     wide = high.users - low.users > plan.width(low.users)
     return ((low.users + high.users) // 2 if wide else None), Purpose.bisect
+
+
+def _decide_soonest(
+    plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left: int
+) -> Hold | Done:
+    """Climb; hold the likely knee until its place is known; then the pair that is decided soonest.
+
+    The end is an interval as narrow as the precision, or a budget that can decide nothing more.
+    """
+    top, budget = levels[-1], plan.budget_ns
+    passed, failed = decided_ends(plan, levels)
+    narrow = failed - 1 - passed <= plan.width(passed)
+    done = narrow or failed <= plan.min_users or passed >= plan.max_users
+    if done or left <= budget * MIN_BUDGET_SHARE:
+        return _settle(plan, bracket)
+    belief = believe(levels, plan.allowed)
+    below = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
+    if below and top.users < plan.max_users:
+        users = _higher(plan, top)
+        return Hold(users, Purpose.up, StopRule.lean, int(min(left, budget * 0.04)))
+    life_ns = top.evidence.lifetime_ns
+    look_ns = int(min(left, max(budget * 0.05, LOOK_LIFETIMES * life_ns)))
+    if bracket.low is None and levels[0].users > plan.min_users:
+        users = max(levels[0].users // 2, plan.min_users)
+        return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
+    reach = plan.min_users, plan.max_users, passed, failed
+    prospect = Prospect(levels, belief, plan.allowed, plan.level_alpha, *reach)
+    safe = max(1, int(MAX_INTERVAL_SHARE * belief.knee))
+    pair, affordable = prospect.narrowest(plan.precision, safe, left, budget)
+    known = belief.spread < KNOWN_SPREAD * plan.precision
+    if known and not affordable and failed - 1 - passed <= safe:
+        return _settle(plan, bracket)
+    if pair is None:
+        users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
+        return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
+    need_ns, users = pair.first
+    most = max(budget * 0.06, min(1.3 * need_ns, budget * 0.12), HOLD_LIFETIMES * life_ns)
+    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, most)))
+
+
+def decided_ends(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[int, float]:
+    """(the highest level that passed, or 0; the lowest one above it that failed, or inf)."""
+    decided = [(level.users, plan.judge(level.evidence).decision) for level in levels]
+    passed = max((users for users, said in decided if said == Decision.passed), default=0)
+    failed = (users for users, said in decided if said == Decision.failed and users > passed)
+    return passed, min(failed, default=inf)
+
+
+def _higher(plan: SearchPlan, top: LevelFit) -> int:
+    """The next level on the way up: four times as high where latencies are far from any limit."""
+    far = float(worst_ratio(top.evidence, plan.slos)[0]) < -log(4)
+    return min(top.users * (4 if far and top.users < QUICK_CLIMB else 2), plan.max_users)
 
 
 def _ends(bracket: Bracket) -> list[LevelFit]:
