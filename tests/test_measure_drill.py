@@ -124,6 +124,14 @@ def test_spans(where: str, events: str, want: tuple[int, int, int]) -> None:
         ((SERVERS, "[clients]\nretries = 2\n", PHASES.replace("rate", "users")
           .replace("10/s", "10"), EXPECT), "phases with a rate"),
         (("wobble = 1", SERVERS, PHASES, EXPECT), "has 'wobble'"),
+        ((SERVERS, PHASES.replace('"20s"', '"0s"'), EXPECT), "for is '0s'"),
+        ((SERVERS, PHASES.replace('rate = "10/s"', "users = 2.5")
+          .replace('rate = "2 x knee"', "users = 4"), EXPECT), "users is 2.5"),
+        ((SERVERS, PHASES, EVENT.replace("kill", "slow") + 'for = "2s"\nfactor = 0.5', EXPECT),
+         "factor is 0.5"),
+        ((SERVERS, PHASES, EVENT, EVENT.replace("35s", "36s"), EXPECT + 'after = "kill 1"'),
+         "only one phase or event"),
+        ((SERVERS, PHASES, '[[expect]]\nlost = 0\nphase = "after"'), "as lost always is"),
     ],
 )  # fmt: skip
 def test_what_is_refused(parts: tuple[str, ...], said: str) -> None:

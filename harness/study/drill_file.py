@@ -126,6 +126,10 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
     phases, is_rate = _phases(parts["phase"], source, knee)
     some = [_event(one, servers, count, phases[-1].end_ns) for one in parts["event"]]
     events = tuple(sorted(some, key=lambda event: event.at_ns))
+    names = [phase.name for phase in phases] + [event.name for event in events]
+    for one in parts["expect"]:
+        if names.count(str(one.values.get("after"))) > 1:
+            raise one.wrong("after", "a name that only one phase or event has", 'name = "first"')
     if not parts["expect"]:
         raise ConfigError(
             "the drill expects nothing: expected one or more [[expect]], else no run of it could "
@@ -148,7 +152,11 @@ def _phases(
         key = "rate" if "rate" in table.values else "users"
         one = table.read({"name": str, "for": _time, key: lambda _: _LOAD.fullmatch}, {})
         match, begin_ns, end_ns = one[key], end_ns, end_ns + one["for"]
-        if match is None or (match[2] == "/s" and key == "users") or end_ns == begin_ns:
+        if end_ns == begin_ns:
+            raise table.wrong("for", "how long it lasts", 'for = "20s"')
+        if match is None or (
+            key == "users" and (match[2] == "/s" or (not match[2] and "." in match[1]))
+        ):
             raise table.wrong(key, f"{key}, or a multiple of the knee", f'{key} = "2 x knee"')
         times = knee if (match[2] or "").startswith("x") else 1
         if not times:
@@ -193,6 +201,8 @@ def _event(table: _Table, servers: _Table, count: int, end_ns: int) -> Event:
     if replica >= count:
         raise table.wrong("replica", f"the number of one of {count} replicas", "replica = 1")
     named = {"restart": ("containers",), "slow": ("pids",)}.get(do, ("pids", "containers"))
+    if do == "slow" and found["factor"] <= 1:
+        raise table.wrong("factor", "more than 1", "factor = 3, a third as fast")
     on_server = do in ("restart", "kill", "pause", "slow") and "urls" in servers.values
     if on_server and not any(key in servers.values for key in named):
         what = f"{' or '.join(named)} of the replicas in [servers]"
@@ -213,10 +223,12 @@ def _expectation(
     over = {p.name: p.end_ns for p in phases} | {e.name: e.end_ns for e in events}
     spans = {p.name: (p.begin_ns, p.end_ns) for p in phases}
     lost = "within" in given and "after" not in given
+    lost |= kind == "lost" and bool({"after", "phase"} & given.keys())  # counted when all is over
     if not kind or lost or {"after", "phase"} <= given.keys():
         raise ConfigError(
             f"{table.where} has {', '.join(given)}: expected one of {', '.join(EXPECTED)}, with "
-            "phase = NAME, with after = NAME and within = TIME, or with none, for the whole drill; "
+            "phase = NAME, with after = NAME and within = TIME, or with none, for the whole drill "
+            "(as lost always is); "
             'try slo = "ttft_p95=1s", phase = "after".'
         )
     value, said = EXPECTED[kind]

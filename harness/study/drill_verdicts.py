@@ -108,6 +108,8 @@ def _slo(
     if expected.since_ns >= expected.begin_ns:
         return verdict, window.end_ns, sentence
     back_ns = _back(slo, table, began_ns + expected.since_ns, window.end_ns)
+    if verdict == Verdict.met:  # a stretch over the limit in what met it as a whole
+        back_ns = min(back_ns if back_ns >= 0 else window.start_ns, window.start_ns)
     if back_ns < 0:
         return verdict, window.end_ns, f"{sentence}; not back in the time that was watched"
     after = (back_ns - began_ns - expected.since_ns) / SECOND
