@@ -4,11 +4,12 @@ All tests are one run of pytest, sorted: pure ones first, then those that start 
 or processes, which wait more than they compute: four workers for two cores. A test marked
 `realtime` measures, so it runs last and alone: it waits until no other test runs, and none starts
 before it ends. What it measured it hands to the fixture `figure`; all figures are printed together
-at the end.
+at the end. All but the pure ones get a second try, which the summary shows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import os
@@ -21,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 import compose
 import pytest
 import real_vllm
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
 from harness.reader.backends import IN_C, IN_PYTHON, VARIABLE, why_not_c
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
 # A machine may forbid bytecode: then each of our processes would compile all that it imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -43,6 +45,7 @@ IN_CI = os.environ.get("HARNESS_CI") == "1"
 
 # An item is of the last of these kinds whose mark it has.
 KINDS: Final = ("", "process", "docker", "browser", "vllm", "vllm_start", "realtime")
+AGAIN: Final = "tried again"  # the outcome of a first try that failed
 # Tests that share something are run in order by one worker of pytest-xdist. The longest such row
 # begins first; what waits for servers of vLLM comes after tests that fill the time until these are
 # there; and the longest of the rest begin early, so that all workers end at about the same time.
@@ -66,12 +69,14 @@ def has(item: pytest.Item, mark: str) -> bool:
     return item.get_closest_marker(mark) is not None
 
 
+def kind(item: pytest.Item) -> str:
+    """One of KINDS."""
+    return [mark for mark in KINDS if not mark or has(item, mark)][-1]
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist writes down the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort, and group."""
-
-    def kind(item: pytest.Item) -> str:
-        return [mark for mark in KINDS if not mark or has(item, mark)][-1]
 
     def rank(item: pytest.Item) -> int:
         of = kind(item)
@@ -102,19 +107,48 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Hold the machine: exclusively for what measures, shared by all others."""
+@contextlib.contextmanager
+def machine(item: pytest.Item) -> Iterator[None]:
+    """Exclusively for what measures, shared by all others."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:  # one process: nothing to share with
-        return (yield)
+        yield
+        return
     alone = has(item, "realtime")
     if alone:  # nor may anything be installed beside it
         real_vllm.not_here()
         compose.said()
     with (Path(tempfile.gettempdir()) / f"harness-tests-{run}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        return (yield)
+        yield
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run a test, and a second time if it failed and is not pure: docs/decisions/0003.
+
+    What the first try tore down, as it was the last of its file, is set up again.
+    """
+    with machine(item):
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        if kind(item) and any(report.failed for report in reports):
+            for report in reports:
+                if report.failed:
+                    report.outcome = AGAIN
+                    item.ihook.pytest_runtest_logreport(report=report)
+            if not any(report.when == "call" for report in reports):
+                item.session._setupstate.teardown_exact(None)  # noqa: SLF001 - else it stays failed
+            item.user_properties.clear()
+            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """A first try that failed is no failure yet."""
+    return (AGAIN, "A", "AGAIN") if report.outcome == AGAIN else None
 
 
 def excused(item: pytest.Item) -> bool:
@@ -163,7 +197,10 @@ def vllm() -> Generator[Callable[[str], real_vllm.Served], None, None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the figures of all tests, whichever process ran them."""
+    """Print first tries that failed, and the figures of all tests, whichever process ran them."""
+    for report in terminalreporter.stats.get(AGAIN, []):
+        terminalreporter.section(f"{AGAIN}: {report.nodeid}")
+        terminalreporter.write(f"{report.longreprtext}\n")
     reports = [
         report
         for outcome in ("passed", "failed")

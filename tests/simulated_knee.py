@@ -13,42 +13,60 @@ from typing import TYPE_CHECKING
 
 from engine_configurations import Configuration, configuration
 
+from harness.engine.config import EngineConfig
 from harness.measure.search.next_level import SearchPlan
-from harness.simulator.closed_loop import ClosedLoop
+from harness.measure.slo import Slo
+from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.simulator.reference_knee import true_knee
 from harness.study.controller import KneeController
 from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.study.level_state import HeldLevel
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees.json"
 SEEDS = range(480)
 HELD_OUT = 240  # the search's constants were chosen while looking at the seeds below it
+ASK_NS = SECOND // 4  # as drive.session.ASKS_PER_S
+SENT_NS = SECOND // 10  # on their way from a worker
+FIRST_SLOS = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
 LEAST, MOST = 4, 400  # knees that the default search range can see and halve
 
 
-def drive(controller: KneeController, loop: ClosedLoop) -> KneeController:
-    """Tick a controller once a simulated second, to its end."""
+def drive(
+    controller: KneeController,
+    loop: ClosedLoop,
+    every_ns: int = SECOND,
+    known: Callable[[int], int] | None = None,
+) -> KneeController:
+    """Tick a controller to its end, as often; `known`: instant -> what is known by then."""
     tick_ns = 0
     while True:
-        tick_ns += SECOND
+        tick_ns += every_ns
         loop.advance(tick_ns)
-        target = controller.tick(loop.now_ns, loop.running_users, loop.sample())
+        known_ns = known(loop.now_ns) if known else None
+        target = controller.tick(loop.now_ns, loop.running_users, loop.sample(), known_ns)
         if target.done:
             return controller
         if target.users != loop.users:
             loop.set_users(target.users)
 
 
+def search_users(controller: KneeController, loop: ClosedLoop) -> KneeController:
+    """As in real time where users never pause: records come by whole seconds, a little later."""
+    return drive(controller, loop, ASK_NS, lambda now_ns: (now_ns - SENT_NS) // SECOND * SECOND)
+
+
 def search(
-    case: Configuration, seed: int
+    case: Configuration, seed: int, plan: SearchPlan | None = None
 ) -> tuple[KneeEstimate, SearchPlan, list[HeldLevel], ClosedLoop]:
-    """`knee` with its default budget."""
-    plan = SearchPlan(case.slos, seed=seed)
+    """`knee` with its default budget, or another plan."""
+    plan = plan or SearchPlan(case.slos, seed=seed)
     loop = ClosedLoop(case.engine, case.traffic, seed)
-    ended = drive(KneeController(plan, loop), loop)
+    ended = search_users(KneeController(plan, loop), loop)
     assert ended.result is not None
     return estimate_knee(plan, ended.levels, ended.result), plan, ended.levels, loop
 
@@ -56,6 +74,14 @@ def search(
 def found(seed: int) -> KneeEstimate:
     """The answer for one seed."""
     return search(configuration(seed), seed)[0]
+
+
+def first_command(seed: int) -> tuple[KneeEstimate, float]:
+    """The answer of `make knee`, and its seconds of load."""
+    case = Configuration("slots", EngineConfig(max_num_seqs=16), Traffic(128, 32, 0.4), FIRST_SLOS)
+    plan = SearchPlan(case.slos, max_users=128, budget_ns=90 * SECOND, seed=seed)
+    answer, _, _, loop = search(case, seed, plan)
+    return answer, loop.now_ns / SECOND
 
 
 def truth(seed: int) -> int:

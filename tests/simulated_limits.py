@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine_configurations import configuration
-from simulated_knee import drive, known_truths
+from simulated_knee import known_truths, search_users
 
 from harness.measure.records.scan import scan
 from harness.measure.search.evidence import EvidenceCounter
@@ -63,7 +63,7 @@ def found_at_limits(seed: int) -> list[list[int] | None]:
         scan(table, [counted])
         seen.append([evidence_at(table, window, counted, slo, n) for n in STEPS])
 
-    held = drive(KneeController(plan, loop, on_level=on_level), loop).levels
+    held = search_users(KneeController(plan, loop, on_level=on_level), loop).levels
     each = zip(STEPS, zip(*seen, strict=True), strict=True)
     knees = [knee_at(plan, at_limit(slo, n), held, evidences) for n, evidences in each]
     return [one and [one.users or 0, one.lo, one.hi] for one in knees]

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from math import exp, factorial, floor
 from typing import TYPE_CHECKING
 
+from open_loop import OpenLoop
+
 from harness.engine.config import EngineConfig
 from harness.load.plan import seeded_random
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
 from harness.simulator.closed_loop import Traffic
-from harness.simulator.open_loop import OpenLoop
 from harness.study.controller import KneeController
 from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import MS, SECOND

@@ -11,10 +11,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import MeasurementInvalid
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S = 60.0
+TRIES = 3  # of a measurement
 
 
 def harness(
@@ -25,6 +28,20 @@ def harness(
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=cwd
     )
+
+
+def undisturbed(*arguments: str, out: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A measurement, and its folder: `out`, with a number behind it.
+
+    Made again while it says that its figures must not be used, as this machine was too busy (exit
+    code 5), at most three times; each with a seed of its own, as the server may cache prompts.
+    """
+    for number in range(1, TRIES + 1):
+        folder = out.with_name(f"{out.name}-{number}")
+        done = harness(*arguments, "--seed", f"{number}00", "--out", str(folder))
+        if done.returncode != MeasurementInvalid.exit_code:
+            break
+    return done, folder
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:

@@ -31,6 +31,13 @@ from harness.wire.vllm_metrics import server_sample
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Why figures must not be used (exit code 5) on a machine that was too busy; any other reason fails.
+TOO_BUSY = (
+    "two arrivals shared a read, or were read late",
+    "later than they were due",
+    "the client cannot keep its users busy",
+    "a load process fell behind or stopped",
+)
 HERE = Path(__file__).parent
 TOP = HERE.parent
 pytestmark = pytest.mark.process
@@ -77,9 +84,10 @@ def running(url: str) -> float:
 
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
-    """Its output, once it has exited with `code`."""
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == code, out
+    """Its output, once it has exited with `code`, or with 5 as this machine was too busy."""
+    out, _ = process.communicate(timeout=120)
+    busy = process.returncode == 5 and any(reason in out for reason in TOO_BUSY)
+    assert process.returncode == code or busy, out
     return out
 
 
@@ -236,7 +244,7 @@ def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
     )
     folder, port = tmp_path / "run", free_port()
     early = locust("chat", "--worker", "--master-port", port)
-    end = ("--headless", "-u", 4, "-r", 4, "-t", "20s", "--host", url, "--run-folder", folder)
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "40s", "--host", url, "--run-folder", folder)
     bind = ("--master-bind-port", port, "--expect-workers", 1)
     master = locust("chat", "--master", *end, *bind)
     until = time.monotonic() + 30
@@ -311,11 +319,12 @@ def test_a_missed_slo_sets_the_exit_code(url: str, tmp_path: Path) -> None:
     Of TPOT a busy client can tell more than of a single gap.
     """
     slo = ("--slo", "tpot_p95=5ms", "--slo", "ttft_p50=5s")
-    end = ("--headless", "-u", 4, "-r", 4, "-t", "6s", "--output-tokens", 20)
-    folder = ("--run-folder", tmp_path / "run")
-    out = ended(locust("chat", *end, *folder, "--host", url, *slo), 99)
-    assert "tpot_p95=5ms missed at 4 concurrent requests" in out
-    assert "ttft_p50=5s m" in out or "ttft_p50=5s inconclusive" in out
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "12s", "--output-tokens", 20)
+    process = locust("chat", *end, "--run-folder", tmp_path / "run", "--host", url, *slo)
+    out = ended(process, 99)
+    if process.returncode == 99:
+        assert "tpot_p95=5ms missed at 4 concurrent requests" in out
+        assert "ttft_p50=5s m" in out or "ttft_p50=5s inconclusive" in out
 
 
 @pytest.mark.parametrize("processes", [1, 2])

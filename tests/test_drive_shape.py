@@ -39,6 +39,7 @@ class Users:
 
     def __init__(self) -> None:
         self.user_count = 0
+        self.shape_last_tick: tuple[int, float] | None = None
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,19 @@ def test_targets_reach_locust(
         got.append(shape.tick())
     assert got == [(users, 2.0) for users in told], name
     assert script.seen == [(7, 5, users) for users in running]
+
+
+def test_it_is_asked_until_the_answer_is_another_one() -> None:
+    """Locust is not given what it has; asked by anybody else, or after `start`, it answers."""
+    script = Script([LoadTarget(users, 2.0) for users in (1, 1, 1, 4, 4)])
+    shape = ControllerShape(
+        script, lambda: 7, lambda: 5, lambda: None, lambda: None, asks_per_s=1000
+    )
+    shape.runner = runner = Users()  # type: ignore[assignment]
+    got = []
+    for runner.shape_last_tick in (None, (1, 2.0), None):
+        got.append(shape.tick())
+    assert (got, len(script.seen)) == ([(1, 2.0), (4, 2.0), (4, 2.0)], 5)
 
 
 def test_a_rate_is_told_once_everybody_is_there() -> None:

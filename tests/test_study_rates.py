@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from open_loop import OpenLoop
 from seeds import STUDIES, stored
 from simulated_rate import SEEDS, TRAFFIC, known_rates, server
 
@@ -22,7 +23,6 @@ from harness.measure.slo import Slo
 from harness.measure.states import Decision, Purpose, Status
 from harness.measure.window_summary import window_summary
 from harness.simulator.closed_loop import ClosedLoop
-from harness.simulator.open_loop import OpenLoop
 from harness.study.compare_folders import common_pairs, level_figures
 from harness.units import SECOND
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-    from harness.engine.process import EngineProcess
-
 pytestmark = pytest.mark.browser
 # Two batch slots, answers of 0.2 s: from three users on, one waits for another's end. First tokens
 # come after 20 ms or after 200: a client that is late beside other tests can tell that from 100.
@@ -32,8 +30,17 @@ OPTIONS = (
     "--slo", "ttft_p95=100ms", "--prompt-tokens", 16, "--output-tokens", 16, "--min-users", 2,
     "--max-users", 4, "--budget", "60s", "--workload", "completions",
 )  # fmt: skip
+SEATS = EngineConfig(max_num_seqs=2)
 SOME = "/[1-9][0-9]* requests ended/.test(document.getElementById('progress').textContent)"
-STEPS = "document.querySelectorAll('#levels tbody tr').length"
+# Notes what the cards say each time that they are drawn; the last, where the knee lies so far.
+WATCH = """() => {
+  window.said = [];
+  new MutationObserver(
+    () => window.said.push([...document.querySelectorAll("#cards b")].map((b) => b.textContent)),
+  ).observe(document.getElementById("cards"), { childList: true });
+}"""
+LEVELS = "fetch('harness/live.json').then((got) => got.json()).then((told) => told.facts.steps)"
+LONG = "200"  # output tokens: a level that passes takes half a minute, so a search is soon not over
 
 
 class Day(NamedTuple):
@@ -42,7 +49,6 @@ class Day(NamedTuple):
     opened: Browser
     visit: Visit
     url: str
-    engine: EngineProcess
     runs: Path
 
 
@@ -52,15 +58,34 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
     runs = tmp_path_factory.mktemp("runs")
     with (
         browser() as opened,
-        start_engine(EngineConfig(max_num_seqs=2)) as engine,
+        start_engine(SEATS) as engine,
         locust("--host", engine.url, "--runs", runs, *OPTIONS) as url,
     ):
-        yield Day(opened, Visit(opened, url), url, engine, runs)
+        yield Day(opened, Visit(opened, url), url, runs)
 
 
 def wait_for_badge(page: Page, *badges: str) -> None:
     """Until the page says one of them."""
     until(page, "all => all.includes(document.getElementById('badge').textContent)", list(badges))
+
+
+def begun(day: Day, **fields: str) -> tuple[Page, Path]:
+    """A search started from the form, and its folder; what an earlier try has left is stopped."""
+    page = day.visit.open("/harness")
+    until(page, "document.getElementById('form').childElementCount")
+    if page.locator("#badge").inner_text() == "running":
+        page.get_by_role("button", name="Stop").click()
+        wait_for_badge(page, "interrupted")
+    before = set(day.runs.iterdir())
+    page.evaluate(WATCH)
+    page.locator("#asking").evaluate("node => { node.open = true }")
+    for name, text in fields.items():
+        page.locator(f"#f-{name}").fill(text)
+    page.get_by_role("button", name="Start").click()
+    wait_for_badge(page, "running")
+    until(page, SOME)
+    (folder,) = set(day.runs.iterdir()) - before
+    return page, folder
 
 
 def test_bad_input_is_said_beside_its_field(day: Day) -> None:
@@ -86,21 +111,22 @@ def test_bad_input_is_said_beside_its_field(day: Day) -> None:
 
 def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
     """Start, figures move, the bracket closes, the knee is said, the report opens."""
-    page = day.visit.open("/harness")
-    wait_for_badge(page, "idle")
-    page.get_by_role("button", name="Start").click()
-    wait_for_badge(page, "running")
-    cards = page.locator("#cards b")
-    until(page, f"{STEPS} >= 2")
-    early = cards.all_inner_texts()
-    until(page, "was => document.querySelector('#cards b').textContent !== was", early[0])
-    until(page, "/to/.test(document.querySelector('#cards li:last-child b').textContent)")
+    page, folder = begun(day)
     wait_for_badge(page, "knee found")
-    (folder,) = day.runs.iterdir()
+    brackets = [level["bracket"] for level in page.evaluate(LEVELS)]
+    closed = {f"{low} to {high}" for low, high in brackets if None not in (low, high)}
+    said = page.evaluate("window.said")
+    assert {cards[-1] for cards in said if " to " in cards[-1]} <= closed
+    assert len({cards[0] for cards in said}) > 1
     knee = json.loads((folder / "result.json").read_text())
     holds, users = knee["knee"]["holds"], knee["knee"]["estimate"]
     figure(f"holds {holds}, knee {users}, {knee['knee']['ci95']}, {len(knee['levels'])} levels")
     assert users in (2, 3)  # two slots
+    assert f"{brackets[-1][0]} to {brackets[-1][1]}" in closed
+    tiles = {name: page.locator("#cards li", has_text=name) for name in ("Holds", "Best estimate")}
+    assert f"fails by {knee['knee']['fails_by']}" in tiles["Holds"].inner_text()
+    low, high = knee["knee"]["ci95"]
+    assert f"95% CI: {low} to {high}" in tiles["Best estimate"].inner_text()
     assert f"Holds {holds} concurrent requests" in page.locator("#sentence").inner_text()
     assert page.locator("#levels tbody tr").count() == len(knee["levels"])
     assert knee["damage"] == []
@@ -152,16 +178,10 @@ def test_the_page_is_readable(day: Day, scheme: str, width: int) -> None:
 
 def test_stop_midway_keeps_what_was_measured(day: Day) -> None:
     """The second run from the same form; Stop leaves a report of it, and the page says so."""
-    before = set(day.runs.iterdir())
-    page = day.visit.open("/harness")
-    page.locator("#asking summary").click()
-    page.get_by_role("button", name="Start").click()
-    wait_for_badge(page, "running")
-    until(page, SOME)
+    page, folder = begun(day, output_tokens=LONG)
     page.get_by_role("button", name="Stop").click()
     wait_for_badge(page, "interrupted")
     assert page.locator("#sentence").inner_text().startswith("Interrupted:")
-    (folder,) = set(day.runs.iterdir()) - before
     assert json.loads((folder / "result.json").read_text())["interrupted"] is True
     run = read_run(folder)
     assert run.damage.sentences() == []  # this run's numbers count from 0, too
@@ -180,16 +200,11 @@ def test_locust_s_own_page_leads_here(day: Day) -> None:
 
 def test_the_server_dies(day: Day) -> None:
     """The page says that the target failed, and the run folder is whole."""
-    before = set(day.runs.iterdir())
-    page = day.visit.open("/harness")
-    page.locator("#asking summary").click()
-    page.get_by_role("button", name="Start").click()
-    wait_for_badge(page, "running")
-    until(page, SOME)
-    send(day.engine.pid, signal.SIGKILL)
-    wait_for_badge(page, "server failed")
+    with start_engine(SEATS) as engine:
+        page, folder = begun(day, host=engine.url, output_tokens=LONG)
+        send(engine.pid, signal.SIGKILL)
+        wait_for_badge(page, "server failed")
     assert "The server failed under load" in page.locator("#sentence").inner_text()
-    (folder,) = set(day.runs.iterdir()) - before
     assert (folder / "report.html").exists()
     page.get_by_text("Start a search").click()
     page.get_by_role("button", name="Start").click()

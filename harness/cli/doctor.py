@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
-from harness.cli.parsing import examples
+from harness.cli.parsing import Subparsers, add_command
 from harness.errors import ConfigError
 from harness.study.option import Option, declare, duration, number_option
 
 if TYPE_CHECKING:
-    import argparse
-
     from harness.cli.checks import CheckResult
-    from harness.cli.parsing import Subparsers
 
 EXIT_CHECK_FAILED: Final = 1
 
 
 def add(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
-        "doctor",
-        help="check that this machine can measure",
-        description="Checks Python, Locust, open files, kernel stamps, the reader, the codec, "
-        "cores, clock, disk and GPUs, then measures in 20 seconds how many streams this machine "
-        "times within 1% of what a server sent. Ends with 1 when a check fails; a warning does "
-        "not count as failing.",
-        epilog=examples(
-            "vllm-harness doctor",
-            "vllm-harness doctor --users 300 --itl 10ms",
-            "ulimit -n 65536; vllm-harness doctor --quick",
-        ),
-    )
+    parser = add_command(commands, "doctor", execute)
     each = "with one token per TIME on each"
     options = (
         Option("--quick", "skip the 20-second measurement", None),
@@ -40,7 +25,6 @@ def add(commands: Subparsers) -> None:
         Option("--itl", each, duration("--itl", "20ms"), "TIME", "20ms"),
     )
     declare(parser, options)
-    parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli import engine_flags
 from harness.cli import options_from_args as plain
-from harness.cli.parsing import examples
+from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.server.address import Address
 from harness.study.option import Option, declare, duration
@@ -19,27 +20,11 @@ from harness.study.option_table import CERTIFICATE, KEY_FROM, LENGTHS, SERVER, S
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    import argparse
-
-    from harness.cli.parsing import Subparsers
     from harness.engine.config import EngineConfig
 
 
 def add(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
-        "engine",
-        usage="%(prog)s [OPTION ...]",
-        help="serve the embedded server, which simulates vLLM, or compute its true knee",
-        description="Serves a simulated vLLM on this machine: continuous batching, paged KV "
-        "cache, chunked prefill and prefix caching in real time, without a GPU. If VLLM_API_KEY "
-        "is set, it requires that key, as vLLM does. Ctrl-C stops it.",
-        epilog=examples(
-            "vllm-harness engine --port 8000",
-            "vllm-harness engine --true-knee --max-num-seqs 16 --slo ttft_p95=500ms",
-            "vllm-harness engine --calibrate DIR --true-knee --slo ttft_p95=1s --workload fixed",
-        ),
-    )
+    parser = add_command(commands, "engine", execute)
     plain.listen(parser, 8000)
     parser.add_argument(
         "--served-model-name", default="", metavar="NAME", help="default: the shape's name"
@@ -56,7 +41,6 @@ def add(commands: Subparsers) -> None:
     offline = plain.with_workloads(parser, "true knee (simulated, nothing is served)")
     switch = Option("--true-knee", "compute the most users that meet the SLOs", None)
     declare(offline, (*LENGTHS, switch, SLO, *USER_RANGE))
-    parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -130,26 +114,11 @@ TARGET_TIMEOUT_S = 5
 
 
 def add_exporter(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
-        "exporter",
-        usage="%(prog)s --target URL [OPTION ...]",
-        help="serve GPU readings and what vLLM's own metrics lack, for Prometheus",
-        description="Reads a vLLM and its GPUs once a second and serves at /metrics what "
-        "dashboards need beside vLLM's own figures: where TTFT goes, KV tokens free, slots left, "
-        "GPUs (docs/exporter.md). A target that does not answer is reported as "
-        "harness_target_up 0. SIGTERM ends it with exit code 0.",
-        epilog=examples(
-            "vllm-harness exporter --target http://127.0.0.1:8000",
-            "vllm-harness exporter --target http://127.0.0.1:8000 --server-flag max-num-seqs=256",
-            "vllm-harness exporter --target http://10.0.0.7:8000 --gpu-metrics http://10.0.0.7:9401",
-        ),
-    )
+    parser = add_command(commands, "exporter", _exporter)
     group = parser.add_argument_group("target", KEY_FROM)
     group.add_argument("--target", required=True, metavar="URL", help="http://HOST:PORT")
     declare(group, (*CERTIFICATE, *SERVER))
     plain.listen(parser.add_argument_group("serving"), 9400)
-    parser.set_defaults(execute=_exporter)
 
 
 def _exporter(args: argparse.Namespace) -> int:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from argparse import BooleanOptionalAction
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import GPUS, MODELS
 from harness.study.option import duration, share, whole_number
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    Row = tuple[str, dict[str, Any]]
+Row = tuple[str, dict[str, Any]]
 
 SWITCH: Final = {"action": BooleanOptionalAction}
 
@@ -49,7 +47,6 @@ COMPUTED: Final = ("num_gpu_blocks", "front_end_ns", "jitter")  # their help say
 
 
 def declare(parser: argparse.ArgumentParser, title: str) -> None:
-    """Add the flags as a group."""
     group = parser.add_argument_group(title)
     defaults = EngineConfig()
     for name, (flag, options) in FLAGS.items():

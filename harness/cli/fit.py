@@ -7,18 +7,15 @@ import sys
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.cli.options_from_args import api_key
-from harness.cli.parsing import examples
+from harness.cli.parsing import Subparsers, add_command
 from harness.engine.shapes import GPUS, GpuSpec
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.measure.memory_fit import KvLayout, compute_tokens_per_s, decode_tokens_per_s
 from harness.study.option import Option, declare, number_option, positive_number, whole_number
 from harness.study.option_table import CERTIFICATE, JSON
-
-if TYPE_CHECKING:
-    from harness.cli.parsing import Subparsers
 
 
 def _gb(flag: str, text: str) -> Option:
@@ -33,20 +30,7 @@ def _requests(text: str) -> list[tuple[int, int]]:
 
 
 def add(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
-        "fit",
-        usage="%(prog)s (--config FILE | URL) [OPTION ...]",
-        help="compute what fits on GPUs: users, contexts, and bounds on speed",
-        description="Computes from a model's config.json or a running server how many users fit at "
-        "a context, and upper bounds on tokens/s. GB are 10^9 bytes. Ends with 99 when what was "
-        "asked for does not fit.",
-        epilog=examples(
-            "vllm-harness fit --config DIR/config.json --gpu h100 --tensor-parallel 4 --users 50",
-            "vllm-harness fit --config DIR --gpu h200 --context 8192 --admit 4096x40,16384",
-            "vllm-harness fit http://127.0.0.1:8000 --config DIR --gpu h200",
-        ),
-    )
+    parser = add_command(commands, "fit", execute)
     parser.add_argument("url", nargs="?", metavar="URL", help="a running server: its KV cache")
     declare(parser, (
         Option("--config", "a Hugging Face config.json, or its folder", Path, "FILE"),
@@ -68,7 +52,6 @@ def add(commands: Subparsers) -> None:
         number_option("--max-num-seqs", "requests that vLLM runs at once: its slots"),
         *CERTIFICATE, JSON,
     ))  # fmt: skip
-    parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

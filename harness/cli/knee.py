@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from harness.cli import options_from_args as plain
-from harness.cli.parsing import examples
+from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_INTERRUPTED, ConfigError
 from harness.study.option import (
     declare,
@@ -21,35 +22,18 @@ from harness.study.option_table import OPEN_LOOP, OUTPUT, PROVE, REPEAT, SEARCH,
 from harness.study.study_options import RATE_STEP_PER_S, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.cli.parsing import Subparsers
     from harness.measure.search.next_level import Hold, SearchPlan
 
     Levels = Callable[[str], tuple[int, ...]]
 
 
 def add(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
-        "knee",
-        usage="%(prog)s (URL | --embedded) [OPTION ...]",
-        help="find how many concurrent requests, or per second, meet every SLO; what limits them",
-        description="Steps the load up until an SLO is missed, closes in on the knee, and explains "
-        "it. Without an SLO it looks for the power knee, where throughput over latency peaks. "
-        "--embedded measures a simulated vLLM in place of a server.",
-        epilog=examples(
-            "vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s",
-            "vllm-harness knee http://127.0.0.1:8000 --load rate --slo ttft_p95=500ms",
-            "vllm-harness knee http://127.0.0.1:8000 --slo e2e_p95=10s --plan-users 2000 --dry-run",
-        ),
-    )
+    parser = add_command(commands, "knee", execute)
     plain.target(parser)
     plain.load_and_objectives(parser)
     declare(parser.add_argument_group("search"), SEARCH)
     declare(parser.add_argument_group("proof of the diagnosis"), PROVE)
     plain.output(parser)
-    parser.set_defaults(execute=execute)
 
 
 def options(args: argparse.Namespace) -> Wanted:
@@ -193,53 +177,16 @@ SWEEP: Final = "sweep"
 
 
 def add_run(commands: Subparsers) -> None:
-    """Declare `run`."""
     one, rate_one = whole_number("--users"), rate("--rate")
-    _add_levels(
-        commands,
-        "run",
-        lambda text: (one(text),),
-        lambda text: (rate_one(text),),
-        "",
-        usage="%(prog)s (URL | --embedded) (--users N | --rate R/s) [OPTION ...]",
-        help="hold one number of concurrent users, or one rate, and measure it",
-        description="Holds one number of concurrent users (closed loop), or one rate of requests "
-        "(open loop: a request goes out when it is due, whether or not others have ended), for a "
-        "time or a number of requests. --embedded measures a simulated vLLM in place of a server.",
-        epilog=examples(
-            "vllm-harness run --embedded --users 16 --duration 30s",
-            "vllm-harness run http://127.0.0.1:8000 --users 64 --duration 2m --slo ttft_p95=500ms",
-            "vllm-harness run http://127.0.0.1:8000 --rate 20/s --requests 500 --json -",
-        ),
-    )
+    _add_levels(commands, "run", lambda text: (one(text),), lambda text: (rate_one(text),), "")
 
 
 def add_sweep(commands: Subparsers) -> None:
-    """Declare `sweep`."""
-    _add_levels(
-        commands,
-        SWEEP,
-        level_list("--users"),
-        rate_list("--rate"),
-        ",...",
-        usage="%(prog)s (URL | --embedded) (--users N,N,... | --rate R,R,...) [OPTION ...]",
-        help="hold several numbers of users or rates in turn, or send each a batch of requests",
-        description="Holds each level as `run` does, in the given order, and writes "
-        "concurrency_sweep.csv. With --batch, sends so many requests at each level, and once one "
-        "at a time, waits for the last answer, and writes batching.json and "
-        "batching_benchmark.md. --embedded measures a simulated vLLM in place of a server.",
-        epilog=examples(
-            "vllm-harness sweep --embedded --users 1,2,4,8,16 --duration 10s",
-            "vllm-harness sweep http://127.0.0.1:8000 --rate 5,10,20 --duration 1m",
-            "vllm-harness sweep http://127.0.0.1:8000 --users 1,4,8,16 --batch 64 --repeats 3",
-        ),
-    )
+    _add_levels(commands, SWEEP, level_list("--users"), rate_list("--rate"), ",...")
 
 
-def _add_levels(
-    commands: Subparsers, name: str, users: Levels, rates: Levels, more: str, **texts: Any
-) -> None:
-    parser = commands.add_parser(name, **texts)
+def _add_levels(commands: Subparsers, name: str, users: Levels, rates: Levels, more: str) -> None:
+    parser = add_command(commands, name, lambda args: _hold_levels(args, name))
     plain.target(parser)
     level = parser.add_mutually_exclusive_group()
     level.add_argument(
@@ -264,7 +211,6 @@ def _add_levels(
     declare(parser, OPEN_LOOP)
     plain.load_and_objectives(parser)
     plain.output(parser)
-    parser.set_defaults(execute=lambda args: _hold_levels(args, name))
 
 
 def _hold_levels(args: argparse.Namespace, command: str) -> int:

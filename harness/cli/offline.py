@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from harness.cli.parsing import examples
+from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_OK, RunFolderError
 from harness.load.workloads import WORKLOADS
 from harness.study.option import Option, declare, duration, number_option, rate, share, writable
@@ -15,34 +15,16 @@ from harness.study.option import positive_number as positive
 from harness.study.option_table import DATA, JSON, OTHER_TOOLS, SLO
 from harness.study.study_options import RATE_STEP_PER_S
 
-if TYPE_CHECKING:
-    import argparse
-
-    from harness.cli.parsing import Subparsers
-
 FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
 
 
 def add_report(commands: Subparsers) -> None:
-    """Declare `report`."""
-    parser = commands.add_parser(
-        "report",
-        help="recompute a run folder's results and reports, without a server",
-        description="Replays the run's search on its records and writes result.json, "
-        "requests.parquet, levels.csv, report.html and report.md again. A folder that an interrupt "
-        "left behind is fine: what was measured is reported. With --slo the folder is only read.",
-        epilog=examples(
-            "vllm-harness report reports/knee-20261121-093000",
-            "vllm-harness report reports/knee-20261121-093000 --slo ttft_p95=300ms",
-            "vllm-harness report reports/run-20261121-101500 --compat vllm-bench,guidellm",
-        ),
-    )
+    parser = add_command(commands, "report", _report)
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
     merge = "what a worker on another host kept of this run, its reports/workers; may be repeated"
     Option("--merge", merge, Path, "DIR", action="append").declare(parser)
     slo = "answer another SLO from the same records, as far as its levels reach; nothing is written"
     declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo)])
-    parser.set_defaults(execute=_report)
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -58,26 +40,13 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def add_compare(commands: Subparsers) -> None:
-    """Declare `compare`."""
-    parser = commands.add_parser(
-        "compare",
-        help="compare two run folders, level by level, and their knees",
-        description="Compares run folder B with the baseline A from their records: each metric at "
-        "each level that both held, and the knees. Ends with 99 when something is shown to be "
-        "worse by more than the tolerance.",
-        epilog=examples(
-            "vllm-harness compare reports/main reports/branch",
-            "vllm-harness compare reports/main reports/branch --tolerance 10% --markdown pr.md",
-            "vllm-harness compare reports/main reports/branch --json - --html compare.html",
-        ),
-    )
+    parser = add_command(commands, "compare", _compare)
     for name, what in (("A", "the baseline: a run folder"), ("B", "the run folder to judge")):
         parser.add_argument(name, type=Path, help=what)
     tolerance = share("--tolerance")
     Option("--tolerance", "how much worse it may be", tolerance, "SHARE", "5%").declare(parser)
     for name, what in (("json", "the result"), ("html", "a page"), ("markdown", "a comment")):
         parser.add_argument(f"--{name}", metavar="FILE", help=f"write {what} there; - for stdout")
-    parser.set_defaults(execute=_compare)
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -99,20 +68,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def add_rules(commands: Subparsers) -> None:
-    """Declare `rules`."""
-    parser = commands.add_parser(
-        "rules",
-        help="write alerts, autoscaler settings and admission limits from a measured knee",
-        description="From a run folder's knee: alerts on running + waiting requests per replica, "
-        "on its SLOs and on requests of other lengths (a Prometheus rule file); or the threshold "
-        "as KEDA's ScaledObject, a HorizontalPodAutoscaler, llm-d's EndpointPickerConfig, vLLM's "
-        "flags of admission, or bare. Ends with 6 when the folder holds no knee.",
-        epilog=examples(
-            "vllm-harness rules reports/knee-20261121-093000 --out knee.rules.yml",
-            "vllm-harness rules reports/knee-1 --form keda --growth 6 --start-up 3m",
-            "vllm-harness rules reports/knee-20261121-093000 --form admission",
-        ),
-    )
+    parser = add_command(commands, "rules", _rules)
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder of `knee`")
     parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="default: %(default)s")
     parser.add_argument("--out", default="-", metavar="FILE", help="default: standard output")
@@ -124,7 +80,6 @@ def add_rules(commands: Subparsers) -> None:
         Option("--growth", "more requests in flight each minute", growth, "N"),
         Option("--start-up", "until a new replica answers", start_up, "T", "3m"),
     ))  # fmt: skip
-    parser.set_defaults(execute=_rules)
 
 
 def _rules(args: argparse.Namespace) -> int:
@@ -140,18 +95,7 @@ def _rules(args: argparse.Namespace) -> int:
 
 
 def add_fleet(commands: Subparsers) -> None:
-    """Declare `fleet`."""
-    parser = commands.add_parser(
-        "fleet",
-        help="how many replicas a measured knee asks for, and what they cost",
-        description="Replicas for users or for requests per second, by Little's law, and their "
-        "cost and energy, from a run folder's knee. Ends with 6 when the folder holds no knee.",
-        epilog=examples(
-            "vllm-harness fleet reports/knee-1 --users 2000 --survive 1",
-            "vllm-harness fleet reports/knee-1 --users 2000 --think-time 10s",
-            "vllm-harness fleet reports/knee-1 --rate 50/s --peak-over-mean 2 --gpu-hour 2.5",
-        ),
-    )
+    parser = add_command(commands, "fleet", _fleet)
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder of `knee`")
     load = parser.add_mutually_exclusive_group(required=True)
     number_option("--users", "who ask, read the answer, and ask again", example=2000).declare(load)
@@ -163,7 +107,6 @@ def add_fleet(commands: Subparsers) -> None:
         Option(peak, "of the load", positive(peak), "X", "1"),
         Option(price, "price of a GPU, in any currency", positive(price), "P"),
     ))  # fmt: skip
-    parser.set_defaults(execute=_fleet)
 
 
 def _fleet(args: argparse.Namespace) -> int:
@@ -187,24 +130,10 @@ def _write(where: str, text: str) -> None:
 
 
 def add_data(commands: Subparsers) -> None:
-    """Declare the options."""
-    parser = commands.add_parser(
-        "data",
-        help="show what a file for --data holds, or make one from a log of conversations",
-        description="Checks each line and shows the lengths, the arrival rate, the shared prefixes "
-        "and the prefix-cache hits to expect. With --convert, first makes such a file from a log "
-        "with conversation_id, role, content and tools (CSV or JSON lines): a request, with its "
-        "history, for each turn of the assistant.",
-        epilog=examples(
-            "vllm-harness data chats.jsonl",
-            "vllm-harness data trace.jsonl --speed 2",
-            "vllm-harness data log.csv --convert chats.jsonl",
-        ),
-    )
+    parser = add_command(commands, "data", _data)
     parser.add_argument("file", metavar="FILE", help="one JSON object per line, or a log")
     out = "the file to make of a log"
     declare(parser, [Option("--convert", out, partial(writable, "--convert"), "OUT"), DATA[2]])
-    parser.set_defaults(execute=_data)
 
 
 def _data(args: argparse.Namespace) -> int:

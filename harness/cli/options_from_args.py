@@ -5,6 +5,7 @@ Raises ConfigError if arguments contradict each other.
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from dataclasses import replace
@@ -26,15 +27,13 @@ from harness.study.study_options import (
     OutputOptions,
     TargetOptions,
     Timeouts,
+    Wanted,
     wanted_levels,
 )
 from harness.units import SECOND, exact_ns
 
 if TYPE_CHECKING:
-    import argparse
-
     from harness.server.vllm_start import StartOptions
-    from harness.study.study_options import Wanted
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
 DEFAULT_UI_PORT: Final = 8089  # Locust's own

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
+from collections.abc import Callable
+from functools import cache
 from itertools import takewhile
+from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 from harness.errors import ConfigError, closest
 from harness.study.scenario import expanded, options_of
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction["Parser"]  # noqa: SLF001 - its only name
-    Options = argparse._ActionsContainer  # noqa: SLF001 - a parser or a group
-
+Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - its only name
 HELP_WIDTH: Final = 79  # of a help text
 VERBATIM: Final = "--start-args"
 
@@ -67,6 +68,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError instead of exiting (exit code 2 either way)."""
         raise ConfigError(f"{message}; try `{self.prog} --help`.")
+
+
+def add_command(commands: Subparsers, name: str, execute: Callable[[Any], int]) -> Parser:
+    """The parser of a command, with the texts that commands.toml has for it."""
+    texts = {**_texts()[name]}
+    shown = examples(*texts.pop("examples"))
+    parser = commands.add_parser(name, epilog=shown, **texts)
+    parser.set_defaults(execute=execute)
+    return parser
+
+
+@cache
+def _texts() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_name("commands.toml").read_text())
 
 
 def examples(*lines: str) -> str:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from harness.cli import options_from_args as plain
-from harness.cli.parsing import examples
+from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_OK, ServerUnreachable
 from harness.runfolder.redact import redact
 from harness.study.option import Option, declare, level_list, number_option
 from harness.study.option_table import OUTPUT, START
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from harness.cli.parsing import Parser, Subparsers
 
 # name -> flag, value, why. The figures are of one H200 and a 1.5B model: docs/h200.md.
 PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
@@ -45,54 +40,29 @@ PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
 
 
 def add_serve(commands: Subparsers) -> None:
-    """Declare `serve`."""
-    _declare(
-        commands, "serve", "start a vLLM with a preset, and end it with Ctrl-C",
-        "Starts `vllm serve` on the loopback and, once it is ready, prints its URL, its version "
-        "and where the time went. --start-args override a preset. Ctrl-C ends it and all of its "
-        "processes.",
-        ("--preset interactive", "--preset throughput --port 0", "--start-args=--enforce-eager"),
+    declare(add_command(commands, "serve", _serve), (
+        *START,
         Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS)),
         number_option("--port", "0: any free port", 8000, min_value=0, example=8000),
         Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log"),
-    ).set_defaults(execute=_serve)  # fmt: skip
+    ))  # fmt: skip
 
 
 def add_coldstart(commands: Subparsers) -> None:
-    """Declare `coldstart`."""
-    _declare(
-        commands, "coldstart", "measure the first request after a start, and the start",
-        "Starts vLLM, sends a first request, a second and five more, one at a time, and writes "
-        "first_token_latency.md and coldstart.json: TTFT cold and warm, the phases of the start, "
-        "and whether warm requests are stable.",
-        ("", "--drop-caches", "--prompt-tokens 2048 --out cold"),
+    declare(add_command(commands, "coldstart", _coldstart), (
+        *START,
         Option("--drop-caches", "first empty the page cache; then start again with it warm", None),
         number_option("--prompt-tokens", "", 512), number_option("--output-tokens", "", 32),
         OUTPUT[0],
-    ).set_defaults(execute=_coldstart)  # fmt: skip
+    ))  # fmt: skip
 
 
 def add_kv_scaling(commands: Subparsers) -> None:
-    """Declare `kv-scaling`."""
-    _declare(
-        commands, "kv-scaling", "start vLLM with several context lengths; compare KV caches",
-        "Starts vLLM once for each --max-model-len and writes kv_cache_scaling.csv and "
-        "kv_cache_scaling_notes.md: memory in use, KV tokens, and how many requests fit.",
-        ("", "--lengths 4096,32768", "--lengths 512,1024 --out kv"),
+    declare(add_command(commands, "kv-scaling", _kv_scaling), (
+        *START,
         Option("--lengths", "tokens", level_list("--lengths"), "N,N,...", "512,1024,2048,4096"),
         OUTPUT[0],
-    ).set_defaults(execute=_kv_scaling)  # fmt: skip
-
-
-def _declare(
-    commands: Subparsers, name: str, title: str, text: str, shown: Sequence[str], *options: Option
-) -> Parser:
-    parser = commands.add_parser(
-        name, usage="%(prog)s --model-dir DIR [OPTION ...]", help=title, description=text,
-        epilog=examples(*(f"vllm-harness {name} --model-dir DIR {more}".strip() for more in shown)),
-    )  # fmt: skip
-    declare(parser, (*START, *options))
-    return parser
+    ))  # fmt: skip
 
 
 def _serve(args: argparse.Namespace) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from harness.senders.drive_options import DriveOptions
 
 TICK_S: Final = 1.0
+ASKS_PER_S: Final = 4  # of a search that may decide a level within seconds
 WATCH_S: Final = 0.2
 MASTER_LAG_S: Final = 0.1  # nothing is timed in this process
 
@@ -62,6 +63,7 @@ class Session:
         on_sample: Callable[[ServerSample], None] | None = None,
         drain_ns: int = 30 * SECOND,
         decides: bool = True,
+        asks_per_s: int = 1,
     ) -> None:
         """`sinks` get every record and part; `on_sample` the server's figures once a second.
 
@@ -79,7 +81,7 @@ class Session:
         self._lag = LoopLag(CLOCK, MASTER_LAG_S)
         self.shape = ControllerShape(
             controller, CLOCK.now_ns, load.known_ns, self.scraper.latest, self._over.set,
-            pace=load.pace, pacers=options.processes,
+            pace=load.pace, pacers=options.processes, asks_per_s=asks_per_s,
         )  # fmt: skip
         self.shape.runner = load.runner
 
@@ -180,14 +182,14 @@ class Controller(Protocol):
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
     ) -> LoadTarget:
-        """Called about once a second; both instants are on the records' clock.
+        """Called once a second or more often; both instants are on the records' clock.
 
         All that happened before `known_ns` is in the sinks.
         """
 
 
 class ControllerShape(LoadTestShape):
-    """Asks the controller once a second and hands its answer to Locust's runner.
+    """Asks the controller some times a second and hands its answer to Locust's runner.
 
     Locust counts users that were told to retire as users until their request has ended: another
     target before that would spawn too few, or retire the wrong ones, and leave the level short
@@ -208,6 +210,7 @@ class ControllerShape(LoadTestShape):
         *,
         pace: Callable[[int, float], None] = lambda _level, _rate: None,
         pacers: int = 1,
+        asks_per_s: int = 1,
     ) -> None:
         """`sample` gives the server's latest figures; `done` is called once, at the end.
 
@@ -217,20 +220,32 @@ class ControllerShape(LoadTestShape):
         self.controller, self.sample, self.done = controller, sample, done
         self.now_ns, self.known_ns = now_ns, known_ns
         self.pace, self.pacers = pace, pacers
+        self.asks_per_s = asks_per_s
         self.current: tuple[int, float] = (0, 1.0)
         self.over = False
         self.error: Exception | None = None  # what the controller raised
 
     def tick(self) -> tuple[int, float]:
+        self._ask()
+        # Locust takes another answer once a second, or at once after one that took longer. So an
+        # answer that it has already is not given again.
+        while self.asks_per_s > 1 and not self.over and self.current == self._taken():
+            gevent.sleep(1 / self.asks_per_s)
+            self._ask()
+        return self.current
+
+    def _taken(self) -> object:
+        return self.runner.shape_last_tick if self.runner is not None else None
+
+    def _ask(self) -> None:
         if not self.over:
             try:
-                self._ask()
+                self._follow()
             except Exception as error:  # noqa: BLE001 - Locust would log it and go on for ever
                 self.error = error
                 self._end()
-        return self.current
 
-    def _ask(self) -> None:
+    def _follow(self) -> None:
         running: int = self.get_current_user_count()
         target = self.controller.tick(self.now_ns(), running, self.sample(), self.known_ns())
         draining = running > self.current[0]

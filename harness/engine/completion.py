@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.engine.client_socket import Client
     from harness.engine.config import EngineConfig
     from harness.engine.responses import StreamRenderer
@@ -38,8 +37,6 @@ class BadRequest(Exception):  # noqa: N818 - becomes an HTTP status
 
 @dataclass(frozen=True, slots=True)
 class CompletionParams:
-    """The validated parameters of a request."""
-
     prompt_tokens: int
     output_tokens: int
     hashes: list[int]
@@ -114,7 +111,6 @@ def prompt_tokens_of(params: dict[str, Any], *, chat: bool) -> Tokens:
 
 
 def tokenize(text: str) -> list[str]:
-    """Tokens of plain text."""
     tokens: list[str] = []
     for word in text.split():
         if len(word) <= TOKEN_CHARS:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict, deque
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,8 +28,6 @@ from harness.engine.kv import KvBlocks
 from harness.engine.shapes import GPUS, MODELS, Roofline, roofline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence as Seq
-
     from harness.engine.config import EngineConfig
 
 JITTERS: Final = 1 << 14  # precomputed random factors of step times, used in a cycle

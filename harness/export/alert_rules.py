@@ -6,9 +6,10 @@ Strings are written as JSON, which is valid YAML. Thresholds are in seconds and 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, log
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from harness.export.metric_definitions import (
     HARNESS_SERIES,
@@ -17,15 +18,9 @@ from harness.export.metric_definitions import (
     quantile_of,
     rate,
 )
-from harness.export.threshold import MIX_FACTOR
-from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
+from harness.export.threshold import MIX_FACTOR, Threshold
+from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, Symptom, p95_limits_ns
 from harness.units import SECOND, say_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from harness.export.threshold import Threshold
-    from harness.measure.diagnosis.triage import Symptom
 
 RATE: Final = "5m"  # range of the server's p95
 RATE_LIVE: Final = "1m"  # range of our own p95, during a run
@@ -36,8 +31,6 @@ NAMES: Final = {"ttft": "InspectQueueingAndPrefill", "itl": "InspectDecodeAndMem
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alerting rule."""
-
     name: str
     expr: str
     wait: str

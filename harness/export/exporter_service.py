@@ -10,12 +10,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ServerUnreachable
-from harness.export.metric_definitions import GPU, TARGET, render_metrics
+from harness.export.metric_definitions import GPU, TARGET, Values, render_metrics
 from harness.export.metrics_server import MetricsServer
 from harness.measure.diagnosis.gpu_window import GPU_SERIES, MIB, REASON_LABELS
 from harness.measure.diagnosis.server_window import counter_that_fell, histogram_mean_s
@@ -28,9 +29,6 @@ from harness.units import SECOND
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from harness.export.metric_definitions import Values
     from harness.server.access import TargetAccess
 
 PERIOD_S: Final = 1.0
@@ -125,7 +123,6 @@ def _say(line: str) -> None:
 
 
 def render_page(target: TargetReader, gpu: GpuReader) -> bytes:
-    """Render the page from the latest readings."""
     now_ns = time.time_ns()
     gpus = gpu_values(gpu.gpus.found, gpu.samples, now_ns)
     return render_metrics(TARGET, target_values(target.seen, now_ns)) + render_metrics(GPU, gpus)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,8 +19,6 @@ from harness.measure.states import Status, Verdict
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.measure.slo import Slo
 
 MAX_POINTS: Final = 1_800
@@ -37,7 +36,6 @@ _CURSOR: Final = re.compile(r"([0-9a-f]{1,20})-(\d{1,9})-(\d{1,9})-(\d{1,9})")
 
 
 def slo_facts(slos: Sequence[Slo]) -> list[dict[str, Any]]:
-    """Return the limits as facts for a page."""
     return [
         {
             # an output speed is drawn on the TPOT chart, as the time per token that it stands for
@@ -122,8 +120,6 @@ class LiveState:
 
 
 class State(NamedTuple):
-    """One row of STATES."""
-
     badge: str
     tone: str
     sentence: str
@@ -166,7 +162,6 @@ FINAL_STATES: Final = tuple(STATES)[list(STATES).index("refused") :]  # the fina
 
 
 def state_facts(state: str, more: str = "") -> dict[str, Any]:
-    """Return the facts for LiveState that describe a state."""
     row = STATES[state]
     over, sentence = state in FINAL_STATES or state == "idle", row.sentence.format(more).strip()
     return row._asdict() | {"state": state, "over": over, "sentence": sentence}

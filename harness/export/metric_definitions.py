@@ -7,10 +7,11 @@ processes, SLOs and enumerations; never a request, a prompt or the number of a l
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from math import inf, isnan
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -19,11 +20,8 @@ from harness.measure.histogram import Histogram
 from harness.measure.metrics import GAPS, HISTOGRAMS
 from harness.wire.vllm_series import SERIES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    # key -> a number or a histogram, or a mapping of label values to these
-    Values = dict[str, Any]
+# key -> a number or a histogram, or a mapping of label values to these
+Values = dict[str, Any]
 
 FAMILIES: Final[dict[str, Any]] = {
     "gauge": GaugeMetricFamily,
@@ -101,7 +99,6 @@ class _Page:
 
 
 def render_metrics(rows: Sequence[MetricDefinition], values: Values) -> bytes:
-    """Render the page in the Prometheus text format."""
     return generate_latest(_Page(rows, values))
 
 
@@ -118,7 +115,6 @@ def series_names(key: str) -> list[str]:
 
 
 def newest_name(key: str) -> str:
-    """Return vLLM's newest name of a series."""
     return series_names(key)[0]
 
 
@@ -133,7 +129,6 @@ def quantile(q: float, buckets: str) -> str:
 
 
 def quantile_of(q: float, histogram: str, back: str, by: str) -> str:
-    """Return the quantile of a histogram by its name."""
     return quantile(q, rate(f"{histogram}_bucket", back, f"le, {by}"))
 
 

@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import floor, fsum, isnan, nan
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from harness.errors import NoKnee, RunFolderError
-from harness.measure.result import Knee, Level
+from harness.measure.result import Knee, Level, Number, Result
 from harness.measure.search.comparison import PER_S
 from harness.measure.sizing import UNKNOWN, prefill_speed
 from harness.measure.slo import Slo
@@ -20,12 +22,6 @@ from harness.measure.states import Status
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result, read_run
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from harness.measure.result import Number, Result
 
 MIX_FACTOR: Final = 1.25  # by which mean lengths may differ, either way
 MAX_HIT_SHARE: Final = 0.05  # of prompts in the prefix cache; with more, their lengths mislead

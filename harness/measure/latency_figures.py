@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,12 +28,8 @@ from harness.measure.slo import per_second
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from harness.measure.arrays import Floats, Ints
 
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 Json = dict[str, Any]
 BOUND_COLUMNS: Final = ("ns", "lo_ns", "hi_ns")  # of `Observations`
@@ -73,15 +70,12 @@ def in_window(
 
 
 class BlockedWindow(NamedTuple):
-    """A window, and the length of its time blocks."""
-
     start_ns: int
     end_ns: int
     block_ns: int
 
     @property
     def blocks(self) -> int:
-        """Number of time blocks."""
         return -(-(self.end_ns - self.start_ns + 1) // self.block_ns)
 
 
@@ -166,7 +160,6 @@ class SampleFigures(LatencyFigures):
 
 
 def blocked_windows(table: RecordTable, windows: Sequence[tuple[int, int]]) -> list[BlockedWindow]:
-    """The windows with their time blocks."""
     return [BlockedWindow(*window, time_block_ns(table, *window)) for window in windows]
 
 

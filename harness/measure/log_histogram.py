@@ -7,17 +7,14 @@ is exact if they are all equal, and never above the largest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from harness.measure.arrays import Floats, Ints
 
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 MANTISSA_BITS: Final = 10  # 1,024 bins per doubling
 _SHIFT: Final = 52 - MANTISSA_BITS

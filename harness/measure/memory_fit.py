@@ -6,12 +6,9 @@ Bytes, bytes/s, FLOP/s and tokens in, the same out, of one replica: all of its G
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def kv_layer_bytes(heads: int, size: int, value_bytes: int, gpus: int = 1, latent: int = 0) -> int:

@@ -8,6 +8,7 @@ people, and seconds for Prometheus.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,15 +19,8 @@ from harness.measure.histogram import bucket_ladder
 from harness.measure.records.record_table import DROPPED, OK, RecordTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Bools, Floats, Ints
     from harness.measure.slo import Slo
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +132,6 @@ def failed_requests(table: RecordTable) -> Bools:
 
 
 def delivered_tokens(table: RecordTable) -> Ints:
-    """Tokens that arrived, per request."""
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
     return np.asarray(np.diff(total[table.offsets]))
 
@@ -214,8 +207,6 @@ def good_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of METRICS."""
-
     key: str  # `ttft`: in SLOs; `<key>_ms` in JSON
     name: str  # for people, in a word: TTFT
     title: str

@@ -17,10 +17,8 @@ from harness.measure.search.statistics import quantile
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from harness.measure.arrays import Floats, Ints
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 LIVE_KEYS: Final = tuple(key for key, row in LATENCIES.items() if row.live)
 LIVE_QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

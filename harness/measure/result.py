@@ -65,7 +65,6 @@ class Latency:
 
     @classmethod
     def of(cls, block: Json) -> Latency:
-        """Of the figures as `figures.block` has them."""
         return from_json(cls, {key: value for key, value in block.items() if value is not None})
 
     def at(self, name: str) -> tuple[float, float, float]:
@@ -101,7 +100,6 @@ class Speed:
 
     @classmethod
     def of(cls, block: Json) -> Speed:
-        """Of the figures as `figures.speed_block` has them."""
         return from_json(cls, {key: value for key, value in block.items() if value is not None})
 
     def at(self, name: str) -> tuple[float, float, float]:
@@ -192,12 +190,10 @@ class Level:
 
     @property
     def usable(self) -> bool:
-        """Whether its figures may be used."""
         return self.decision != Decision.invalid
 
     @property
     def load(self) -> Number:
-        """Its users, or its rate."""
         return whole_or(self.rate_per_s) or self.users
 
     @property

@@ -13,6 +13,7 @@ what had arrived by then and its outcome, but no failure.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
@@ -33,14 +34,8 @@ from harness.measure.records.request_record import Outcome, RequestRecord, SeenN
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Floats, Ints
     from harness.measure.slo import Slo
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -53,8 +48,6 @@ class _Open:
 
 
 class HistogramCounter:
-    """A histogram that observations are added to."""
-
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         """`bounds_s` end with +Inf."""
         self.bounds_s = bounds_s
@@ -83,7 +76,7 @@ class RunCounts:
     def __init__(
         self,
         slos: Sequence[Slo] = (),
-        tap: Callable[[str, NDArray[np.float64] | Ints], None] | None = None,
+        tap: Callable[[str, Floats | Ints], None] | None = None,
     ) -> None:
         """`slos` define a good request; `tap` is called with each latency's new values in ns."""
         self.slos = tuple(slos)
@@ -125,7 +118,7 @@ class RunCounts:
     def close(self) -> None:
         """Keep everything: the last scrape is still to come."""
 
-    def _add(self, key: str, ns: NDArray[np.float64] | Ints) -> None:
+    def _add(self, key: str, ns: Floats | Ints) -> None:
         if not len(ns):
             return
         if key in self.latency:

@@ -47,7 +47,6 @@ class Slo:
 
     @property
     def unit(self) -> str:
-        """The unit of `limit`."""
         return SLO_METRICS[self.metric].unit
 
     @property

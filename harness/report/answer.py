@@ -6,13 +6,14 @@ best estimate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.measure.metrics import HEADLINES, SLO_METRICS
-from harness.measure.result import CONCURRENT
+from harness.measure.result import CONCURRENT, Level, SloResult
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.report.drill_answer import drill_sentences
@@ -26,17 +27,11 @@ from harness.report.numbers import (
     slo_name,
     statistic_name,
 )
-from harness.report.report_data import as_mapping, knee_figures
+from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.report.small_print import loop_text
 from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.measure.result import Level, SloResult
-    from harness.report.report_data import ReportData
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,6 @@ class Answer:
 
 
 def build_answer(facts: ReportData) -> Answer:
-    """The answer for any status."""
     found, label = STATUSES[facts.status](facts), facts.result.target.label
     gates = [gate.sentence for gate in facts.result.gates if facts.result.command != "drill"]
     about = loop_text(facts.config).removeprefix("open: ")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.measure.search.comparison import (
@@ -13,6 +14,10 @@ from harness.measure.search.comparison import (
     MORE_IS_BETTER,
     PER_S,
     Change,
+    Coefficient,
+    Comparison,
+    Difference,
+    Setting,
     best_setting,
     knee_text,
 )
@@ -26,11 +31,6 @@ from harness.report.numbers import (
 )
 from harness.report.svg import BLUE, drawing, to_svg
 from harness.report.tables import aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from harness.measure.search.comparison import Coefficient, Comparison, Difference, Setting
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
@@ -50,7 +50,6 @@ BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MIS
 
 
 def difference_row(one: Difference) -> dict[str, str]:
-    """The cells of a table row."""
     metric, _, quantile = one.metric.rpartition("_")
     name = METRIC_NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
     name += f" ({one.unit})" * (one.metric == KNEE)
@@ -87,7 +86,6 @@ def warning(c: Comparison) -> str:
 
 
 def headline(c: Comparison) -> str:
-    """The answer."""
     limit = f"more than {100 * c.tolerance:g}%"
     sentence = "No significant difference between A and B was found."
     if c.exit_code == EXIT_INCONCLUSIVE:
@@ -122,7 +120,6 @@ def summary_rows(c: Comparison) -> list[dict[str, str]]:
 
 
 def comparison_text(c: Comparison) -> str:
-    """For a terminal."""
     said = map(one_line, (warning(c), headline(c), summary(c)))
     return "\n".join([*said, *aligned(summary_rows(c), one_line), ""]).lstrip()
 
@@ -228,7 +225,6 @@ def settings_chart(settings: Sequence[Setting]) -> str:
 
 
 def html(c: Comparison) -> str:
-    """A page in the style of the report."""
     every = [difference_row(d) for d in c.differences]
     return page(
         (BADGE_TONES[c.exit_code], f"exit code {c.exit_code}"),

@@ -17,7 +17,6 @@ EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def data_summary(data: DataSource) -> str:
-    """Text for a terminal."""
     n, shared = len(data), list(data.shared_tokens())
     prompts, answers = zip(*map(data.planned, range(n)), strict=True)
     lines = [f"{data.path}: {count_of(n, 'row')}, {data.n_messages:,} of them with messages"]

@@ -18,8 +18,7 @@ from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, 
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Floats, Ints
     from harness.measure.result import Level
     from harness.report.report_data import ReportData
 
@@ -51,7 +50,7 @@ def chosen_levels(facts: ReportData) -> dict[str, list[Level]]:
     return {name: chosen[name] for name in CURVE_STYLES if name in chosen}
 
 
-Curve = tuple["NDArray[np.float64]", "NDArray[np.float64]"]  # x in ms, share at most x
+Curve = tuple["Floats", "Floats"]  # x in ms, share at most x
 
 
 def ttft_curve(facts: ReportData, levels: list[Level]) -> Curve:
@@ -152,7 +151,7 @@ def turn_figures(facts: ReportData) -> list[Figures]:
     return found
 
 
-def _mean(counts: NDArray[np.int64]) -> float:
+def _mean(counts: Ints) -> float:
     return float(counts[counts >= 0].mean()) if (counts >= 0).any() else nan
 
 

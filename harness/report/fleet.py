@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from math import nan, prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.errors import ConfigError, NoKnee
 from harness.measure import sizing
-from harness.measure.result import CONCURRENT, Knee, Level
+from harness.measure.result import CONCURRENT, Knee, Level, Number, Result
 from harness.report.numbers import count_of
 from harness.report.numbers import format_number as say
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from harness.measure.result import Number, Result
 
 
 def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:

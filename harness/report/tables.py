@@ -7,6 +7,7 @@ The page renders the same rows with one macro.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,8 +28,6 @@ from harness.report.numbers import (
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.result import Level
 
     Row = dict[str, str]
@@ -360,7 +359,6 @@ def tool_number(value: float) -> str:
 
 
 def tools_as_text(tables: list[ToolTable]) -> list[str]:
-    """Lines for a terminal."""
     lines = []
     for table in tables:
         rows = [("", "ours", "theirs", "why they differ"), *(row.values() for row in table.rows)]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
@@ -23,13 +24,9 @@ from harness.runfolder.codec import (
 from harness.runfolder.python_arrays import unpack_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Ints
     from harness.measure.records.request_record import SeenNumbers
 
-    Ints = NDArray[np.int64]
 
 MAX_TABLE_EVENTS: Final = 1 << 16  # per table, about: 2 MB, and 10 MB while it is being built
 MAX_TABLE_REQUESTS: Final = 1 << 13  # per table, at most

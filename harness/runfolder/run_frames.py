@@ -6,6 +6,7 @@ Importing pandas takes half a second, so it is imported when the first frame is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -38,15 +39,13 @@ from harness.runfolder.record_tables import Damage, TableBuilder, TablePart
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     import pandas as pd
     from numpy.typing import NDArray
 
+    from harness.measure.arrays import Bools, Floats, Ints
     from harness.measure.result import Result
     from harness.runfolder.folder_writer import RunFolder
 
-    Floats = NDArray[np.float64]
 
 COUNTS: Final = ("planned_tokens", "prompt_tokens", "output_tokens", "cached_tokens")
 LEVELS: Final = {  # the first columns of `levels`, and what levels.jsonl calls them
@@ -132,7 +131,7 @@ def requests_of(pieces: Sequence[TablePart], levels: Levels) -> pa.Table:
     sent = np.repeat(table.sent_ns, table.counts)
     offsets = _all(pa.int32(), table.offsets.astype(np.int32))
 
-    def lists(values: NDArray[np.int64]) -> pa.Array:
+    def lists(values: Ints) -> pa.Array:
         return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
 
     return _table({
@@ -213,9 +212,7 @@ def _all(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
     return _array(kind, values, np.ones(len(values), bool))
 
 
-def _array(
-    kind: pa.DataType, values: NDArray[Any], some: NDArray[np.bool_], *rest: bytes
-) -> pa.Array:
+def _array(kind: pa.DataType, values: NDArray[Any], some: Bools, *rest: bytes) -> pa.Array:
     """Build an array that is null where not `some`.
 
     `values` must have the memory layout of `kind`; for text they are its offsets, and `rest` is the
@@ -280,7 +277,7 @@ class Levels:
         self._begins_ns = np.maximum.accumulate(begins_ns)
         self._columns = dict(zip(("level", "users", "phase"), columns, strict=True))
 
-    def place(self, at_ns: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def place(self, at_ns: Ints) -> dict[str, NDArray[Any]]:
         """Return the columns for these instants; -1 and "" without a level."""
         span = np.searchsorted(self._begins_ns, at_ns, side="right") - 1
         return {name: column[span] for name, column in self._columns.items()}

@@ -6,7 +6,7 @@ And the bytes that ask for one planned completion, streamed and of the wanted le
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping  # noqa: TC003 - from_json reads the types
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

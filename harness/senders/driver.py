@@ -9,38 +9,30 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import gevent
 from gevent.event import Event
 
 from harness.errors import MeasurementInvalid
-from harness.load.arrivals import Stripe
+from harness.load.arrivals import Due, Schedule, Stripe
 from harness.load.conversations import Talk
 from harness.load.own_data import DataSource
-from harness.load.plan import plan, seeded_random
-from harness.measure.records.request_record import Outcome, request_id
+from harness.load.plan import RequestSpec, plan, seeded_random
+from harness.measure.records.request_record import Outcome, RequestRecord, request_id
 from harness.reader.client_connection import Place
 from harness.reader.clock import CLOCK
-from harness.reader.open_stream import Limits
+from harness.reader.open_stream import Exchange, Limits
 from harness.reader.raw_batch import Output
 from harness.reader.reader import Reader
 from harness.runfolder import names
 from harness.runfolder.folder_writer import SendJournal
 from harness.runfolder.redact import redact_text
-from harness.senders.drive_options import request_bytes
+from harness.senders.drive_options import DriveOptions, request_bytes
 from harness.units import MS, SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.load.arrivals import Due, Schedule
-    from harness.load.plan import RequestSpec
-    from harness.measure.records.request_record import RequestRecord
-    from harness.reader.open_stream import Exchange
-    from harness.senders.drive_options import DriveOptions
 
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0

@@ -9,12 +9,11 @@ from harness.load.conversations import planned_tools
 from harness.load.plan import RequestSpec, system_message
 from harness.load.request_fields import json_body
 from harness.load.tokens import Calibration, calibrate
-from harness.load.workloads import API_PATHS
+from harness.load.workloads import API_PATHS, Workload
 from harness.server.http_exchange import fetch
 from harness.server.probe import Capabilities, probe
 
 if TYPE_CHECKING:
-    from harness.load.workloads import Workload
     from harness.senders.drive_options import DriveOptions
     from harness.server.access import TargetAccess
 

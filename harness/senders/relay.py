@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 from gevent.event import Event
-from locust.runners import STATE_MISSING
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from harness.load.arrivals import Schedule
 from harness.reader.clock import CLOCK
 from harness.reader.transport import ACK, BEAT, RECORDS, Ack, Beat, Inbox, RecordBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from locust.env import Environment
     from locust.rpc import Message
-    from locust.runners import MasterRunner, WorkerRunner
 
     from harness.measure.records.request_record import RequestRecord
     from harness.senders.driver import Driver

@@ -7,18 +7,16 @@ guess would be wrong by factors. The rules are those of vLLM 0.32 and Transforme
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from math import nan
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from harness.errors import ConfigError
 from harness.measure.memory_fit import KvLayout, kv_layer_bytes
 from harness.runfolder.json_files import read_json
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    Config = Mapping[str, Any]
+Config = Mapping[str, Any]
 
 CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 EXPERTS: Final = ("num_local_experts", "n_routed_experts", "num_experts")

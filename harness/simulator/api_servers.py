@@ -32,8 +32,6 @@ class EventBatch:
 
 @dataclass(slots=True, eq=False)
 class ApiServer:
-    """One API server."""
-
     free_ns: int = 0
     streams: set[int] = field(default_factory=set)  # requests that decode
     # events, or a request: (when its next turn came, number, sent, turns left)

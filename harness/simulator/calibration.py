@@ -8,6 +8,7 @@ simulated levels look like the run's. What a run does not determine stays near a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,20 +18,15 @@ from harness.engine.shapes import STEP_NS
 from harness.errors import RunFolderError
 from harness.measure.event_gaps import event_gaps
 from harness.measure.metrics import ttft
-from harness.measure.records.record_table import OK
+from harness.measure.records.record_table import OK, RecordTable
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
     from harness.engine.config import EngineConfig
-    from harness.measure.records.record_table import RecordTable
+    from harness.measure.arrays import Floats
     from harness.measure.search.evidence import Window
 
-    Floats = NDArray[np.float64]
 
 MIN_REQUESTS: Final = 5  # a level with fewer says nothing
 NOISE: Final = 0.1  # what a figure of a level of 60 or more requests may be off by itself

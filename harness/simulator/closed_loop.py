@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.engine.scheduler import Scheduler
-from harness.measure.records.samples import ServerSample
+from harness.engine.scheduler import Scheduler, Sequence
+from harness.measure.records.samples import GpuSample, ServerSample
 from harness.simulator.api_servers import FrontEnd
 from harness.simulator.scrapes import SimulatedObserver
 from harness.simulator.simulated_records import SimulatedRecords, merge_same_instant
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from harness.engine.config import EngineConfig
-    from harness.engine.scheduler import Sequence
     from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.samples import GpuSample
 
 CLIENT_NS: Final = 200_000  # from the last token to the same user's next request
 KEEP_ENDED_NS: Final = 60 * SECOND  # ended requests are kept this long before the last table

@@ -6,6 +6,7 @@ The knee is the largest level, found by bisection, whose quantiles are within al
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,15 +21,12 @@ from harness.measure.search.evidence import (
 )
 from harness.measure.search.statistics import resample_weights
 from harness.measure.states import Purpose
-from harness.simulator.closed_loop import ClosedLoop
+from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.engine.config import EngineConfig
     from harness.measure.slo import Slo
-    from harness.simulator.closed_loop import Traffic
 
 CHUNK_NS: Final = 60 * SECOND
 LONGEST_NS: Final = 2400 * SECOND

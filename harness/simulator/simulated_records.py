@@ -12,11 +12,9 @@ import numpy as np
 from harness.measure.records.record_table import NUMBER_COLUMNS, OK, OPEN, RecordTable
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from harness.engine.scheduler import Sequence
+    from harness.measure.arrays import Ints
 
-    Ints = NDArray[np.int64]
 
 ROW: Final = 8  # numbers of a request: `_row`
 PLACE, NUMBER, SENT, DONE, PROMPT, OUTPUT, SPANS, SCHEDULED = range(ROW)

@@ -9,6 +9,7 @@ ITL p50, p95 and p99 are right within 1%, or 0.5 and 0.1 ms. About 20 seconds.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.request import urlopen
@@ -33,13 +34,9 @@ from harness.senders.prepare import prepare
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Floats
     from harness.measure.records.samples import ServerSample
 
-    Floats = NDArray[np.float64]
 
 LEVELS: Final = (64, 128, 256, 384, 512, 768)
 FIRST_NS: Final = 100 * MS
@@ -97,8 +94,6 @@ class Ceiling:
 
 
 class _Window(NamedTuple):
-    """What was measured of one level."""
-
     streams: int
     start_ns: int
     end_ns: int
@@ -136,8 +131,6 @@ class _Staircase:
 
 
 class _Kept:
-    """A sink that keeps whole records."""
-
     def __init__(self) -> None:
         self.records: list[RequestRecord] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from math import nan
 from pathlib import Path
@@ -18,13 +19,9 @@ from harness.runfolder.folder_reader import read_result, read_run
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Floats
     from harness.measure.result import Level
 
-    Floats = NDArray[np.float64]
 
 THOUSAND: Final = 1e3  # tokens: the unit of lengths here; and ns of a microsecond
 TTFT_TERMS: Final = {

@@ -1,4 +1,4 @@
-"""Holds one level after another: ticked once a second, in real or simulated time alike.
+"""Holds one level after another: ticked some times a second, in real or simulated time alike.
 
 A level has three phases. *Ramp* lasts until all users of the level have started and are busy.
 *Settle* lasts until two requests per user have ended since, so that the old load and the burst of
@@ -36,6 +36,7 @@ from harness.study.level_state import (
     Drain,
     HeldLevel,
     is_far,
+    lacks_scrapes,
     least_observed,
     next_level,
     should_drain,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 LAG_NS: Final = 2 * SECOND  # the delay of records in real time; simulated runs use it too
 MAX_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
+LOOK_NS: Final = {True: SECOND // 4, False: SECOND}  # least time between looks, by `plain`
 RATE_LEAD_NS: Final = SECOND  # by then every process sends at a level's rate
 # The ramp is over when this share of the users has a request in flight; the level has settled when
 # this many requests per user have ended since.
@@ -118,7 +120,7 @@ class KneeController:
         server: ServerSample | None = None,
         known_ns: int | None = None,
     ) -> LoadTarget:
-        """Advance the search; call it about once a second. Returns the load to apply now.
+        """Advance the search; call it once a second or more often. Returns the load to apply now.
 
         The records are complete up to `known_ns` (None: up to LAG_NS ago).
         """
@@ -127,12 +129,13 @@ class KneeController:
             self.began_ns = now_ns
         # The horizon never moves back, and records that are far too late do not hold it up.
         known_ns = now_ns - LAG_NS if known_ns is None else known_ns
-        self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MAX_LAG_NS)
+        before = self.horizon_ns
+        self.horizon_ns = max(known_ns, before, now_ns - MAX_LAG_NS)
         if self.result is None and self.now is None:
             self._advance(now_ns)
         if self.now is not None and self.now.drain is not None:
             self._drain(self.now, self.now.drain, now_ns, running_users)
-        elif self.now is not None:
+        elif self.now is not None and self.horizon_ns > before:
             self._observe(self.now, now_ns, running_users)
         if self.result is not None or self.now is None:
             return LoadTarget(0, 1.0, done=True)
@@ -151,9 +154,9 @@ class KneeController:
         # A drained level is drained at both ends: `opens` before its first repeat, `closes` when
         # the next level begins.
         closes = self._emptied.get(last) == len(self.levels) - 1
-        opens = action.users not in self._emptied and should_drain(
-            action, self._life_ns, self.server
-        )
+        plain = all(level.evidence.plain for level in self.levels)
+        opens = action.users not in self._emptied
+        opens &= should_drain(action, self._life_ns, self.server, plain=plain)
         batch = action.stop == StopRule.batch
         backlog = bool(self.plan.rate_step_per_s) and action.users < last
         if backlog or (self._drains and (opens or closes)):
@@ -182,8 +185,7 @@ class KneeController:
         if failing:
             self._hard_failed(now, now_ns, horizon)
             return
-        # Evaluating a level reads all of its tokens, which costs more the longer it lasts, so the
-        # evaluations of a settled level are spaced out.
+        # Evaluating a level reads all of its tokens, so those of a settled level are spaced out.
         due = now.settled_ns < 0 or horizon >= now.next_look_ns
         if not (due or self._spent(now, now_ns, horizon)):
             return
@@ -249,11 +251,10 @@ class KneeController:
 
     def _measure(self, now: CurrentLevel, seen: RecordSource, now_ns: int, horizon: int) -> None:
         capped = self._spent(now, now_ns, horizon)
-        # Evaluate again after a tenth of the time so far, at least a second: the total cost of all
-        # evaluations then stays proportional to the length of the level.
-        now.next_look_ns = horizon + max(SECOND, (horizon - now.settled_ns) // 10)
         window = self._window(now, horizon, now_ns)
         evidence = self.last_evidence = gather_evidence(seen, window, self.plan.slos)
+        # After a tenth of the time so far: the cost of all evaluations is proportional to it.
+        now.next_look_ns = horizon + max(LOOK_NS[evidence.plain], (horizon - now.settled_ns) // 10)
         self._life_ns = evidence.lifetime_ns
         held = pool_evidence(
             [s.evidence for s in self.levels if s.window.users == window.users and not s.invalid]
@@ -300,9 +301,8 @@ class KneeController:
         seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
         ends, errors, tokens = (np.array([float(n)]) for n in (ended, bad, 0))
         empty = Evidence(window, self._life_ns, seconds, (), ends, errors, tokens)
-        judgement = Judgement(
-            Decision.held, "judged from the records at the end", leans_to_fail=False
-        )
+        at_the_end = "judged from the records at the end"
+        judgement = Judgement(Decision.held, at_the_end, leans_to_fail=False)
         self._keep(HeldLevel(window, empty, judgement, audited=self.audit is None))
 
     def _spent(self, now: CurrentLevel, now_ns: int, horizon: int) -> bool:
@@ -326,7 +326,7 @@ class KneeController:
             enough = evidence.ended.sum() >= CLEARLY_BAD_MIN_N
             return bool(enough and length >= STEADY_LIFETIMES * evidence.lifetime_ns)
         lifetimes = length / max(evidence.lifetime_ns, 1)
-        if lifetimes < _min_lifetimes(now.hold):
+        if lifetimes < _min_lifetimes(now.hold) or lacks_scrapes(evidence, self.plan, self.server):
             return False
         decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
         # Queues grow slowly near the knee, and where calm lasts no level may end at its calmest.

@@ -10,17 +10,18 @@ this process, or from a LoadRunner that the `locust` command has.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.drive.children import child_processes
-from harness.drive.session import Ended, Session
+from harness.drive.session import ASKS_PER_S, Ended, Session
 from harness.load.arrivals import LoadTarget
 from harness.load.plan import count_clipped
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import RecordSink, request_key
-from harness.measure.records.samples import without_buckets
+from harness.measure.records.samples import ServerSample, without_buckets
 from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
 from harness.runfolder import names
@@ -43,13 +44,10 @@ from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from harness.drive.drill_stage import Stage
     from harness.drive.load_runner import LoadRunner
     from harness.measure.diagnosis.ttft_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
-    from harness.measure.records.samples import ServerSample
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import SearchPlan
     from harness.server.probe import Capabilities
@@ -61,6 +59,7 @@ if TYPE_CHECKING:
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
 DRAIN_NS: Final = 60_000_000_000
+SHOWN_NS: Final = 900_000_000  # viewers see about one tick a second, however many there are
 
 
 @dataclass(slots=True)
@@ -140,6 +139,13 @@ class Experiment:
         elif scenario := redact(wanted.output.scenario, folder.secrets):
             folder.write(names.SCENARIO, to_toml(scenario, wanted.kind))
         return begun
+
+    @property
+    def never_pauses(self) -> bool:
+        """Whether it searches among users who send one independent request after another."""
+        load = self.options.workload
+        searches = self.wanted.kind == "knee" and not self.wanted.plan.rate_step_per_s
+        return searches and load.conversation is None and load.think_ms is None
 
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
@@ -225,6 +231,7 @@ class Experiment:
             on_sample=on_sample,
             drain_ns=DRAIN_NS,
             decides=decides,
+            asks_per_s=ASKS_PER_S if self.never_pauses else 1,
         )
 
         def report() -> None:
@@ -321,12 +328,16 @@ class _Watched:
         self.experiment = experiment
         self.viewers = viewers
         self.report: Callable[[], None] = lambda: None  # writes down the client's own state
+        self.shown_ns = 0
 
     def tick(
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
     ) -> LoadTarget:
         target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
         self.experiment.target_users = target.users
+        if now_ns - self.shown_ns < SHOWN_NS and not target.done:
+            return target
+        self.shown_ns = now_ns
         self.report()
         if target.pace is not None:  # for people; Locust's users are the processes
             self.experiment.target_rate = target.pace[1]

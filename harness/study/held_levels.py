@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, nan
 from typing import TYPE_CHECKING, Final
@@ -14,14 +15,11 @@ from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.study.controller import BUSY_SHARE, TURNOVERS
-from harness.study.replay import LoggedLevel
+from harness.study.replay import LoggedLevel, RunTokenStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.records.record_table import RecordTable
     from harness.study.level_state import ChooseNext, HeldLevel
-    from harness.study.replay import RunTokenStats
 
 LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
 DRILL: Final = "drill"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from harness.measure.latency_figures import latency_json
 from harness.measure.result import Knee, Latency, Level, SloResult
 from harness.measure.search.fit import Crossing, fit_crossing, fit_levels
+from harness.measure.search.fit import LevelFit as FitLevel
 from harness.measure.search.narrow import believe
 from harness.measure.search.next_level import (
     MAX_INTERVAL_SHARE,
@@ -22,9 +24,6 @@ from harness.measure.states import Decision, Status, Verdict
 from harness.study.level_state import HeldLevel, decided_evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from harness.measure.search.fit import LevelFit as FitLevel
     from harness.study.replay import RunTokenStats
 
 NEAR_ENDS: Final = 0.25  # of the knee: ends so close to each other say where it is

@@ -6,8 +6,10 @@ depends on it; the length decides how many whole requests the cache holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable
 from harness.server.access import TargetAccess
@@ -18,11 +20,7 @@ from harness.server.probe import cache_summary
 from harness.server.vllm_start import StartOptions, started
 from harness.wire.vllm_metrics import cache_config
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    Row = dict[str, Any]  # by COLUMNS; None: not measured
+Row = dict[str, Any]  # by COLUMNS; None: not measured
 
 COLUMNS: Final = (
     "max_model_len", "gpu_mem_used_mb", "delta_mb_from_prev", "bytes_per_token_est", "notes",

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from harness.measure.search.judge import Judgement
 
 # A drain costs about four request lifetimes: draining before and after, and settling from an empty
-# server. It pays if a lifetime is at most 1/DRAIN_SHARE of the time that the level may be held.
-DRAIN_SHARE: Final = 24
+# server. It pays if a lifetime is at most this share of the time that the level may be held: less
+# where users never pause, since a level may be held far longer there than it usually is.
+DRAIN_SHARES: Final = {True: 1 / 48, False: 1 / 24}
 DRAIN_SLACK_NS: Final = 5 * SECOND  # two ticks and a scrape, in addition to the lifetimes
+SCRAPED_NS: Final = 3 * SECOND  # a few scrapes
 INVALID_IN_A_ROW: Final = 2  # after two invalid holds of a level the next would be invalid too
 
 # On the way up a quick check is enough if the worst SLO is far from its limit, that is, if the odds
@@ -110,19 +112,27 @@ def is_far(evidence: Evidence, plan: SearchPlan) -> bool:
     )
 
 
-def should_drain(hold: Hold, life_ns: float, server: ServerSample | None) -> bool:
+def lacks_scrapes(evidence: Evidence, plan: SearchPlan, server: ServerSample | None) -> bool:
+    """Whether a level over a limit has seen too little of the server to say what bound it.
+
+    Only where users never pause: elsewhere levels last longer than that by themselves.
+    """
+    if server is None or not (evidence.plain and plan.slos):
+        return False
+    return evidence.seconds * SECOND < SCRAPED_NS and bool(worst_ratio(evidence, plan.slos)[0] > 0)
+
+
+def should_drain(hold: Hold, life_ns: float, server: ServerSample | None, *, plain: bool) -> bool:
     """Whether to drain around a level: a batch, or a repeated one if the server says what runs."""
     if hold.stop == StopRule.batch:
         return True
     if hold.purpose != Purpose.repeat or server is None or not server.running >= 0:
         return False
-    return 0 < life_ns <= hold.max_ns / DRAIN_SHARE
+    return 0 < life_ns <= hold.max_ns * DRAIN_SHARES[plain]
 
 
 @dataclass(slots=True)
 class Drain:
-    """A drain in progress."""
-
     began_ns: int
     limit_ns: float
     batch: bool = False  # before a batch every answer is here: only the users must go
@@ -149,8 +159,6 @@ class Drain:
 
 @dataclass(slots=True)
 class CurrentLevel:
-    """The level in progress."""
-
     hold: Hold
     began_ns: int
     loaded_ns: int  # when its users were requested

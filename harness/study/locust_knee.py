@@ -9,8 +9,10 @@ Each start, from our page, Locust's own or --headless, is a search like `vllm-ha
 from __future__ import annotations
 
 import time
+from argparse import ArgumentParser
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness.drive.plugin import LocustHost, register_study
 from harness.errors import ConfigError
@@ -22,11 +24,6 @@ from harness.study.locust_study import LocustStudy
 from harness.study.results import KNEE
 from harness.study.run_page import RunPage
 from harness.study.study_options import OutputOptions, Wanted
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Mapping
-
 
 FORM: Final = "Fill in the form and press Start."
 
@@ -52,16 +49,13 @@ class LocustKneeStudy(LocustStudy):
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
-        """The search's options."""
         LocustStudy.add_arguments(parser)
         forms.add_arguments(parser)
 
     def given(self) -> dict[str, str]:
-        """The form filled in."""
         return forms.form_values(self.host.options, self.host.environment.host or "")
 
     def check(self, form: Mapping[str, str]) -> dict[str, str]:
-        """By field what is wrong."""
         return forms.read_form(form)[1]
 
     def _begin(self, form: Mapping[str, str]) -> None:

@@ -5,8 +5,9 @@ Each start is a run like `vllm-harness run --rate`; Locust's users are the load 
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from harness.drive.plugin import register_study
 from harness.errors import ConfigError
@@ -15,13 +16,7 @@ from harness.study.held_levels import in_turn
 from harness.study.option import Option, duration, rate
 from harness.study.option_table import OPEN_LOOP
 from harness.study.plain import LocustTestStudy
-from harness.study.study_options import wanted_levels
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Mapping
-
-    from harness.study.study_options import Wanted
+from harness.study.study_options import Wanted, wanted_levels
 
 OPTIONS = (
     Option("--rate", "requests per second, over all processes", rate("--rate"), default="10/s"),
@@ -38,7 +33,6 @@ class LocustRateStudy(LocustTestStudy):
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
-        """The level's options."""
         LocustTestStudy.add_arguments(parser)
         for one in OPTIONS:  # as texts: Locust's form makes numbers of numbers
             parser.add_argument(one.flag, default=one.default, help=one.help)

@@ -10,10 +10,11 @@ import csv
 import io
 import json
 from array import array
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from flask import Blueprint, Response, request
+from flask import Blueprint, Flask, Response, request
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from harness.measure.metrics import LATENCIES
@@ -22,18 +23,13 @@ from harness.units import MS
 from harness.webpage.login import keep_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from flask import Flask
     from locust.web import WebUI
-    from numpy.typing import NDArray
 
+    from harness.measure.arrays import Floats, Ints
     from harness.measure.run_counts import RunCounts
     from harness.measure.slo import Slo
 
     Tabs = dict[str, tuple[str, Mapping[str, str], Callable[[], Sequence[Mapping[str, str | int]]]]]
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 # a live view judges nothing: a verdict comes at the end, from all records
 WITHIN, OVER, TOO_FEW = "within so far", "over so far", "too few requests"

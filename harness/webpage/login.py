@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import gevent
-from flask import Response, redirect, request, session, url_for
+from flask import Flask, Response, redirect, request, session, url_for
 from flask_login import LoginManager, UserMixin, login_user
 
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flask import Flask
     from locust.web import WebUI
     from werkzeug.wrappers import Request
     from werkzeug.wrappers import Response as Redirect

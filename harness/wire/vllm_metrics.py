@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from math import fsum, inf, isnan, nan
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness.measure.histogram import Histogram, sum_histograms
 from harness.measure.records.samples import ServerSample, summed_fields
 from harness.wire.prometheus_text import MetricSample, parse_metrics
 from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES, Series
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    Lines = Mapping[str, list[MetricSample]]
+Lines = Mapping[str, list[MetricSample]]
 
 VLLM_PREFIXES: Final = ("vllm:", "vllm_")  # process_* alone may be any server's
 

@@ -7,6 +7,7 @@ of the requests that were sent in the windows and ended well (gaps and throughpu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -22,14 +23,9 @@ from harness.measure.window_summary import WindowTokens
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Floats, Ints
     from harness.measure.search.evidence import Window
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
     Windows = Sequence[tuple[int, int]]
 
 Json = dict[str, Any]
@@ -66,7 +62,6 @@ class WeightedValues(NamedTuple):
 
 
 def concat_values(parts: Sequence[WeightedValues]) -> WeightedValues:
-    """One set of observations of several."""
     none = WeightedValues(np.zeros(0), np.zeros(0))
     return WeightedValues(*map(np.concatenate, zip(none, *parts, strict=True)))
 
@@ -173,7 +168,6 @@ class ToolComparison:
 
     @property
     def visitors(self) -> list[EventVisitor]:
-        """All that look at tokens."""
         ours: list[EventVisitor] = []
         for tokens in self.ours.values():
             ours += [*tokens.gaps.values(), tokens.arrived]

@@ -7,13 +7,19 @@ on which the quantile is judged, the client was the bottleneck and the level mus
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.latency_figures import SampleFigures, blocked_windows, sample_figures
+from harness.measure.latency_figures import (
+    LatencyFigures,
+    SampleFigures,
+    blocked_windows,
+    sample_figures,
+)
 from harness.measure.metrics import GAPS, SLO_METRICS, SPEEDS, schedule_lag
 from harness.measure.records.samples import ClientSample, samples_within
 from harness.measure.search.statistics import quantile
@@ -22,17 +28,12 @@ from harness.measure.window_summary import WindowTokens
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from harness.measure.latency_figures import LatencyFigures
+    from harness.measure.arrays import Floats
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.token_gaps import WindowGapCounter
     from harness.measure.search.evidence import Window
 
-    Floats = NDArray[np.float64]
 
 # Of the limit (or of the value above it): the bracket's own width.
 MAX_INSTRUMENT_SHARE: Final = 0.05

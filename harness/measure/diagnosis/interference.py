@@ -19,12 +19,9 @@ from harness.measure.typed_json import round_floats
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Bools, Floats, Ints
     from harness.measure.records.record_table import RecordTable
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 DECIMALS: Final = 4
 MIN_GAPS: Final = 20  # gaps of a kind, for a quantile of them
@@ -126,9 +123,7 @@ def gap_figures(
     return round_floats(figures, DECIMALS)
 
 
-def _prompts(
-    table: RecordTable, begin: Ints, end: Ints, prefill_s: float
-) -> tuple[NDArray[np.bool_], Floats]:
+def _prompts(table: RecordTable, begin: Ints, end: Ints, prefill_s: float) -> tuple[Bools, Floats]:
     """For each gap: (whether a prompt was computed in it, prompt tokens that ended with it).
 
     The tokens of one step arrive over some time, so up to a quarter of a gap later still counts. A

@@ -6,7 +6,7 @@ per second. study/drill_file.py reads it from a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - fields of a dataclass
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -11,6 +11,7 @@ packed (`PackedTable`), for records that are read again soon, four to five bytes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -21,11 +22,10 @@ from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import RecordTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+    from harness.measure.arrays import Ints
+
     Packed = NDArray[np.signedinteger[Any]]
     PackedColumn = tuple[int, int, Packed]
 
@@ -56,11 +56,9 @@ class RecordsAsOf:
 
     @cached_property
     def table(self) -> RecordTable:
-        """All requests, as known then."""
         return self._cut(self.recorded.table)
 
     def chunks(self) -> Iterator[RecordTable]:
-        """The same requests with all their events."""
         return map(self._cut, self.recorded.chunks())
 
     def _cut(self, table: RecordTable) -> RecordTable:
@@ -127,7 +125,6 @@ class PackedEvents(NamedTuple):
         return cls(table.offsets, table.answer_index, narrowest(gaps), *late, pack(table.tokens))
 
     def restore(self, thin: RecordTable) -> RecordTable:
-        """The table that was packed."""
         offsets, lengths = self.offsets, np.diff(self.offsets)
         some = lengths > 0
         at = np.cumsum(self.gaps_ns, dtype=np.int64)
@@ -164,7 +161,6 @@ class PackedTable:
 
     @property
     def table(self) -> RecordTable:
-        """All requests, thin."""
         return RecordTable(**{k: unpack(*v) for k, v in self.columns.items()}, whole=False)
 
     def chunks(self) -> Iterator[RecordTable]:
@@ -180,7 +176,6 @@ def pack(values: Ints) -> PackedColumn:
 
 
 def unpack(n: int, first: int, steps: Packed) -> Ints:
-    """What `pack` was given."""
     values = np.full(n, first, np.int64)
     values[1:] = steps
     return values.cumsum()

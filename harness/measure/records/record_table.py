@@ -6,6 +6,7 @@ Token times are flat with offsets (Arrow's list layout): the events of request i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, cast
@@ -15,11 +16,8 @@ import numpy as np
 from harness.measure.records.request_record import ARRAYS, Outcome, RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from harness.measure.arrays import Bools, Ints
 
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
 
 OUTCOMES: Final = tuple(Outcome)  # column `outcome` holds indices into this
 OUTCOME_CODE: Final = {outcome: code for code, outcome in enumerate(OUTCOMES)}
@@ -77,7 +75,6 @@ class RecordTable:
 
     @property
     def table(self) -> RecordTable:
-        """This table itself."""
         return self
 
     def chunks(self) -> Iterator[RecordTable]:
@@ -103,7 +100,7 @@ class RecordTable:
         return len(self.sent_ns)
 
     @property
-    def is_open(self) -> NDArray[np.bool_]:
+    def is_open(self) -> Bools:
         """Requests without a known end: in flight at the horizon, or cut off by the harness."""
         return np.asarray((self.outcome == OPEN) | (self.outcome == CANCELLED))
 
@@ -151,8 +148,7 @@ class RecordTable:
         events = {name: getattr(self, name)[flat] for name in ARRAYS}
         return RecordTable(**columns, **events, offsets=offsets, whole=self.whole)
 
-    def select(self, rows: NDArray[np.bool_]) -> RecordTable:
-        """The requests where `rows` is true."""
+    def select(self, rows: Bools) -> RecordTable:
         keep = np.repeat(rows, self.counts)
         lengths = self.counts[rows]
         columns = {
@@ -188,7 +184,6 @@ class RecordTable:
 
 
 def concat_tables(tables: Sequence[RecordTable]) -> RecordTable:
-    """One table of several, rows in order."""
     if not tables:
         return RecordTable.from_records([])
     joined = {

@@ -8,13 +8,12 @@ In simulated time they count from zero. Durations are differences of these.
 from __future__ import annotations  # array[int] is not subscriptable at run time before 3.12
 
 from array import array
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from dataclasses import dataclass
 else:
     import dataclasses
 

@@ -6,6 +6,7 @@ So the events are decoded once, and the gaps of a chunk are computed once for al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -16,16 +17,10 @@ from harness.measure.log_histogram import duration_bin
 from harness.measure.metrics import GAPS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Bools, Ints
     from harness.measure.event_gaps import TokenGaps
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
-
-    Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -60,22 +55,18 @@ class EventChunk:
 
     @property
     def end_ns(self) -> Ints:
-        """When each gap ended."""
         return self._gaps.at_ns
 
     @property
     def gap_ns(self) -> Ints:
-        """Each gap, by the stamps."""
         return self._gaps.ns
 
     @property
     def min_ns(self) -> Ints:
-        """The lower bound of each gap."""
         return self._gaps.min_ns
 
     @property
     def max_ns(self) -> Ints:
-        """The upper bound of each gap."""
         return self._gaps.max_ns
 
     @cached_property
@@ -129,7 +120,6 @@ class ArrivalCounter:
         self.events = self.exact = self.tokens = 0
 
     def add(self, piece: EventChunk) -> None:
-        """Count the events of a piece."""
         chunk = piece.chunk
         here = within_window(chunk.at_ns, self.start_ns, self.end_ns)
         at, low = chunk.at_ns[here], chunk.not_before_ns[here]

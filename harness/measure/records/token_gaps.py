@@ -7,6 +7,7 @@ and the ends of their intervals are order statistics within 0.1%, from a `LogHis
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,19 +19,11 @@ from harness.measure.records.scan import EventChunk, within_window
 from harness.measure.search.statistics import design_effect, tail_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
+    from harness.measure.arrays import Floats, Ints
     from harness.measure.records.record_table import RecordTable
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 
 class GapCounter(LatencyFigures):
-    """Statistics of counted gaps."""
-
     def __init__(self, lost: Ints) -> None:
         """`lost`: tokens that never arrived, per block; each is an infinite gap."""
         self.lost, self.n_failed = lost, int(lost.sum())
@@ -80,7 +73,6 @@ class WindowGapCounter(GapCounter):
         super().__init__(np.bincount(block, owed[here], span.blocks).astype(np.int64))
 
     def add(self, piece: EventChunk) -> None:
-        """Count a chunk's gaps."""
         piece = piece.of(self.key)
         here = within_window(piece.end_ns, self.start_ns, self.end_ns)
         if self.mix_row >= 0:

@@ -34,13 +34,13 @@ SLOPES: Final = np.geomspace(2, 80, 10)  # log-odds per log(users): prefill abou
 HOLD_SPREAD: Final = 0.15  # log-odds by which holds of a level differ more than their blocks say
 WIDTHS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)  # of a pair, in times of the precision
 MIXTURE_COST: Final = 1.5  # of log evidence: the test does not know the share beforehand
-OVERHEAD_NS: Final = 4 * SECOND  # of a hold, besides its warm-up
+OVERHEAD_NS: Final = 2 * SECOND  # of a hold, besides its warm-up
 WARM_LIFETIMES: Final = 1.5
 FAIL_LIFETIMES: Final = 2
 # A guess that is not too good: the knee lies so many standard deviations closer to the level.
 PESSIMISM: Final = 0.5
 # Of the time left: a pair may take so much, if `found` is safe already and if it is not.
-MAY_TAKE: Final = {True: 0.9, False: 0.5}
+MAY_TAKE: Final = {True: 0.9, False: 0.25}
 LOCATE_SHARE: Final = 0.4  # of the budget: a pair wider than the precision waits for as long
 
 
@@ -160,7 +160,7 @@ class Prospect:
         early = left_ns > (1 - LOCATE_SHARE) * budget_ns
         pair = None
         for times in WIDTHS:
-            width = max(1, int(self.belief.knee * precision * times))
+            width = min(max(1, int(self.belief.knee * precision * times)), safe)
             vague = times > 1 and early and self.belief.spread > precision / 2
             if vague or width >= apart <= safe:
                 break

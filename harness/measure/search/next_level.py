@@ -46,14 +46,14 @@ MAX_INTERVAL_SHARE: Final = 0.2  # of the estimate: a wider interval, above one 
 # at which the search climbs although that level does not lean to failing.
 LEAN_LOG: Final = log(10)
 CLIMB_CHANCE: Final = 0.02
-# A look at the likely knee, and a hold that decides, may last as long, in lifetimes of the highest
-# level.
+# A look at the likely knee may last as long, in lifetimes of the highest level, and a hold that
+# decides, in lifetimes of the nearest one.
 LOOK_LIFETIMES: Final = 8
-HOLD_LIFETIMES: Final = 12
+HOLD_LIFETIMES: Final = 20
 QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
 # Standard deviation of the knee, over the precision, below which more load is not worth its time
 # unless it decides something.
-KNOWN_SPREAD: Final = 0.3
+KNOWN_SPREAD: Final = 0.45
 LEVELS_SHARED: Final = 8  # alpha is split over the number of levels that usually need a decision
 
 
@@ -232,6 +232,8 @@ def _decide_soonest(
         users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
         return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
     need_ns, users = pair.first
+    near = min(levels, key=lambda level: abs(level.users - users))
+    life_ns = near.evidence.lifetime_ns
     most = max(budget * 0.06, min(1.3 * need_ns, budget * 0.12), HOLD_LIFETIMES * life_ns)
     return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, most)))
 

@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.load.arrivals import POISSON, Schedule, Stripe
-from harness.simulator.closed_loop import ClosedLoop
+from harness.simulator.closed_loop import ClosedLoop, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.engine.config import EngineConfig
-    from harness.simulator.closed_loop import Traffic
 
 
 class OpenLoop(ClosedLoop):
