@@ -148,30 +148,31 @@ CPU: Final = tuple(
     )
 )  # fmt: skip
 # The size of the KV cache is given: servers that start side by side cannot take it from each other.
+# Cases have what they can in common, because servers with the same flags are one server.
 GPU_PLENTY: Final = {"max-num-seqs": 512, "max-model-len": 8192, "max-num-batched-tokens": 8192,
                      "gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 16_000_000_000,
-                     "num-gpu-blocks-override": 8000, "api-server-count": 2}  # fmt: skip
+                     "num-gpu-blocks-override": 16_000, "api-server-count": 2}  # fmt: skip
 EVEN: Final = "--workload fixed --prompt-tokens 256 --output-tokens 256 --min-users 32"
 LONG: Final = "--workload fixed --min-users 8 --prompt-tokens 4096 --output-tokens"
+BOTH: Final = "ttft_p95=500ms itl_p95=50ms"
+HALVED: Final = ("API server", "engine process")  # what needs no server of its own
 GPU: Final = tuple(
     replace(case, flags=GPU_PLENTY | case.flags, model="")
     for case in (
-        Case("h200-kv-1500", "KV cache capacity", "ttft_p95=500ms itl_p95=50ms", 0, EVEN,
-             {"num-gpu-blocks-override": 1500}, ("KV cache", "API servers", "slots")),
-        Case("h200-kv-6000", "KV cache capacity", "ttft_p95=500ms itl_p95=50ms", 0, EVEN,
+        Case("h200-kv-1500", "KV cache capacity", BOTH, 0, EVEN,
+             {"num-gpu-blocks-override": 1500}, ("KV cache", *HALVED)),
+        Case("h200-slots-64", "batch slots", BOTH, 0, EVEN,
+             {"max-num-seqs": 64}, ("slots", *HALVED)),
+        Case("h200-front-1", "front end", "ttft_p95=300ms itl_p95=50ms", 0,
+             "--workload chat --min-users 32", {"api-server-count": 1},
+             ("API servers", "engine process")),
+        Case("h200-long-steps", "prefill-decode interference", "itl_p95=30ms", 0, f"{LONG} 128",
+             {}, ("batched tokens", "prompts", "API server")),
+        Case("h200-prefill-4096", "prefill compute", "ttft_p95=500ms", 0, f"{LONG} 16", {},
+             ("prompts", "batched tokens", "API server")),
+        Case("h200-kv-6000", "KV cache capacity", BOTH, 0, EVEN,
              {"num-gpu-blocks-override": 6000, "api-server-count": 1},
              ("KV cache", "API servers", "slots")),
-        Case("h200-slots-64", "batch slots", "ttft_p95=500ms itl_p95=50ms", 0, EVEN,
-             {"max-num-seqs": 64}, ("slots", "KV cache", "API servers")),
-        Case("h200-front-4", "front end", "ttft_p95=300ms itl_p95=50ms", 0,
-             "--workload chat --min-users 64",
-             {"api-server-count": 4, "num-gpu-blocks-override": 12_000},
-             ("API servers", "slots", "engine process")),
-        Case("h200-long-steps", "prefill-decode interference", "itl_p95=30ms", 0, f"{LONG} 128",
-             {"max-num-batched-tokens": 16_384, "num-gpu-blocks-override": 16_000},
-             ("batched tokens", "API servers", "prompts")),
-        Case("h200-prefill-4096", "prefill compute", "ttft_p95=500ms", 0, f"{LONG} 16", {},
-             ("prompts", "batched tokens", "API servers", "slots")),
     )
 )  # fmt: skip
 

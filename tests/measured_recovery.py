@@ -1,15 +1,16 @@
 """Recovery of a real server after an overload: a drill with repeats, and what they say together.
 
-    python tests/measured_recovery.py drill URL KNEE REPEATS AFTER_S > recovery.toml
+    python tests/measured_recovery.py drill URL KNEE [--repeats N] [...] > recovery.toml
     vllm-harness drill recovery.toml --out DIR
-    python tests/measured_recovery.py figures LIMIT:DIR ...
+    python tests/measured_recovery.py figures NAME LIMIT:DIR ...
 
-The last one writes data/recovery_vllm.json; docs/recovery.md has its table. LIMIT is the server's
+The last one writes data/recovery_NAME.json; docs/recovery.md has its table. LIMIT is the server's
 --max-num-queued-reqs, 0 without one; several folders of one limit are put together.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import defaultdict
@@ -22,27 +23,26 @@ from harness.measure.drill.recovery import Overload, Recovery, recovery
 from harness.measure.slo import Slo
 from harness.runfolder.folder_reader import read_result, read_run
 
-STORED: Final = Path(__file__).parent / "data" / "recovery_vllm.json"
-BASELINE_S, OVERLOAD_S = 35, 10
-BASELINE, OVERLOAD = 0.6, 2  # of the knee
+DATA: Final = Path(__file__).parent / "data"
 FILE: Final = """title = "Recovery, repeated"
 knee = {knee}
 [servers]
 urls = ["{url}"]
 [load]
-workload = "chat"
-prompt-tokens = 64
-output-tokens = 64
+workload = "{workload}"
+prompt-tokens = {prompt_tokens}
+output-tokens = {output_tokens}
+processes = {processes}
 [[expect]]
 lost = 0
 [[expect]]
-slo = "ttft_p95=500ms"
+slo = "{slo}"
 phase = "baseline 1"
 """
 PHASE: Final = """[[phase]]
-name = "{name} {number}"
+name = "{name}"
 rate = "{share} x knee"
-for = "{seconds}s"
+for = "{seconds:g}s"
 """
 
 
@@ -52,45 +52,78 @@ def measured(folder: Path) -> list[Recovery]:
     assert result is not None
     assert not result.interrupted, folder
     (slo,) = map(Slo.parse, run.info["config"]["slos"])
-    levels = iter(result.levels)
     return [
         recovery(
             run.table, slo, Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
         )
-        for before, over, after in zip(levels, levels, levels, strict=True)
+        for before, over, after in zip(
+            result.levels, result.levels[1:], result.levels[2:], strict=False
+        )
+        if over.load > before.load == after.load
     ]
 
 
-def drill(url: str, knee: str, repeats: int, after_s: int) -> str:
-    """The file."""
-    each = (("baseline", BASELINE, BASELINE_S), ("overload", OVERLOAD, OVERLOAD_S),
-            ("after", BASELINE, after_s))  # fmt: skip
-    phases = [
-        PHASE.format(name=name, number=number, share=share, seconds=seconds)
-        for number in range(1, repeats + 1)
-        for name, share, seconds in each
-    ]
-    return FILE.format(url=url, knee=knee) + "".join(phases)
+def drill(args: argparse.Namespace) -> str:
+    """The file. With two lengths, what follows an overload is the next one's baseline too."""
+    baseline, overload = args.shares
+    phases: list[tuple[str, float, float]] = []
+    for number in range(1, args.repeats + 1):
+        phases += [
+            (f"baseline {number}", baseline, args.seconds[0]),
+            (f"overload {number}", overload, args.seconds[1]),
+        ]
+        phases += [(f"after {number}", baseline, seconds) for seconds in args.seconds[2:]]
+    if len(args.seconds) == 2:
+        phases.append(("after", baseline, args.seconds[0]))
+    return FILE.format(**vars(args)) + "".join(
+        PHASE.format(name=name, share=share, seconds=seconds) for name, share, seconds in phases
+    )
 
 
-def figures(arguments: list[str]) -> None:
+def figures(args: argparse.Namespace) -> str:
     """Put the folders of each limit together."""
     found: defaultdict[int, list[Recovery]] = defaultdict(list)
-    for argument in arguments:
-        limit, _, folder = argument.partition(":")
-        found[int(limit)] += measured(Path(folder))
+    for folder in args.folders:
+        limit, _, path = folder.partition(":")
+        found[int(limit)] += measured(Path(path))
     kept: list[dict[str, Any]] = []
     for limit, some in found.items():
         each = [[rounded(r.seconds), rounded(r.former_ms), rounded(r.good_lost)] for r in some]
         entry = {"retry_factor": 0.0, "max_queued": limit}
         kept.append(entry | summary(repeats_of({"each": each})) | {"each": each})
-    STORED.write_text(json.dumps({"recovery": kept}).replace('{"', '\n{"') + "\n")
-    sys.stdout.write("\n".join([*tables({"recovery": kept}), ""]))
+    stored = DATA / f"recovery_{args.name}.json"
+    stored.write_text(json.dumps({"recovery": kept}).replace('{"', '\n{"') + "\n")
+    return "\n".join([*tables({"recovery": kept}), ""])
+
+
+def numbers(text: str) -> list[float]:
+    """Of `35,10,45`."""
+    return [float(word) for word in text.split(",")]
+
+
+def main() -> None:
+    """Parse, and print."""
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(required=True)
+    file = commands.add_parser("drill")
+    file.set_defaults(call=drill)
+    file.add_argument("url")
+    file.add_argument("knee", help="requests per second")
+    file.add_argument("--repeats", type=int, default=10)
+    file.add_argument("--shares", type=numbers, default=[0.6, 2.0], help="of the knee")
+    file.add_argument("--seconds", type=numbers, default=[35, 10, 45])
+    file.add_argument("--slo", default="ttft_p95=500ms")
+    file.add_argument("--workload", default="chat")
+    file.add_argument("--prompt-tokens", type=int, default=64)
+    file.add_argument("--output-tokens", type=int, default=64)
+    file.add_argument("--processes", type=int, default=1)
+    together = commands.add_parser("figures")
+    together.set_defaults(call=figures)
+    together.add_argument("name")
+    together.add_argument("folders", nargs="+")
+    args = parser.parse_args()
+    sys.stdout.write(args.call(args))
 
 
 if __name__ == "__main__":
-    what, *rest = sys.argv[1:]
-    if what == "drill":
-        sys.stdout.write(drill(rest[0], rest[1], int(rest[2]), int(rest[3])))
-    else:
-        figures(rest)
+    main()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured_recovery import STORED as MEASURED
+from measured_recovery import DATA
 from simulated_recovery import (
     BASELINE,
     CASES,
@@ -27,7 +27,9 @@ from simulated_recovery import (
 from harness.units import SECOND
 
 KEPT: dict[str, Any] = json.loads(STORED.read_text())
-FILES = {"simulated": KEPT, "a real vLLM": json.loads(MEASURED.read_text())}
+FILES = {"simulated": KEPT} | {
+    path.stem: json.loads(path.read_text()) for path in DATA.glob("recovery_*.json")
+}
 DOCS = Path(__file__).parents[1] / "docs" / "recovery.md"
 BACKLOG = 50  # requests: far more wait in the overload, and ten at most in the baseline
 
