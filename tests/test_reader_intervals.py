@@ -232,6 +232,23 @@ def test_small_corrections_are_followed_without_a_step() -> None:
     assert (clock.sample()[1], clock.steps, clock.offset_ns) == (False, 0, 90_000)
 
 
+def test_a_step_is_seen_although_a_reading_is_torn_apart() -> None:
+    """The process loses its processor within the first reading after the clock was set."""
+    ticks = itertools.count(0, 1_000)
+    late_ns, ahead_ns = [0], [0]
+    clock = Clock(lambda: next(ticks) + late_ns[0], lambda: next(ticks) + late_ns[0] + ahead_ns[0])
+    torn = iter([0, 7 * MS])  # the instant before the realtime clock is read, then later
+
+    def monotonic() -> int:
+        late_ns[0] = next(torn, 7 * MS)
+        return next(ticks) + late_ns[0]
+
+    clock._monotonic_ns = monotonic  # noqa: SLF001
+    ahead_ns[0] = 5 * MS
+    _, stepped = clock.sample()
+    assert (stepped, clock.steps, clock.offset_ns) == (True, 1, 5 * MS)
+
+
 def test_an_anchor_torn_apart_is_no_step() -> None:
     """The process loses its processor between the first two readings."""
     instants = itertools.chain([0, 5 * MS, 5 * MS], itertools.count(6 * MS, 1_000))

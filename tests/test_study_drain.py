@@ -31,7 +31,7 @@ SLOS = (Slo.parse("ttft_p95=300ms"),)
 def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[Level]:
     """The steps of a search on 8 seats; `others`: requests of somebody else, always running."""
     monkeypatch.setattr(simulate, "KEEP_ENDED_NS", 10**18)  # the table of the whole run is wanted
-    plan = SearchPlan(SLOS, max_users=32, budget_ns=400 * SECOND)
+    plan = SearchPlan(SLOS, max_users=32, budget_ns=700 * SECOND)
     loop = ClosedLoop(EngineConfig(max_num_seqs=8), Traffic(128, 48, 0.3), 3, observe=True)
     controller, samples, done = KneeController(plan, loop), [loop.sample()], False
     while not done:
@@ -76,24 +76,26 @@ def test_a_server_that_is_never_empty_is_not_waited_for_twice(
 
 
 @pytest.mark.parametrize(
-    ("purpose", "life_s", "server", "want"),
+    ("purpose", "life_s", "server", "plain", "want"),
     [
-        ("repeat", 1.5, IDLE, True),
-        ("repeat", 1.5, replace(IDLE, running=9.0), True),
-        ("repeat", 1.6, IDLE, False),  # over a 24th of 36 s
-        ("repeat", 0.0, IDLE, False),  # not known
-        ("repeat", 1.5, None, False),
-        ("repeat", 1.5, ServerSample(0), False),  # it does not say what runs
-        ("bisect", 1.5, IDLE, False),
-        ("hold", 1.5, IDLE, False),
+        ("repeat", 0.75, IDLE, True, True),
+        ("repeat", 0.8, IDLE, True, False),  # over a 48th of 36 s
+        ("repeat", 1.5, IDLE, False, True),
+        ("repeat", 1.6, IDLE, False, False),  # over a 24th
+        ("repeat", 0.75, replace(IDLE, running=9.0), True, True),
+        ("repeat", 0.0, IDLE, True, False),  # not known
+        ("repeat", 0.75, None, True, False),
+        ("repeat", 0.75, ServerSample(0), True, False),  # it does not say what runs
+        ("bisect", 0.75, IDLE, True, False),
+        ("hold", 0.75, IDLE, True, False),
     ],
 )
 def test_where_it_is_worth_it(
-    purpose: str, life_s: float, server: ServerSample | None, *, want: bool
+    purpose: str, life_s: float, server: ServerSample | None, *, plain: bool, want: bool
 ) -> None:
     """A repeated level, short requests, a server whose metrics show when it is empty."""
     hold = Hold(8, purpose, StopRule.decided, 36 * SECOND)
-    assert should_drain(hold, life_s * SECOND, server) is want
+    assert should_drain(hold, life_s * SECOND, server, plain=plain) is want
 
 
 def test_when_it_is_over() -> None:
