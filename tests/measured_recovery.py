@@ -64,20 +64,16 @@ def measured(folder: Path) -> list[Recovery]:
 
 
 def drill(args: argparse.Namespace) -> str:
-    """The file. With two lengths, what follows an overload is the next one's baseline too."""
+    """The file."""
     baseline, overload = args.shares
-    phases: list[tuple[str, float, float]] = []
-    for number in range(1, args.repeats + 1):
-        phases += [
-            (f"baseline {number}", baseline, args.seconds[0]),
-            (f"overload {number}", overload, args.seconds[1]),
-        ]
-        phases += [(f"after {number}", baseline, seconds) for seconds in args.seconds[2:]]
-    if len(args.seconds) == 2:
-        phases.append(("after", baseline, args.seconds[0]))
-    return FILE.format(**vars(args)) + "".join(
-        PHASE.format(name=name, share=share, seconds=seconds) for name, share, seconds in phases
-    )
+    names = ("baseline", "overload", "after")
+    each = list(zip(names, (baseline, overload, baseline), args.seconds, strict=True))
+    phases = [
+        PHASE.format(name=f"{name} {number}", share=share, seconds=seconds)
+        for number in range(1, args.repeats + 1)
+        for name, share, seconds in each
+    ]
+    return FILE.format(**vars(args)) + "".join(phases)
 
 
 def figures(args: argparse.Namespace) -> str:

@@ -65,6 +65,13 @@ def test_seconds_to_recover(
     assert got.watched_s == 60.0
 
 
+@pytest.mark.parametrize("slow_s", [0, 3, 6])
+def test_a_short_watch_has_narrower_windows(slow_s: int) -> None:
+    """14 s after the overload: windows of 4 s, back for 4 s; with 10 s nothing could be back."""
+    got = recovery(run(lambda s, _n: s < slow_s), SLO, OVERLOAD._replace(until_ns=84 * SECOND))
+    assert (got.seconds, got.watched_s) == (slow_s, 14.0)
+
+
 def test_the_former_interval() -> None:
     """It holds the baseline's p95, and is wider for narrower windows."""
     ends = [

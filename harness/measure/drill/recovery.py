@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from harness.measure.slo import Slo
 
 STEPS: Final = 20  # in a window's width: how finely windows slide
+WIDTHS_WATCHED: Final = 3.5  # windows that the time after the overload holds at least
 NORMAL: Final = NormalDist()
 
 
@@ -47,6 +48,12 @@ class Sliding(NamedTuple):
 
     width_ns: int = 10 * SECOND
     persist_ns: int = 10 * SECOND
+
+    @classmethod
+    def over(cls, watched_ns: int) -> Sliding:
+        """Both 10 s, or less where that would leave no time to be back in."""
+        width_ns = min(10 * SECOND, int(watched_ns / WIDTHS_WATCHED))
+        return cls(width_ns, width_ns)
 
     @property
     def step_ns(self) -> int:
@@ -78,8 +85,8 @@ def recovery(
     table: RecordTable, slo: Slo, overload: Overload, sliding: Sliding | None = None
 ) -> Recovery:
     """What the records say. Raises ConfigError if the baseline is too short, or failed."""
-    sliding = sliding or Sliding()
     settled, begin, end, until = overload
+    sliding = sliding or Sliding.over(until - end)
     low, high = former_interval(table, slo, (settled, begin - 1), sliding)
     seen = in_window(ALL_LATENCIES[slo.metric].observe(table), table, slo.metric, end, until)
     order = np.argsort(seen.at_ns, kind="stable")
