@@ -55,6 +55,10 @@ LONG: Final = (  # files whose processes take 20 s and more
     "test_study_vary", "test_study_two_doors", "test_study_faults", "test_export_dashboards_live",
     "test_study_hosted", "test_study_engine", "test_study_endings", "test_study_replicas",
 )  # fmt: skip
+WHOLE: Final = (  # files with a folder that takes 10 s to make: one worker does, once
+    "test_study_limits", "test_report_page", "test_report_tables", "test_report_waterfall",
+    "test_runfolder_frames",
+)  # fmt: skip
 MISSING: Final[dict[str, Callable[[], str]]] = {  # why what the tests so marked need is not here
     "vllm": real_vllm.not_here,
     "vllm_start": real_vllm.not_installed,
@@ -84,8 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=rank)
     for item in items:
-        if kind(item) in SHARE:
-            item.add_marker(pytest.mark.xdist_group(kind(item)))
+        if kind(item) in SHARE or item.path.stem in WHOLE:
+            item.add_marker(pytest.mark.xdist_group(kind(item) or item.path.stem))
 
 
 UNFREEZE: Final = gc.unfreeze

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from simulated_recovery import repeats_of, rounded, summary, tables
 
+from harness.errors import ConfigError
 from harness.measure.drill.recovery import Overload, Recovery, recovery
 from harness.measure.slo import Slo
 from harness.runfolder.folder_reader import read_result, read_run
@@ -52,15 +53,17 @@ def measured(folder: Path) -> list[Recovery]:
     assert result is not None
     assert not result.interrupted, folder
     (slo,) = map(Slo.parse, run.info["config"]["slos"])
-    return [
-        recovery(
-            run.table, slo, Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
-        )
-        for before, over, after in zip(
-            result.levels, result.levels[1:], result.levels[2:], strict=False
-        )
-        if over.load > before.load == after.load
-    ]
+    found = []
+    for before, over, after in zip(
+        result.levels, result.levels[1:], result.levels[2:], strict=False
+    ):
+        spans = Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
+        if over.load > before.load == after.load:
+            try:
+                found.append(recovery(run.table, slo, spans))
+            except ConfigError as error:
+                sys.stderr.write(f"{folder}, level {before.index}: {error}\n")
+    return found
 
 
 def drill(args: argparse.Namespace) -> str:

@@ -46,15 +46,14 @@ ENVIRONMENT = {
 }
 SPARE = "{spare}"  # in flags: a free port of the loopback
 SERVERS: Final[dict[str, tuple[str, ...]]] = {
-    "4 seats": ("--max-num-seqs", "4", "--otlp-traces-endpoint",
-                f"http://127.0.0.1:{SPARE}/v1/traces"),
     # 32 blocks of 32 tokens: about eight requests of 32 + 96 tokens, where 32 slots are free
     "few KV blocks": ("--max-num-seqs", "32", "--block-size", "32", "--num-gpu-blocks-override",
                       "33", "--max-model-len", "1024"),
     # /inference/v1/generate is there only with --enable-scale-out
-    "16 seats": ("--max-num-seqs", "16", "--enable-scale-out"),
+    "16 slots": ("--max-num-seqs", "16", "--enable-scale-out"),
     # at temperature 0 a model of random weights soon repeats itself, which n-grams predict
     "speculating": ("--max-num-seqs", "4", "--override-generation-config", '{"temperature": 0}',
+                    "--otlp-traces-endpoint", f"http://127.0.0.1:{SPARE}/v1/traces",
                     "--speculative-config",
                     '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'),
 }  # fmt: skip

@@ -324,12 +324,12 @@ def test_a_real_vllm(
 ) -> None:
     """Its KV cache is what its configuration and its memory give, to the block."""
     out, config = tmp_path / "fit.json", ["--config", str(real_vllm.HOME / "tiny")]
-    assert main(["fit", vllm("4 seats").url, *config, "--json", str(out)]) == 0
+    assert main(["fit", vllm("16 slots").url, *config, "--json", str(out)]) == 0
     served = json.loads(out.read_text())
     alone = [*config, "--kv-memory", str(GIB / 1e9), "--block-size", str(served["block_tokens"])]
     assert main(["fit", *alone, "--json", str(out)]) == 0
     assert {**json.loads(out.read_text()), "max_model_len": served["max_model_len"]} == served
-    assert main(["fit", vllm("4 seats").url, "--users", "4"]) == 0  # without a configuration
+    assert main(["fit", vllm("16 slots").url, "--users", "4"]) == 0  # without a configuration
     assert "KV cache                        unknown" in capsys.readouterr().out
 
 

@@ -68,7 +68,7 @@ def test_ours_says_what_the_tool_prints(
     vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """Medians of one run each agree, on both APIs; the server has served a little before."""
-    url = vllm("16 seats").url
+    url = vllm("16 slots").url
     warm = ("--users", "2", "--requests", "8", "--quiet", "--out", str(tmp_path / "warm"))
     with benchmark() as tool:
         assert harness("run", url, *warm).returncode in (0, 5)  # 5: a busy machine

@@ -75,7 +75,7 @@ def test_every_panel_of_a_real_vllm_has_data(
     asked = [(key, expr) for key, expr in expressions() if of_server.search(expr)]
     command = ("run", "--users", "6", "--duration", "5s", *LENGTHS)
     # which does not say its seats
-    with staged(vllm("16 seats").url, "m", tmp_path, SLOS, free_port(), *command,
+    with staged(vllm("16 slots").url, "m", tmp_path, SLOS, free_port(), *command,
                 flags={"max_num_seqs": 16}) as stage:  # fmt: skip
         nothing = stage.without_data(asked)
     figure(f"real vLLM: {len(asked)} expressions, without a value: {sorted(nothing)}")

@@ -96,6 +96,12 @@ def test_a_baseline_that_says_nothing(overload: Overload) -> None:
         recovery(run(lambda s, _n: s < 5, Outcome.status), SLO, overload)
 
 
+def test_a_baseline_that_is_not_at_rest() -> None:
+    """As one is that an earlier overload is not over in: what comes next would be back at once."""
+    with pytest.raises(ConfigError, match="misses ttft_p95=120ms itself"):
+        recovery(run(lambda _s, _n: False), Slo.parse("ttft_p95=120ms"), OVERLOAD)
+
+
 def one(seconds: float, lost: float = 0.0) -> Recovery:
     """A repeat."""
     return Recovery(seconds, 60.0, (100.0, 150.0), lost)

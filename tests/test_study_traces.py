@@ -27,7 +27,7 @@ def test_a_real_vllm_traces_each_request(
     Beside other tests: what is compared was measured by the same clocks at the same time.
     """
     out = tmp_path / "run"
-    server = vllm("4 seats")
+    server = vllm("speculating")
     traffic = ("--prompt-tokens", "32", "--output-tokens", "16", "--quiet", "--users", "8")
     harness("run", server.url, "--requests", "16", *traffic, "--out", str(tmp_path / "w"))
     done = harness("run", server.url, "--requests", str(REQUESTS), *traffic, "--out", str(out),

@@ -1,7 +1,7 @@
-"""The real vLLM on the CPU with a planted knee: `--max-num-seqs S` seats, answers of varied length.
+"""The real vLLM on the CPU with a planted knee: `--max-num-seqs S` slots, answers of varied length.
 
 With an SLO that is tight against the service time T the knee is about S (1 + slack / T): below it a
-first token takes a few steps, above it a request waits for a seat, T / S on average. How long a
+first token takes a few steps, above it a request waits for a slot, T / S on average. How long a
 step takes is this machine's matter (10 ms, or 40), so the SLO is set in steps.
 """
 
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 SLO_STEPS = 15
 NO_LIMIT = {"bound_by": "nothing", "confidence": 0, "window": "", "evidence": []}
-# seats -> output tokens: one user too many waits 3 T / S = 48 and 18 steps at the 95th percentile;
-# few seats get shorter answers, so that each level sees enough
-ANSWERS = {4: 64, 16: 96}
+SLOTS, ANSWER = 16, 96  # one user too many waits 3 T / S = 18 steps at the 95th percentile
 KV_USERS = 12  # far more than its KV blocks hold,
 KV_FULL = 0.8  # which shows: of the blocks, or requests that lost theirs
 SURE = 0.8  # of a cause: then it has to be the right one, also where the search was inconclusive
-BUDGETS = {4: "20s", 16: "24s"}  # 16: a level takes 8 lifetimes of 1.3 s each
+BUDGET = "24s"  # a level takes 8 lifetimes of 1.3 s each
 
 
 def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
@@ -36,7 +34,7 @@ def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
 
     How long a step takes the server says itself, so a client that was disturbed does no harm.
     """
-    load_of = ("--users", str(users), "--requests", str(12 * users), "--out", str(out))
+    load_of = ("--users", str(users), "--requests", str(6 * users), "--out", str(out))
     assert harness("run", url, *load_of, *traffic).returncode in (0, 5)  # 5: a busy machine
     first, *_, last = (sample.histograms["itl"] for sample in read_run(out).server)
     step_ms = 1e3 * (last.sum - first.sum) / (last.counts[-1] - first.counts[-1])
@@ -45,17 +43,16 @@ def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
 
 @pytest.mark.vllm
 @pytest.mark.realtime
-@pytest.mark.parametrize("seats", ANSWERS)
 def test_the_planted_knee_of_a_real_vllm(
-    seats: int, vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
+    vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    """The knee lies about where the seats end; client and server count the same tokens."""
-    url = vllm(f"{seats} seats").url
-    traffic = ("--prompt-tokens", "32", "--output-tokens", str(ANSWERS[seats]), "--quiet")
-    slo = warmed(url, seats, tmp_path / "w", traffic)
+    """The knee lies about where the slots end; client and server count the same tokens."""
+    url = vllm("16 slots").url
+    traffic = ("--prompt-tokens", "32", "--output-tokens", str(ANSWER), "--quiet")
+    slo = warmed(url, SLOTS, tmp_path / "w", traffic)
     done, out = undisturbed(
-        "knee", url, "--slo", slo, "--budget", BUDGETS[seats], "--min-users", str(seats // 2),
-        "--max-users", str(2 * seats), *traffic, out=tmp_path / "run",
+        "knee", url, "--slo", slo, "--budget", BUDGET, "--min-users", str(SLOTS // 2),
+        "--max-users", str(2 * SLOTS), *traffic, out=tmp_path / "run",
     )  # fmt: skip
     result = load(out / "result.json")
     knee, client = result["knee"], result["client"]
@@ -64,19 +61,19 @@ def test_the_planted_knee_of_a_real_vllm(
     surplus = max((abs(a["surplus"]) for a in audits), default=0)
     seen = result["target"]["max_num_seqs"]
     figure(
-        f"real vLLM, {seats} seats, {slo}: {result['status']}, holds {knee['holds']}, estimate "
+        f"real vLLM, {SLOTS} slots, {slo}: {result['status']}, holds {knee['holds']}, estimate "
         f"{knee['estimate']} ({knee['ci95'][0]} to {knee['ci95'][1]}), stopped by "
         f"{verdict['bound_by']} (confidence "
         f"{verdict['confidence']}, from {verdict['window']}); "
         f"{len(result['levels'])} levels, exact stamps {client['exact_share']}, client and server "
-        f"tokens differ by {surplus:.1%} at most, seats {seen['value']} "
+        f"tokens differ by {surplus:.1%} at most, max_num_seqs {seen['value']} "
         f"{seen['source']}, exit {done.returncode}"
     )
     assert done.returncode in (0, 5, 6, 99), done.stderr  # a noisy machine may leave it undecided
     assert (result["replay_differences"], result["damage"]) == ([], [])
     assert (client["stamp_source"], client["missing"]) == ("kernel", "")
-    assert all((s["server"]["running_mean"] or 0) <= seats for s in result["levels"])
-    assert seen["value"] in (None, seats)  # inferred, if any request waited
+    assert all((s["server"]["running_mean"] or 0) <= SLOTS for s in result["levels"])
+    assert seen["value"] in (None, SLOTS)  # inferred, if any request waited
     assert result["lacking"] == []
     cpu_s = [sample.engine_cpu_s for sample in read_run(out).server]
     assert cpu_s[-1] > cpu_s[0]  # from this host's process table
@@ -89,8 +86,8 @@ def test_the_planted_knee_of_a_real_vllm(
     assert named in ("batch slots", "undecided", "nothing")
     # sanity only, wide: this machine's noise decides the rest, and the figure above says it
     if result["status"] == "found":
-        assert knee["ci95"][0] <= 2 * seats
-        assert knee["ci95"][1] >= seats // 2
+        assert knee["ci95"][0] <= 2 * SLOTS
+        assert knee["ci95"][1] >= SLOTS // 2
 
 
 @pytest.mark.vllm

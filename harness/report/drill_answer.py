@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
 from harness.export.live_state import DRILLED
-from harness.measure.drill.recovery import Overload, recovery
+from harness.measure.drill.recovery import Overload, Sliding, recovery
 from harness.measure.metrics import GAPS
 from harness.measure.states import WORST_FIRST, Verdict
 from harness.report.numbers import count_of, slo_name
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.report.report_data import ReportData
@@ -35,12 +36,15 @@ def recovery_sentences(facts: ReportData) -> list[str]:
     lines = []
     for before, over, after in zip(facts.levels, facts.levels[1:], facts.levels[2:], strict=False):
         spans = Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
+        watched_ns = spans.until_ns - spans.end_ns
+        longest_s = (watched_ns - Sliding.over(watched_ns).needs_ns) / SECOND
         slos = facts.slos if over.load > before.load == after.load else ()
         for slo in (slo for slo in slos if slo.metric not in GAPS):
             with suppress(ConfigError):  # the baseline says too little
                 seen = recovery(facts.run.table, slo, spans)
                 back = f"was back where it had been {seen.seconds:.1f} s after the overload"
-                back = back if seen.came_back else f"was not back in {seen.watched_s:.0f} s"
+                if not seen.came_back:
+                    back = f"took longer than {longest_s:.1f} s to be back where it had been"
                 lines.append(
                     f"{slo_name(slo)} {back} ({seen.former_ms[0]:.3g} to {seen.former_ms[1]:.3g} "
                     f"ms before it); {max(seen.good_lost, 0):,.0f} requests that would have met "

@@ -56,6 +56,11 @@ class Sliding(NamedTuple):
         return cls(width_ns, width_ns)
 
     @property
+    def needs_ns(self) -> int:
+        """After a recovery, until it is seen."""
+        return self.width_ns + self.persist_ns
+
+    @property
     def step_ns(self) -> int:
         return max(self.width_ns // STEPS, 1)
 
@@ -84,7 +89,7 @@ class Recovery:
 def recovery(
     table: RecordTable, slo: Slo, overload: Overload, sliding: Sliding | None = None
 ) -> Recovery:
-    """What the records say. Raises ConfigError if the baseline is too short, or failed."""
+    """What the records say. Raises ConfigError if the baseline is too short, or too slow."""
     settled, begin, end, until = overload
     sliding = sliding or Sliding.over(until - end)
     low, high = former_interval(table, slo, (settled, begin - 1), sliding)
@@ -128,6 +133,11 @@ def former_interval(
             f"the baseline of {say_ns(length)} has {n} requests, {figures.n_failed} of which "
             f"failed: expected {MIN_TAIL} above its {slo.name}, and that it does not fail; try a "
             "longer baseline or a lower rate."
+        )
+    if figures.quantile(slo.q) > slo.limit_ns:
+        raise ConfigError(
+            f"the baseline misses {slo} itself: expected a server at rest; try a lower rate, or "
+            "more time after an earlier overload."
         )
     # Where the interval has no upper end, or failures, the slowest request that did not fail takes
     # its place, which is stricter.
