@@ -135,10 +135,10 @@ CPU: Final = tuple(
              "--workload chat --prompt-tokens 32 --output-tokens 64"),
         Case("decode", "decode bandwidth", "tpot_p95", 1.6,
              "--workload fixed --prompt-tokens 16 --output-tokens 64", model="small"),
-        # A prompt in one step, of 20 gaps' length, and 63 gaps an answer: from five users on, more
+        # A prompt in one step, of 20 gaps' length, and 47 gaps an answer: from four users on, more
         # than 5% of the gaps have the prompt of another user in them.
         Case("interference", "prefill-decode interference", "itl_p95", 10,
-             "--workload fixed --prompt-tokens 512 --output-tokens 64",
+             "--workload fixed --prompt-tokens 512 --output-tokens 48",
              {"max-num-batched-tokens": 512}, (*ON_CPU, "batched tokens"), model="small"),
         Case("client", "client", "ttft_p95", 8, SHORT, knobs=("slots", "compute", "client"),
              cores=WHOLE | {"client": 0.25}),

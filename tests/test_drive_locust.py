@@ -137,8 +137,6 @@ class Own(ChatUser):
             except (HarnessError, TypeError) as error:
                 row = ["refused", str(error)]
             print(json.dumps(row), file=out)
-        if self.n == 2 * len(ASKED):
-            self.environment.runner.quit()
 """
 HELLO = {"role": "user", "content": "one two three"}
 
@@ -151,7 +149,7 @@ def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
         ' dict(prompt="a b", messages=[HELLO]), dict(body={"stop": {1}}), dict(prompt="a b c d")]'
     )
     file.write_text(f"SAID, HELLO = {str(said)!r}, {HELLO}\nASKED = {asked}\n{OWN}")
-    flags = ("--headless", "-u", 1, "-t", "60s", "--output-tokens", 9, "--run-folder", folder)
+    flags = ("--headless", "-u", 1, "-t", "8s", "--output-tokens", 9, "--run-folder", folder)
     ended(locust(file, *flags, "--host", url))
     rows = [json.loads(line) for line in said.read_text().splitlines()]
     run = read_run(folder)
@@ -246,7 +244,7 @@ def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
     )
     folder, port = tmp_path / "run", free_port()
     early = locust("chat", "--worker", "--master-port", port)
-    end = ("--headless", "-u", 4, "-r", 4, "-t", "60s", "--host", url, "--run-folder", folder)
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "25s", "--host", url, "--run-folder", folder)
     bind = ("--master-bind-port", port, "--expect-workers", 1)
     master = locust("chat", "--master", *end, *bind)
     until = time.monotonic() + 30
@@ -257,8 +255,6 @@ def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
         [*command, "--master-port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, cwd=TOP, env=os.environ | {"PYTHONPATH": str(TOP)},
     )  # fmt: skip
-    wait_for(lambda: set(read_run(folder).table.worker.tolist()) == {0, 1})
-    master.send_signal(signal.SIGTERM)
     out = [ended(process) for process in (master, early, joined)]
     assert [text for text in out if "Traceback" in text] == []
     run = read_run(folder)
