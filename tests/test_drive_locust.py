@@ -218,7 +218,7 @@ def test_requests_at_a_rate(url: str, flags: tuple[str, ...], code: int, tmp_pat
 def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> None:
     """Every record of every worker is there once, and Locust's sum agrees."""
     folder, port = tmp_path / "run", free_port()
-    end = ("--headless", "-u", 4, "-r", 4, "-t", "8s", "--host", url, "--run-folder", folder)
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "14s", "--host", url, "--run-folder", folder)
     bind = ("--master-bind-port", port, "--master-port", port)
     if how == "processes":
         out = ended(locust("chat", *end, *bind, "--processes", 2))

