@@ -23,7 +23,9 @@ SURE = 0.8
 CASES = {case.name: case for case in cases()}
 TRIED = {name: case for name, case in CASES.items() if case.truth}
 # Cases that today's rules name wrongly: a new one fails the test, and so does one that is mended.
-MISSED: dict[str, str] = {}
+MISSED = {
+    "CPU, steps of 512 tokens": "prefill compute",  # half a step would be as long as the limit
+}
 
 
 def test_the_knob_that_moved_the_knee_is_named(figure: Callable[[str], None]) -> None:
