@@ -72,6 +72,14 @@ def test_a_short_watch_has_narrower_windows(slow_s: int) -> None:
     assert (got.seconds, got.watched_s) == (slow_s, 14.0)
 
 
+@pytest.mark.parametrize("watched_s", [-1, 0, 1.9])
+def test_a_watch_that_shows_nothing(watched_s: float) -> None:
+    """As of a drill that was interrupted right after its overload."""
+    until_ns = 70 * SECOND + round(watched_s * SECOND)
+    with pytest.raises(ConfigError, match=r"after the overload: expected at least 2 s"):
+        recovery(run(lambda _s, _n: False), SLO, OVERLOAD._replace(until_ns=until_ns))
+
+
 def test_the_former_interval() -> None:
     """It holds the baseline's p95, and is wider for narrower windows."""
     ends = [

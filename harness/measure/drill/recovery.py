@@ -51,8 +51,8 @@ class Sliding(NamedTuple):
 
     @classmethod
     def over(cls, watched_ns: int) -> Sliding:
-        """Both 10 s, or less where that would leave no time to be back in."""
-        width_ns = min(10 * SECOND, int(watched_ns / WIDTHS_WATCHED))
+        """Both 10 s, or less where that would leave no time to be back in; at least 1 s."""
+        width_ns = min(10 * SECOND, max(SECOND, int(watched_ns / WIDTHS_WATCHED)))
         return cls(width_ns, width_ns)
 
     @property
@@ -74,7 +74,7 @@ class Sliding(NamedTuple):
 class Recovery:
     """One overload."""
 
-    seconds: float  # from the overload's end; inf: not within `watched_s`
+    seconds: float  # from the overload's end; inf: not seen within `watched_s`
     watched_s: float  # from the overload's end, how long the load went on
     former_ms: tuple[float, float]  # of the windows' quantiles in the baseline
     # Requests that met the SLO, from the overload's begin to the recovery (or to the end if it
@@ -89,9 +89,14 @@ class Recovery:
 def recovery(
     table: RecordTable, slo: Slo, overload: Overload, sliding: Sliding | None = None
 ) -> Recovery:
-    """What the records say. Raises ConfigError if the baseline is too short, or too slow."""
+    """What the records say. Raises ConfigError if they are too short, or the baseline too slow."""
     settled, begin, end, until = overload
     sliding = sliding or Sliding.over(until - end)
+    if until - end < sliding.needs_ns:
+        raise ConfigError(
+            f"the load went on for {say_ns(until - end)} after the overload: expected at least "
+            f"{say_ns(sliding.needs_ns)}; try a longer phase."
+        )
     low, high = former_interval(table, slo, (settled, begin - 1), sliding)
     seen = in_window(ALL_LATENCIES[slo.metric].observe(table), table, slo.metric, end, until)
     order = np.argsort(seen.at_ns, kind="stable")
