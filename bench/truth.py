@@ -150,31 +150,34 @@ CPU: Final = tuple(
     )
 )  # fmt: skip
 # The size of the KV cache is given: servers that start side by side cannot take it from each other.
-# Cases have what they can in common, because servers with the same flags are one server.
+# Cases have what they can in common, because servers with the same flags are one server. A level
+# passes after 14 request lifetimes at the earliest, so answers are short, what is scarce is very
+# scarce, and 45 s find a knee.
 GPU_PLENTY: Final = {"max-num-seqs": 512, "max-model-len": 8192, "max-num-batched-tokens": 8192,
-                     "gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 16_000_000_000,
-                     "num-gpu-blocks-override": 16_000, "api-server-count": 2}  # fmt: skip
-EVEN: Final = "--workload fixed --prompt-tokens 256 --output-tokens 256 --min-users 32"
-LONG: Final = "--workload fixed --min-users 8 --prompt-tokens 4096 --output-tokens"
-BOTH: Final = "ttft_p95=500ms itl_p95=50ms"
-HALVED: Final = ("API server", "engine process")  # what needs no server of its own
+                     "gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 10_000_000_000,
+                     "api-server-count": 2}  # fmt: skip
+GPU_LOAD: Final = "--processes 3 --precision 10% --workload"
+FEW: Final = f"{GPU_LOAD} fixed --prompt-tokens 128 --output-tokens 64 --min-users 8 --max-users 64"
+MANY: Final = f"{GPU_LOAD} chat --prompt-tokens 64 --output-tokens 32 --min-users 32"
+LONG: Final = f"{GPU_LOAD} fixed --prompt-tokens 4096 --min-users 4 --max-users 64 --output-tokens"
 GPU: Final = tuple(
     replace(case, flags=GPU_PLENTY | case.flags, model="")
     for case in (
-        Case("h200-kv-1500", "KV cache capacity", BOTH, 0, EVEN,
-             {"num-gpu-blocks-override": 1500}, ("KV cache", *HALVED)),
-        Case("h200-slots-64", "batch slots", BOTH, 0, EVEN,
-             {"max-num-seqs": 64}, ("slots", *HALVED)),
-        Case("h200-front-1", "front end", "ttft_p95=300ms itl_p95=50ms", 0,
-             "--workload chat --min-users 32", {"api-server-count": 1},
-             ("API servers", "engine process")),
-        Case("h200-long-steps", "prefill-decode interference", "itl_p95=30ms", 0, f"{LONG} 128",
-             {}, ("batched tokens", "prompts", "API server")),
-        Case("h200-prefill-4096", "prefill compute", "ttft_p95=500ms", 0, f"{LONG} 16", {},
-             ("prompts", "batched tokens", "API server")),
-        Case("h200-kv-6000", "KV cache capacity", BOTH, 0, EVEN,
-             {"num-gpu-blocks-override": 6000, "api-server-count": 1},
-             ("KV cache", "API servers", "slots")),
+        Case("h200-slots-12", "batch slots", "ttft_p95=100ms itl_p95=50ms", 0, FEW,
+             {"max-num-seqs": 12, "kv-cache-memory-bytes": 2_000_000_000},
+             ("slots", "engine process")),
+        # 10 blocks a request in the mean: 16 requests.
+        Case("h200-kv-160", "KV cache capacity", "ttft_p95=100ms itl_p95=50ms", 0, FEW,
+             {"num-gpu-blocks-override": 160, "max-model-len": 512},
+             ("KV cache", "engine process")),
+        Case("h200-prefill", "prefill compute", "ttft_p95=250ms", 0, f"{LONG} 4",
+             {}, ("prompts", "batched tokens", "engine process")),
+        Case("h200-steps", "prefill-decode interference", "itl_p95=30ms", 0, f"{LONG} 128",
+             {}, ("batched tokens", "prompts", "engine process")),
+        Case("h200-front", "front end", "ttft_p95=200ms itl_p95=50ms", 0, MANY,
+             {"api-server-count": 1}, ("API servers", "engine process")),
+        Case("h200-engine", "engine process", "ttft_p95=200ms itl_p95=50ms", 0, MANY,
+             {"api-server-count": 4}, ("engine process", "API server")),
     )
 )  # fmt: skip
 
@@ -359,7 +362,7 @@ def try_case(
         nonlocal slos
         name = (knob or "as-it-is").replace(" ", "-")
         slos = slos or slos_of(replace(case, cores=WHOLE), url, out / "alone")
-        words = ["knee", url, *shlex.split(which.load), "--budget", budget, "--max-users", "1024"]
+        words = ["knee", url, "--max-users", "1024", *shlex.split(which.load), "--budget", budget]
         words += [word for slo in slos for word in ("--slo", slo)]
         result = measure(words, out / name, which, url)
         rows[knob] = brief(result) | {"times": variants[knob][1]}
@@ -396,7 +399,8 @@ def moved(row: dict[str, Any]) -> list[tuple[str, float, bool]]:
     for knob, one in row["runs"].items():
         if knob and one["knee"] > 0 and base.get("knee", math.nan) > 0:
             times = one["knee"] / base["knee"]
-            (low, high), (least, most) = (x.get("ci95") or (0, math.inf) for x in (base, one))
+            low, least = ((x.get("ci95") or (0, 0))[0] or 0 for x in (base, one))
+            high, most = ((x.get("ci95") or (0, 0))[1] or math.inf for x in (base, one))
             apart = least > high if one["times"] > 1 else most < low
             counts = apart and math.log(times) * math.log(one["times"]) > 0
             found.append((knob, times, counts and abs(math.log(times)) >= LEAST_CHANGE))
