@@ -141,7 +141,7 @@ CPU: Final = tuple(
              "--workload fixed --prompt-tokens 512 --output-tokens 48",
              {"max-num-batched-tokens": 512}, (*ON_CPU, "batched tokens"), model="small"),
         Case("client", "client", "ttft_p95", 8, SHORT, knobs=("slots", "compute", "client"),
-             cores=WHOLE | {"client": 0.25}),
+             cores=WHOLE | {"client": 0.06}),
         Case("slots-long", "batch slots", "ttft_p95", 8,
              "--workload fixed --prompt-tokens 16 --output-tokens 128", {"max-num-seqs": 16}),
         Case("kv-long", "KV cache capacity", "ttft_p95", 8,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import compose
+import gevent
 import pytest
 import real_vllm
 from _pytest.runner import runtestprotocol
@@ -38,6 +39,11 @@ sys.dont_write_bytecode = False
 for number, handler in (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+# Locust's import has gevent wait in place of threads. A worker that waits for its next test would
+# end with LoopExit if no timer could ever wake it.
+KEEPS_WAITING: Final = gevent.get_hub().loop.timer(60, 60)
+KEEPS_WAITING.start(lambda: None)
 
 settings.register_profile("ours", deadline=None)  # a busy machine is no error
 settings.load_profile("ours")

@@ -123,6 +123,8 @@ def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
     )
     if not (f.running >= SLOTS_TAKEN * f.slots if known else f.running_flat >= min_flat):
         free = "what runs changes while requests wait, so slots are free"
+        if isnan(f.running_flat):
+            free = "requests wait at one reading of the server at most"
         return 0.0, f"{fmt(f.running)} of {fmt(f.slots, '.0f')} slots are taken" if known else free
     confidence = 0.9 if f.memory_bound else SLOT_PROBABLE
     if f.queue_share < MAJOR_SHARE:
@@ -149,22 +151,22 @@ def not_waiting_for_prompts(f: VerdictInputs) -> str:
 
 def gaps_not_longer_for_prompts(f: VerdictInputs) -> str:
     """Why it is not prompts that lengthen gaps; "" if it is."""
-    if not f.broken:
-        return "no SLO is broken"
-    if isnan(f.longest_beside_share) or isnan(f.no_prompt_ms):
-        return "too few gaps to compare those with and without prompts"
     longer = f.prompt_cost_ms >= MIN_PROMPT_COST * f.gap_p95_ms
     mostly = f.longest_beside_share >= MIN_LONGEST_SHARE
     nearly_all = max(NEARLY_ALL_LONGEST, LONGEST_OVER_ALL * f.beside_share)
     a_little = f.prompt_cost_ms >= MIN_SMALL_PROMPT_COST * f.gap_p95_ms
-    if not ((longer and mostly) or (a_little and f.longest_beside_share >= nearly_all)):
-        return (
-            f"gaps with a prompt beside them are hardly longer: {fmt_ms(f.gap_p95_ms)} at p95, "
-            f"{fmt_ms(f.no_prompt_ms)} without"
-        )
-    if f.sent_late:
-        return "the API server sends late what the engine generated on time"
-    if f.engine_wait_ms / 2 > f.prompt_cost_ms:
-        process, prompts = fmt_ms(f.engine_wait_ms), fmt_ms(f.prompt_cost_ms)
-        return f"the engine's process takes {process} of a gap, prompts {prompts}"
-    return ""
+    by_prompts = (longer and mostly) or (a_little and f.longest_beside_share >= nearly_all)
+    unseen = isnan(f.longest_beside_share) or isnan(f.no_prompt_ms)
+    reasons = {
+        "no SLO is broken": not f.broken,
+        "too few gaps to compare those with and without prompts": unseen,
+        f"gaps with a prompt beside them are hardly longer: {fmt_ms(f.gap_p95_ms)} at p95, "
+        f"{fmt_ms(f.no_prompt_ms)} without": not by_prompts,
+        # TPOT is a mean over gaps: the longest of them count little
+        f"prompts take {fmt(f.prompt_part, '.0%')} of the engine's time": f.broken == "tpot"
+        and f.prompt_part < MIN_PROMPT_SHARE,
+        "the API server sends late what the engine generated on time": f.sent_late,
+        f"the engine's process takes {fmt_ms(f.engine_wait_ms)} of a gap, prompts "
+        f"{fmt_ms(f.prompt_cost_ms)}": f.engine_wait_ms / 2 > f.prompt_cost_ms,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
