@@ -30,6 +30,7 @@ TOP = Path(__file__).parents[1]
 LENGTHS: Final = ("--prompt-tokens", "16", "--output-tokens", "8")
 SHORT: Final = (*LENGTHS, "--idle-timeout", "500ms", "--first-token-timeout", "500ms", "--quiet")
 RUN: Final = ("--users", "4", "--duration", "3s")
+STALLED: Final = ("--users", "16", "--duration", "3s")  # 0.5 s a request: else too few for an SLO
 SLOS: Final = ("--slo", "ttft_p95=500ms", "--slo", "itl_p95=500ms")
 TOGETHER: Final = 4  # runs at a time: they wait about as long as they compute
 
@@ -87,7 +88,10 @@ def test_faults(servers: FaultServers, tmp_path: Path) -> None:
     """
     with ThreadPoolExecutor(TOGETHER) as pool:
         runs = dict(zip(SAID, pool.map(
-            lambda fault: ended(servers(fault, after(24)), tmp_path / fault, "run", *RUN, *SLOS),
+            lambda fault: ended(
+                servers(fault, after(24)), tmp_path / fault, "run",
+                *(STALLED if fault == "stalls" else RUN), *SLOS,
+            ),
             SAID,
         ), strict=True))  # fmt: skip
     got = {fault: (r.result["status"], r.code, r.readable) for fault, r in runs.items()}

@@ -26,7 +26,7 @@ SLOTS, ANSWER = 16, 96  # one user too many waits 3 T / S = 18 steps at the 95th
 KV_USERS = 12  # far more than its KV blocks hold,
 KV_FULL = 0.8  # which shows: of the blocks, or requests that lost theirs
 SURE = 0.8  # of a cause: then it has to be the right one, also where the search was inconclusive
-BUDGET = "24s"  # a level takes 8 lifetimes of 1.3 s each
+BUDGET = "18s"  # a level takes 8 lifetimes of 1.3 s each
 
 
 def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
