@@ -7,7 +7,7 @@ processes, SLOs and enumerations; never a request, a prompt or the number of a l
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from math import inf, isnan
@@ -130,3 +130,11 @@ def quantile(q: float, buckets: str) -> str:
 
 def quantile_of(q: float, histogram: str, back: str, by: str) -> str:
     return quantile(q, rate(f"{histogram}_bucket", back, f"le, {by}"))
+
+
+def finite_mean(key: str, part: Callable[[str], str]) -> str:
+    """Return the mean of the finite values of a run's histogram; `part`: of its `_sum`, ..."""
+    # Failures are infinite: our `_sum` leaves them out but `_count` does not, so the divisor is the
+    # bucket with the largest finite bound.
+    finite = f'_bucket{{le="{HISTOGRAMS[key].buckets_s[-2]}"}}'
+    return f"{part('_sum')} / {part(finite)}"
