@@ -50,7 +50,7 @@ def test_knee_of_the_embedded_engine(
     out = tmp_path / "run"
     done = harness(
         "knee", "--embedded", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO,
-        "--budget", "15s", "--max-users", str(4 * seats), "--out", str(out), "--json", "-",
+        "--budget", "20s", "--max-users", str(4 * seats), "--out", str(out), "--json", "-",
     )  # fmt: skip
     assert done.returncode in (0, 6), done.stderr
     result = json.loads(done.stdout)
