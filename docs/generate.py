@@ -410,7 +410,9 @@ same.
 The rules that replaced them were wrong once, too, when they were first asked: of the server with
 16,384 batched tokens they said *prefill compute*, 0.9, where 2,048 of them tripled the knee; and of
 the one with 2,048 they said *batch slots*, 0.9, which cannot be, as it has 512 and 63 ran. Both are
-among the cases that the rules were then chosen on.
+among the cases that the rules were then chosen on. Later they said *batch slots*, 0.81, of a server
+with 512 slots of which 237 were taken, as 17 requests waited at one of three readings: two readings
+with a queue are needed since.
 
 What `result.json` had of these runs (but for the second server) is kept in
 `tests/data/observations`, and every test run judges it again by today's rules. `python
