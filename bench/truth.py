@@ -392,6 +392,12 @@ def try_case(
     return row
 
 
+def bounds(one: dict[str, Any]) -> tuple[float, float]:
+    """The interval of a knee; from 0 and to infinity where nobody knows."""
+    low, high = one.get("ci95") or (None, None)
+    return low or 0, high or math.inf
+
+
 def moved(row: dict[str, Any]) -> list[tuple[str, float, bool]]:
     """(knob, knee over the knee as it is, whether that counts), what counts most first."""
     base = row["runs"].get("", {})
@@ -399,8 +405,7 @@ def moved(row: dict[str, Any]) -> list[tuple[str, float, bool]]:
     for knob, one in row["runs"].items():
         if knob and one["knee"] > 0 and base.get("knee", math.nan) > 0:
             times = one["knee"] / base["knee"]
-            low, least = ((x.get("ci95") or (0, 0))[0] or 0 for x in (base, one))
-            high, most = ((x.get("ci95") or (0, 0))[1] or math.inf for x in (base, one))
+            (low, high), (least, most) = bounds(base), bounds(one)
             apart = least > high if one["times"] > 1 else most < low
             counts = apart and math.log(times) * math.log(one["times"]) > 0
             found.append((knob, times, counts and abs(math.log(times)) >= LEAST_CHANGE))
