@@ -69,9 +69,8 @@ def check_code(code: int, said: str, *wanted: int) -> None:
     if code in wanted:
         return
     too_busy = any(sentence in " ".join(said.split()) for sentence in TOO_BUSY)
-    assert too_busy and code in (MeasurementInvalid.exit_code, NoKnee.exit_code), (
-        f"exit code {code}:\n{said}"
-    )
+    assert too_busy, f"exit code {code}:\n{said}"
+    assert code in (MeasurementInvalid.exit_code, NoKnee.exit_code), f"exit code {code}:\n{said}"
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
