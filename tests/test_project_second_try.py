@@ -32,7 +32,8 @@ def day():
     check("fixture")
 
 
-@pytest.mark.docker
+@pytest.mark.process
+@pytest.mark.xdist_group("day")
 @pytest.mark.parametrize("name", ["first", "once", "twice", "never", "last"])
 def test_day(name, day, figure):
     figure(f"day {len(DAYS)}, {LEFT[name]} left")
