@@ -10,20 +10,20 @@ import pytest
 
 TOP = Path(__file__).parents[1]
 # Each fails as often as LEFT says; `day` is set up once, except for what failed as the file's last.
+PURE = """
+def test_pure():
+    assert False
+"""
 CASES = """
 import pytest
 
-LEFT = {"pure": 1, "fixture": 1, "first": 0, "once": 1, "twice": 2, "never": 0, "last": 1}
+LEFT = {"fixture": 1, "first": 0, "once": 1, "twice": 2, "never": 0, "last": 1}
 DAYS = []
 
 
 def check(name):
     LEFT[name] -= 1
     assert LEFT[name] < 0, f"{name} fails"
-
-
-def test_pure():
-    check("pure")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,7 @@ FIGURES = {"first": "day 2, 0 left", "once": "day 2, 0 left", "twice": "day 2, 1
 def test_a_second_try(workers: str, tmp_path: Path) -> None:
     """One failure is named and forgiven, two are not; a pure test has one try."""
     (tmp_path / "test_cases.py").write_text(CASES)
+    (tmp_path / "test_pure.py").write_text(PURE)
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", str(TOP / "pyproject.toml"),
                "--rootdir", str(tmp_path), str(tmp_path), *workers.split()]  # fmt: skip
     done = subprocess.run(command, cwd=TOP / "tests", capture_output=True, text=True, check=False)
