@@ -15,7 +15,7 @@ import pytest
 from gateway import Gateway
 from little_servers import http, little_server, vllm_like
 from report_folder import make
-from study_process import harness, started
+from study_process import check_code, harness, started
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
@@ -354,7 +354,8 @@ def run(url: str, out: Path, *flags: str) -> tuple[str, Any]:
     done = harness("run", url, *RUN, *flags, "--out", str(out))
     result = read_result(out)
     assert result is not None, done.stdout + done.stderr
-    assert result.exit_code == done.returncode == 0, done.stdout + done.stderr
+    check_code(done.returncode, done.stdout + done.stderr, 0)
+    assert result.exit_code == done.returncode
     return done.stdout, result.levels[0]
 
 
