@@ -206,6 +206,7 @@ def test_requests_at_a_rate(url: str, flags: tuple[str, ...], code: int, tmp_pat
         assert [level["rate_per_s"] for level in result["levels"]] == [20]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["processes", "master and worker"])
 def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> None:
     """Every record of every worker is there once, and Locust's sum agrees."""
@@ -226,6 +227,7 @@ def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> No
     assert "never arrived" not in out
 
 
+@pytest.mark.long
 def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
     """It may be told to spawn users before its own `init` event: they send, and nothing fails."""
     late = tmp_path / "late.py"  # its `init` takes long enough for the master to be first

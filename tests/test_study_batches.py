@@ -281,6 +281,7 @@ def test_users_of_a_batch_share_its_requests() -> None:
 ARGUMENTS = ("--embedded", "--max-num-seqs", "4", "--prompt-tokens", "64", "--quiet")
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_command_and_its_records(tmp_path: Path) -> None:
     """Every figure follows from the requests alone; the server never has more than it should."""

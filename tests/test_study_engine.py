@@ -83,6 +83,7 @@ def test_knee_of_the_embedded_engine(
     assert first.startswith("concurrency,mean_e2e_s,p95_e2e_s,qps,tok_s,gpu_util_pct,notes,")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "want_code", "want_steps"),
     [
@@ -142,6 +143,7 @@ def test_a_number_of_requests(requests: int, tmp_path: Path) -> None:
     assert (again.returncode, again.stderr) == (done.returncode, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [

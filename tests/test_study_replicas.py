@@ -380,6 +380,7 @@ def engines() -> Iterator[list[str]]:
         yield [one.url, two.url]
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> None:
     """Every request that was sent is counted by one of them; eight of ten users are on one."""
@@ -432,6 +433,7 @@ RESOLVER = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_name_with_two_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections are spread over both, and both are read, without an option."""

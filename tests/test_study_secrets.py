@@ -74,6 +74,7 @@ def pages(*urls: str) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.long
 def test_nothing_that_a_run_leaves_holds_a_secret(tmp_path: Path) -> None:
     """Files, what was printed, the pages that it served, and every process's arguments."""
     port, ui = free_port(), free_port()

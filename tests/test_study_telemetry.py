@@ -35,6 +35,7 @@ class Exporter:
         return http(text.encode(), kind="text/plain")
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_both_sides_of_a_run(tmp_path: Path) -> None:
     """Twice as many users as seats: what waits, what the GPU burns, and what was never said."""

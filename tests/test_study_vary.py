@@ -370,6 +370,7 @@ def test_refusals(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_with_real_processes(tmp_path: Path) -> None:
     """A B B A of a server that starts in a second; the two Bs are on one; what does not start."""
