@@ -12,7 +12,7 @@ TOP = {
     "locustfiles", "drills", "harness", "grafana", "reports", "tests", "docker-compose.yml",
     "Dockerfile.vllm", "Dockerfile", "pyproject.toml", "prometheus", "docs", "bench", "README.md",
     "Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "requirements.lock",
-    ".github", ".ci", ".gitignore", ".dockerignore", ".env.example",
+    ".pre-commit-config.yaml", ".github", ".ci", ".gitignore", ".dockerignore", ".env.example",
 }  # fmt: skip
 TRACKED = [
     Path(name)
