@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from browser_run import TOP, free_port, get, locust
+from browser_run import PATIENCE_S, TOP, free_port, get, locust
 from prometheus_tools import lines_of
 from study_process import alive, descendants, send, started
 
@@ -145,6 +145,14 @@ def told(page: str) -> dict[str, Any]:
     return found
 
 
+def wait_for_workers(page: str, n: int) -> None:
+    """Until so many load processes are connected."""
+    until = time.monotonic() + PATIENCE_S
+    while len(json.loads(get(f"{page}/stats/requests")[1]).get("workers", [])) < n:
+        assert time.monotonic() < until, "the load processes did not connect"
+        time.sleep(0.1)
+
+
 def wait_for(page: str, *states: str) -> dict[str, Any]:
     """The facts, once the run is in one of these states."""
     until = time.monotonic() + 90
@@ -168,6 +176,7 @@ def test_a_worker_dies(url: str, tmp_path: Path) -> None:
     """The run ends as invalid, the page says why; the next run goes on with the other worker."""
     with locust("--host", url, "--processes", 2, "--runs", tmp_path, *SMALL) as page:
         form = told(page)["facts"]["form"] | {"budget": "60s"}
+        wait_for_workers(page, 2)  # without any, the first start would be refused and over
         assert press(page, "start", form) == {"wrong": {}}
         assert press(page, "start", form)["wrong"][""].startswith("A run is under way")
         wait_for(page, "running")
