@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from harness import __version__
-from harness.cli import doctor, drill, engine, fit, knee, offline, serve, vary
+from harness.cli import doctor, drill, engine, fit, idle, knee, offline, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "serve": serve.add_serve,
     "coldstart": serve.add_coldstart,
     "kv-scaling": serve.add_kv_scaling,
+    "idle-cost": idle.add,
     "doctor": doctor.add,
 }
 
