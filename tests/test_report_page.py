@@ -88,7 +88,7 @@ def test_the_answer_comes_first(found: Page) -> None:
     assert found.words["span"][0] == "knee found"
     assert found.words["h1"][0].startswith("Holds 50 concurrent requests: p95 TTFT ")
     assert found.tags.index("h1") < found.tags.index("ul") < found.tags.index("svg")
-    assert (found.tags.count("svg"), found.tags.count("tr")) == (12, 49)
+    assert (found.tags.count("svg"), found.tags.count("tr")) == (13, 51)
     ids = [value for name, value in found.attributes if name == "id"]
     linked = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", found.text))
     assert (len(ids) - len(set(ids)), linked - set(ids)) == (0, set())

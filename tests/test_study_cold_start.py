@@ -146,6 +146,9 @@ def test_slopes() -> None:
         "| 4 | 32,768 (the model's own limit) |",
         "65536 tokens were not measured: above the model's own limit of 32,768 tokens.",
         "pools differ by 0.0% between lengths: the number of requests is inversely linear in L,",
+        "| 2,048 | 237 |",  # 540,000 x 0.9 / 2,048
+        "**A service that cares for latency:** set `--max-num-seqs` to at most the number",
+        "**A service that cares for throughput:** set `--max-num-seqs` above that number",
     ):
         assert line in page
 

@@ -18,6 +18,7 @@ from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
 from harness.measure.diagnosis.ttft_split import LateSplit, TracedSplit, TtftSplit
 from harness.measure.metrics import LATENCIES, SLO_METRICS
+from harness.measure.records.token_positions import PositionFigures
 from harness.measure.search.comparison import Difference
 from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.slo import Slo
@@ -187,6 +188,7 @@ class Level:
     gaps: GapFigures = field(default_factory=GapFigures)  # how token gaps follow arriving prompts
     arrivals: ArrivalFigures = field(default_factory=ArrivalFigures)  # how requests arrived
     late: LateSplit = field(default_factory=LateSplit)  # where requests over a limit wait
+    positions: PositionFigures = field(default_factory=PositionFigures)  # ITL by token position
 
     @property
     def usable(self) -> bool:

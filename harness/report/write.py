@@ -19,6 +19,7 @@ from harness.report.bounds import bounds_chart, bounds_sentence
 from harness.report.curves import curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
 from harness.report.numbers import escape_markdown
+from harness.report.positions import position_chart, position_note, position_rows
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.timeline import timeline_chart, waterfall_chart
@@ -87,7 +88,7 @@ def csv_row(level: Level) -> dict[str, object]:
     own = {"concurrency": level.users, "tok_s": level.output_tokens_per_s, "notes": notes}
     figures = {name: sweep.FIGURES[name](level) for name in FIRST_COLUMNS[1:-1]}
     row: dict[str, object] = to_json(figures | own)
-    left_out = (*REPEATED_FIELDS, "replicas")  # which are tables of their own
+    left_out = (*REPEATED_FIELDS, "replicas", "positions")  # which are tables of their own
     rest = {key: value for key, value in data.items() if key not in left_out}
     for key, value in flat(rest).items():
         row[key] = one_line(value) if isinstance(value, str) else value
@@ -113,6 +114,9 @@ def html(facts: ReportData, answer: Answer) -> str:
         batches=sweep.batch_table(facts),
         turns=turn_rows(facts),
         turn_chart=turn_chart(facts),
+        positions=position_rows(facts),
+        position_chart=position_chart(facts),
+        position_note=position_note(facts),
         repeats=sweep.WHAT_REPEATS_SHOW,
         timeline=timeline_chart(facts),
         confirmed=any(level.result == "measured" for level in facts.used),

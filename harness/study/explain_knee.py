@@ -229,6 +229,7 @@ def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: Sear
             Latency.of(latency_json(counted.everything)),
         ),
         little=apply_littles_law(table, w),
+        positions=counted.positions.figures(),
         audit=audit_tokens(table, w, run.server, counted.scraped),
     )
     return with_observations(

@@ -16,6 +16,7 @@ from harness.measure.metrics import GAPS
 from harness.measure.records.record_source import RecordsAsOf, RecordSource
 from harness.measure.records.scan import EventVisitor, scan
 from harness.measure.records.token_gaps import WindowGapCounter, WindowGaps, pool_gaps
+from harness.measure.records.token_positions import PositionCounter
 from harness.measure.search.evidence import (
     Evidence,
     EvidenceCounter,
@@ -145,6 +146,7 @@ class LevelTokenStats:
         self.everything = WindowGapCounter(self.sent, span)
         self.scraped = arrivals_between(window, samples)
         self.sample = GapSample(*settled)
+        self.positions = PositionCounter(*settled)
         rows, span = self.table.mix_row, self.tokens.gaps["itl"].span
         mix = [(n, self.table.select(rows == n)) for n in range(rows.max(initial=-1) + 1)]
         self.mix = [(of, WindowGapCounter(of, span, mix_row=n)) for n, of in mix]
@@ -153,7 +155,8 @@ class LevelTokenStats:
     def visitors(self) -> list[EventVisitor]:
         rows = [gaps for _, gaps in self.mix]
         gaps: list[EventVisitor] = [*self.tokens.gaps.values(), self.everything, *rows]
-        return [*gaps, self.tokens.arrived, self.judged, self.scraped, self.sample]
+        gaps += [self.tokens.arrived, self.judged, self.scraped, self.sample]
+        return [*gaps, self.positions]
 
 
 class RunTokenStats:

@@ -1,0 +1,60 @@
+"""ITL by token position, of the level that stands for the run: a table, a curve and a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from harness.measure.records.token_positions import PositionFigures, PositionRow, position_sentence
+from harness.report.curves import HEIGHT, WIDTH, log_ticks
+from harness.report.numbers import format_number
+from harness.report.svg import BLUE, MUTED, drawing, to_svg
+
+if TYPE_CHECKING:
+    from harness.report.report_data import ReportData
+
+LEAST_POINTS: Final = 4  # fewer make no curve
+
+
+def positions_of(facts: ReportData) -> PositionFigures:
+    level = facts.result.at_knee
+    return level.positions if level is not None else PositionFigures()
+
+
+def position_rows(facts: ReportData) -> list[dict[str, str]]:
+    """A row for each position with enough tokens; [] where answers are short."""
+    return [_row(one) for one in positions_of(facts).rows]
+
+
+def _row(one: PositionRow) -> dict[str, str]:
+    low, high = one.later_ci95_ms
+    later = f"{one.later_ms:+.2f} ({low:+.2f} to {high:+.2f})" if one.requests else ""
+    return {
+        "Token": f"{one.position:,}",
+        "n": f"{one.n:,}",
+        "ITL p50, ms": format_number(one.p50_ms),
+        "p95": format_number(one.p95_ms),
+        "Mean against the 10th, ms": later,
+    }
+
+
+def position_note(facts: ReportData) -> str:
+    """Whether late tokens are slower; ""."""
+    return position_sentence(positions_of(facts))
+
+
+def position_chart(facts: ReportData) -> str:
+    """p95 and median by position; "" for too few points."""
+    curve = positions_of(facts).curve
+    if len(curve) < LEAST_POINTS:
+        return ""
+    title = "ITL by token position, ms: p95 and median"
+    position = [(one.first * one.last) ** 0.5 for one in curve]
+    with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
+        axes.set_title(title)
+        axes.set_xlabel("position of the token in its answer")
+        axes.set_xscale("log")
+        log_ticks(axes.xaxis)
+        axes.plot(position, [one.p95_ms for one in curve], color=BLUE)
+        axes.plot(position, [one.p50_ms for one in curve], color=MUTED, linestyle=":")
+        axes.set_ylim(bottom=0)
+        return to_svg(figure, "positions", title)

@@ -1,0 +1,105 @@
+"""ITL by token position: positions, the difference within requests, and what is too little."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from random_tables import Pieces
+
+from harness.measure.records.record_table import NUMBER_COLUMNS, OK, RecordTable
+from harness.measure.records.scan import scan
+from harness.measure.records.token_positions import (
+    POSITIONS,
+    PositionCounter,
+    PositionFigures,
+    PositionRow,
+    position_sentence,
+)
+from harness.units import MS
+
+GROWTH_NS = 1_000  # of a gap from token to token
+
+
+def answers(requests: int, tokens: int, per_event: int = 1) -> RecordTable:
+    """Gap i of request r lasts 10 ms + r µs + i µs, where i is the token that ends it."""
+    events = tokens // per_event
+    number = np.arange(1, events + 1) * per_event
+    gap_ns = 10 * MS + GROWTH_NS * (np.arange(requests)[:, None] + number)
+    at_ns = np.cumsum(gap_ns, axis=1)
+    columns = dict.fromkeys(NUMBER_COLUMNS, np.zeros(requests, np.int64))
+    columns |= {
+        "scheduled_ns": np.full(requests, -1),
+        "done_ns": at_ns[:, -1],
+        "outcome": np.full(requests, OK),
+    }
+    return RecordTable(
+        **columns,
+        offsets=np.arange(requests + 1) * events,
+        at_ns=at_ns.ravel(),
+        not_before_ns=at_ns.ravel(),
+        tokens=np.full(at_ns.size, per_event),
+    )
+
+
+def figures_of(table: RecordTable, pieces: int = 7) -> PositionFigures:
+    """Of all its events, read in pieces."""
+    counter = PositionCounter(0, 2**60)
+    scan(Pieces(table, pieces), [counter])
+    return counter.figures()
+
+
+@pytest.mark.parametrize("per_event", [1, 2])
+def test_positions(per_event: int) -> None:
+    """The gap that ends token i lasts about 10 ms + i µs, with one or two tokens an event."""
+    found = figures_of(answers(30, 1200, per_event))
+    assert [row.position for row in found.rows] == list(POSITIONS)
+    for row in found.rows:
+        middle_ms = 10 + 0.001 * (row.position + 14.5)
+        assert row.p50_ms == pytest.approx(middle_ms, rel=2e-3)
+        first_ms = 0 if row.position == POSITIONS[0] else 0.001 * (row.position - POSITIONS[0])
+        assert row.requests == (0 if row.position == POSITIONS[0] else 30)
+        if row.requests:
+            assert row.later_ms == pytest.approx(first_ms, rel=0.02)
+            assert row.is_slower
+    assert [point.first for point in found.curve] == sorted(point.first for point in found.curve)
+    assert found.curve[0].first == 2 * per_event
+    assert found.curve[-1].last >= 1000
+    assert sum(point.n for point in found.curve) <= 30 * (1200 // per_event - 1)
+
+
+def test_a_window_counts_its_own_gaps_alone() -> None:
+    """Positions are those of the whole answer, also where its beginning lies before the window."""
+    table = answers(30, 600)
+    counter = PositionCounter(5_000 * MS, 2**60)  # about from the 490th token on
+    scan(Pieces(table, 7), [counter])
+    found = counter.figures()
+    assert [row.position for row in found.rows] == [500]
+    assert found.rows[0].requests == 0  # none has a token around the 10th here
+    assert found.rows[0].p50_ms == pytest.approx(10.515, rel=2e-3)
+
+
+@pytest.mark.parametrize(("requests", "tokens"), [(0, 0), (3, 12), (30, 1)])
+def test_too_little(requests: int, tokens: int) -> None:
+    """Without answers, with few, and with answers of one token there is nothing to say."""
+    found = figures_of(answers(requests, tokens)) if requests else PositionFigures()
+    assert (found.rows, position_sentence(found)) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("later", "ci95", "want"),
+    [
+        (1.2, (0.8, 1.6), "a gap is 1.20 ms (0.80 to 1.60) longer than around token 10 of the"),
+        (-1.2, (-1.6, -0.8), "a gap is 1.20 ms (0.80 to 1.60) shorter than around token 10 of"),
+        (0.1, (-0.3, 0.5), "a gap is neither longer nor shorter than around token 10 of the same"),
+    ],
+)
+def test_the_sentence(later: float, ci95: tuple[float, float], want: str) -> None:
+    """It speaks of the farthest position that can be compared."""
+    rows = (
+        PositionRow(10, 200, 10, 12),
+        PositionRow(500, 200, 11, 13, 40, later, ci95),
+        PositionRow(1000, 20, 11, 13),
+    )
+    said = position_sentence(PositionFigures(rows))
+    assert said.startswith("Around token 500 ")
+    assert want in said
