@@ -27,6 +27,7 @@ from harness.report.numbers import (
     slo_name,
     statistic_name,
 )
+from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.report.small_print import loop_text
 from harness.report.sweep import findings, rules_of_thumb
@@ -58,7 +59,14 @@ def build_answer(facts: ReportData) -> Answer:
     loop = [as_sentence(f"this is an open loop: {about}")] * facts.is_rate
     return replace(
         found,
-        sentences=[*gates, *facts.asked_later, *found.sentences, *replica_sentences(facts), *loop],
+        sentences=[
+            *gates,
+            *facts.asked_later,
+            *found.sentences,
+            *replica_sentences(facts),
+            *loop,
+            *filter(None, [idle_gpu_sentence(facts), sweet_spot_sentence(facts)]),
+        ],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
     )

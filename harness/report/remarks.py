@@ -1,0 +1,51 @@
+"""Sentences beside the answer: the sweet spot, and a GPU that idles while requests wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from harness.measure.search.sweet_spot import SHARE, sweet_spot
+from harness.report.numbers import format_number
+
+if TYPE_CHECKING:
+    from harness.measure.result import Level
+    from harness.report.report_data import ReportData
+
+COMMANDS: Final = ("knee", "sweep")  # whose levels differ in nothing but their load
+IDLE_PCT: Final = 50.0  # a GPU that is busy less than that of the time
+
+
+def sweet_spot_sentence(facts: ReportData) -> str:
+    """The range of levels near the best throughput over latency; "" without three levels."""
+    has_levels = facts.result.command in COMMANDS and not facts.is_rate
+    found = sweet_spot(facts.used) if has_levels else None
+    if found is None:
+        return ""
+    near = f"{SHARE:.0%} of the best throughput over latency"
+    if found.first == found.last:
+        only = facts.level_text(found.best)
+        return f"Sweet spot: {only}; the levels beside it have less than {near}."
+    between = f"{found.first:,.0f} to {facts.level_text(found.last)}"
+    return f"Sweet spot: {between}; each level there has at least {near}."
+
+
+def idle_gpu_sentence(facts: ReportData) -> str:
+    """At the lowest level whose p95 TTFT is over its limit; "" where the GPUs are busy, too."""
+    limit_ms = facts.limit_ms("ttft")
+    for level in sorted(facts.used, key=lambda level: level.load):
+        if level.ttft_ms.p95 > limit_ms:  # NaN, without an SLO on it, is below nothing
+            return _idle(facts, level)
+    return ""
+
+
+def _idle(facts: ReportData, level: Level) -> str:
+    busy_pct = level.gpu.util_pct_mean
+    # NaN, where no GPU was read, is not below.
+    if not busy_pct < IDLE_PCT:
+        return ""
+    return (
+        f"p95 TTFT is {format_number(level.ttft_ms.p95)} ms at {facts.level_text(level.load)} "
+        f"while the GPUs are busy {busy_pct:.0f}% of the time: requests wait in front of them, for "
+        "an API server, the tokenizer, the scheduler or the network, and a faster GPU would not "
+        "help."
+    )

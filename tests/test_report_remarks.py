@@ -1,0 +1,83 @@
+"""Sentences beside the answer: the sweet spot, and a GPU that idles while requests wait."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.measure.diagnosis.gpu_window import GpuFigures
+from harness.measure.result import Latency, Level
+from harness.measure.search.sweet_spot import SweetSpot, sweet_spot
+from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
+
+
+def level(users: int, tokens_per_s: float = 0, e2e_ms: float = 1, **more: Any) -> Level:
+    """With these figures alone."""
+    e2e = Latency(mean=e2e_ms)
+    return Level(index=0, users=users, output_tokens_per_s=tokens_per_s, e2e_ms=e2e, **more)
+
+
+CURVE = [level(4, 400, 1000), level(8, 780, 1020), level(12, 900, 1200), level(16, 950, 1700)]
+
+
+@pytest.mark.parametrize(
+    ("levels", "want"),
+    [
+        (CURVE, SweetSpot(8, 12, 8)),  # 0.4, 0.76, 0.75, 0.56 tokens/s for a ms
+        ([*CURVE[:2], CURVE[3]], SweetSpot(8, 8, 8)),
+        (CURVE[::-1], SweetSpot(8, 12, 8)),  # in the order in which they were held
+        ([*CURVE, level(8, 100, 1020)], SweetSpot(12, 12, 12)),  # held twice: 0.43 on average
+        (CURVE[:2], None),
+        ([], None),
+    ],
+)
+def test_sweet_spot(levels: list[Level], want: SweetSpot | None) -> None:
+    """Neighbors of the best level with 90% of its throughput over latency."""
+    assert sweet_spot(levels) == want
+
+
+@pytest.mark.parametrize(
+    ("levels", "command", "is_rate", "want"),
+    [
+        (CURVE, "sweep", False, "Sweet spot: 8 to 12 users; each level there has at least 90% of"),
+        (CURVE[1::2] + CURVE[:1], "knee", False, "Sweet spot: 8 users; the levels beside it have"),
+        (CURVE, "sweep", True, ""),
+        (CURVE, "drill", False, ""),  # whose phases differ in more than their load
+    ],
+)
+def test_sweet_spot_sentence(levels: list[Level], command: str, is_rate: bool, want: str) -> None:
+    """A range, or one level."""
+    facts = SimpleNamespace(
+        used=levels,
+        is_rate=is_rate,
+        result=SimpleNamespace(command=command),
+        level_text=lambda load: f"{load:.0f} users",
+    )
+    said = sweet_spot_sentence(facts)
+    assert said[: len(want)] == want
+    assert bool(said) == bool(want)
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "busy_pct", "limit_ms", "said"),
+    [
+        (812, 23, 500, True),
+        (812, 90, 500, False),
+        (812, float("nan"), 500, False),  # no GPU was read
+        (412, 23, 500, False),
+        (812, 23, float("nan"), False),  # no SLO on it
+    ],
+)
+def test_idle_gpu(ttft_ms: float, busy_pct: float, limit_ms: float, said: bool) -> None:
+    """TTFT over its limit while GPUs are busy less than half of the time."""
+    high = level(64, ttft_ms=Latency(p95=ttft_ms), gpu=GpuFigures(util_pct_mean=busy_pct))
+    facts = SimpleNamespace(
+        used=[level(128, ttft_ms=Latency(p95=9e9)), high],
+        limit_ms=lambda _: limit_ms,
+        level_text=lambda load: f"{load} concurrent requests",
+    )
+    want = "p95 TTFT is 812 ms at 64 concurrent requests while the GPUs are busy 23% of the time"
+    assert idle_gpu_sentence(facts).startswith(want if said else "")
+    assert bool(idle_gpu_sentence(facts)) == said
