@@ -53,7 +53,7 @@ def test_sweet_spot_sentence(levels: list[Level], command: str, is_rate: bool, w
         used=levels,
         is_rate=is_rate,
         result=SimpleNamespace(command=command),
-        level_text=lambda load: f"{load:.0f} users",
+        level_text=lambda load: f"{load} users",
     )
     said = sweet_spot_sentence(facts)
     assert said[: len(want)] == want

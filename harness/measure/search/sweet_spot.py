@@ -36,7 +36,7 @@ def sweet_spot(levels: Sequence[Level]) -> SweetSpot | None:
     for level in levels:
         power = level.output_tokens_per_s / level.e2e_ms.mean if level.e2e_ms.mean else 0.0
         if isfinite(power):
-            by_load.setdefault(float(level.load), []).append(power)
+            by_load.setdefault(level.load, []).append(power)
     loads = sorted(by_load)
     if len(loads) < LEAST_LEVELS:
         return None
