@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test test-all seeds duel drill truth up targets down setup lint audit format lock docs bench bench-quick soak clean
+.PHONY: help knee test test-all statistics drill truth up targets down setup lint audit format lock docs bench bench-quick soak clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -19,8 +19,8 @@ KNEE ?= --embedded --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-us
 PROFILES ?= $(shell nvidia-smi -L > /dev/null 2>&1 && echo gpu || echo engine),grafana
 URL ?=
 comma := ,
-# Which of the 200 engines `make duel` takes, for example 0:60; all of them write bench/results/.
-SEEDS ?=
+# What `make statistics` computes where it is stale; all by default.
+NAMES ?=
 # How long `make soak` holds its load.
 MINUTES ?= 30
 # What else pytest is told: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
@@ -48,11 +48,8 @@ test-all: $(READY) ## every test, with what CONTRIBUTING.md says to install (20 
 	$(BIN)/pytest -m "$${both}realtime" $(TESTS) || { code=$$?; test $$code = 5 || worst=$$code; }; \
 	exit $$worst
 
-seeds: $(READY) ## search 200 seeded configurations again, where their code has changed (3 minutes)
-	@$(BIN)/python tests/seeds.py
-
-duel: $(READY) ## our search beside others' on 200 simulated engines: SEEDS=A:B for a part (15 minutes)
-	@$(BIN)/python bench/duel.py $(SEEDS)
+statistics: $(READY) ## simulate again what the tests judge, where its code has changed: NAMES="knees rates"
+	@PYTHONPATH=bench $(BIN)/python tests/stored_statistics.py $(NAMES)
 
 drill: $(READY) ## rehearse each of drills/ once, on two simulated vLLMs (eight minutes)
 	@worst=0; for file in drills/*.toml; do $(BIN)/vllm-harness drill $$file || worst=$$?; done; \

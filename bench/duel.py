@@ -1,28 +1,23 @@
-"""Our search for the knee and the field's on the same 200 simulated engines: `make duel`.
+"""Our search for the knee and the field's on the same 200 simulated engines.
 
-    python bench/duel.py [A:B]
-
-A:B are places among the seeds of tests/data/true_knees.json that `make seeds` searches (default:
-all 200). Every search is a pure function of the levels that it holds, in simulated time: the table
-says how often each is right and what it costs in load. Exit code 0 only where the aim is met. With
-all seeds it writes results/duel.json and results/duel.md: a quarter of an hour on two cores, or
-three minutes while nothing but our search has changed.
+Every search is a pure function of the levels that it holds, in simulated time: the table says how
+often each is right and what it costs in load. `make statistics NAMES=duel` asks the others (a
+quarter of an hour on two cores, only after their code or the engine has changed), `NAMES=knees`
+ours; then `make docs` writes results/duel.md. A test fails where the aim is not met.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 HERE: Final = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tests"))
+import simulated_knee
 from duel_isotonic import aiperf_smooth_isotonic
 from duel_methods import (
     Answer,
@@ -33,23 +28,21 @@ from duel_methods import (
     loadgen_peak,
 )
 from duel_probes import Seen, Server
-from duel_table import Row, Summary, aim, page, summary
+from duel_table import Row, aim, page, summary
 from engine_configurations import configuration
-from simulated_knee import known_truths, search
-from source_hash import source_hash
+from simulated_knee import known_truths
 
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.states import Status
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from duel_methods import Hold
 
-CASES: Final = 200
-PROCESSES: Final = 2
-NICE: Final = 10
+# Seconds of load that our search took, engine by engine, when the duel was first run: they stay.
+BASELINE: Final = HERE / "results" / "duel_baseline.json"
 OURS: Final = "vllm-harness"
 LEAST_REQUESTS: Final = 10  # of a level that is held at our budget
 
@@ -81,13 +74,10 @@ BUDGET_S: Final = SearchPlan(()).budget_ns / SECOND
 Rows = dict[str, dict[int, Row]]  # by search and seed
 
 
-def ours(seed: int) -> Row:
-    """The product's search, with its default budget."""
-    found, _, levels, loop = search(configuration(seed), seed)
-    requests = int(loop.sample().requests_total) + loop.running_users
-    conclusive = found.status == Status.found
-    seconds = round(loop.now_ns / SECOND, 1)
-    return Row(found.users, found.lo, found.hi, conclusive, seconds, requests, len(levels))
+def ours(said: list[Any]) -> Row:
+    """The product's search with its default budget, of what simulated_knee.answer says."""
+    status, users, lo, hi, _, seconds, requests, levels = said
+    return Row(users, lo, hi, status == Status.found, seconds, requests, levels)
 
 
 def theirs(server: Server, method: Method) -> Row:
@@ -135,75 +125,28 @@ def others(seed: int, budget_s: float) -> dict[str, Row]:
     return rows
 
 
-class Kept:
-    """results/duel.json: the others' rows, valid while their code is the same, and our baseline."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._found = json.loads(self.path.read_text()) if self.path.exists() else {}
-        self.source = source_hash("duel", "others", str(BUDGET_S))
-
-    @property
-    def baseline(self) -> dict[int, float]:
-        """Seconds of load that our search took when the duel was first run: they stay."""
-        return {int(seed): seconds for seed, seconds in self._found.get("baseline", {}).items()}
-
-    def others(self) -> dict[int, dict[str, Row]]:
-        """By seed; nothing if another code has found them."""
-        rows: dict[int, dict[str, Row]] = {}
-        if self._found.get("source") == self.source:
-            for name, of in self._found["rows"].items():
-                for seed, row in of.items() if name != OURS else ():
-                    rows.setdefault(int(seed), {})[name] = Row(*row)
-        return rows
-
-    def write(self, rows: Rows, table: dict[str, Summary]) -> None:
-        """Also after each seed: a run that was stopped continues where it was."""
-        took = {seed: row.seconds for seed, row in rows[OURS].items()}
-        kept = {
-            "source": self.source,
-            "baseline": took | self.baseline,
-            "table": table,
-            "fields": [field.name for field in fields(Row)],
-            "rows": {name: {s: astuple(row) for s, row in of.items()} for name, of in rows.items()},
-        }
-        self.path.write_text(json.dumps(kept).replace("], ", "],\n") + "\n")
+def answer(seed: int, budget_s: float) -> dict[str, list[Any]]:
+    """The same as `make statistics` stores it: the fields of a row, by search."""
+    return {name: list(astuple(row)) for name, row in others(seed, budget_s).items()}
 
 
-def match(seed: int, known: dict[str, Row] | None) -> dict[str, Row]:
-    """Every search on one engine; the others' rows may be known."""
-    return {OURS: ours(seed)} | (known or others(seed, BUDGET_S))
+def cases() -> Iterator[tuple[int, float]]:
+    """Each engine on which our search is asked, with its default budget."""
+    return ((seed, BUDGET_S) for (seed,) in simulated_knee.cases())
 
 
-def main(places: str) -> int:
-    """Run the seeds, print the table, and say whether the aim is met."""
-    truths = dict(list(known_truths().items())[:CASES])
-    if not (asked := re.fullmatch(r"(\d*):(\d*)", places or ":")):
-        sys.exit(f"SEEDS is {places}: expected A:B; try make duel SEEDS=0:60.")
-    seeds = list(truths)[slice(*(int(place) if place else None for place in asked.groups()))]
-    if not seeds:
-        sys.exit(f"SEEDS is {places}: there are {CASES} engines, 0 to {CASES - 1}; try 0:60.")
-    kept = Kept(HERE / "results/duel.json")
-    known = kept.others()
-    rows: Rows = {}
-    with ProcessPoolExecutor(PROCESSES, initializer=os.nice, initargs=(NICE,)) as pool:
-        matches = pool.map(match, seeds, [known.get(seed) for seed in seeds])
-        for seed, found in zip(seeds, matches, strict=True):
-            for name, row in found.items():
-                rows.setdefault(name, {})[seed] = row
-            sys.stderr.write(f"seed {seed}: true knee {truths[seed]}, ours {found[OURS].users}\n")
-            if len(seeds) == CASES:
-                kept.write(rows, {})
+def all_rows(knees: dict[int, list[Any]], duels: dict[tuple[int, float], dict[str, Any]]) -> Rows:
+    """Of the stored answers: ours are those of the statistic `knees`."""
+    rows: Rows = {OURS: {seed: ours(said) for seed, said in knees.items()}}
+    for (seed, _), found in duels.items():
+        for name, row in found.items():
+            rows.setdefault(name, {})[seed] = Row(*row)
+    return rows
+
+
+def published(rows: Rows) -> tuple[str, list[tuple[str, bool]]]:
+    """results/duel.md, and each part of the aim with whether it is met."""
+    truths = known_truths()
     table = {name: summary(found, truths) for name, found in rows.items()}
-    before_s = [kept.baseline.get(seed, row.seconds) for seed, row in rows[OURS].items()]
-    aims = aim(table, OURS, before_s)
-    text = page(table, aims)
-    sys.stdout.write(text)
-    if len(seeds) == CASES:
-        kept.write(rows, table)
-        kept.path.with_suffix(".md").write_text(text)
-    return 0 if all(met for _, met in aims) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    aims = aim(table, OURS, list(json.loads(BASELINE.read_text()).values()))
+    return page(table, aims), aims

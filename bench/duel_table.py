@@ -98,7 +98,10 @@ def page(table: Mapping[str, Summary], aims: Sequence[tuple[str, bool]]) -> str:
     lines = [
         "# Searches for the knee, compared",
         "",
-        f"`make duel`, {engines} simulated engines. Seconds and requests: median, 90th percentile.",
+        (
+            f"`make statistics docs`, {engines} simulated engines. Seconds and requests: median, "
+            "90th percentile."
+        ),
         "",
         (
             "| Search | Within 5% or one user | Interval covers | Its width, median | "

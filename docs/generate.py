@@ -36,14 +36,15 @@ from harness.units import MS
 from harness.wire.vllm_series import SERIES
 
 sys.path.extend(
-    str(Path(__file__).parents[1] / name) for name in ("grafana", "prometheus", "tests")
+    str(Path(__file__).parents[1] / name) for name in ("grafana", "prometheus", "tests", "bench")
 )
+import duel
 from kept_observations import cases
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
 from recording import RECORDED
-from seeds import stored
 from simulated_verdict import answers, calibration, known, tally
+from stored_statistics import stored
 from watching import WATCHED
 
 if TYPE_CHECKING:
@@ -274,9 +275,15 @@ def watched() -> str:
     )
 
 
+def searches() -> str:
+    """bench/results/duel.md, from what `make statistics` has stored."""
+    return duel.published(duel.all_rows(stored("knees"), stored("duel")))[0]
+
+
 def verdict() -> str:
-    """docs/verdict.md, from RULES, RESOURCES and what `make seeds` has stored."""
-    truths, told = known(), stored("verdicts")
+    """docs/verdict.md, from RULES, RESOURCES and what `make statistics` has stored."""
+    truths = known()
+    told = {seed: said for (seed, _), said in stored("verdicts").items()}
     found = tally(truths, told)
     n, right = found["cases"], found["right"]
     rows = [
@@ -284,7 +291,7 @@ def verdict() -> str:
         "",
         "`make docs` generates this page from `RULES` in",
         "`harness/measure/diagnosis/bottleneck.py`, `RESOURCES` in `tests/planted_bottlenecks.py`,",
-        "`tests/data/seeds.json` and `tests/data/observations`.",
+        "`tests/data/statistics/verdicts.json` and `tests/data/observations`.",
         "",
         VERDICT_HOW,
         "| Named | When |",
@@ -907,6 +914,7 @@ PAGES = {
     "verdict.md": verdict,
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
+    "../bench/results/duel.md": searches,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }

@@ -2,22 +2,16 @@
 
 What is true of an expectation is what 20 other runs of the same drill show: for an SLO or a share
 of errors, the share over all their requests together.
-
-`python tests/simulated_drill.py` writes data/drills.json again (two minutes on two cores).
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import count, pairwise
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from simulated_fleet import Client, Fault, Phase, Simulated, SimulatedDrill, Stream, simulate
@@ -32,15 +26,15 @@ from harness.study.drill_verdicts import judge_drill
 from harness.units import SECOND, duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from harness.measure.drill.plan import Drill, Event, Expectation
 
-STORED: Final = Path(__file__).parent / "data" / "drills.json"
 SEEDS: Final = range(1, 21)
 # Each drill as it ships, and two with so much load that they fail.
 TIMES: Final = {"overload": (1.0, 4.0), "replica-death": (1.0, 4.0)}
-DRILLS: Final = sorted((Path(__file__).parents[1] / "drills").glob("*.toml"))
+FOLDER: Final = Path(__file__).parents[1] / "drills"
+DRILLS: Final = sorted(FOLDER.glob("*.toml"))
 START_S: Final = 1.0  # an embedded engine is ready so long after its start
 DRAIN_S: Final = 60.0
 TRUTH_SEEDS: Final = range(1_000, 1_020)
@@ -64,8 +58,9 @@ def fixed(prompt: int, output: int) -> Planned:
 
 
 @cache
-def drill_of(path: Path, times: float = 1.0) -> Drill:
-    """The drill of a file, with so many times its load."""
+def drill_of(name: str, times: float = 1.0) -> Drill:
+    """A drill that ships, with so many times its load."""
+    path = FOLDER / f"{name}.toml"
     drill = parse_drill(path.read_text(), path.name)
     return replace(drill, phases=tuple(replace(p, load=p.load * times) for p in drill.phases))
 
@@ -114,18 +109,35 @@ def fault(event: Event) -> Fault:
     return Fault(what[event.do], event.at_ns / SECOND, lasts_s, event.replica, event.factor)
 
 
-def judged(drill: Drill, seed: int) -> list[Verdict]:
+def judged(name: str, times: float, seed: int) -> list[Verdict]:
     """What the product says of each expectation."""
+    drill = drill_of(name, times)
     seen = simulate(in_simulated_time(drill), seed)
     until_ns = drill.length_ns + round(DRAIN_S * SECOND)
     gates = judge_drill(drill, 0, seen.table, seen.samples, missing=0, until_ns=until_ns)
     return [gate.verdict for gate in gates]
 
 
-def counted(drill: Drill, seed: int) -> list[tuple[int, int]]:
+def counted(name: str, times: float, seed: int) -> list[tuple[int, int]]:
     """(observations, those that speak against it) of each expectation."""
+    drill = drill_of(name, times)
     seen = simulate(in_simulated_time(drill), seed)
     return [observed(expected, seen) for expected in drill.expectations]
+
+
+def loads() -> Iterator[tuple[str, float]]:
+    """Each drill with the factors of its load."""
+    return ((path.stem, times) for path in DRILLS for times in TIMES.get(path.stem, (1.0,)))
+
+
+def cases() -> Iterator[tuple[str, float, int]]:
+    """Each of them with each seed."""
+    return ((*load, seed) for seed in SEEDS for load in loads())
+
+
+def truth_cases() -> Iterator[tuple[str, float, int]]:
+    """The same, with the seeds that say what is true."""
+    return ((*load, seed) for seed in TRUTH_SEEDS for load in loads())
 
 
 def observed(expected: Expectation, seen: Simulated) -> tuple[int, int]:
@@ -160,41 +172,9 @@ def share(counts: list[tuple[int, int]]) -> float:
     return float(against / max(n, 1))
 
 
-def truths(drill: Drill, each: list[list[tuple[int, int]]]) -> list[tuple[Verdict, float]]:
-    """Whether each expectation is true, and the share by which it is decided."""
-    out = []
-    for expected, counts in zip(drill.expectations, zip(*each, strict=True), strict=True):
-        found = share(list(counts))
-        out.append((Verdict.met if found <= allowed(expected) else Verdict.missed, found))
-    return out
-
-
-def case(path: Path, times: float, pool: ProcessPoolExecutor) -> dict[str, Any]:
-    """What is true, and what each seed is judged."""
-    drill = drill_of(path, times)
-    true = truths(drill, list(pool.map(partial(counted, drill), TRUTH_SEEDS)))
-    found = list(pool.map(partial(judged, drill), SEEDS))
-    rows = [
-        {"name": expected.name, "truth": truth, "share": round(share, 4),
-         "allowed": allowed(expected), "judged": [verdicts[i] for verdicts in found]}
-        for i, (expected, (truth, share)) in enumerate(zip(drill.expectations, true, strict=True))
-    ]  # fmt: skip
-    return {"drill": path.stem, "times": times, "expectations": rows}
-
-
-def main() -> None:
-    """Judge everything again."""
-    with ProcessPoolExecutor() as pool:
-        cases = [
-            case(path, times, pool) for path in DRILLS for times in TIMES.get(path.stem, (1.0,))
-        ]
-    STORED.write_text(json.dumps(cases).replace('{"', '\n{"') + "\n")
-    for one in cases:
-        for row in one["expectations"]:
-            counts = dict(Counter(row["judged"]))
-            sys.stdout.write(f"{one['drill']} x {one['times']:g}: {row['name']}: {row['truth']} "
-                             f"({row['share']} of {row['allowed']}): {counts}\n")  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()
+def truths(drill: Drill, each: Iterable[list[tuple[int, int]]]) -> list[Verdict]:
+    """Whether each expectation is true, by the counts of each run."""
+    return [
+        Verdict.met if share(list(counts)) <= allowed(expected) else Verdict.missed
+        for expected, counts in zip(drill.expectations, zip(*each, strict=True), strict=True)
+    ]

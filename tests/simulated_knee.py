@@ -9,7 +9,7 @@ import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine_configurations import Configuration, configuration
 
@@ -23,7 +23,7 @@ from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from harness.study.level_state import HeldLevel
 
@@ -33,6 +33,7 @@ HELD_OUT = 240  # the search's constants were chosen while looking at the seeds 
 ASK_NS = SECOND // 4  # as drive.session.ASKS_PER_S
 SENT_NS = SECOND // 10  # on their way from a worker
 FIRST_SLOS = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
+CASES = 200
 LEAST, MOST = 4, 400  # knees that the default search range can see and halve
 
 
@@ -71,17 +72,33 @@ def search(
     return estimate_knee(plan, ended.levels, ended.result), plan, ended.levels, loop
 
 
-def found(seed: int) -> KneeEstimate:
-    """The answer for one seed."""
-    return search(configuration(seed), seed)[0]
+def answer(seed: int) -> list[Any]:
+    """The search's status, knee, ends of its interval and promise; what it cost.
+
+    The cost: seconds of load, requests, levels.
+    """
+    found, _, levels, loop = search(configuration(seed), seed)
+    requests = int(loop.sample().requests_total) + loop.running_users
+    cost = round(loop.now_ns / SECOND, 1), requests, len(levels)
+    return [found.status, found.users, found.lo, found.hi, found.holds, *cost]
 
 
-def first_command(seed: int) -> tuple[KneeEstimate, float]:
-    """The answer of `make knee`, and its seconds of load."""
+def cases() -> Iterator[tuple[int]]:
+    """The first 200 held-out seeds."""
+    return ((seed,) for seed in list(known_truths())[:CASES])
+
+
+def first_command(seed: int) -> list[Any]:
+    """The status and the promise of `make knee`, and its seconds of load."""
     case = Configuration("slots", EngineConfig(max_num_seqs=16), Traffic(128, 32, 0.4), FIRST_SLOS)
     plan = SearchPlan(case.slos, max_users=128, budget_ns=90 * SECOND, seed=seed)
-    answer, _, _, loop = search(case, seed, plan)
-    return answer, loop.now_ns / SECOND
+    found, _, _, loop = search(case, seed, plan)
+    return [found.status, found.holds, loop.now_ns / SECOND]
+
+
+def first_cases() -> Iterator[tuple[int]]:
+    """Twenty seeds."""
+    return ((seed,) for seed in range(20))
 
 
 def truth(seed: int) -> int:

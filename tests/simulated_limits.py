@@ -1,7 +1,7 @@
 """The knee at three limits from one simulated search: what was asked for, half of it and twice.
 
 `python tests/simulated_limits.py` writes data/true_knees_of_limits.json again (an hour on two
-cores); `make seeds` writes the answers.
+cores); `make statistics` writes the answers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from harness.study.controller import KneeController
 from harness.study.knee_curve import at_limit, evidence_at, knee_at
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.measure.search.evidence import Evidence
     from harness.study.level_state import HeldLevel
 
@@ -47,6 +49,11 @@ def truth(seed: int) -> list[int]:
 def known() -> dict[int, list[int]]:
     """The true knees of each seed."""
     return {int(seed): users for seed, users in json.loads(TRUTHS.read_text()).items()}
+
+
+def cases() -> Iterator[tuple[int]]:
+    """Each seed."""
+    return ((seed,) for seed in known())
 
 
 def found_at_limits(seed: int) -> list[list[int] | None]:

@@ -6,22 +6,27 @@ takes the same time S, and Erlang's formula says how many wait longer than t.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, factorial, floor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from open_loop import OpenLoop
 
 from harness.engine.config import EngineConfig
 from harness.load.plan import seeded_random
+from harness.measure.search.evidence import Window, backlog_growth
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
+from harness.measure.states import Purpose
 from harness.simulator.closed_loop import Traffic
 from harness.study.controller import KneeController
 from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.measure.records.record_table import RecordTable
     from harness.study.level_state import HeldLevel
 
 SEEDS = range(100)
@@ -100,11 +105,67 @@ def search(case: Server, seed: int) -> tuple[KneeEstimate, list[HeldLevel]]:
         loop.set_rate(*target.pace)
 
 
-def found_rate(seed: int) -> KneeEstimate:
-    """The answer for one seed, in steps of the rate."""
-    return search(server(seed), seed)[0]
+def answer(seed: int) -> list[Any]:
+    """Status, knee, the ends of its interval, what is promised: in steps of the rate."""
+    found, _ = search(server(seed), seed)
+    return [found.status, found.users, found.lo, found.hi, found.holds]
+
+
+def cases() -> Iterator[tuple[int]]:
+    """Each seed."""
+    return ((seed,) for seed in SEEDS)
 
 
 def known_rates() -> dict[int, float]:
     """Seed -> the knee in requests per second, by the formula."""
     return {seed: server(seed).knee_per_s for seed in SEEDS}
+
+
+def window(rate_per_s: float, start_ns: int, end_ns: int) -> Window:
+    """Of a level that is held at a rate."""
+    users = round(rate_per_s * 100)
+    at = (start_ns, start_ns, start_ns, end_ns, end_ns)
+    return Window(0, users, Purpose.hold, *at, rate_per_s=rate_per_s)
+
+
+def held(
+    seed: int, share: float, arrivals: str, seconds: int, slower: float = 1.0
+) -> tuple[RecordTable, Window]:
+    """A level at a share of the capacity of an engine, after a warm-up of ten seconds.
+
+    `slower`: the engine in its place takes so many times as long.
+    """
+    case = server(seed)
+    rate = round(share * SECOND / case.service_ns, 2)
+    engine = replace(case.engine, time_scale=case.engine.time_scale * slower)
+    loop = OpenLoop(engine, TRAFFIC, seed, arrivals=arrivals)
+    loop.set_rate(0, rate)
+    end = (10 + seconds) * SECOND
+    loop.advance(end)
+    return loop.table(0, end), window(rate, 10 * SECOND, end)
+
+
+# shares of the capacity with their arrivals, and of 20 seeds the fewest and the most unstable ones
+BACKLOGS = [
+    (0.5, "poisson", 0, 0),
+    (0.8, "poisson", 0, 0),
+    (0.9, "gamma:2", 0, 1),  # bursts at 90%: long queues that come and go
+    (0.99, "constant", 0, 0),
+    (1.05, "constant", 20, 20),
+    (1.1, "poisson", 13, 20),
+    (1.3, "poisson", 20, 20),
+    (2.0, "gamma:2", 20, 20),
+]
+
+
+def backlog(share: float, arrivals: str, seed: int) -> list[Any]:
+    """Of a level of 30 s: whether it is unstable, and the growth as a share of the rate."""
+    table, level = held(seed, share, arrivals, 30)
+    growth, unstable = backlog_growth(table, level)
+    assert level.rate_per_s is not None
+    return [bool(unstable), growth / level.rate_per_s]
+
+
+def backlog_cases() -> Iterator[tuple[float, str, int]]:
+    """20 seeds of each."""
+    return ((share, arrivals, seed) for share, arrivals, *_ in BACKLOGS for seed in range(20))

@@ -1,19 +1,12 @@
 """Recovery of two engines behind a balancer, in simulated time: how it is measured, and figures.
 
-`python tests/simulated_recovery.py` writes data/recovery.json again (12 minutes on two cores);
-docs/recovery.md has its tables.
+docs/recovery.md has its tables, of what `make statistics` has stored.
 """
 
 from __future__ import annotations
 
-import gc
-import json
-import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
-from functools import partial
 from math import inf, isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,12 +17,11 @@ from harness.measure.drill.recovery import Overload, Recovery, recovery
 from harness.measure.metrics import ttft
 from harness.measure.search.statistics import mean_interval, quantile
 from harness.measure.slo import Slo
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-GARBAGE: Final = 500_000  # objects: the default would look for cycles thousands of times
-STORED: Final = Path(__file__).parent / "data" / "recovery.json"
 SEEDS: Final = range(1, 11)
 SLO: Final = Slo.parse("ttft_p95=200ms")
 KNEE_PER_S: Final = 90.0  # the mean that `knees` finds, rounded
@@ -38,6 +30,7 @@ OVERLOAD: Final = 2.0
 WARM_S, BASELINE_S, OVERLOAD_S, WATCHED_S = 10.0, 120.0, 30.0, 180.0
 TIMEOUT_S: Final = 10.0  # clients wait so long for a whole answer
 QUEUE: Final = 10  # requests: what a replica takes up within the SLO's 200 ms at 45/s
+BACKLOG: Final = 50  # requests: far more wait in the overload, and ten at most in the baseline
 CASES: Final = [(factor, queue) for queue in (0, QUEUE) for factor in (0.0, 0.5, 1.0)]
 KNEES: Final = [(0.0, 0, False), (0.0, 0, True), (0.5, 0, True), (1.0, 0, True), (1.0, QUEUE, True)]
 RANGES: Final = {0: (0.0, 1.0), QUEUE: (1.0, 2.0)}  # of retry factors, by the limit on the queue
@@ -77,6 +70,33 @@ def recovered(factor: float, queue: int, seed: int) -> Recovery:
     return measured(overloaded(factor, queue, seed))
 
 
+def repeat(factor: float, queue: int, seed: int) -> list[Any]:
+    """Of one repeat: seconds to recover, the former interval, goodput lost, when its queue ends.
+
+    Seconds are since the overload's end; None: never, or there is no queue any more.
+    """
+    run = overloaded(factor, queue, seed)
+    got, end_ns = measured(run), run.phases["overload"][1]
+    queued = [s.at_ns for s in run.samples if s.at_ns >= end_ns and s.waiting >= BACKLOG]
+    queue_s = (queued[-1] - end_ns) / SECOND if queued else None
+    return [rounded(one) for one in (got.seconds, got.former_ms, got.good_lost, queue_s)]
+
+
+def repeat_cases() -> Iterator[tuple[float, int, int]]:
+    """Each retry factor and queue with each seed."""
+    return ((*case, seed) for case in CASES for seed in SEEDS)
+
+
+def at_once(seed: int) -> float:
+    """Seconds to recover where the "overload" is the baseline's load."""
+    return measured(overloaded(0.0, 0, seed, overload=BASELINE, watched_s=60.0)).seconds
+
+
+def at_once_cases() -> Iterator[tuple[int]]:
+    """Three seeds."""
+    return ((seed,) for seed in (101, 102, 103))
+
+
 def highest(meets: Callable[[float], bool]) -> float:
     """The highest share of the knee at which a run meets the SLO, by bisection."""
     low, high, width = RATES
@@ -86,9 +106,8 @@ def highest(meets: Callable[[float], bool]) -> float:
     return round(low * KNEE_PER_S, 2)
 
 
-def knee(case: tuple[float, int, bool], seed: int) -> float:
+def knee(factor: float, queue: int, after: bool, seed: int) -> float:
     """The highest rate at which the SLO is met: from rest, or one minute after an overload."""
-    factor, queue, after = case
 
     def meets(share: float) -> bool:
         overload = [("overload", OVERLOAD_S, OVERLOAD)] if after else []
@@ -99,6 +118,25 @@ def knee(case: tuple[float, int, bool], seed: int) -> float:
         return quantile(np.sort(ttft(run.table).ns[sent]), SLO.q) <= SLO.limit_ns
 
     return highest(meets)
+
+
+def knee_cases() -> Iterator[tuple[float, int, bool, int]]:
+    """Each of KNEES with each seed."""
+    return ((*case, seed) for case in KNEES for seed in SEEDS)
+
+
+def boundary(queue: int) -> dict[str, Any]:
+    """Between which retry factors a server no longer comes back, and what share did at each."""
+
+    def repeats(factor: float) -> list[Recovery]:
+        return [recovered(factor, queue, seed) for seed in SEEDS]
+
+    return asdict(metastable_boundary(repeats, *RANGES[queue], WIDTH))
+
+
+def boundary_cases() -> Iterator[tuple[int]]:
+    """Each limit on the queue."""
+    return ((queue,) for queue in RANGES)
 
 
 def summary(repeats: Sequence[Recovery]) -> dict[str, Any]:
@@ -150,36 +188,21 @@ def tables(kept: dict[str, Any]) -> Iterator[str]:
         yield f"| {one['max_queued'] or 'none'} | {one['comes_back']} to {one['never']} | {tried} |"
 
 
-def main() -> None:
-    """Compute everything; a line for each figure."""
-    out: dict[str, Any] = {"seeds": len(SEEDS), "knee": [], "recovery": [], "boundary": []}
-
-    def add(kind: str, entry: dict[str, Any]) -> None:
-        out[kind].append(entry)
-        brief = {name: value for name, value in entry.items() if name != "each"}
-        sys.stdout.write(f"{kind}: {json.dumps(brief)}\n")
-        sys.stdout.flush()
-
-    with ProcessPoolExecutor(initializer=gc.set_threshold, initargs=(GARBAGE,)) as pool:
-        for case in KNEES:
-            found = list(pool.map(partial(knee, case), SEEDS))
-            figures = {"mean_per_s": float(np.mean(found)), "ci95": mean_interval(found)}
-            names = dict(zip(("retry_factor", "max_queued", "after"), case, strict=True))
-            add("knee", names | {k: rounded(v) for k, v in figures.items()} | {"each": found})
-
-        def repeat(factor: float, queue: int) -> list[Recovery]:
-            return list(pool.map(partial(recovered, factor, queue), SEEDS))
-
-        for factor, queue in CASES:
-            some = repeat(factor, queue)
-            each = [[rounded(r.seconds), rounded(r.former_ms), rounded(r.good_lost)] for r in some]
-            names = {"retry_factor": factor, "max_queued": queue}
-            add("recovery", names | summary(repeats_of({"each": each})) | {"each": each})
-        for queue, (low, high) in RANGES.items():
-            found = metastable_boundary(partial(repeat, queue=queue), low, high, WIDTH)
-            add("boundary", {"max_queued": queue} | asdict(found))
-    STORED.write_text(json.dumps(out).replace('{"', '\n{"') + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def together(
+    repeats: dict[tuple[float, int, int], list[Any]],
+    knees: dict[tuple[float, int, bool, int], float],
+    boundaries: dict[int, dict[str, Any]],
+) -> dict[str, Any]:
+    """What the statistics of recovery show, as `tables` takes it."""
+    out: dict[str, Any] = {"knee": [], "recovery": [], "boundary": []}
+    for factor, queue, after in KNEES:
+        each = [knees[factor, queue, after, seed] for seed in SEEDS]
+        figures = {"mean_per_s": float(np.mean(each)), "ci95": mean_interval(each)}
+        names = {"retry_factor": factor, "max_queued": queue, "after": after}
+        out["knee"].append(names | {k: rounded(v) for k, v in figures.items()} | {"each": each})
+    for factor, queue in CASES:
+        some = {"each": [repeats[factor, queue, seed][:3] for seed in SEEDS]}
+        names = {"retry_factor": factor, "max_queued": queue}
+        out["recovery"].append(names | summary(repeats_of(some)) | some)
+    out["boundary"] = [{"max_queued": queue} | found for queue, found in boundaries.items()]
+    return out

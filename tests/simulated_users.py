@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from engine_configurations import configuration
@@ -30,6 +30,8 @@ from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from engine_configurations import Configuration
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees_of_users.json"
@@ -87,6 +89,31 @@ def found(kind: str, seed: int) -> KneeEstimate:
     ended = drive(KneeController(plan, loop), loop)
     assert ended.result is not None
     return estimate_knee(plan, ended.levels, ended.result)
+
+
+def told(answer: KneeEstimate) -> list[Any]:
+    """Its status, knee, the ends of its interval and what is promised."""
+    return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
+
+
+def answer_thinking(seed: int) -> list[Any]:
+    """Over users with think time."""
+    return told(found("thinking", seed))
+
+
+def answer_talking(seed: int) -> list[Any]:
+    """Over sessions."""
+    return told(found("talking", seed))
+
+
+def thinking_cases() -> Iterator[tuple[int]]:
+    """Those whose knee is in range."""
+    return ((seed,) for seed in known_truths("thinking"))
+
+
+def talking_cases() -> Iterator[tuple[int]]:
+    """Those whose knee is in range."""
+    return ((seed,) for seed in known_truths("talking"))
 
 
 def truth(kind: str, seed: int) -> int:

@@ -1,7 +1,7 @@
 """The verdict on seeded configurations in simulated time, against what doubling resources does.
 
 `python tests/simulated_verdict.py` writes data/bottlenecks.json, the truths, again (5 minutes on
-two cores). Then: `make seeds docs`.
+two cores). Then: `make statistics docs`.
 """
 
 from __future__ import annotations
@@ -113,6 +113,17 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
         )
         levels.append(with_observations(level, window, table, case.slos, samples, gpus=gpus))
     return bottleneck_of(case.slos, int(knee), levels, max_num_seqs({}, samples))
+
+
+def answer(seed: int, knee: float) -> list[Any]:
+    """What is named around the true knee, how surely, and the probability of every cause."""
+    told = conclusion(seed, knee)
+    return [told.bound_by, told.confidence, {one.name: one.probability for one in told.causes}]
+
+
+def cases() -> Iterator[tuple[int, float]]:
+    """Each seed with its true knee."""
+    return ((seed, one["knee"]) for seed, one in known().items())
 
 
 def hold(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from engine_configurations import configuration
 
+from harness.measure.diagnosis.ttft_split import PARTS, ttft_split
+from harness.measure.typed_json import to_json
 from harness.simulator.closed_loop import ClosedLoop
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ServerSample
 
+SEEDS = 240
+NEAR = 1e-5  # ms: the server's sums are floats
 FAR_MS = (0, 1, 40, 700)  # one-way delays of the network, at most
 
 
@@ -33,7 +38,6 @@ class Known:
         return {key: float(values[rows].mean()) for key, values in self.parts_ms.items()}
 
 
-@cache
 def known(seed: int) -> Known:
     """Users and lengths vary with the seed, so does how far the server is."""
     rng = np.random.default_rng([77, seed])
@@ -82,3 +86,64 @@ def seen_from_afar(
         not_before_ns=table.not_before_ns + late,
     )
     return Known(far, samples, {key: values / MS for key, values in parts.items()})
+
+
+def checked(seed: int) -> dict[str, Any]:
+    """Whether true means lie in their bounds.
+
+    `windows`: cut out of the run in full flow, with a split. `outside`: the parts whose true mean
+    is not in its bound, or whose parts do not add up. `inexact`: the same of the whole run, which
+    begins and ends empty, so that each mean is the true one.
+    """
+    run, rng = known(seed), np.random.default_rng(seed)
+    windows, outside = 0, []
+    for _ in range(4):
+        a, b = np.sort(rng.choice(np.arange(1, len(run.samples) - 1), 2, replace=False))
+        window = run.samples[a].at_ns, run.samples[b].at_ns
+        got = to_json(ttft_split(run.table, run.samples, window, window))
+        if got["n"]:
+            windows += 1
+            outside += not_within(run, window, got)
+    return {"windows": windows, "outside": outside, "inexact": inexact(run)}
+
+
+def near(a: float, b: float, most: float = NEAR) -> bool:
+    """Whether two means in ms are the same."""
+    return abs(a - b) <= most
+
+
+def adds_up(got: dict[str, Any]) -> bool:
+    """Whether the parts are the whole."""
+    return near(sum(got[f"{part}_ms"] for part in PARTS), got["client_ms"], 1e-6 * got["client_ms"])
+
+
+def not_within(run: Known, window: tuple[int, int], got: dict[str, Any]) -> list[str]:
+    """The parts whose true mean, or whose figure, is not within the bound."""
+    found = [] if adds_up(got) else ["sum"]
+    for part, want in run.true_ms(*window).items():
+        low, high = got[f"{part}_ms_bound"]
+        if not low - NEAR <= want <= high + NEAR or not low <= got[f"{part}_ms"] <= high:
+            found.append(part)
+    return found
+
+
+def inexact(run: Known) -> list[str]:
+    """What is not exact of the whole run."""
+    window = run.samples[2].at_ns, run.samples[-4].at_ns
+    got = to_json(ttft_split(run.table, run.samples, window))
+    span = run.samples[0].at_ns, run.samples[-1].at_ns
+    facts = {
+        "exact": got["exact"],
+        "n": got["n"] == len(run.table),
+        "span": (got["from_ns"], got["to_ns"]) == span,
+        "sum": near(sum(got[f"{part}_ms"] for part in PARTS), got["client_ms"]),
+    }
+    for part, want in run.true_ms(*span).items():
+        mean = got[f"{part}_ms"]
+        facts[part] = near(mean, want) and got[f"{part}_ms_bound"] == [mean, mean]
+    return [what for what, well in facts.items() if not well]
+
+
+def cases() -> Iterator[tuple[int]]:
+    """Each seed."""
+    return ((seed,) for seed in range(SEEDS))

@@ -2,56 +2,59 @@
 
 from __future__ import annotations
 
-import json
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from simulated_drill import DRILLS, SEEDS, STORED, drill_of, in_simulated_time, judged
+from simulated_drill import (
+    DRILLS,
+    SEEDS,
+    TRUTH_SEEDS,
+    drill_of,
+    in_simulated_time,
+    loads,
+    truths,
+)
 from simulated_fleet import Client, Fault, Phase, SimulatedDrill, Stream, simulate
+from stored_statistics import stored
 
 from harness.measure.metrics import ttft
 from harness.measure.records.record_table import OUTCOME_CODE
 from harness.measure.states import Verdict
 from harness.units import SECOND
 
-if TYPE_CHECKING:
-    from pathlib import Path
+JUDGED, COUNTED = stored("drills"), stored("drill_truths")
+OTHER = {Verdict.met: Verdict.missed, Verdict.missed: Verdict.met}
 
-CASES: list[dict[str, Any]] = json.loads(STORED.read_text())
-RERUN = 2  # seeds
+
+def expectations(name: str, times: float) -> list[tuple[str, Verdict, list[Verdict]]]:
+    """Of each expectation of a drill: its name, what is true, what each seed is judged."""
+    drill = drill_of(name, times)
+    true = truths(drill, [COUNTED[name, times, seed] for seed in TRUTH_SEEDS])
+    each = zip(*(JUDGED[name, times, seed] for seed in SEEDS), strict=True)
+    return [
+        (expected.name, verdict, [Verdict(one) for one in said])
+        for expected, verdict, said in zip(drill.expectations, true, each, strict=True)
+    ]
 
 
 def test_no_expectation_is_judged_wrong() -> None:
     """Neither of the drills as they ship, nor of two that fail; at most one is inconclusive."""
     wrong, open_ones = [], []
-    for case in CASES:
-        for row in case["expectations"]:
-            other = {Verdict.met: Verdict.missed, Verdict.missed: Verdict.met}[row["truth"]]
-            wrong += [(case["drill"], row["name"])] * row["judged"].count(other)
-            if case["times"] == 1:
-                assert row["truth"] == Verdict.met, (case["drill"], row["name"])
-                open_ones += [row["name"]] * row["judged"].count(Verdict.inconclusive)
+    for name, times in loads():
+        for expected, true, said in expectations(name, times):
+            wrong += [(name, expected)] * said.count(OTHER[true])
+            if times == 1:
+                assert true == Verdict.met, (name, expected)
+                open_ones += [expected] * said.count(Verdict.inconclusive)
     assert wrong == []
     assert len(open_ones) <= 1
-    assert {len(row["judged"]) for case in CASES for row in case["expectations"]} == {len(SEEDS)}
 
 
 def test_drills_that_fail_are_seen_to() -> None:
     """Where one replica cannot hold the load, every seed says so."""
-    (case,) = (c for c in CASES if (c["drill"], c["times"]) == ("replica-death", 4))
-    (row,) = (r for r in case["expectations"] if "after kill" in r["name"])
-    assert row["judged"] == [Verdict.missed] * len(SEEDS)
-
-
-@pytest.mark.parametrize("path", DRILLS, ids=lambda path: path.stem)
-def test_stored_verdicts_are_of_this_code(path: Path) -> None:
-    """Some seeds again; if they differ, `python tests/simulated_drill.py` judges all of them."""
-    (case,) = (c for c in CASES if (c["drill"], c["times"]) == (path.stem, 1))
-    drill = drill_of(path)
-    assert [row["name"] for row in case["expectations"]] == [e.name for e in drill.expectations]
-    got = [judged(drill, seed) for seed in SEEDS[:RERUN]]
-    assert got == [[row["judged"][i] for row in case["expectations"]] for i in range(RERUN)]
+    (said,) = (said for name, _, said in expectations("replica-death", 4) if "after kill" in name)
+    assert said == [Verdict.missed] * len(SEEDS)
 
 
 def faulty(*faults: Fault, **client: float) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def test_a_drill_in_simulated_time_has_the_load_of_its_plan() -> None:
     loads = {
         path.stem: [
             (phase.seconds, [round(stream.rate_per_s, 2) for stream in phase.streams])
-            for phase in in_simulated_time(drill_of(path)).phases
+            for phase in in_simulated_time(drill_of(path.stem)).phases
         ]
         for path in DRILLS
     }

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from open_loop import OpenLoop
-from seeds import STUDIES, stored
-from simulated_rate import SEEDS, TRAFFIC, known_rates, server
+from simulated_rate import BACKLOGS, SEEDS, TRAFFIC, held, known_rates, server, window
+from stored_statistics import stored
 
 from harness.engine.config import EngineConfig
 from harness.measure.diagnosis.audit import apply_littles_law, audit_sentence
 from harness.measure.diagnosis.instrument import instrument_sentence, turnarounds
 from harness.measure.metrics import SCHEDULED, e2e, ttft
 from harness.measure.search.comparison import PER_S, compare
-from harness.measure.search.evidence import Window, backlog_growth, gather_evidence
+from harness.measure.search.evidence import gather_evidence
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
-from harness.measure.states import Decision, Purpose, Status
+from harness.measure.states import Decision, Status
 from harness.measure.window_summary import window_summary
 from harness.simulator.closed_loop import ClosedLoop
 from harness.study.compare_folders import common_pairs, level_figures
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 # 2 ms a request: 40/s keep it busy for 8% of the time
 FAST = EngineConfig(max_num_seqs=64, jitter=0.0, time_scale=0.1)
 STALL = (10 * SECOND, 11 * SECOND)
-
-
-def window(rate_per_s: float, start_ns: int, end_ns: int) -> Window:
-    """Of a level that is held at a rate."""
-    users = round(rate_per_s * 100)
-    at = (start_ns, start_ns, start_ns, end_ns, end_ns)
-    return Window(0, users, Purpose.hold, *at, rate_per_s=rate_per_s)
 
 
 def late(table: RecordTable, key: str, limit_ns: int) -> int:
@@ -140,48 +133,17 @@ def test_a_closed_loop_shows_the_engines_stall_once_for_each_user(users: int) ->
     assert late(table, "e2e", SECOND // 2) <= users < len(table) / 100
 
 
-def held(
-    seed: int, share: float, arrivals: str, seconds: int, slower: float = 1.0
-) -> tuple[RecordTable, Window]:
-    """A level at a share of the capacity of an engine, after a warm-up of ten seconds.
-
-    `slower`: the engine in its place takes so many times as long.
-    """
-    case = server(seed)
-    rate = round(share * SECOND / case.service_ns, 2)
-    engine = replace(case.engine, time_scale=case.engine.time_scale * slower)
-    loop = OpenLoop(engine, TRAFFIC, seed, arrivals=arrivals)
-    loop.set_rate(0, rate)
-    end = (10 + seconds) * SECOND
-    loop.advance(end)
-    return loop.table(0, end), window(rate, 10 * SECOND, end)
-
-
-@pytest.mark.parametrize(
-    ("share", "arrivals", "least", "most"),
-    [
-        (0.5, "poisson", 0, 0),
-        (0.8, "poisson", 0, 0),
-        (0.9, "gamma:2", 0, 1),  # bursts at 90%: long queues that come and go
-        (0.99, "constant", 0, 0),
-        (1.05, "constant", 20, 20),
-        (1.1, "poisson", 13, 20),
-        (1.3, "poisson", 20, 20),
-        (2.0, "gamma:2", 20, 20),
-    ],
-)
+@pytest.mark.parametrize(("share", "arrivals", "least", "most"), BACKLOGS)
 def test_above_capacity_the_backlog_grows(
     share: float, arrivals: str, least: int, most: int, figure: Callable[[str], None]
 ) -> None:
     """Of 20 seeds held for 30 s: how many are unstable. Growth is what the engine cannot serve."""
-    found, slopes = 0, []
-    for seed in range(20):
-        table, level = held(seed, share, arrivals, 30)
-        growth, unstable = backlog_growth(table, level)
-        found += bool(unstable)
-        slopes.append(growth / level.rate_per_s)
+    told = [said for case, said in stored("backlogs").items() if case[:2] == (share, arrivals)]
+    assert len(told) == 20
+    found = sum(unstable for unstable, _ in told)
     figure(f"{arrivals} arrivals at {share:.0%} of capacity for 30 s: {found} of 20 unstable")
     assert least <= found <= most
+    slopes = [slope for _, slope in told]
     assert np.median(slopes) == pytest.approx(max(1 - 1 / share, 0), abs=0.05)
 
 
@@ -239,16 +201,10 @@ def check(answers: dict[int, list[Any]], figure: Callable[[str], None]) -> None:
 
 
 def test_the_rate_over_100_engines(figure: Callable[[str], None]) -> None:
-    """As `make seeds` has stored them."""
+    """As `make statistics` has stored them."""
     answers = stored("rates")
     assert set(answers) == set(SEEDS)
     check(answers, figure)
-
-
-def test_the_rate_over_some_engines(figure: Callable[[str], None]) -> None:
-    """Searched now."""
-    study = STUDIES["rates"]
-    check({seed: study.answer(seed) for seed in study.known(25)}, figure)
 
 
 @pytest.mark.parametrize("seed", [0, 7, 23])

@@ -1,8 +1,8 @@
 """The knee that `knee` finds against the true one, over 200 seeded engine configurations.
 
-Simulated time and fixed seeds: the same figures on every machine. 23 of them are searched here,
-the 200 by `make seeds`. The truths in data/ come from long runs on other seeds (simulated_knee.py
-writes them); three are computed again here.
+Simulated time and fixed seeds: the same figures on every machine, as `make statistics` has stored
+them. The truths in data/ come from long runs on other seeds (simulated_knee.py writes them); three
+are computed again here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import simulated_limits
-from engine_configurations import KINDS, configuration
-from seeds import CASES, EVERY, STUDIES, stale, stored
-from simulated_knee import first_command, known_truths, truth
+from engine_configurations import configuration
+from simulated_knee import CASES, known_truths, truth
+from stored_statistics import stored
 
 from harness.measure.states import Status
 from harness.study.knee_curve import STEP
@@ -37,8 +37,8 @@ def check(answers: dict[int, list[Any]], figure: Callable[[str], None]) -> None:
     """
     truths, n = known_truths(), len(answers)
     hits = {s for s, (_, users, *_) in answers.items() if close(users, truths[s])}
-    covers = {s for s, (_, _, lo, hi, _) in answers.items() if lo <= truths[s] <= hi}
-    widths = [(hi - lo) / truths[s] for s, (_, _, lo, hi, _) in answers.items()]
+    covers = {s for s, (_, _, lo, hi, *_) in answers.items() if lo <= truths[s] <= hi}
+    widths = [(hi - lo) / truths[s] for s, (_, _, lo, hi, *_) in answers.items()]
     found = {s for s, (status, *_) in answers.items() if status == Status.found}
     held = {s for s in found if answers[s][4] <= truths[s]}
     kinds = Counter(configuration(s).kind for s in answers)
@@ -58,26 +58,20 @@ def check(answers: dict[int, list[Any]], figure: Callable[[str], None]) -> None:
 
 def test_make_knee_is_found_within_its_budget(figure: Callable[[str], None]) -> None:
     """In 19 of 20."""
-    answers, seconds = zip(*map(first_command, range(20)), strict=True)
-    found = [answer for answer in answers if answer.status == Status.found]
-    holds = [answer.holds for answer in found]
+    told = stored("first_command").values()
+    assert len(told) == 20
+    seconds = [spent for *_, spent in told]
+    found = [holds for status, holds, _ in told if status == Status.found]
     figure(
         f"make knee: found in {len(found)} of 20, after {median(seconds):.0f} s of load (median; "
-        f"{min(seconds):.0f} to {max(seconds):.0f}), holds {min(holds)} to {max(holds)} users"
+        f"{min(seconds):.0f} to {max(seconds):.0f}), holds {min(found)} to {max(found)} users"
     )
     assert len(found) >= 19
     assert max(seconds) <= 91
 
 
-def test_the_stored_answers_are_of_this_code() -> None:
-    """Of the searches and of the verdicts."""
-    assert stale() == [], (
-        "their code has changed since tests/data/seeds.json: run `make seeds docs`"
-    )
-
-
 def test_the_knee_over_200_configurations(figure: Callable[[str], None]) -> None:
-    """As `make seeds` has stored them."""
+    """As `make statistics` has stored them."""
     answers = stored("knees")
     assert len(answers) == CASES
     assert set(answers) == set(list(known_truths())[:CASES])
@@ -105,23 +99,6 @@ def test_the_knee_at_other_limits_over_50_configurations(figure: Callable[[str],
         assert sum(covers) >= 0.90 * len(said)
     assert share_answered[1] == 1
     assert min(share_answered) >= 0.5
-
-
-def test_the_knee_at_other_limits_over_6_configurations() -> None:
-    """Searched now."""
-    study = STUDIES["limits"]
-    answers = {seed: study.answer(seed) for seed in study.known(EVERY)}
-    then = stored("limits")
-    assert answers == {seed: then[seed] for seed in answers}
-
-
-def test_the_knee_over_23_configurations() -> None:
-    """Searched now, of each kind: the answers that are stored, which are judged above."""
-    study = STUDIES["knees"]
-    answers = {seed: study.answer(seed) for seed in study.known(EVERY)}
-    assert {configuration(seed).kind for seed in answers} == set(KINDS)
-    then = stored("knees")
-    assert answers == {seed: then[seed] for seed in answers}
 
 
 @pytest.mark.parametrize("seed", [262, 293, 350])

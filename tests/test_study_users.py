@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from measure_tables import window
 from planned_users import PlannedUsers
-from seeds import STUDIES, stored
 from simulated_users import KINDS, known_truths, truth
+from stored_statistics import stored
 
 from harness.engine.config import EngineConfig
 from harness.load.lengths import Lengths
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from harness.measure.diagnosis.audit import PrefixHits
 
-FEW = 20  # every twentieth seed is searched again here
 CONTEXT = 8192
 
 
@@ -58,18 +57,10 @@ def check(kind: str, answers: dict[int, list[Any]], figure: Callable[[str], None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_knee_over_all_configurations(kind: str, figure: Callable[[str], None]) -> None:
-    """As `make seeds` has stored them."""
+    """As `make statistics` has stored them."""
     answers = stored(kind)
     assert list(answers) == list(known_truths(kind))
     check(kind, answers, figure)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_knee_over_a_few_configurations(kind: str) -> None:
-    """Searched now: the answers that are stored."""
-    study, then = STUDIES[kind], stored(kind)
-    answers = {seed: study.answer(seed) for seed in study.known(FEW)}
-    assert answers == {seed: then[seed] for seed in answers}
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("thinking", 1005), ("talking", 1036)])

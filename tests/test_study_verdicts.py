@@ -1,6 +1,6 @@
 """What the rules name against the resource whose doubling moves the simulated knee most.
 
-Simulated time and fixed seeds; 23 of them are computed here, the 200 by `make seeds`. The rules
+Simulated time and fixed seeds, as `make statistics` has stored them. The rules
 read what /metrics, the host and a GPU would show; the truths in data/ are simulated_verdict.py's,
 from other draws; three are computed again here. The rules' constants were chosen on seeds below
 HELD_OUT.
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from planted_bottlenecks import RESOURCES
-from seeds import EVERY, STUDIES, stored
 from simulated_verdict import (
     CASES,
     CONFIDENT,
@@ -23,6 +22,7 @@ from simulated_verdict import (
     truth,
     wilson,
 )
+from stored_statistics import stored
 
 from harness.measure.diagnosis.bottleneck import RULES
 
@@ -49,10 +49,10 @@ def check(told: dict[int, list[Any]], figure: Callable[[str], None]) -> None:
 
 
 def test_the_verdict_over_200_configurations(figure: Callable[[str], None]) -> None:
-    """As `make seeds` has stored them, and docs/verdict.md shows them."""
+    """As `make statistics` has stored them, and docs/verdict.md shows them."""
     assert len(KNOWN) == CASES
     assert min(KNOWN) >= HELD_OUT
-    told = stored("verdicts")
+    told = {seed: said for (seed, _), said in stored("verdicts").items()}
     assert set(told) == set(KNOWN)
     check(told, figure)
     for stated, n, right, low, high in calibration(KNOWN, told):
@@ -68,15 +68,6 @@ def test_the_verdict_over_200_configurations(figure: Callable[[str], None]) -> N
 def test_wilsons_interval(right: int, n: int, want: tuple[float, float]) -> None:
     """As the tables have it."""
     assert wilson(right, n) == pytest.approx(want, abs=1e-3)
-
-
-def test_the_verdict_over_23_configurations() -> None:
-    """Computed now: the verdicts that are stored, which are judged above."""
-    study = STUDIES["verdicts"]
-    told = {seed: study.answer(seed) for seed in study.known(EVERY)}
-    assert len(told) == len(range(0, CASES, EVERY))
-    then = stored("verdicts")
-    assert told == {seed: then[seed] for seed in told}
 
 
 @pytest.mark.parametrize("seed", sorted(KNOWN)[:3])

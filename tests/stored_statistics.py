@@ -1,0 +1,198 @@
+"""Statistics over seeds in simulated time: `make statistics` computes them, the tests read them.
+
+A statistic is a function of one case, asked of many. data/statistics/NAME.json has the answers,
+with a hash of the code and of the cases that they come from. The tests judge all answers by the
+file, compute a few again, and fail where the hash is not that of today's code.
+
+    make statistics [NAMES="knees rates"]
+
+computes what has no answer of today's code, on two cores, and says a line for each statistic. Each
+answer is written at once, so that a run that was stopped goes on where it was. To have all of one
+computed again, remove its file.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import duel
+import simulated_calibration
+import simulated_comparison
+import simulated_drill
+import simulated_knee
+import simulated_limits
+import simulated_rate
+import simulated_recovery
+import simulated_sides
+import simulated_users
+import simulated_verdict
+import split_cases
+from source_hash import source_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+STORED: Final = Path(__file__).parent / "data" / "statistics"
+PROCESSES: Final = 2
+GARBAGE: Final = 500_000  # objects: the default would look for cycles thousands of times
+
+Case = tuple[Any, ...]  # the arguments of an answer
+
+
+class Statistic(NamedTuple):
+    """A question that is asked of each case."""
+
+    answer: Callable[..., Any]  # pure; what JSON can hold
+    cases: Callable[[], Iterable[Case]]
+    live: int  # so many of them, evenly spread, are computed again in each test run
+    files: tuple[Path, ...] = ()  # that the answers depend on, too
+
+
+DRILLS: Final = tuple(simulated_drill.DRILLS)
+
+# What takes long and cannot be divided comes first, so that both cores are busy to the end.
+STATISTICS: Final = {
+    "recovery_boundary": Statistic(
+        simulated_recovery.boundary, simulated_recovery.boundary_cases, 0
+    ),
+    "calibration": Statistic(simulated_calibration.errors, simulated_calibration.cases, 0),
+    "recovery_knees": Statistic(simulated_recovery.knee, simulated_recovery.knee_cases, 0),
+    "recovery": Statistic(simulated_recovery.repeat, simulated_recovery.repeat_cases, 2),
+    "recovery_at_once": Statistic(simulated_recovery.at_once, simulated_recovery.at_once_cases, 1),
+    "drill_truths": Statistic(simulated_drill.counted, simulated_drill.truth_cases, 1, DRILLS),
+    "drills": Statistic(simulated_drill.judged, simulated_drill.cases, 3, DRILLS),
+    "knees": Statistic(simulated_knee.answer, simulated_knee.cases, 4),
+    "first_command": Statistic(simulated_knee.first_command, simulated_knee.first_cases, 2),
+    "limits": Statistic(simulated_limits.found_at_limits, simulated_limits.cases, 1),
+    "thinking": Statistic(simulated_users.answer_thinking, simulated_users.thinking_cases, 2),
+    "talking": Statistic(simulated_users.answer_talking, simulated_users.talking_cases, 1),
+    "rates": Statistic(simulated_rate.answer, simulated_rate.cases, 1),
+    "backlogs": Statistic(simulated_rate.backlog, simulated_rate.backlog_cases, 4),
+    "verdicts": Statistic(simulated_verdict.answer, simulated_verdict.cases, 4),
+    "splits": Statistic(split_cases.checked, split_cases.cases, 8),
+    "pairs": Statistic(simulated_comparison.pair, simulated_comparison.cases, 2),
+    "sides": Statistic(simulated_sides.decisions, simulated_sides.cases, 2),
+    "duel": Statistic(duel.answer, duel.cases, 0),
+}
+
+
+def cases(name: str) -> dict[str, Case]:
+    """Those of a statistic, by their keys in the file."""
+    return {" ".join(map(str, case)): case for case in STATISTICS[name].cases()}
+
+
+def source(name: str) -> str:
+    """The hash of the code, the cases and the files that the answers depend on."""
+    answer, _, _, files = STATISTICS[name]
+    data = [*cases(name), *(path.read_text() for path in files)]
+    return source_hash(answer.__module__, answer.__name__, json.dumps(data))
+
+
+def read(name: str) -> dict[str, Any]:
+    """What is stored: `source` and `answers`, by key."""
+    path = STORED / f"{name}.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {"source": "", "answers": {}}
+
+
+def stored(name: str) -> dict[Any, Any]:
+    """The answer of each case; a case with one argument is that argument."""
+    answers = read(name)["answers"]
+    return {
+        case if len(case) > 1 else case[0]: answers[key]
+        for key, case in cases(name).items()
+        if key in answers
+    }
+
+
+def current(name: str) -> dict[str, Any]:
+    """The stored answers, none where other code has given them."""
+    kept = read(name)
+    return kept["answers"] if kept["source"] == source(name) else {}
+
+
+def stale(name: str) -> list[str]:
+    """The keys of the cases that have no answer of this code."""
+    return sorted(cases(name).keys() - current(name).keys())
+
+
+def again(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A few answers, computed now and as they are stored."""
+    statistic, kept, every = STATISTICS[name], read(name)["answers"], cases(name)
+    step = len(every) / statistic.live
+    keys = [list(every)[round(step * place)] for place in range(statistic.live)]
+    now = {key: statistic.answer(*every[key]) for key in keys}
+    return json.loads(json.dumps(now)), {key: kept.get(key) for key in keys}
+
+
+def timed(answer: Callable[..., Any], case: Case) -> tuple[Any, float]:
+    """An answer, and the seconds of CPU time that it took."""
+    began = time.process_time()
+    return answer(*case), time.process_time() - began
+
+
+def write(name: str, made_by: str, answers: dict[str, Any]) -> None:
+    """A line for each case, in their order; `made_by`: what `source` says."""
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(answers[key])}" for key in cases(name) if key in answers
+    ]
+    text = f'{{"source": "{made_by}", "answers": {{\n' + ",\n".join(lines) + "\n}}\n"
+    path = STORED / f"{name}.json"
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def compute(names: list[str]) -> None:
+    """What is stale of these; a line for each."""
+    sources = {name: source(name) for name in names}
+    answers = {name: dict(current(name)) for name in names}
+    wanted = {name: stale(name) for name in names}
+    for name, keys in wanted.items():
+        if not keys:
+            say(f"{name}: of this code")
+    left = {name: len(keys) for name, keys in wanted.items()}
+    cpu_s: defaultdict[str, float] = defaultdict(float)
+    with ProcessPoolExecutor(PROCESSES, initializer=gc.set_threshold, initargs=(GARBAGE,)) as pool:
+        asked = {
+            pool.submit(timed, STATISTICS[name].answer, cases(name)[key]): (name, key)
+            for name, keys in wanted.items()
+            for key in keys
+        }
+        for future in as_completed(asked):
+            name, key = asked[future]
+            answers[name][key], took_s = future.result()
+            write(name, sources[name], answers[name])
+            cpu_s[name] += took_s
+            left[name] -= 1
+            if left[name] == 0:
+                say(f"{name}: {len(wanted[name])} cases, {cpu_s[name]:.0f} s of CPU time")
+
+
+def say(line: str) -> None:
+    """At once, also through a pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main(names: list[str]) -> None:
+    """Compute what is stale of these statistics, of all if none is named."""
+    unknown = sorted(set(names) - STATISTICS.keys())
+    if unknown:
+        sys.exit(
+            f"NAMES has {', '.join(unknown)}: expected some of {', '.join(STATISTICS)}; "
+            "try make statistics NAMES=knees."
+        )
+    STORED.mkdir(exist_ok=True)
+    compute(names or list(STATISTICS))
+    say("The answers are of this code; make docs shows them")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

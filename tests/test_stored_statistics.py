@@ -1,0 +1,69 @@
+"""What `make statistics` has stored is of this code; that it says so, and goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import stored_statistics
+from stored_statistics import STATISTICS, Statistic, again, compute, main, stale
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIVE = [name for name, statistic in STATISTICS.items() if statistic.live]
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_the_stored_answers_are_of_this_code(name: str) -> None:
+    """Of the code that a statistic depends on, its cases and its files."""
+    assert stale(name) == [], (
+        f"its code has changed: run `make statistics NAMES={name}`, `make docs`"
+    )
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_a_few_answers_again(name: str) -> None:
+    """Computed now: those that are stored, which tests of each subject judge."""
+    now, then = again(name)
+    assert now == then, f"run `make statistics NAMES={name}`, `make docs`"
+
+
+def double(number: int) -> int:
+    """An answer."""
+    return 2 * number
+
+
+def test_only_what_is_missing_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers of this code are kept; those of other code go."""
+    statistics = {"doubles": Statistic(double, lambda: [(1,), (2,), (3,)], 1)}
+    monkeypatch.setattr(stored_statistics, "STATISTICS", statistics)
+    monkeypatch.setattr(stored_statistics, "STORED", tmp_path)
+    compute(["doubles"])
+    path = tmp_path / "doubles.json"
+    kept = json.loads(path.read_text())
+    assert kept["answers"] == {"1": 2, "2": 4, "3": 6}
+    path.write_text(json.dumps(kept | {"answers": {"1": -1, "3": -3}}))
+    assert stale("doubles") == ["2"]
+    compute(["doubles"])
+    assert json.loads(path.read_text())["answers"] == {"1": -1, "2": 4, "3": -3}
+    path.write_text(json.dumps({"source": "another", "answers": {"1": -1, "2": -2, "3": -3}}))
+    assert stale("doubles") == ["1", "2", "3"]
+    assert stored_statistics.stored("doubles") == {1: -1, 2: -2, 3: -3}
+    compute(["doubles"])
+    compute(["doubles"])
+    assert json.loads(path.read_text()) == kept
+    said = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(",")[0] for line in said[:3]] == [
+        f"doubles: {count} cases" for count in (3, 1, 3)
+    ]
+    assert said[3] == "doubles: of this code"
+
+
+def test_a_name_that_is_none() -> None:
+    """Is refused with those that are."""
+    with pytest.raises(SystemExit, match=r"NAMES has wishes: expected some of .*knees"):
+        main(["wishes"])
