@@ -9,7 +9,8 @@ import pytest
 
 from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample
-from harness.wire.vllm_metrics import cache_config, server_sample
+from harness.wire.kv_cache import cache_config
+from harness.wire.vllm_metrics import server_sample
 from harness.wire.vllm_series import SERIES, SERIES_NAMES, Series
 
 # as vLLM 0.5 (V0) wrote them

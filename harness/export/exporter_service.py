@@ -23,10 +23,10 @@ from harness.measure.diagnosis.server_window import counter_that_fell, histogram
 from harness.measure.records.samples import GpuSample, ServerSample, samples_within
 from harness.server.gpu import GpuInfo, GpuReadings, open_gpus
 from harness.server.max_num_seqs import max_num_seqs
-from harness.server.probe import cache_summary, flags
+from harness.server.probe import flags
 from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
-from harness.wire.vllm_metrics import cache_config
+from harness.wire.kv_cache import cache_config, cache_summary
 
 if TYPE_CHECKING:
     from harness.server.access import TargetAccess
@@ -55,7 +55,7 @@ class TargetReader:
             self.lost(str(error))
             return
         if sample is None:
-            found = without_metrics(str(self._access.address), answer.status)
+            found = without_metrics(str(self._access.address), answer)
             self.lost(f"{found}: expected a vLLM server; look at it with curl.")
             return
         kept = list(before.samples)
@@ -153,7 +153,7 @@ class TargetState:
     up: bool = False
     took_s: float = nan
     samples: Sequence[ServerSample] = ()
-    cache: Mapping[str, Any] = field(default_factory=dict)  # probe.cache_summary
+    cache: Mapping[str, Any] = field(default_factory=dict)  # kv_cache.cache_summary
     read: Mapping[str, Any] = field(default_factory=dict)  # flags that the server shows
     given: Mapping[str, Any] = field(default_factory=dict)  # flags that the user gave
     target: str = ""  # HOST:PORT

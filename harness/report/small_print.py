@@ -77,6 +77,8 @@ def _missing_sources(facts: ReportData) -> list[str]:
         out.append(f"the server exposed no metrics{found}, so all server-side figures are missing")
     elif facts.result.lacking:
         out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
+    lacking = facts.server.get("lacking")
+    out += [str(one) for one in lacking] if isinstance(lacking, list) else []
     if not facts.run.gpu:
         why = str(as_mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
         out.append(f"{why}: clocks, power and utilization are unknown")
@@ -161,7 +163,8 @@ def _kv_cache(server: dict[str, Any]) -> str:
     blocks, size, engines = (as_int(server.get(k)) for k in ("kv_blocks", "block_size", "engines"))
     if not blocks or not size:
         return ""
-    size_text = f"{blocks:,} blocks of {count_of(size, 'token')}, {blocks * size:,} tokens in total"
+    tokens = as_int(server.get("kv_tokens"))
+    size_text = f"{blocks:,} blocks of {count_of(size, 'token')}, {tokens:,} tokens in total"
     return f"{count_of(engines, 'engine')}, {size_text}" if engines > 1 else size_text
 
 

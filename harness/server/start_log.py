@@ -23,7 +23,7 @@ PHASES: Final = {
     "device and workers": r"Starting to load model|Loading model from scratch",
     "weights": r"Initializing model took|Loading weights took|Model loading took",
     # not "disabling torch.compile and CUDAGraphs", which an --enforce-eager start also writes last
-    "compile": r"Dynamo bytecode|Compiling a graph|compiled graph|torch\.compile .*t(?:akes|ook) \d",
+    "compile": r"Dynamo bytecode|Compiling a graph|compiled graph|torch\.compile .*(?:akes|ook) \d",
     "memory profiling, KV cache": r"KV cache size:",
     "graph capture": r"Graph capturing finished",
     "warm-up": r"init engine \(.*took",
