@@ -146,6 +146,11 @@ def as_int(value: Any) -> int:
     return int(value) if math.isfinite(as_float(value)) else 0
 
 
+def memory_text(mib: float) -> str:
+    """`143,771 MiB`; 0 is unknown."""
+    return f"{mib:,.0f} MiB" if mib else "memory unknown"
+
+
 def count_of(n: float, one: str) -> str:
     """`1 request`, `1,200 requests`."""
     return f"{n:,.0f} {one}{'s' * (n != 1)}"

@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from harness.measure.metrics import failed_requests
 from harness.measure.states import Status
-from harness.report.numbers import as_int, as_sentence, count_of, slo_bound, slo_name
+from harness.report.numbers import (
+    as_int,
+    as_sentence,
+    count_of,
+    memory_text,
+    slo_bound,
+    slo_name,
+)
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.units import say_ns
 
@@ -172,9 +179,10 @@ def _gpus(facts: ReportData) -> str:
     """`NVIDIA H200, 143,771 MiB, driver 580.159.04`, one after another."""
     found = as_mapping(facts.run.info.get("gpu")).get("gpus")
     each = [as_mapping(gpu) for gpu in found] if isinstance(found, list) else []
+    memory = [memory_text(as_int(gpu.get("memory_mib"))) for gpu in each]
     return "; ".join(
-        f"{gpu.get('name', '')}, {as_int(gpu.get('memory_mib')):,} MiB, driver {gpu.get('driver')}"
-        for gpu in each
+        f"{gpu.get('name', '')}, {mib}, driver {gpu.get('driver')}"
+        for gpu, mib in zip(each, memory, strict=True)
     )
 
 
