@@ -18,6 +18,7 @@ from harness.load.tokens import TOKEN_IDS
 from harness.load.workloads import API_PATHS
 from harness.runfolder.redact import redact_text
 from harness.server.address import addresses_of
+from harness.server.api_versions import explained, version_of
 from harness.server.http_exchange import MAX_QUOTED_CHARS, TRY_PRINTED_PORT, HttpAnswer, fetch
 from harness.server.max_num_seqs import KNEE_FLAGS
 from harness.server.scraping import read_metrics, without_metrics
@@ -73,21 +74,21 @@ def probe(
     """Probe the target; `fields` are --body's. Raises ServerUnreachable, ConfigError."""
     listed = _models(access)
     chosen = choose_model(access, model, tuple(listed))
-    exact, continuous, final = _stream(access, api, chosen, fields)
+    with explained(access, api):
+        exact, continuous, final = _stream(access, api, chosen, fields)
     limit = listed[chosen].get("max_model_len")
-    version = _optional(access, "/version")
+    version = version_of(access)
     addresses = addresses_of(access.address)
     pages, no_metrics = _read_pages(access, metrics_urls, addresses, chosen)
     cache = cache_summary(*(cache_config(page, chosen) for page in pages.values()))
     tokens = _optional(access, "/tokenize", {"model": chosen, "prompt": "Hi"})
-    body = version.json() if version else None
     return Capabilities(
         url=str(access.address),
         api=api,
         model=chosen,
         models=tuple(listed),
         max_model_len=limit if isinstance(limit, int) else None,
-        version=str(body.get("version", "")) if isinstance(body, dict) else "",
+        version=version,
         fixed_length=exact and api != "messages",  # which would ignore it
         continuous_usage=continuous,
         final_usage=final,
