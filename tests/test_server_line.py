@@ -13,7 +13,6 @@ from little_servers import http, little_server
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.errors import ServerUnreachable
-from harness.measure.records.samples import ServerSample
 from harness.senders.scraper import Scraper
 from harness.server.access import TargetAccess
 from harness.server.address import Address
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from little_servers import LittleServer
+
+    from harness.measure.records.samples import ServerSample
 
 GOOD = http(b"5", kind="text/plain")
 CHUNKED = b"HTTP/1.1 200 -\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n5\r\n0\r\n\r\n"
