@@ -174,6 +174,11 @@ def without(label: str, page: str) -> str:
     return re.sub(rf',{label}="[^"]*"', "", page)
 
 
+def without_lines(word: str, page: str) -> str:
+    """A page without the lines that have a word."""
+    return "".join(line for line in page.splitlines(keepends=True) if word not in line)
+
+
 def two_hosts(page: str) -> str:
     """The page of h1, and the same of h2 with another GPU and more of all."""
     other = page.replace("GPU-cccc", "GPU-dddd").replace('"h1"', '"h2"')
@@ -184,6 +189,7 @@ WHOLE = """\
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-cccc",Hostname="h1"} 18100
 DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-cccc",Hostname="h1"} 22400
 """
+TOTAL = 'DCGM_FI_DEV_FB_TOTAL{gpu="0",UUID="GPU-cccc",Hostname="h1"} 40960\n'
 SHARED = """\
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",Hostname="h1",container="vllm",pod="p1"} 9000
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",Hostname="h1",container="other",pod="p2"} 9000
@@ -206,8 +212,20 @@ DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-a",Hostname="h1",container="other",pod="p2
         ),
         (without("UUID", two_hosts(MIG)), {0: (40_000, 18_000, 120.5), 1: (40_000, 18_000, 300)}),
         (SHARED, {0: (10_000, 9_000, None)}),
+        (without_lines("FB_FREE", WHOLE), {0: (0, 18_100, None)}),  # not exported: not known
+        (without_lines("FB_FREE", WHOLE) + TOTAL, {0: (40_960, 18_100, None)}),
     ],
-    ids=["MIG", "doubled", "MIG and the GPU", "two hosts", "by UUID", "by host", "containers"],
+    ids=[
+        "MIG",
+        "doubled",
+        "MIG and the GPU",
+        "two hosts",
+        "by UUID",
+        "by host",
+        "containers",
+        "without the free",
+        "with the total",
+    ],
 )
 def test_the_gpus_of_a_page(page: str, want: dict[int, tuple[float, float, float | None]]) -> None:
     """What belongs to one GPU is one; memory is the whole GPU's, used and free together."""

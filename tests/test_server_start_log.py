@@ -178,6 +178,7 @@ CAUSE = "ValidationError: 1 validation error for ModelConfig: Value error, Expec
         (FIELD, f"{TWO_ERRORS}: max_num_seqs: Input should be greater than or equal to 1"),
         (MEMORY, "OutOfMemoryError: CUDA out of memory."),
         ("ValidationError: 1 validation error for X", "ValidationError: 1 validation error for X"),
+        (re.sub("^", "vllm-1  | ", PYDANTIC, flags=re.MULTILINE), f"{CAUSE} column 1"),  # Compose
         ("OSError is a word\n", ""),
     ],
 )

@@ -42,7 +42,8 @@ REPORTED: Final = {  # by vLLM itself
 KV_TOKENS: Final = r"KV cache size: ([\d,]+) tokens"
 CONCURRENCY: Final = r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"
 # the root cause comes first, "Engine core initialization failed" last; without its module
-_PREFIX: Final = r"^(?:\(\w+ pid=\d+\) )*(?:ERROR [^\]]*\] ?)?"
+# what Compose, and vLLM itself, write before a line
+_PREFIX: Final = r"^(?:[\w.-]+ +\| )?(?:\(\w+ pid=\d+\) )*(?:ERROR [^\]]*\] ?)?"
 CAUSE: Final = re.compile(_PREFIX + r"(?:\w+\.)*(\w+(?:Error|Exception): .*)$", re.MULTILINE)
 # pydantic says only how many errors there are; what is wrong follows, with the input in brackets
 COUNT_OF_ERRORS: Final = re.compile(r"\d+ validation errors? for ")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from math import nan
+from math import isnan, nan
 from typing import Any, Final
 
 from harness.measure.diagnosis.gpu_window import GPU_SERIES, MIB, REASON_LABELS, throttle_reasons
@@ -34,11 +34,12 @@ OWN_FIELDS: Final = {key: (f"harness_{name}", size) for key, (name, size) in GPU
 # the newer name, then the older one
 MASKS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
 DCGM_MEMORY: Final = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
+DCGM_TOTAL: Final = "DCGM_FI_DEV_FB_TOTAL"
 OWN_MEMORY: Final = "harness_gpu_memory_bytes"
 THROTTLED: Final = "harness_gpu_throttled"  # a line for each reason
 WANTED: Final = {
     *(name for names in (DCGM_FIELDS, OWN_FIELDS) for name, _ in names.values()),
-    *(*MASKS, *DCGM_MEMORY, OWN_MEMORY, THROTTLED, "harness_gpu_info"),
+    *(*MASKS, *DCGM_MEMORY, DCGM_TOTAL, OWN_MEMORY, THROTTLED, "harness_gpu_info"),
 }
 ENGINE_CPU: Final = "harness_engine_cpu_seconds_total"
 
@@ -66,14 +67,23 @@ def gpu_labels(text: bytes | str, numbers: dict[GpuKey, int] | None = None) -> l
         {
             "index": gpu,
             "name": labels.get("modelName", labels.get("name", "")),
-            "memory_mib": values[OWN_MEMORY] / MIB
-            if OWN_MEMORY in values
-            else sum(values.get(name, 0.0) for name in DCGM_MEMORY),
+            "memory_mib": _memory_mib(values),
             "driver": labels.get("DCGM_FI_DRIVER_VERSION", labels.get("driver", "")),
             "uuid": labels.get("UUID", labels.get("uuid", "")),
         }
         for gpu, values, labels in _by_gpu(text, numbers)
     ]
+
+
+def _memory_mib(values: Mapping[str, float]) -> float:
+    """0: unknown, for which fields are exported is the exporter's configuration."""
+    if OWN_MEMORY in values:
+        return values[OWN_MEMORY] / MIB
+    if DCGM_TOTAL in values:
+        return values[DCGM_TOTAL]
+    used, free, reserved = (values.get(name, nan) for name in DCGM_MEMORY)
+    whole = used + free
+    return 0.0 if isnan(whole) else whole + (0.0 if isnan(reserved) else reserved)
 
 
 def is_own_exporter(text: bytes | str) -> bool:
@@ -125,7 +135,7 @@ def _whole(parts: Mapping[tuple[str, str], float]) -> dict[str, float]:
         if (name, "") in parts and instance:
             continue  # the GPU has a line of its own
         before = whole.get(name, 0.0)
-        whole[name] = before + value if name in DCGM_MEMORY else max(before, value)
+        whole[name] = before + value if name in (*DCGM_MEMORY, DCGM_TOTAL) else max(before, value)
     return whole
 
 

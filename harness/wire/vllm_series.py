@@ -128,8 +128,8 @@ SERIES: Final = (
 NOT_READ: Final = {
     "vllm:prompt_tokens_cached_by_source": "0.33: where a hit came from (device, host, disk, ...); "
     "a hit is not computed again wherever it came from, and its cost is in the time of prefill",
-    "vllm:watermark_requests": "0.33: who is kept waiting so that running requests can grow; they "
-    "are among those that wait for capacity",
+    "vllm:watermark_requests": "0.33: no page or source of it was at hand; who waits for KV blocks "
+    "is in `waiting_capacity`",
     "vllm:kv_block_lifetime_seconds": "only of sampled blocks (--kv-cache-metrics), when they are "
     "evicted: it helps to size a cache, but no rule of the diagnosis",
     "vllm:prompt_tokens_recomputed": "0.18 only: a last token that is computed again after a hit",
