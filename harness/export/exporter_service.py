@@ -26,7 +26,7 @@ from harness.server.max_num_seqs import max_num_seqs
 from harness.server.probe import flags
 from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
-from harness.wire.kv_cache import cache_config, cache_summary
+from harness.wire.kv_cache import cache_config, cache_summary, lacking
 
 if TYPE_CHECKING:
     from harness.server.access import TargetAccess
@@ -62,12 +62,16 @@ class TargetReader:
         # A counter that fell means that the server has restarted: its old samples say nothing about
         # the new process, and its flags may be different.
         new = not before.up or (bool(kept) and bool(counter_that_fell(kept[-1], sample)))
+        cache = cache_summary(cache_config(answer.body))
+        if new:
+            for lack in lacking(answer.body, cache):
+                _say(f"{lack}.")
         self.seen = replace(
             before,
             up=True,
             took_s=took_ns / SECOND,
             samples=([] if new else kept[1 - KEPT :]) + [sample],
-            cache=cache_summary(cache_config(answer.body)),
+            cache=cache,
             read=flags(self._access) if new else before.read,
         )
         self.why = ""
