@@ -11,7 +11,14 @@ import pytest
 
 from harness.measure.diagnosis.server_window import missing_figures, server_figures
 from harness.units import SECOND
-from harness.wire.kv_cache import NO_BLOCKS, cache_config, cache_summary, lacking, models_on
+from harness.wire.kv_cache import (
+    NO_BLOCKS,
+    SEVERAL,
+    cache_config,
+    cache_summary,
+    lacking,
+    models_on,
+)
 from harness.wire.prometheus_text import parse_metrics
 from harness.wire.vllm_metrics import server_sample
 
@@ -181,6 +188,7 @@ def test_the_cache_behind_a_router() -> None:
     page = PAGE + for_model(PAGES["0.26.0"], "other")
     assert models_on(page) == ["other", "tiny"]
     assert cache_summary(cache_config(page, "tiny")) == {}
+    assert lacking(page, {}) == (SEVERAL,)
 
 
 def test_none_of_the_models() -> None:

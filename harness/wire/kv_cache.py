@@ -22,6 +22,10 @@ NO_BLOCKS: Final = (
     "0.18 with several API servers (--api-server-count): its size is unknown here; vLLM's log has "
     "it (KV cache size)"
 )
+SEVERAL: Final = (
+    "the size of the KV cache is unknown: the page has several models, and vLLM's line of the cache "
+    "does not name its own"
+)
 RUST: Final = "vLLM's front end in Rust (VLLM_USE_RUST_FRONTEND=1) does not, nor do gateways"
 
 
@@ -99,9 +103,11 @@ def lacking(text: bytes | str, cache: Mapping[str, Any]) -> tuple[str, ...]:
     """What a page of vLLM's does not tell although others do, in sentences without a full stop."""
     there = {sample.name for sample in parse_metrics(text, PROCESS_FIGURES)}
     unknown = [words for name, words in PROCESS_FIGURES.items() if name not in there]
-    if not cache:
-        unknown.insert(0, NO_CACHE_CONFIG)
     said = []
+    if not cache and len(models_on(text)) > 1:
+        said.append(SEVERAL)
+    elif not cache:
+        unknown.insert(0, NO_CACHE_CONFIG)
     if unknown:
         said.append(f"the server's /metrics do not tell {', '.join(unknown)}: {RUST}")
     if cache and cache["kv_tokens"] is None:
