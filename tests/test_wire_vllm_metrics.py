@@ -152,6 +152,13 @@ def test_every_spelling_is_read(series: Series) -> None:
     [
         # both names of a gauge while the old one was going away: the newer counts, once
         ("vllm:kv_cache_usage_perc 0.25\nvllm:gpu_cache_usage_perc 0.75\n", ("kv_usage", 0.25)),
+        # 0.10, by a public report of a router that read both
+        (
+            'vllm:gpu_prefix_cache_queries_total{engine="0"} 32\n'
+            'vllm:prefix_cache_queries_total{engine="0"} 32\n'
+            'vllm:gpu_prefix_cache_queries_created{engine="0"} 1.7e9\n',
+            ("prefix_queries_total", 32),
+        ),
         # three API servers of one engine, 0.9.2: one of the three is up to date
         (STALE, ("kv_usage", 0.375)),
         # what each API server counted adds up

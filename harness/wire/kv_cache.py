@@ -23,8 +23,8 @@ NO_BLOCKS: Final = (
     "it (KV cache size)"
 )
 SEVERAL: Final = (
-    "the size of the KV cache is unknown: the page has several models, and vLLM's line of the cache "
-    "does not name its own"
+    "the size of the KV cache is unknown: the page has several models, and vLLM's line of the "
+    "cache names none"
 )
 RUST: Final = "vLLM's front end in Rust (VLLM_USE_RUST_FRONTEND=1) does not, nor do gateways"
 
