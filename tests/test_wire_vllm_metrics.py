@@ -71,6 +71,11 @@ vllm:kv_cache_usage_perc{engine="0",pid="8"} 0
 vllm:kv_cache_usage_perc{engine="0",pid="9"} 0.25
 vllm:kv_cache_usage_perc{engine="1",pid="7"} 0.25
 """
+BOTH_NAMES = """\
+vllm:gpu_prefix_cache_queries_total{engine="0"} 32
+vllm:gpu_prefix_cache_queries_created{engine="0"} 1.7537953269352946e+09
+vllm:prefix_cache_queries_total{engine="0"} 32
+"""
 COUNTED = """\
 vllm:generation_tokens_total{engine="0",api="0"} 10
 vllm:generation_tokens_total{engine="0",api="1"} 5
@@ -153,12 +158,7 @@ def test_every_spelling_is_read(series: Series) -> None:
         # both names of a gauge while the old one was going away: the newer counts, once
         ("vllm:kv_cache_usage_perc 0.25\nvllm:gpu_cache_usage_perc 0.75\n", ("kv_usage", 0.25)),
         # 0.10, by a public report of a router that read both
-        (
-            'vllm:gpu_prefix_cache_queries_total{engine="0"} 32\n'
-            'vllm:prefix_cache_queries_total{engine="0"} 32\n'
-            'vllm:gpu_prefix_cache_queries_created{engine="0"} 1.7e9\n',
-            ("prefix_queries_total", 32),
-        ),
+        (BOTH_NAMES, ("prefix_queries_total", 32)),
         # three API servers of one engine, 0.9.2: one of the three is up to date
         (STALE, ("kv_usage", 0.375)),
         # what each API server counted adds up
