@@ -118,6 +118,7 @@ def test_several_api_servers() -> None:
     [
         # data parallelism: the front end adds its engines up and says the sum for each of them
         ([TWO_ENGINES], 1000, 16_000),
+        ([PAGES["0.26.0"] * 2], 16_384, 2_097_152),
         (
             [TWO_ENGINES.replace('1",num_gpu_blocks="1000"', '1",num_gpu_blocks="900"')],
             1900,

@@ -37,7 +37,11 @@ def cache_config(text: bytes | str, model: str = "") -> list[dict[str, str]]:
     found = parse_metrics(text, CACHE_CONFIG)
     if len(models_on(text)) > 1:
         found = [sample for sample in found if sample.labels.get("model_name") == model]
-    engines = [{k: v for k, v in s.labels.items() if v != "None" and k[:1] != "_"} for s in found]
+    engines: list[dict[str, str]] = []
+    for sample in found:
+        labels = {k: v for k, v in sample.labels.items() if v != "None" and k[:1] != "_"}
+        if labels not in engines:  # a gateway may write a line twice
+            engines.append(labels)
 
     def order(labels: dict[str, str]) -> tuple[int, str]:
         """By number, as vLLM names its engines; any other name comes first."""
