@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test test-all statistics drill truth up targets down setup lint audit format lock docs bench bench-quick soak clean
+.PHONY: help knee test test-all statistics drill truth versions up targets down setup lint audit format lock docs bench bench-quick soak clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -18,6 +18,9 @@ KNEE ?= --embedded --slo ttft_p95=500ms --slo itl_p95=50ms --budget 90s --max-us
 # What `make up` starts when there is no .env yet.
 PROFILES ?= $(shell nvidia-smi -L > /dev/null 2>&1 && echo gpu || echo engine),grafana
 URL ?=
+# Which vLLM `make versions` installs and tries, and where; it takes about ten minutes for each.
+VERSIONS ?= 0.11.0 0.15.1 0.18.1 0.22.1 0.26.0 0.32.0
+VERSIONS_OUT ?= .vllm/versions
 comma := ,
 # What `make statistics` computes where it is stale; all by default.
 NAMES ?=
@@ -60,6 +63,10 @@ truth: $(READY) ## turn every knob of planted CPU vLLMs: MODEL=DIR OUT=DIR (ten 
 		"make truth MODEL=.vllm/tiny OUT=/tmp/truth."; exit 2; }
 	@$(BIN)/python bench/truth.py --model $(MODEL) --out $(OUT) --budget 60s
 	@$(BIN)/python bench/truth.py --table $(OUT)
+
+versions: $(READY) ## install vLLM's CPU builds and try each: VERSIONS="0.26.0 0.32.0" (ten minutes each)
+	@mkdir -p $(VERSIONS_OUT)
+	@$(BIN)/python bench/versions.py --out $(VERSIONS_OUT) $(VERSIONS)
 
 up: .env targets ## start the stack in Docker: PROFILES=gpu,grafana or engine or url (then URL=http://...)
 	@test "$(origin PROFILES)" = file || grep -qxF 'COMPOSE_PROFILES=$(PROFILES)' .env || { \

@@ -29,11 +29,12 @@ from harness.runfolder import run_frames as frames
 from harness.runfolder.folder_reader import NUMBER_FIELDS
 from harness.runfolder.record_tables import TableBuilder
 from harness.runfolder.run_frames import Levels
+from harness.server.api_versions import STREAMS_SINCE
 from harness.study import form
 from harness.study.locust_rate import LocustRateStudy
 from harness.study.results import EXIT_OF
 from harness.units import MS
-from harness.wire.vllm_series import SERIES
+from harness.wire.vllm_series import NOT_READ, SERIES
 
 sys.path.extend(
     str(Path(__file__).parents[1] / name) for name in ("grafana", "prometheus", "tests", "bench")
@@ -134,6 +135,42 @@ def compat() -> str:
 STEPS = "the smallest value up to which this share of the weight lies, never between two"
 
 
+OLDER_PAGES = "KV tokens unknown with `--api-server-count` above 1"
+TRIED = (
+    ("0.11.0", "CPU", "chat, completions", f"{OLDER_PAGES}; no split of cached prompt tokens"),
+    (
+        "0.15.1",
+        "CPU",
+        "chat, completions, responses, messages",
+        f"{OLDER_PAGES}; sleep state, external caches, computed tokens",
+    ),
+    (
+        "0.18.1",
+        "CPU",
+        "chat, completions, responses, messages",
+        f"{OLDER_PAGES}; cached and computed prompt tokens, FLOPs and bytes",
+    ),
+    ("0.22.1", "CPU", "chat, completions, responses, messages, generate", "who waits for capacity"),
+    (
+        "0.26.0",
+        "CPU, H200",
+        "chat, completions, responses, messages, generate",
+        "KV tokens in vLLM's own words",
+    ),
+    (
+        "0.32.0",
+        "CPU, in each CI run",
+        "chat, completions, responses, messages, generate",
+        "preemptions of a request, rejections at admission",
+    ),
+    ("0.32.0 in Rust", "CPU", "as above (not tried one by one)", "no KV tokens, CPU and start"),
+)
+
+
+def _in_code(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names.split(", "))
+
+
 def vllm_series() -> str:
     """docs/vllm-series.md, from SERIES."""
     rows = [
@@ -150,12 +187,41 @@ def vllm_series() -> str:
         "acceptance rate and the mean accepted length are computed from them. A test reads them",
         "from a real vLLM that speculates by n-grams.",
         "",
-        "It has FLOPs and bytes, which are its own estimates, only with `--enable-mfu-metrics`.",
-        "Reports divide them by the data sheet's peaks of a GPU that is known: MFU and MBU.",
+        "It has FLOPs and bytes, which are its own estimates, only with `--enable-mfu-metrics`:",
+        "without it the counters stay 0, and the figures are null. Reports divide them by the data",
+        "sheet's peaks of a GPU that is known: MFU and MBU.",
+        "",
+        "Ray Serve writes the same names as `ray_vllm:` or `ray_vllm_`. On a page of several",
+        "models, as routers have it, the lines of `--model` count; a line that is there twice",
+        "counts once. A page of several models without `--model` among them has no figures. Behind",
+        "a router the size of the KV cache is unknown: vLLM's line of it names no model.",
         "",
         "The front end in Rust (`VLLM_USE_RUST_FRONTEND=1`, read from `vllm-rs` 0.32) writes the",
         "same names, but neither the process's CPU and start, nor `vllm:engine_sleep_state`,",
-        "`vllm:cache_config_info` and `vllm:admission_rejections`.",
+        "`vllm:cache_config_info` and `vllm:admission_rejections`. A run says so before its load,",
+        "and the report under *Limitations*: the size of the KV cache is unknown, a restart shows",
+        "only in counters that fall, and the front end's CPU is known only where it runs on",
+        "the client's machine.",
+        "",
+        "## Which version has what",
+        "",
+        "*Streams*: the API's answers can be measured; an older one is refused before the load,",
+        "with the version that is needed. *Figures*: what else differs.",
+        "",
+        "| vLLM | Tried on | APIs that stream | Figures |",
+        "|---|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in TRIED),
+        "",
+        f"`--api messages` needs vLLM {STREAMS_SINCE['messages']}, `--api responses`",
+        f"{STREAMS_SINCE['responses']}, `--api generate` {STREAMS_SINCE['generate']} (and",
+        "`--enable-scale-out` where vLLM has that flag). `make versions` installs CPU builds and",
+        "tries each: the APIs, the KV tokens, and a search with 8 slots planted, which has to hold",
+        "7 or 8 users, to fail at 9 or 10 and to name the batch slots. A workflow does so weekly.",
+        "",
+        "## Series",
+        "",
+        "The first version is that of vLLM's pull request, or the first of those above whose page",
+        "has the series.",
         "",
         "| Ours | Kind | vLLM's | vLLM's version or pull request | Engines |",
         "|---|---|---|---|---|",
@@ -170,6 +236,8 @@ def vllm_series() -> str:
             when = ", ".join(filter(None, [spelling.since and f"from {spelling.since}", until]))
             name = f"`{spelling.name}{label}`"
             rows.append(f"| `{series.key}` | {series.kind} | {name} | {when} | {over} |")
+    rows += ["", "## Series that are not read", "", "| vLLM's | Why not |", "|---|---|"]
+    rows += [f"| {_in_code(names)} | {why} |" for names, why in NOT_READ.items()]
     return "\n".join(rows) + "\n"
 
 

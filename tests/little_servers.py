@@ -113,6 +113,21 @@ def models(*names: str, **extra: object) -> bytes:
     return http({"object": "list", "data": [{"id": name, **extra} for name in names]})
 
 
+METRICS = b"""\
+process_start_time_seconds 1.7e+09
+process_cpu_seconds_total 1.5
+vllm:num_requests_running 0
+vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1
+"""
+KV_CACHE = {
+    "engines": 1,
+    "block_size": 16,
+    "kv_blocks": 100,
+    "kv_tokens": 1600,
+    "cache_config": {"block_size": "16", "num_gpu_blocks": "100"},
+}
+
+
 def vllm_like(**instead: bytes) -> Reply:
     """A well-behaved server, apart from the paths given: `chat`, `models`, `metrics`, ..."""
     answers = {
@@ -120,7 +135,7 @@ def vllm_like(**instead: bytes) -> Reply:
         "chat/completions": sse(ROLE, token(usage=1), token(usage=2), USAGE),
         "completions": sse({"choices": [{"text": "a"}]}, USAGE),
         "version": http({"version": "0.32.0"}),
-        "metrics": http(b"vllm:num_requests_running 0\n", kind="text/plain"),
+        "metrics": http(METRICS, kind="text/plain"),
         "tokenize": http({"count": 3}),
     } | instead
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 from little_servers import (
+    KV_CACHE,
     ROLE,
     USAGE,
     LittleServer,
@@ -118,7 +119,7 @@ def test_good_server() -> None:
     assert got == Capabilities(
         url=f"http://127.0.0.1:{server.port}", api="chat", model="m", models=("m",),
         max_model_len=4096, version="0.32.0", fixed_length=True, continuous_usage=True,
-        final_usage=True, tokenize=True, metrics=True,
+        final_usage=True, tokenize=True, metrics=True, cache=KV_CACHE,
     )  # fmt: skip
     assert server.paths == ["/v1/models", CHAT, "/version", "/metrics", "/tokenize", INFO]
     assert (asked[1][1]["stream"], asked[1][1]["max_tokens"]) == (True, 2)

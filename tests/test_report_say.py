@@ -44,7 +44,8 @@ def test_say(value: float, lo: float, hi: float, want: str) -> None:
     [
         (Latency(p95=412.37, p95_ci95=(398.2, 431.9)), NAN, "412 ms (398 to 432)"),
         (Latency(p95=412.37), NAN, "412 ms"),
-        (Latency(p95=INF, p95_ci95=(430.2, INF)), NAN, "inf (430 to inf)"),
+        (Latency(p95=INF, p95_ci95=(430.2, INF)), NAN, "inf (at least 430)"),
+        (Latency(p95=47.9, p95_ci95=(42.4, INF)), NAN, "47.9 ms (at least 42.4)"),
         (Latency(p95=494.75, p95_ci95=(480.4, NAN)), NAN, "495 ms (at least 480)"),
         (Latency(), NAN, "–"),  # noqa: RUF001 - the dash that is printed
         # rounded, it would be at its limit or beyond: more digits, until it shows where it is

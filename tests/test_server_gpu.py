@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 from math import isnan
+from pathlib import Path
 
 import pytest
 from little_servers import http, little_server
 from recorded_nvml import Recorded
 
+from harness.cli import checks
 from harness.errors import ConfigError, ServerUnreachable
 from harness.measure.diagnosis.gpu_window import GpuFigures, gpu_figures
 from harness.measure.records.samples import GpuSample
 from harness.server.address import Address
 from harness.server.gpu import GpuInfo, GpuReadings, NoGpu, NvmlGpus, local_gpus, open_gpus
+from harness.wire.gpu_pages import GpuKey, gpu_labels, gpu_samples
 
 H200 = GpuInfo(0, "NVIDIA H200", 143771.0, "580.159.04", "GPU-12345678")
 # names, labels and units as dcgm-exporter 4 writes them; two GPUs, of which one has no energy
@@ -34,6 +38,7 @@ DCGM_FI_PROF_PCIE_RX_BYTES{gpu="0",UUID="GPU-aaaaaaaa-bbbb"} 2500000
 DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-aaaaaaaa-bbbb",err_msg="No Error"} 0
 go_goroutines 12
 """
+MIG = (Path(__file__).parent / "data" / "gpu-pages" / "dcgm_mig.txt").read_text()
 HERE = Address.parse("http://127.0.0.1:8000")
 NEARBY = Address.parse("http://10.0.0.7:8000")
 
@@ -164,6 +169,93 @@ def test_where_nothing_is_read(
     assert open_gpus(choice, server) == want
 
 
+def without(label: str, page: str) -> str:
+    """A page whose lines lack a label."""
+    return re.sub(rf',{label}="[^"]*"', "", page)
+
+
+def without_lines(word: str, page: str) -> str:
+    """A page without the lines that have a word."""
+    return "".join(line for line in page.splitlines(keepends=True) if word not in line)
+
+
+def two_hosts(page: str) -> str:
+    """The page of h1, and the same of h2 with another GPU and more of all."""
+    other = page.replace("GPU-cccc", "GPU-dddd").replace('"h1"', '"h2"')
+    return page + re.sub(r"\b120.5", "300", other)
+
+
+WHOLE = """\
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-cccc",Hostname="h1"} 18100
+DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-cccc",Hostname="h1"} 22400
+"""
+TOTAL = 'DCGM_FI_DEV_FB_TOTAL{gpu="0",UUID="GPU-cccc",Hostname="h1"} 40960\n'
+SHARED = """\
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",Hostname="h1",container="vllm",pod="p1"} 9000
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",Hostname="h1",container="other",pod="p2"} 9000
+DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-a",Hostname="h1",container="vllm",pod="p1"} 1000
+DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-a",Hostname="h1",container="other",pod="p2"} 1000
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "want"),
+    [
+        # index -> memory in MiB, of it used, and power: two instances of 20,000 MiB each
+        (MIG, {0: (40_000, 18_000, 120.5)}),
+        (MIG + MIG, {0: (40_000, 18_000, 120.5)}),
+        (MIG + WHOLE, {0: (40_500, 18_100, 120.5)}),  # the GPU has a line of its own
+        (two_hosts(MIG), {0: (40_000, 18_000, 120.5), 1: (40_000, 18_000, 300)}),
+        (
+            without("Hostname", two_hosts(MIG)),
+            {0: (40_000, 18_000, 120.5), 1: (40_000, 18_000, 300)},
+        ),
+        (without("UUID", two_hosts(MIG)), {0: (40_000, 18_000, 120.5), 1: (40_000, 18_000, 300)}),
+        (SHARED, {0: (10_000, 9_000, None)}),
+        (without_lines("FB_FREE", WHOLE), {0: (0, 18_100, None)}),  # not exported: not known
+        (without_lines("FB_FREE", WHOLE) + TOTAL, {0: (40_960, 18_100, None)}),
+    ],
+    ids=[
+        "MIG",
+        "doubled",
+        "MIG and the GPU",
+        "two hosts",
+        "by UUID",
+        "by host",
+        "containers",
+        "without the free",
+        "with the total",
+    ],
+)
+def test_the_gpus_of_a_page(page: str, want: dict[int, tuple[float, float, float | None]]) -> None:
+    """What belongs to one GPU is one; memory is the whole GPU's, used and free together."""
+    memory = {gpu["index"]: gpu["memory_mib"] for gpu in gpu_labels(page)}
+    got = {
+        one.gpu: (memory[one.gpu], one.memory_used_mib, None if isnan(one.power_w) else one.power_w)
+        for one in gpu_samples(page, 7)
+    }
+    assert got == want
+    assert all(isnan(one.util_pct) for one in gpu_samples(page, 7))  # blank in MIG mode
+
+
+def test_a_host_that_is_gone_for_a_page() -> None:
+    """The other host's GPU keeps its number, so that its energy does not jump."""
+    numbers: dict[GpuKey, int] = {}
+    both = two_hosts(MIG)
+    assert [one.gpu for one in gpu_samples(both, 1, numbers)] == [0, 1]
+    second = "".join(line for line in both.splitlines(keepends=True) if '"h2"' in line)
+    assert [(one.gpu, one.power_w) for one in gpu_samples(second, 2, numbers)] == [(1, 300)]
+
+
+def test_memory_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that shares the CPU's memory: unknown, never `nan`."""
+    source = NvmlGpus.open(Recorded(lacks=("nvmlDeviceGetMemoryInfo",)))
+    found = tuple(map(GpuInfo.of, source.gpus()))
+    assert found == (replace(H200, memory_mib=0.0),)
+    monkeypatch.setattr(checks, "local_gpus", lambda: GpuReadings("local", found, source))
+    assert checks.gpu().what == "NVIDIA H200, memory unknown, driver 580.159.04"
+
+
 @pytest.mark.parametrize("path", ["", "/metrics", "/metrics/"])
 def test_a_dcgm_exporter(path: str) -> None:
     """Over a real socket: units, blanks, labels; asked again and again."""
@@ -190,6 +282,11 @@ def test_a_dcgm_exporter(path: str) -> None:
 @pytest.mark.parametrize(
     ("url", "error", "words"),
     [
+        (
+            "EXPORTER",
+            ConfigError,
+            ("this `vllm-harness exporter` sees no GPU on its machine", "--gpu-metrics none"),
+        ),
         ("PORT", ConfigError, ("shows no GPU", "dcgm-exporter", "--gpu-metrics none")),
         (
             "http://127.0.0.1:1",
@@ -206,8 +303,9 @@ def test_a_dcgm_exporter(path: str) -> None:
 )
 def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple[str, ...]) -> None:
     """It was asked for by name, so it is said before any load."""
-    with little_server(lambda _path, _body: http(b"go_goroutines 12\n")) as server:
-        target = f"http://127.0.0.1:{server.port}" if url == "PORT" else url
+    page = b"harness_target_up 1\n" if url == "EXPORTER" else b"go_goroutines 12\n"
+    with little_server(lambda _path, _body: http(page)) as server:
+        target = url if ":" in url or url == "h200" else f"http://127.0.0.1:{server.port}"
         with pytest.raises(error) as caught:
             open_gpus(target, HERE)
     assert [word for word in words if word not in str(caught.value)] == []

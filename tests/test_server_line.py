@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from little_servers import LittleServer
 
+    from harness.measure.records.samples import ServerSample
+
 GOOD = http(b"5", kind="text/plain")
 CHUNKED = b"HTTP/1.1 200 -\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n5\r\n0\r\n\r\n"
 LAST = b"HTTP/1.1 200 -\r\nConnection: close\r\nContent-Length: 1\r\n\r\n5"
@@ -157,6 +159,34 @@ def test_the_load_waits_for_the_first_scrape() -> None:
         scraper.start()
         got = len(samples)
     assert got == 1
+
+
+ROUTER = b"""\
+vllm:num_requests_running{model_name="mine"} 2
+vllm:generation_tokens_total{model_name="mine"} 50
+vllm:num_requests_running{model_name="other"} 7
+vllm:generation_tokens_total{model_name="other"} 900
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "failed"),
+    [
+        ("mine", [50.0], ""),
+        ("", [950.0], ""),
+        ("third", [], "has the metrics of several models (mine, other) and none of third"),
+    ],
+)
+def test_a_router_of_several_models(model: str, tokens: list[float], failed: str) -> None:
+    """What another model generated is no surplus of ours: nobody is taken for another client."""
+    samples: list[ServerSample] = []
+    with little_server(lambda *_: http(ROUTER, kind="text/plain")) as server:
+        address = Address.parse(f"http://127.0.0.1:{server.port}")
+        scraper = Scraper({"": TargetAccess(address)}, samples.append, model)
+        scraper.once()
+        scraper.stop()
+    assert [one.generation_tokens_total for one in samples] == tokens
+    assert failed in "".join(scraper.failed)
 
 
 def test_a_scraper_of_the_engine() -> None:

@@ -101,6 +101,9 @@ def test_all_that_we_read_is_there() -> None:
         known = probe(access, "completions")
     assert sample is not None
     others = [
+        # it is alone: no cache beyond its own
+        *("kv_fetching", "external_queries_total", "external_hits_total"),
+        "computed_prompt_tokens_total",
         # it does not speculate
         *("spec_drafts_total", "spec_draft_tokens_total", "spec_accepted_tokens_total"),
         # nor does it estimate FLOPs, reject requests, or report cached tokens a second time

@@ -90,15 +90,98 @@ def test_flags_without_secrets() -> None:
     assert read_start_log([SeenLine(1.0, line)]).flags == {"api_key": "[redacted]", "port": 1}
 
 
+COLORED = "\x1b[1;36m(EngineCore_DP0 pid=272)\x1b[0;0m "  # as vLLM 0.11 to 0.15 write
+
+
+def started_by(last: str) -> list[SeenLine]:
+    """A start of 20 s whose last line but one is `last`."""
+    return [
+        SeenLine(1.0, f"{COLORED}INFO 11-22 21:17:19 [x.py:1] non-default args: {{'port': 1}}"),
+        SeenLine(3.0, f"{COLORED}INFO 11-22 21:17:29 [core.py:77] Initializing a V1 LLM engine"),
+        SeenLine(9.0, f"{COLORED}INFO 11-22 21:17:30 [kv_cache_utils.py:7] KV cache size: 1,024 "),
+        SeenLine(9.5, f"{COLORED}INFO 11-22 21:17:30 [core.py:4] init engine (profile) took 1.0 s"),
+        SeenLine(19.0, COLORED + last),
+        SeenLine(20.0, "ready"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "phases", "compiled_s"),
+    [
+        # 0.18 to 0.26 write it twice in an --enforce-eager start, once at its end
+        (
+            "WARNING [vllm.py:892] Enforce eager set, disabling torch.compile and CUDAGraphs.",
+            {
+                "memory profiling, KV cache": 6.0,
+                "warm-up": 0.5,
+                "API server": 10.5,
+            },
+            None,
+        ),
+        # each version's word for the time that it took
+        ("INFO [monitor.py:34] torch.compile takes 9.85 s in total", {"compile": 16.0}, 9.85),
+        (
+            "INFO [monitor.py:35] torch.compile and initial profiling run took 29.93 s in total",
+            {"compile": 16.0},
+            29.93,
+        ),
+        (
+            "INFO torch.compile and initial profiling/warmup run together took 24.70 s in total",
+            {"compile": 16.0},
+            24.7,
+        ),
+    ],
+)
+def test_the_compile_phase(last: str, phases: dict[str, float], compiled_s: float | None) -> None:
+    """It is there only in a start that compiled."""
+    got = read_start_log(started_by(last))
+    first = {"process start and imports": 1.0, "configuration, engine process": 2.0}
+    end = {"API server": 1.0} if compiled_s else {}
+    assert dict(got.phases_s) == first | phases | end
+    assert got.reported.get("compilation, s") == compiled_s
+    assert got.flags == {"port": 1}
+
+
 DIED = """\
 (APIServer pid=716) WARNING 11-22 21:11:53 [system_utils.py:299] Errors like `OSError: [Errno 24]`
 (EngineCore pid=1196) ERROR 11-22 21:13:14 [core.py:1330]     raise ValueError(
 (EngineCore pid=1196) ERROR 11-22 21:13:14 [core.py:1330] ValueError: To serve at least one request
 (APIServer pid=716) RuntimeError: Engine core initialization failed. See root cause above.
 """
+# vLLM 0.10 to 0.15, by public reports
+PYDANTIC = """\
+(APIServer pid=29)     s.__pydantic_validator__.validate_python(ArgsKwargs(args, kwargs))
+(APIServer pid=29) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+(APIServer pid=29)   Value error, Expecting value: line 1 column 1 [type=value_error, input_value=A]
+(APIServer pid=29)     For further information visit https://errors.pydantic.dev/2.12/v/value_error
+"""
+FIELD = """\
+pydantic_core._pydantic_core.ValidationError: 2 validation errors for SchedulerConfig
+max_num_seqs
+  Input should be greater than or equal to 1 [type=greater_than_equal, input_value=0]
+"""
+MEMORY = f"{COLORED}ERROR 11-22 21:13:14 [core.py:708] torch.OutOfMemoryError: CUDA out of memory."
+TWO_ERRORS = "ValidationError: 2 validation errors for SchedulerConfig"
+CAUSE = "ValidationError: 1 validation error for ModelConfig: Value error, Expecting value: line 1"
 
 
-def test_why_it_failed() -> None:
-    """The root cause comes long before the last line (as vLLM 0.26 wrote it on an H200)."""
-    assert why_it_failed(DIED) == "ValueError: To serve at least one request"
-    assert why_it_failed("OSError is a word\n") == ""
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        # the root cause comes long before the last line (as vLLM 0.26 wrote it on an H200)
+        (DIED, "ValueError: To serve at least one request"),
+        (PYDANTIC, f"{CAUSE} column 1"),
+        (
+            PYDANTIC.replace("(APIServer pid=29)", "\x1b[1;36m(APIServer pid=29)\x1b[0;0m"),
+            f"{CAUSE} column 1",
+        ),
+        (FIELD, f"{TWO_ERRORS}: max_num_seqs: Input should be greater than or equal to 1"),
+        (MEMORY, "OutOfMemoryError: CUDA out of memory."),
+        ("ValidationError: 1 validation error for X", "ValidationError: 1 validation error for X"),
+        (re.sub("^", "vllm-1  | ", PYDANTIC, flags=re.MULTILINE), f"{CAUSE} column 1"),  # Compose
+        ("OSError is a word\n", ""),
+    ],
+)
+def test_why_it_failed(text: str, want: str) -> None:
+    """The first error, in whatever module and color, and what pydantic says of it."""
+    assert why_it_failed(text) == want

@@ -19,6 +19,12 @@ from harness.wire.prometheus_text import MetricSample, parse_metrics
         ('a{b="x } y"} 2', [MetricSample("a", 2.0, {"b": "x } y"})]),
         ('a{b="q\\"u\\\\o\\nt"} 2', [MetricSample("a", 2.0, {"b": 'q"u\\o\nt'})]),
         ('h_bucket{le="+Inf"} 7', [MetricSample("h_bucket", 7.0, {"le": "+Inf"})]),
+        # as OpenMetrics has exemplars, with or without labels before them
+        ('a{b="c"} 2 # {t="x"} 0.4 1520879607.789', [MetricSample("a", 2.0, {"b": "c"})]),
+        ('a 2 # {t="x",u="}"} 0.4', [MetricSample("a", 2.0)]),
+        ('a{b="# {c}"} 2', [MetricSample("a", 2.0, {"b": "# {c}"})]),
+        ('a{b="c"}2', [MetricSample("a", 2.0, {"b": "c"})]),
+        ("a 1.1701968896e+010\r", [MetricSample("a", 11701968896.0)]),  # as Windows writes it
         ("a +Inf", [MetricSample("a", math.inf)]),
         ("a{} 3", [MetricSample("a", 3.0)]),
         ("# HELP a b", []),

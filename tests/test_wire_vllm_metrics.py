@@ -9,7 +9,8 @@ import pytest
 
 from harness.measure.histogram import Histogram
 from harness.measure.records.samples import ServerSample
-from harness.wire.vllm_metrics import cache_config, server_sample
+from harness.wire.kv_cache import cache_config
+from harness.wire.vllm_metrics import server_sample
 from harness.wire.vllm_series import SERIES, SERIES_NAMES, Series
 
 # as vLLM 0.5 (V0) wrote them
@@ -69,6 +70,11 @@ vllm:kv_cache_usage_perc{engine="0",pid="7"} 0.5
 vllm:kv_cache_usage_perc{engine="0",pid="8"} 0
 vllm:kv_cache_usage_perc{engine="0",pid="9"} 0.25
 vllm:kv_cache_usage_perc{engine="1",pid="7"} 0.25
+"""
+BOTH_NAMES = """\
+vllm:gpu_prefix_cache_queries_total{engine="0"} 32
+vllm:gpu_prefix_cache_queries_created{engine="0"} 1.7537953269352946e+09
+vllm:prefix_cache_queries_total{engine="0"} 32
 """
 COUNTED = """\
 vllm:generation_tokens_total{engine="0",api="0"} 10
@@ -151,6 +157,8 @@ def test_every_spelling_is_read(series: Series) -> None:
     [
         # both names of a gauge while the old one was going away: the newer counts, once
         ("vllm:kv_cache_usage_perc 0.25\nvllm:gpu_cache_usage_perc 0.75\n", ("kv_usage", 0.25)),
+        # 0.10, by a public report of a router that read both
+        (BOTH_NAMES, ("prefix_queries_total", 32)),
         # three API servers of one engine, 0.9.2: one of the three is up to date
         (STALE, ("kv_usage", 0.375)),
         # what each API server counted adds up

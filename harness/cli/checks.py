@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
+from harness.report.numbers import memory_text
 from harness.server.gpu import local_gpus
 from harness.study.preflight import FILES_WITHOUT_USERS, raise_file_limit
 from harness.units import MS, SECOND
@@ -116,7 +117,7 @@ def gpu() -> CheckResult:
     if seen.source is None:
         return CheckResult(Severity.ok, f"{seen.why}; everything else works")
     seen.source.close()
-    each = [f"{g.name}, {g.memory_mib:,.0f} MiB, driver {g.driver}" for g in seen.found]
+    each = [f"{g.name}, {memory_text(g.memory_mib)}, driver {g.driver}" for g in seen.found]
     return CheckResult(Severity.ok, "; ".join(each))
 
 

@@ -74,7 +74,8 @@ class Session:
         self.load, self.options, self.sinks = load, options, sinks
         self.drain_s = drain_ns / SECOND
         self.decides = decides
-        self.scraper = Scraper(options.access().replicas(options.metrics), on_sample)
+        replicas = options.access().replicas(options.metrics)
+        self.scraper = Scraper(replicas, on_sample, options.model)
         self.interrupted = False
         self.over_ns = 0  # when the load was to end: what is open then is let go or cut off
         self._over = Event()

@@ -23,10 +23,10 @@ from harness.measure.diagnosis.server_window import counter_that_fell, histogram
 from harness.measure.records.samples import GpuSample, ServerSample, samples_within
 from harness.server.gpu import GpuInfo, GpuReadings, open_gpus
 from harness.server.max_num_seqs import max_num_seqs
-from harness.server.probe import cache_summary, flags
+from harness.server.probe import flags
 from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
-from harness.wire.vllm_metrics import cache_config
+from harness.wire.kv_cache import cache_config, cache_summary, lacking
 
 if TYPE_CHECKING:
     from harness.server.access import TargetAccess
@@ -55,19 +55,23 @@ class TargetReader:
             self.lost(str(error))
             return
         if sample is None:
-            found = without_metrics(str(self._access.address), answer.status)
+            found = without_metrics(str(self._access.address), answer)
             self.lost(f"{found}: expected a vLLM server; look at it with curl.")
             return
         kept = list(before.samples)
         # A counter that fell means that the server has restarted: its old samples say nothing about
         # the new process, and its flags may be different.
         new = not before.up or (bool(kept) and bool(counter_that_fell(kept[-1], sample)))
+        cache = cache_summary(cache_config(answer.body))
+        if new:
+            for lack in lacking(answer.body, cache):
+                _say(f"{lack}.")
         self.seen = replace(
             before,
             up=True,
             took_s=took_ns / SECOND,
             samples=([] if new else kept[1 - KEPT :]) + [sample],
-            cache=cache_summary(cache_config(answer.body)),
+            cache=cache,
             read=flags(self._access) if new else before.read,
         )
         self.why = ""
@@ -153,7 +157,7 @@ class TargetState:
     up: bool = False
     took_s: float = nan
     samples: Sequence[ServerSample] = ()
-    cache: Mapping[str, Any] = field(default_factory=dict)  # probe.cache_summary
+    cache: Mapping[str, Any] = field(default_factory=dict)  # kv_cache.cache_summary
     read: Mapping[str, Any] = field(default_factory=dict)  # flags that the server shows
     given: Mapping[str, Any] = field(default_factory=dict)  # flags that the user gave
     target: str = ""  # HOST:PORT

@@ -139,7 +139,7 @@ def setting_row(one: Setting) -> dict[str, str]:
     row = {"Setting": one.name}
     for metric, name in SETTING_COLUMNS.items():
         value, lo, hi = one.figures.get(metric, (math.nan,) * 3)
-        row[name] = Quantity(value, lo, math.nan if math.isinf(hi) else hi).cell
+        row[name] = Quantity(value, lo, hi).cell
         if metric == KNEE and metric in one.figures:
             ends = [knee_text(x, one.unit) for x in (value, lo, hi)]
             row[name] = "{} ({} to {}), {unit}".format(*ends, unit=one.unit)

@@ -112,11 +112,14 @@ class Quantity:
 
     @property
     def interval(self) -> str:
-        """`398 to 432` or `at least 398`, with the number's own digits; "" when there is none."""
+        """`398 to 432`, or `at least 398` without a finite upper end, with the number's own digits.
+
+        "" when there is none.
+        """
         if not math.isfinite(self.lo):  # unknown, or infinite as the number itself
             return ""
         decimals = decimal_places(self.value, self.lo, self.hi)
-        if math.isnan(self.hi):
+        if not math.isfinite(self.hi):  # so many requests failed, or too few ended
             return f"at least {format_rounded(self.lo, decimals)}"
         return f"{format_rounded(self.lo, decimals)} to {format_rounded(self.hi, decimals)}"
 
@@ -141,6 +144,11 @@ def as_float(value: Any) -> float:
 def as_int(value: Any) -> int:
     """An integer of JSON, 0 when it is none."""
     return int(value) if math.isfinite(as_float(value)) else 0
+
+
+def memory_text(mib: float) -> str:
+    """`143,771 MiB`; 0 is unknown."""
+    return f"{mib:,.0f} MiB" if mib else "memory unknown"
 
 
 def count_of(n: float, one: str) -> str:

@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from harness.measure.metrics import failed_requests
 from harness.measure.states import Status
-from harness.report.numbers import as_int, as_sentence, count_of, slo_bound, slo_name
+from harness.report.numbers import (
+    as_int,
+    as_sentence,
+    count_of,
+    memory_text,
+    slo_bound,
+    slo_name,
+)
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.units import say_ns
 
@@ -77,6 +84,8 @@ def _missing_sources(facts: ReportData) -> list[str]:
         out.append(f"the server exposed no metrics{found}, so all server-side figures are missing")
     elif facts.result.lacking:
         out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
+    lacking = facts.server.get("lacking")
+    out += [str(one) for one in lacking] if isinstance(lacking, list) else []
     if not facts.run.gpu:
         why = str(as_mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
         out.append(f"{why}: clocks, power and utilization are unknown")
@@ -161,7 +170,8 @@ def _kv_cache(server: dict[str, Any]) -> str:
     blocks, size, engines = (as_int(server.get(k)) for k in ("kv_blocks", "block_size", "engines"))
     if not blocks or not size:
         return ""
-    size_text = f"{blocks:,} blocks of {count_of(size, 'token')}, {blocks * size:,} tokens in total"
+    tokens = as_int(server.get("kv_tokens"))
+    size_text = f"{blocks:,} blocks of {count_of(size, 'token')}, {tokens:,} tokens in total"
     return f"{count_of(engines, 'engine')}, {size_text}" if engines > 1 else size_text
 
 
@@ -169,9 +179,10 @@ def _gpus(facts: ReportData) -> str:
     """`NVIDIA H200, 143,771 MiB, driver 580.159.04`, one after another."""
     found = as_mapping(facts.run.info.get("gpu")).get("gpus")
     each = [as_mapping(gpu) for gpu in found] if isinstance(found, list) else []
+    memory = [memory_text(as_int(gpu.get("memory_mib"))) for gpu in each]
     return "; ".join(
-        f"{gpu.get('name', '')}, {as_int(gpu.get('memory_mib')):,} MiB, driver {gpu.get('driver')}"
-        for gpu in each
+        f"{gpu.get('name', '')}, {mib}, driver {gpu.get('driver')}"
+        for gpu, mib in zip(each, memory, strict=True)
     )
 
 

@@ -128,6 +128,8 @@ EXTRAS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "Drafts accepted": ("spec_acceptance", _share),
     "Tokens per draft": ("spec_accepted_length", format_number),
     "Prompt tokens cached": ("prompt_cached_share", _share),
+    "Found in an external cache": ("external_hit_share", _share),
+    "Fetching KV": ("kv_fetching_mean", format_number),
     "Preemptions per request": ("preemptions_per_request", format_number),
     "Rejected at admission": ("admission_rejections", format_number),
     "TFLOP/s": ("flops_per_s", lambda x: format_number(x / 1e12)),

@@ -53,9 +53,13 @@ class Scraper:
         self,
         replicas: Mapping[str, TargetAccess],
         on_sample: Callable[[ServerSample], None] | None = None,
+        model: str = "",
     ) -> None:
-        """`on_sample` is given each sample as it comes."""
-        self._scrapes = {name: MetricsScraper(one, CLOCK.now_ns) for name, one in replicas.items()}
+        """`on_sample` is given each sample as it comes, of one model or, "", of all."""
+        self._model = model
+        self._scrapes = {
+            name: MetricsScraper(one, CLOCK.now_ns, model) for name, one in replicas.items()
+        }
         self._on_sample = on_sample
         self._latest: ServerSample | None = None
         self._greenlet: gevent.Greenlet | None = None
@@ -115,7 +119,7 @@ class Scraper:
             self.failed[f"{name}: {error}"] += 1
             return None
         if sample is None:
-            self.failed[without_metrics(name, answer.status)] += 1
+            self.failed[without_metrics(name, answer, self._model)] += 1
         return sample
 
 

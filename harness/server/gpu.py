@@ -28,7 +28,7 @@ from harness.server.address import Address, parse_exporter_url
 from harness.server.http_exchange import HttpConnection
 from harness.server.scraping import family_of
 from harness.units import SECOND
-from harness.wire.gpu_pages import engine_cpu_s, gpu_labels, gpu_samples
+from harness.wire.gpu_pages import GpuKey, engine_cpu_s, gpu_labels, gpu_samples, is_own_exporter
 
 UNSIGNED_INT: Final = 1  # NVML's type of a counter that wraps at 4 GiB
 
@@ -183,7 +183,9 @@ class GpuInfo:
 
     @classmethod
     def of(cls, labels: dict[str, Any]) -> GpuInfo:
-        return cls(**labels | {"uuid": labels["uuid"][:UUID_LENGTH]})
+        memory = labels["memory_mib"]
+        known = {"memory_mib": 0.0 if isnan(memory) else memory}  # NaN: shared with the CPU
+        return cls(**labels | known | {"uuid": labels["uuid"][:UUID_LENGTH]})
 
 
 class ExportedGpus:
@@ -193,10 +195,15 @@ class ExportedGpus:
 
     def __init__(self, access: TargetAccess) -> None:
         self._connection = HttpConnection(access)
+        self._numbers: dict[GpuKey, int] = {}
         self.engine_cpu_s = nan  # of the engine cores, where our own exporter runs beside them
 
     def gpus(self) -> list[dict[str, Any]]:
-        return gpu_labels(self._connection.fetch("/metrics").body)
+        return gpu_labels(self._connection.fetch("/metrics").body, self._numbers)
+
+    def is_ours(self) -> bool:
+        """Whether it is our own exporter. Raises ServerUnreachable."""
+        return is_own_exporter(self._connection.fetch("/metrics").body)
 
     def read(self, at_ns: int) -> list[GpuSample]:
         """Return [] if the exporter does not answer."""
@@ -206,7 +213,7 @@ class ExportedGpus:
             self.engine_cpu_s = nan
             return []
         self.engine_cpu_s = engine_cpu_s(page)
-        return gpu_samples(page, at_ns)
+        return gpu_samples(page, at_ns, self._numbers)
 
     def close(self) -> None:
         self._connection.close()
@@ -279,7 +286,14 @@ def _exporter(url: str) -> GpuReadings:
             f"try `curl {address}/metrics`, or --gpu-metrics none."
         ) from error
     if not found:
+        ours = source.is_ours()
         source.close()
+        if ours:
+            raise ConfigError(
+                f"--gpu-metrics is {url}, and this `vllm-harness exporter` sees no GPU on its "
+                "machine: expected it beside the server, on the machine with the GPUs; try "
+                "`vllm-harness doctor` there, or --gpu-metrics none."
+            )
         raise ConfigError(
             f"--gpu-metrics is {url}, which shows no GPU: expected `vllm-harness exporter` or a "
             "dcgm-exporter (series DCGM_FI_DEV_GPU_UTIL) beside the server; "

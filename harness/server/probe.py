@@ -18,12 +18,13 @@ from harness.load.tokens import TOKEN_IDS
 from harness.load.workloads import API_PATHS
 from harness.runfolder.redact import redact_text
 from harness.server.address import addresses_of
+from harness.server.api_versions import explained, version_of
 from harness.server.http_exchange import MAX_QUOTED_CHARS, TRY_PRINTED_PORT, HttpAnswer, fetch
 from harness.server.max_num_seqs import KNEE_FLAGS
 from harness.server.scraping import read_metrics, without_metrics
+from harness.wire.kv_cache import cache_config, cache_summary, lacking
 from harness.wire.openai import NotACompletion, read_event
 from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
-from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
     from harness.server.access import TargetAccess
@@ -60,6 +61,7 @@ class Capabilities:
     replicas: tuple[str, ...] = ()  # where each one's /metrics is; (): there is one
     flags: Mapping[str, Any] = field(default_factory=dict)  # if the server shows them
     cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
+    lacking: tuple[str, ...] = ()  # what its metrics do not tell, although other servers' do
 
 
 def probe(
@@ -72,20 +74,21 @@ def probe(
     """Probe the target; `fields` are --body's. Raises ServerUnreachable, ConfigError."""
     listed = _models(access)
     chosen = choose_model(access, model, tuple(listed))
-    exact, continuous, final = _stream(access, api, chosen, fields)
+    with explained(access, api):
+        exact, continuous, final = _stream(access, api, chosen, fields)
     limit = listed[chosen].get("max_model_len")
-    version = _optional(access, "/version")
+    version = version_of(access)
     addresses = addresses_of(access.address)
-    pages, no_metrics = _read_pages(access, metrics_urls, addresses)
+    pages, no_metrics = _read_pages(access, metrics_urls, addresses, chosen)
+    cache = cache_summary(*(cache_config(page, chosen) for page in pages.values()))
     tokens = _optional(access, "/tokenize", {"model": chosen, "prompt": "Hi"})
-    body = version.json() if version else None
     return Capabilities(
         url=str(access.address),
         api=api,
         model=chosen,
         models=tuple(listed),
         max_model_len=limit if isinstance(limit, int) else None,
-        version=str(body.get("version", "")) if isinstance(body, dict) else "",
+        version=version,
         fixed_length=exact and api != "messages",  # which would ignore it
         continuous_usage=continuous,
         final_usage=final,
@@ -95,12 +98,13 @@ def probe(
         addresses=max(len(addresses), 1),
         replicas=tuple(filter(None, pages)),
         flags=flags(access),
-        cache=cache_summary([engine for body in pages.values() for engine in cache_config(body)]),
+        cache=cache,
+        lacking=() if no_metrics else lacking(next(iter(pages.values())), cache),
     )
 
 
 def _read_pages(
-    access: TargetAccess, urls: Sequence[str], addresses: Sequence[str]
+    access: TargetAccess, urls: Sequence[str], addresses: Sequence[str], model: str
 ) -> tuple[dict[str, bytes], str]:
     """The /metrics of each replica, as TargetAccess.replicas calls it; and why one has none, or "".
 
@@ -115,8 +119,9 @@ def _read_pages(
         except ServerUnreachable as error:
             missing = f"{name}: {error}" if replica.via else str(error)
             continue
-        sample = read_metrics(replica, answer, 0) if answer.status == HTTPStatus.OK else None
-        missing = missing if sample else without_metrics(name, answer.status)
+        found = answer.status == HTTPStatus.OK
+        sample = read_metrics(replica, answer, 0, model=model) if found else None
+        missing = missing if sample else without_metrics(name, answer, model)
         # A server that is idle and began at the same instant is the same, by another address.
         seen.append(repr([getattr(sample, key, "") for key in SAME_SERVER]))
         if urls or seen[-1] not in seen[:-1]:
@@ -243,29 +248,6 @@ def flags(access: TargetAccess) -> dict[str, Any]:
         for name in names
         if isinstance(part.get(name), int | float | str)
     }
-
-
-def cache_summary(engines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Sum up the labels of `vllm:cache_config_info`, one mapping per engine; {}: unknown.
-
-    `block_size` is in tokens; `kv_blocks` and `kv_tokens` are totals over all engines.
-    """
-    if not engines:
-        return {}
-    size = _whole_number(engines[0].get("block_size"))
-    blocks = [_whole_number(engine.get("num_gpu_blocks")) for engine in engines]
-    total = None if None in blocks else sum(b for b in blocks if b is not None)
-    return {
-        "engines": len(engines),
-        "block_size": size,
-        "kv_blocks": total,
-        "kv_tokens": total * size if total is not None and size is not None else None,
-        "cache_config": dict(engines[0]),
-    }
-
-
-def _whole_number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
 
 
 def read_stream(access: TargetAccess, answer: HttpAnswer) -> tuple[bool, bool]:

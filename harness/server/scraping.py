@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from harness.errors import ServerUnreachable, one_line
-from harness.server.http_exchange import HttpAnswer, HttpConnection
+from harness.server.http_exchange import MAX_QUOTED_CHARS, HttpAnswer, HttpConnection
+from harness.wire.kv_cache import models_on
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
 
 
 def read_metrics(
-    access: TargetAccess, answer: HttpAnswer, at_ns: int, took_ns: float = nan
+    access: TargetAccess, answer: HttpAnswer, at_ns: int, took_ns: float = nan, model: str = ""
 ) -> ServerSample | None:
-    """Return vLLM's metrics in an answer, None without any. Raises ServerUnreachable: malformed."""
+    """Return vLLM's metrics of a model in an answer, None without any; "": of all models.
+
+    Raises ServerUnreachable: malformed.
+    """
     try:
-        return server_sample(answer.body, at_ns, took_ns)
+        return server_sample(answer.body, at_ns, took_ns, model)
     except ValueError as error:
         page = f"{access.address}/metrics"
         raise ServerUnreachable(
@@ -44,20 +48,25 @@ def read_metrics(
         ) from error
 
 
-def without_metrics(where: str, status: int) -> str:
-    """What a page without any metric of vLLM's says."""
-    return f"{where}/metrics answers {status} without a metric of vLLM's"
+def without_metrics(where: str, answer: HttpAnswer, model: str = "") -> str:
+    """What a page without any metric of vLLM's, or of that model, says."""
+    models = models_on(answer.body) if answer.status == HTTPStatus.OK else []
+    if not models:
+        return f"{where}/metrics answers {answer.status} without a metric of vLLM's"
+    others = one_line(", ".join(models), MAX_QUOTED_CHARS)
+    return f"{where}/metrics has the metrics of several models ({others}) and none of {model}"
 
 
 class MetricsScraper:
     """Call it for one scrape; it keeps one connection, which is cheaper for the server."""
 
-    def __init__(self, access: TargetAccess, now_ns: Callable[[], int]) -> None:
-        """`now_ns`: the clock that samples are stamped with."""
+    def __init__(self, access: TargetAccess, now_ns: Callable[[], int], model: str = "") -> None:
+        """`now_ns`: the clock that samples are stamped with; `model`: as `read_metrics` has it."""
         self._access = access
         self._connection = HttpConnection(access)
         self._processes = ServerProcesses(access.address)
         self._now_ns = now_ns
+        self._model = model
 
     def __call__(self) -> tuple[HttpAnswer, ServerSample | None, int]:
         """Return an answer, vLLM's metrics in it, if any, and how long it took, in ns.
@@ -69,7 +78,7 @@ class MetricsScraper:
         took_ns = self._now_ns() - start
         found = None
         if answer.status == HTTPStatus.OK:
-            found = read_metrics(self._access, answer, start + took_ns // 2, took_ns)
+            found = read_metrics(self._access, answer, start + took_ns // 2, took_ns, self._model)
         return answer, found and self._processes.with_cpu_times(found), took_ns
 
     def close(self) -> None:

@@ -22,7 +22,8 @@ PHASES: Final = {
     "configuration, engine process": r"Initializing a V\d LLM engine",
     "device and workers": r"Starting to load model|Loading model from scratch",
     "weights": r"Initializing model took|Loading weights took|Model loading took",
-    "compile": r"Dynamo bytecode|Compiling a graph|compiled graph|torch\.compile (?:and|took)",
+    # not "disabling torch.compile and CUDAGraphs", which an --enforce-eager start also writes last
+    "compile": r"Dynamo bytecode|Compiling a graph|compiled graph|torch\.compile .*(?:akes|ook) \d",
     "memory profiling, KV cache": r"KV cache size:",
     "graph capture": r"Graph capturing finished",
     "warm-up": r"init engine \(.*took",
@@ -32,7 +33,7 @@ REPORTED: Final = {  # by vLLM itself
     "weights read and copied, s": r"Loading weights took ([\d.]+) s",
     "model loaded, s": r"Model loading took .* and ([\d.]+) s",
     "model loaded, GiB": r"Model loading took ([\d.]+) GiB",
-    "compilation, s": r"(?:torch\.compile took|init engine .*compilation:) ([\d.]+) s",
+    "compilation, s": r"(?:torch\.compile .*(?:takes|took)|init engine .*compilation:) ([\d.]+) s",
     "graphs captured, s": r"Graph capturing finished in ([\d.]+) s",
     "graphs captured, GiB": r"Graph capturing finished .*took (-?[\d.]+) GiB",
     "engine initialized, s": r"init engine .*took ([\d.]+) s",
@@ -40,8 +41,16 @@ REPORTED: Final = {  # by vLLM itself
 }
 KV_TOKENS: Final = r"KV cache size: ([\d,]+) tokens"
 CONCURRENCY: Final = r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"
-# the root cause comes first, "Engine core initialization failed" last
-CAUSE: Final = r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [^\]]*\] )?(\w+(?:Error|Exception): .*)$"
+# the root cause comes first, "Engine core initialization failed" last; without its module
+# what Compose, and vLLM itself, write before a line
+_PREFIX: Final = r"^(?:[\w.-]+ +\| )?(?:\(\w+ pid=\d+\) )*(?:ERROR [^\]]*\] ?)?"
+CAUSE: Final = re.compile(_PREFIX + r"(?:\w+\.)*(\w+(?:Error|Exception): .*)$", re.MULTILINE)
+# pydantic says only how many errors there are; what is wrong follows, with the input in brackets
+COUNT_OF_ERRORS: Final = re.compile(r"\d+ validation errors? for ")
+DETAIL: Final = re.compile(_PREFIX + r"(.*?)(?: \[type=.*)?$")
+MAX_DETAIL_LINES: Final = 4
+# vLLM 0.11 to 0.15 color the name of the process even where nobody sees it
+COLOR: Final = re.compile(r"\x1b\[[\d;]*m")
 
 
 class SeenLine(NamedTuple):
@@ -69,7 +78,7 @@ class StartLog:
 
 def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartLog:
     """Read the lines of a start; the last one was seen when the server was ready."""
-    text = "\n".join(line.text for line in lines)
+    text = COLOR.sub("", "\n".join(line.text for line in lines))
     phases, memory, before_s = {}, {}, 0.0
     for name, pattern in PHASES.items():
         ends = [line for line in lines if re.search(pattern, line.text)]
@@ -94,9 +103,25 @@ def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartL
 
 
 def why_it_failed(text: str) -> str:
-    """Return the first error of a log; "" for none."""
-    found = re.search(CAUSE, text, re.MULTILINE)
-    return found[1] if found else ""
+    """Return the first error of a log, with what pydantic says of it; "" for none."""
+    text = COLOR.sub("", text)
+    found = CAUSE.search(text)
+    if found is None:
+        return ""
+    if not COUNT_OF_ERRORS.search(found[1]):
+        return found[1]
+    return ": ".join([found[1], *_details(text[found.end() + 1 :].split("\n"))])
+
+
+def _details(lines: Sequence[str]) -> list[str]:
+    """The first of a list of errors: the field, if it has one, and what is wrong with it."""
+    details = []
+    for line in lines[:MAX_DETAIL_LINES]:
+        if said := DETAIL.match(line):
+            details.append(said[1].strip())
+        if " [type=" in line:
+            break
+    return [detail for detail in details if detail]
 
 
 def _last(pattern: str, text: str) -> str:

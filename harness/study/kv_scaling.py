@@ -16,9 +16,8 @@ from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.http_exchange import fetch
 from harness.server.model_config import context_limit, kv_layout, kv_value_bytes, model_config
-from harness.server.probe import cache_summary
 from harness.server.vllm_start import StartOptions, started
-from harness.wire.vllm_metrics import cache_config
+from harness.wire.kv_cache import cache_config, cache_summary
 
 Row = dict[str, Any]  # by COLUMNS; None: not measured
 

@@ -8,7 +8,8 @@ support has a huge "blank" value. Ours are in docs/exporter.md.
 from __future__ import annotations
 
 from collections import defaultdict
-from math import nan
+from collections.abc import Collection, Mapping
+from math import isnan, nan
 from typing import Any, Final
 
 from harness.measure.diagnosis.gpu_window import GPU_SERIES, MIB, REASON_LABELS, throttle_reasons
@@ -33,34 +34,61 @@ OWN_FIELDS: Final = {key: (f"harness_{name}", size) for key, (name, size) in GPU
 # the newer name, then the older one
 MASKS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
 DCGM_MEMORY: Final = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
+DCGM_TOTAL: Final = "DCGM_FI_DEV_FB_TOTAL"
 OWN_MEMORY: Final = "harness_gpu_memory_bytes"
 THROTTLED: Final = "harness_gpu_throttled"  # a line for each reason
 WANTED: Final = {
     *(name for names in (DCGM_FIELDS, OWN_FIELDS) for name, _ in names.values()),
-    *(*MASKS, *DCGM_MEMORY, OWN_MEMORY, THROTTLED, "harness_gpu_info"),
+    *(*MASKS, *DCGM_MEMORY, DCGM_TOTAL, OWN_MEMORY, THROTTLED, "harness_gpu_info"),
 }
 ENGINE_CPU: Final = "harness_engine_cpu_seconds_total"
 
 
-def gpu_samples(text: bytes | str, at_ns: int) -> list[GpuSample]:
-    """Return one sample per GPU, by index; [] without a GPU, or for another page."""
-    return [_sample(gpu, values, at_ns) for gpu, values, _ in _by_gpu(text)]
+OWN_EXPORTER: Final = "harness_target_up"  # on its page with or without a GPU
+# A GPU of a page: its host, its UUID (either may be unsaid), and its index there.
+GpuKey = tuple[str, str, int]
+HOST_LABELS: Final = ("Hostname", "node", "instance")  # dcgm-exporter's; a federation's
+INSTANCE: Final = "GPU_I_ID"  # of a GPU in MIG mode
 
 
-def gpu_labels(text: bytes | str) -> list[dict[str, Any]]:
+def gpu_samples(
+    text: bytes | str, at_ns: int, numbers: dict[GpuKey, int] | None = None
+) -> list[GpuSample]:
+    """Return one sample per GPU, by index; [] without a GPU, or for another page.
+
+    `numbers` keeps the index of each GPU from one page to the next: two hosts both have a GPU 0.
+    """
+    return [_sample(gpu, values, at_ns) for gpu, values, _ in _by_gpu(text, numbers)]
+
+
+def gpu_labels(text: bytes | str, numbers: dict[GpuKey, int] | None = None) -> list[dict[str, Any]]:
     """Return the properties of each GPU: index, name, memory in MiB, driver, UUID."""
     return [
         {
             "index": gpu,
             "name": labels.get("modelName", labels.get("name", "")),
-            "memory_mib": values[OWN_MEMORY] / MIB
-            if OWN_MEMORY in values
-            else sum(values.get(name, 0.0) for name in DCGM_MEMORY),
+            "memory_mib": _memory_mib(values),
             "driver": labels.get("DCGM_FI_DRIVER_VERSION", labels.get("driver", "")),
             "uuid": labels.get("UUID", labels.get("uuid", "")),
         }
-        for gpu, values, labels in _by_gpu(text)
+        for gpu, values, labels in _by_gpu(text, numbers)
     ]
+
+
+def _memory_mib(values: Mapping[str, float]) -> float:
+    """0: unknown, for which fields are exported is the exporter's configuration."""
+    if OWN_MEMORY in values:
+        return values[OWN_MEMORY] / MIB
+    if DCGM_TOTAL in values:
+        return values[DCGM_TOTAL]
+    used, free, reserved = (values.get(name, nan) for name in DCGM_MEMORY)
+    whole = used + free
+    return 0.0 if isnan(whole) else whole + (0.0 if isnan(reserved) else reserved)
+
+
+def is_own_exporter(text: bytes | str) -> bool:
+    """Whether the page is our own exporter's."""
+    return bool(parse_metrics(text, {OWN_EXPORTER}))
 
 
 def engine_cpu_s(text: bytes | str) -> float:
@@ -68,17 +96,47 @@ def engine_cpu_s(text: bytes | str) -> float:
     return next((one.value for one in parse_metrics(text, {ENGINE_CPU})), nan)
 
 
-def _by_gpu(text: bytes | str) -> list[tuple[int, dict[str, float], dict[str, str]]]:
-    # A GPU in MIG mode has one line per instance: the largest value of each field stands for it.
-    values: defaultdict[int, dict[str, float]] = defaultdict(dict)
-    labels: defaultdict[int, dict[str, str]] = defaultdict(dict)
+def _by_gpu(
+    text: bytes | str, numbers: dict[GpuKey, int] | None
+) -> list[tuple[int, dict[str, float], dict[str, str]]]:
+    """Each GPU's index, values by name, and labels."""
+    # A line may be there twice, or once for each container that the GPU is shared by.
+    values: defaultdict[GpuKey, dict[tuple[str, str], float]] = defaultdict(dict)
+    labels: defaultdict[GpuKey, dict[str, str]] = defaultdict(dict)
     for sample in parse_metrics(text, WANTED):
-        index = sample.labels.get("gpu", "")
-        if index.isdecimal() and sample.value < MIN_BLANK_VALUE:
-            gpu, name = int(index), sample.name + sample.labels.get("reason", "")
-            values[gpu][name] = max(sample.value, values[gpu].get(name, 0.0))
-            labels[gpu] |= sample.labels
-    return [(gpu, values[gpu], labels[gpu]) for gpu in sorted(values)]
+        key = _key(sample.labels)
+        if key is not None and sample.value < MIN_BLANK_VALUE:
+            name = sample.name + sample.labels.get("reason", "")
+            part = name, sample.labels.get(INSTANCE, "")
+            values[key][part] = max(sample.value, values[key].get(part, 0.0))
+            labels[key] |= sample.labels
+    known = {} if numbers is None else numbers
+    for key in sorted(values):
+        known.setdefault(key, _free_number(key[-1], known.values()))
+    found = [(known[key], _whole(parts), labels[key]) for key, parts in values.items()]
+    return sorted(found, key=lambda gpu: gpu[0])
+
+
+def _key(labels: Mapping[str, str]) -> GpuKey | None:
+    index = labels.get("gpu", "")
+    host = next((labels[name] for name in HOST_LABELS if labels.get(name)), "")
+    return (host, labels.get("UUID", ""), int(index)) if index.isdecimal() else None
+
+
+def _free_number(wanted: int, taken: Collection[int]) -> int:
+    """Its own index, or the next one that no GPU of another host has."""
+    return wanted if wanted not in taken else max(taken) + 1
+
+
+def _whole(parts: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """The GPU's values: the memory of MIG instances adds up, all else is the whole GPU's."""
+    whole: dict[str, float] = {}
+    for (name, instance), value in parts.items():
+        if (name, "") in parts and instance:
+            continue  # the GPU has a line of its own
+        before = whole.get(name, 0.0)
+        whole[name] = before + value if name in (*DCGM_MEMORY, DCGM_TOTAL) else max(before, value)
+    return whole
 
 
 def _sample(gpu: int, values: dict[str, float], at_ns: int) -> GpuSample:

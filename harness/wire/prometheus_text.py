@@ -7,6 +7,13 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Final
 
+# A brace, a quotation mark or `#` inside a label's value ends nothing; what follows the value (a
+# time, an exemplar with labels of its own) is not read.
+_LINE: Final = re.compile(
+    r"""\s*+ (?P<name>[^\s{]++) \s*+
+        (?P<labels>\{(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+\})? \s*+ (?P<value>\S++)""",
+    re.VERBOSE,
+)
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\[\\\"n]")
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
@@ -40,21 +47,14 @@ def parse_metrics(text: bytes | str, wanted: Container[str] | None = None) -> li
 
 
 def _sample(line: str) -> MetricSample | None:
-    if "{" in line:
-        name, _, rest = line.partition("{")
-        inside, brace, tail = rest.rpartition("}")
-        if not brace:
-            return None
-        labels = dict(_LABEL.findall(inside))
-        if "\\" in inside:
-            labels = {k: _ESCAPED.sub(lambda m: _ESCAPES[m[0]], v) for k, v in labels.items()}
-    else:
-        name, _, tail = line.partition(" ")
-        labels = {}
-    fields = tail.split()
-    if not fields:
+    found = _LINE.match(line)
+    if found is None:
         return None
+    inside = found["labels"] or ""
+    labels = dict(_LABEL.findall(inside))
+    if "\\" in inside:
+        labels = {k: _ESCAPED.sub(lambda m: _ESCAPES[m[0]], v) for k, v in labels.items()}
     try:
-        return MetricSample(name.strip(), float(fields[0]), labels)
+        return MetricSample(found["name"], float(found["value"]), labels)
     except ValueError:
         return None

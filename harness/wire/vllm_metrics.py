@@ -1,4 +1,4 @@
-"""Reads vLLM's /metrics: text in, a ServerSample or the KV cache's configuration out."""
+"""Reads vLLM's /metrics: text in, a ServerSample out."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from math import fsum, inf, isnan, nan
 from statistics import fmean
-from typing import Any, Final
+from typing import Any
 
 from harness.measure.histogram import Histogram, sum_histograms
 from harness.measure.records.samples import ServerSample, summed_fields
 from harness.wire.prometheus_text import MetricSample, parse_metrics
-from harness.wire.vllm_series import CACHE_CONFIG, SERIES, SERIES_NAMES, Series
+from harness.wire.vllm_series import SERIES, SERIES_NAMES, VLLM_PREFIXES, Series
 
 Lines = Mapping[str, list[MetricSample]]
 
-VLLM_PREFIXES: Final = ("vllm:", "vllm_")  # process_* alone may be any server's
 
-
-def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> ServerSample | None:
+def server_sample(
+    text: bytes | str, at_ns: int, took_ns: float = nan, model: str = ""
+) -> ServerSample | None:
     """Return the sample of one scrape; None if it contains no series of vLLM's.
 
-    `at_ns`: the middle of the exchange; `took_ns`: its duration. Raises ValueError with a sentence
-    for a histogram bucket whose bound is not a number.
+    `at_ns`: the middle of the exchange; `took_ns`: its duration. Of a page of several models, as
+    routers have it, the lines of `model` count; "": all. Raises ValueError with a sentence for a
+    histogram bucket whose bound is not a number.
     """
     lines: defaultdict[str, list[MetricSample]] = defaultdict(list)
-    for sample in parse_metrics(text, SERIES_NAMES):
+    for sample in _each_once(_of_model(parse_metrics(text, SERIES_NAMES), model)):
         lines[sample.name].append(sample)
     if not any(name.startswith(VLLM_PREFIXES) for name in lines):
         return None
@@ -40,6 +41,25 @@ def server_sample(text: bytes | str, at_ns: int, took_ns: float = nan) -> Server
             histograms[series.key] = histogram
     found |= summed_fields(histograms)
     return ServerSample(at_ns, **found, took_ns=took_ns, histograms=histograms)
+
+
+def _of_model(samples: list[MetricSample], model: str) -> list[MetricSample]:
+    # The only model of a server may be called otherwise: by an alias, or a LoRA adapter of it.
+    named = [sample.labels.get("model_name", "") for sample in samples]
+    if not model or len({name for name in named if name}) < 2:  # noqa: PLR2004 - several
+        return samples
+    return [s for s, name in zip(samples, named, strict=True) if name in ("", model)]
+
+
+def _each_once(samples: Iterable[MetricSample]) -> list[MetricSample]:
+    # A gateway may write a line twice; of two values the larger is the newer one of a counter.
+    found: dict[object, MetricSample] = {}
+    for sample in samples:
+        key = sample.name, frozenset(sample.labels.items())
+        before = found.get(key)
+        if before is None or sample.value > before.value:
+            found[key] = sample
+    return list(found.values())
 
 
 def _samples(series: Series, lines: Lines) -> list[MetricSample]:
@@ -79,7 +99,7 @@ def _by_reason(series: Series, lines: Lines) -> dict[str, float] | None:
 def _histogram(series: Series, lines: Lines) -> Histogram | None:
     """Return the sum over all engines, on the buckets that they share."""
     for names in series.names():
-        for bucket, total in ((names[0], names[1]), (names[3], names[4])):
+        for bucket, total in zip(names[0::3], names[1::3], strict=True):
             if bucket in lines:
                 engines: defaultdict[Any, dict[float, float]] = defaultdict(dict)
                 for sample in lines[bucket]:
@@ -131,16 +151,3 @@ def sum_samples(replicas: Mapping[str, ServerSample]) -> ServerSample:
         histograms={key: sum_histograms([one.histograms[key] for one in each]) for key in shared},
         replicas={name: replace(one, histograms={}) for name, one in replicas.items()},
     )
-
-
-def cache_config(text: bytes | str) -> list[dict[str, str]]:
-    """Return each engine's labels of `vllm:cache_config_info`, without those that are None."""
-    found = parse_metrics(text, CACHE_CONFIG)
-    engines = [{k: v for k, v in s.labels.items() if v != "None" and k[:1] != "_"} for s in found]
-
-    def order(labels: dict[str, str]) -> tuple[int, str]:
-        """By number, as vLLM names its engines; any other name comes first."""
-        name = labels.get("engine", "")
-        return int(name) if name.isascii() and name.isdecimal() else -1, name
-
-    return sorted(engines, key=order)

@@ -6,7 +6,8 @@ version that contains it, where the number is unknown. What X.Y deprecates is hi
 removed in X.Y+2.
 
 Counters carry `_total` in the text format. An exporter that re-exports vLLM's series may turn the
-colon into an underscore, so `vllm:x` also matches `vllm_x`.
+colon into an underscore, and Ray Serve puts its own name before them, so `vllm:x` also matches
+`vllm_x`, `ray_vllm:x` and `ray_vllm_x`.
 """
 
 from __future__ import annotations
@@ -46,12 +47,16 @@ class Series:
 
 
 def _written(kind: Kind, name: str) -> tuple[str, ...]:
-    plain = {
-        "gauge": (name,),
-        "counter": (f"{name}_total", name),
-        "histogram": (f"{name}_bucket", f"{name}_sum", f"{name}_count"),
-    }[kind]
-    return (*plain, *(each.replace(":", "_", 1) for each in plain if ":" in each))
+    ends = {"gauge": ("",), "counter": ("_total", ""), "histogram": ("_bucket", "_sum", "_count")}
+    return tuple(one + end for one in written_by_all(name) for end in ends[kind])
+
+
+def written_by_all(name: str) -> tuple[str, ...]:
+    """`vllm:x` as vLLM, an exporter that knows no colon, and Ray Serve write it; others as is."""
+    if not name.startswith("vllm:"):
+        return (name,)
+    underscored = name.replace(":", "_", 1)
+    return name, underscored, f"ray_{name}", f"ray_{underscored}"
 
 
 def _one(name: str, since: str = "") -> tuple[Spelling, ...]:
@@ -75,6 +80,7 @@ SERIES: Final = (
     Series("waiting", "gauge", _one("vllm:num_requests_waiting")),
     Series("waiting_capacity", "gauge", BY_REASON, where=("reason", "capacity")),
     Series("waiting_deferred", "gauge", BY_REASON, where=("reason", "deferred")),
+    Series("kv_fetching", "gauge", _one("vllm:num_requests_kv_fetch_by_stage", "0.33")),
     Series("kv_usage", "gauge", KV_USAGE, fmean),
     Series("kv_usage_fullest", "gauge", KV_USAGE, max),
     Series("awake", "gauge", _one("vllm:engine_sleep_state", "#24176"), min,
@@ -88,13 +94,18 @@ SERIES: Final = (
         "vllm:prefix_cache_queries", "0.9.2", "vllm:gpu_prefix_cache_queries", "0.12")),
     Series("prefix_hits_total", "counter", _renamed(
         "vllm:prefix_cache_hits", "0.9.2", "vllm:gpu_prefix_cache_hits", "0.12")),
+    # only with a KV connector (another instance's or host's cache), else 0
+    Series("external_queries_total", "counter", _one("vllm:external_prefix_cache_queries", "0.15")),
+    Series("external_hits_total", "counter", _one("vllm:external_prefix_cache_hits", "0.15")),
+    Series("computed_prompt_tokens_total", "counter", _one("vllm:prompt_tokens_by_source", "0.18"),
+           where=("source", "local_compute")),
     # only with --speculative-config; names of `vllm/v1/spec_decode/metrics.py`
     Series("spec_drafts_total", "counter", _one("vllm:spec_decode_num_drafts")),
     Series("spec_draft_tokens_total", "counter", _one("vllm:spec_decode_num_draft_tokens")),
     Series("spec_accepted_tokens_total", "counter", _one("vllm:spec_decode_num_accepted_tokens")),
-    Series("cached_prompt_tokens_total", "counter", _one("vllm:prompt_tokens_cached")),
+    Series("cached_prompt_tokens_total", "counter", _one("vllm:prompt_tokens_cached", "0.18")),
     Series("admission_rejections_total", "counter", _one("vllm:admission_rejections", "0.32")),
-    # only with --enable-mfu-metrics; vLLM's estimates, of one GPU
+    # vLLM's estimates, of one GPU; without --enable-mfu-metrics they stay 0
     Series("flops_total", "counter", _one("vllm:estimated_flops_per_gpu"), fmean),
     Series("read_bytes_total", "counter", _one("vllm:estimated_read_bytes_per_gpu"), fmean),
     Series("written_bytes_total", "counter", _one("vllm:estimated_write_bytes_per_gpu"), fmean),
@@ -110,10 +121,24 @@ SERIES: Final = (
     Series("inference", "histogram", _one("vllm:request_inference_time_seconds")),
     Series("step_tokens", "histogram", _one("vllm:iteration_tokens_total")),
     Series("preemptions", "histogram", _one("vllm:request_num_preemptions", "0.32")),
-    Series("computed_tokens", "histogram", _one("vllm:request_prefill_kv_computed_tokens")),
+    Series("computed_tokens", "histogram",
+           _one("vllm:request_prefill_kv_computed_tokens", "0.15")),
 )  # fmt: skip
+# What newer versions write and nothing here uses, and why.
+NOT_READ: Final = {
+    "vllm:prompt_tokens_cached_by_source": "0.33: where a hit came from (device, host, disk, ...); "
+    "a hit is not computed again wherever it came from, and its cost is in the time of prefill",
+    "vllm:watermark_requests": "0.33: no page or source of it was at hand; who waits for KV blocks "
+    "is in `waiting_capacity`",
+    "vllm:kv_block_lifetime_seconds": "only of sampled blocks (--kv-cache-metrics), when they are "
+    "evicted: it helps to size a cache, but no rule of the diagnosis",
+    "vllm:prompt_tokens_recomputed": "0.18 only: a last token that is computed again after a hit",
+    "vllm:mm_cache_queries, vllm:mm_cache_hits": "the cache of pictures: requests have text only",
+}
 # the labels are its content
-CACHE_CONFIG: Final = ("vllm:cache_config_info", "vllm_cache_config_info")
+CACHE_CONFIG: Final = written_by_all("vllm:cache_config_info")
+# process_* alone may be any server's
+VLLM_PREFIXES: Final = written_by_all("vllm:")
 SERIES_NAMES: Final = frozenset(
     name for series in SERIES for names in series.names() for name in names
 )

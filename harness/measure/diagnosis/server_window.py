@@ -79,6 +79,7 @@ MIN_IN_FLIGHT: Final = 2  # requests for each replica; with fewer, chance decide
 MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
 GAUGES: Final = (
     *("running", "waiting", "waiting_capacity", "waiting_deferred"),
+    *("kv_fetching",),
     *("kv_usage", "kv_usage_fullest"),
 )
 # What a verdict needs, in words, by the figure that shows whether the server reports it.
@@ -106,6 +107,8 @@ class ServerFigures:
     waiting_max: float = nan  # requests in the queue, at most
     waiting_capacity_mean: float = nan  # requests in the queue for a slot or for KV blocks
     waiting_deferred_mean: float = nan  # requests in the queue for something else
+    kv_fetching_mean: float = nan  # requests whose KV blocks are fetched from elsewhere
+    kv_fetching_max: float = nan  # requests whose KV blocks are fetched from elsewhere, at most
     kv_usage_mean: float = nan  # share of the KV cache in use, mean of the engines
     kv_usage_max: float = nan  # share of the KV cache in use, at most
     kv_usage_fullest_mean: float = nan  # share of the KV cache in use in the fullest engine
@@ -113,6 +116,7 @@ class ServerFigures:
     awake_min: float = nan  # engines that do not sleep, at least
     preemptions: float = nan  # requests that lost their KV blocks
     prefix_hit_share: float = nan  # share of the prompt tokens found in the prefix cache
+    external_hit_share: float = nan  # of those looked up in a cache beyond the server, those found
     spec_acceptance: float = nan  # share of the draft tokens accepted (speculative decoding)
     spec_accepted_length: float = nan  # tokens for each draft: those accepted, and one more
     prompt_cached_share: float = nan  # share of the prompt tokens that were not computed again
@@ -121,7 +125,7 @@ class ServerFigures:
     admission_rejections: float = nan  # requests that a queue limit turned away
     flops_per_s: float = nan  # of one GPU, by vLLM's estimate (--enable-mfu-metrics)
     memory_bytes_per_s: float = nan  # read and written by one GPU, by vLLM's estimate
-    prompt_tokens_per_s: float = nan  # prompt tokens computed per second
+    prompt_tokens_per_s: float = nan  # prompt tokens per second, without those that were cached
     generation_tokens_per_s: float = nan  # output tokens per second
     requests_per_s: float = nan  # requests that ended per second
     api_server_cores: float = nan  # CPU of the API server's process, cores
@@ -151,16 +155,16 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         awake_min=-_max(samples, "awake", -1),
         preemptions=counter_increase(samples, "preemptions_total"),
         prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
+        external_hit_share=_share(samples, "external_hits_total", "external_queries_total"),
         spec_acceptance=_share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
         spec_accepted_length=1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total"),
         prompt_cached_share=_share(samples, "cached_prompt_tokens_total", "prompt_tokens_total"),
         computed_tokens_mean=histogram_mean_s(samples, "computed_tokens"),
         preemptions_per_request=histogram_mean_s(samples, "preemptions"),
         admission_rejections=counter_increase(samples, "admission_rejections_total"),
-        flops_per_s=counter_rate(samples, "flops_total"),
-        memory_bytes_per_s=counter_rate(samples, "read_bytes_total")
-        + counter_rate(samples, "written_bytes_total"),
-        prompt_tokens_per_s=counter_rate(samples, "prompt_tokens_total"),
+        flops_per_s=_estimated_rate(samples, "flops_total"),
+        memory_bytes_per_s=_estimated_rate(samples, "read_bytes_total", "written_bytes_total"),
+        prompt_tokens_per_s=_computed_rate(samples),
         generation_tokens_per_s=counter_rate(samples, "generation_tokens_total"),
         requests_per_s=counter_rate(samples, "requests_total"),
         api_server_cores=counter_rate(samples, "api_cpu_s"),
@@ -173,6 +177,17 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         step_tokens_mean=step.mean if step else nan, finished=_finished(samples),
     )  # fmt: skip
     return round_floats(figures, DECIMALS)
+
+
+def _estimated_rate(samples: Sequence[ServerSample], *names: str) -> float:
+    """Of counters that vLLM writes but does not count without --enable-mfu-metrics: NaN then."""
+    return fsum(counter_rate(samples, name) for name in names) or nan
+
+
+def _computed_rate(samples: Sequence[ServerSample]) -> float:
+    """Prompt tokens a second without those that were cached, where the server tells them apart."""
+    computed = counter_rate(samples, "computed_prompt_tokens_total")
+    return counter_rate(samples, "prompt_tokens_total") if isnan(computed) else computed
 
 
 def replica_figures(samples: Sequence[ServerSample]) -> dict[str, ServerFigures]:

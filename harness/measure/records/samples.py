@@ -26,6 +26,7 @@ class ServerSample:
     waiting: float = NAN  # requests in the queue
     waiting_capacity: float = NAN  # of those waiting: for a slot or KV blocks
     waiting_deferred: float = NAN  # of those waiting: for an adapter, a KV transfer, ...
+    kv_fetching: float = NAN  # requests whose KV blocks are, or will be, fetched from elsewhere
     kv_usage: float = NAN  # share of KV blocks in use, 0 to 1; the mean over engines
     kv_usage_fullest: float = NAN  # the same of the engine that has least left
     awake: float = NAN  # 1; 0 when an engine sleeps (its weights are offloaded)
@@ -35,6 +36,9 @@ class ServerSample:
     requests_total: float = NAN  # finished requests, for any reason
     prefix_queries_total: float = NAN  # prompt tokens looked up in the prefix cache
     prefix_hits_total: float = NAN  # prompt tokens found there
+    external_queries_total: float = NAN  # prompt tokens looked up in a cache beyond this server
+    external_hits_total: float = NAN  # prompt tokens found there
+    computed_prompt_tokens_total: float = NAN  # prompt tokens that were computed
     spec_drafts_total: float = NAN  # drafts that speculative decoding proposed
     spec_draft_tokens_total: float = NAN  # tokens in these drafts
     spec_accepted_tokens_total: float = NAN  # of them, those that the model accepted

@@ -32,7 +32,7 @@ export function figure([value, low, high] = [null, null, null], limit = null) {
   const say = (v, n) => (real(v) ? round(v, n).toLocaleString("en", { minimumFractionDigits: Math.max(n, 0), maximumFractionDigits: Math.max(n, 0) }) : number(v));
   let own = digits;
   while (limit !== null && own < 3 && Math.sign(value - limit) !== Math.sign(round(value, own) - limit)) own += 1;
-  const ends = low === null ? "" : high === null ? `at least ${say(low, digits)}` : `${say(low, digits)} to ${say(high, digits)}`;
+  const ends = low === null ? "" : high === null || high === "inf" ? `at least ${say(low, digits)}` : `${say(low, digits)} to ${say(high, digits)}`;
   return [say(value, own), ends];
 }
 
