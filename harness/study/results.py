@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -142,17 +143,7 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     shared_of = (shared := shared_prompt_tokens(drive)), int(block_tokens)
     drill = drill_of(run) if kind == DRILL and logged else None
 
-    def audit(window: Window) -> str:
-        level = counted.levels[window]
-        gaps = level.tokens.gaps
-        if drill is not None:  # servers that die count no tokens
-            return phase_reason(drill, window, level.known, run.table, gaps)
-        if kind == LOCUST:  # users may pause
-            return instrument_sentence(level.known, window, plan.slos, gaps)
-        return invalid_reason(
-            window, level.known, run.server, plan.slos, shared=shared, counted=level
-        )
-
+    audit = partial(_audit, run=run, plan=plan, counted=counted, drill=drill, shared=shared)
     replayed = replay(own, logged, counted, searched=kind == KNEE, audit=audit)
     replayed = judged_by(plan, replayed, counted, searched=kind == KNEE) if slos else replayed
     mix = [row["name"] for row, _ in (drive.get("workload") or {}).get("rows") or ()]
@@ -197,6 +188,25 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     if code == MeasurementInvalid.exit_code and not result.invalid_reason:
         result = replace(result, invalid_reason=why_unusable(result))
     return Results(run, result, counted.gaps)
+
+
+def _audit(
+    window: Window,
+    *,
+    run: Run,
+    plan: SearchPlan,
+    counted: RunTokenStats,
+    drill: Drill | None,
+    shared: int,
+) -> str:
+    """Why a given level is invalid, or "". `shared`: tokens that all prompts begin with."""
+    level = counted.levels[window]
+    gaps = level.tokens.gaps
+    if drill is not None:  # servers that die count no tokens
+        return phase_reason(drill, window, level.known, run.table, gaps)
+    if run.info["config"].get("kind") == LOCUST:  # users may pause
+        return instrument_sentence(level.known, window, plan.slos, gaps)
+    return invalid_reason(window, level.known, run.server, plan.slos, shared=shared, counted=level)
 
 
 def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
