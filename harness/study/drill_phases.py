@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.audit import gap_sentence
+from harness.measure.diagnosis.audit import LOWER_RATE, gap_sentence
+from harness.measure.diagnosis.client_host import remedy
 from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.send_delay import send_delay_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from harness.measure.diagnosis.client_host import HostFigures
     from harness.measure.drill.plan import Drill, Expectation, Phase
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
@@ -61,11 +63,14 @@ def phase_reason(
     window: Window,
     known: RecordSource,
     table: RecordTable,
+    *,
     gaps: Mapping[str, WindowGapCounter],
+    host: HostFigures,
 ) -> str:
     """Why a phase is invalid, or "".
 
-    `known`: what was recorded by its end; `table`: the requests of the whole run.
+    `known`: what was recorded by its end; `table`: the requests of the whole run; `host`: the
+    client's machine.
     """
     phase = drill.phases[window.index]
     slos = slos_in(drill, phase)
@@ -73,8 +78,13 @@ def phase_reason(
         event.do in JOINS_PIECES and event.at_ns < phase.end_ns and event.end_ns > phase.begin_ns
         for event in drill.events
     )
-    lost = gap_sentence(known.table, window) if drill.is_rate else ""
+    lost = gap_sentence(known.table, window, host) if drill.is_rate else ""
+    if lost:
+        return lost
     late = send_delay_sentence(table, window.start_ns, window.end_ns, slos)
+    if late:
+        return f"{late}; {remedy(host, LOWER_RATE)}"
     # Without an SLO on a latency nothing depends on when tokens came.
-    unsure = instrument_sentence(known, window, slos, gaps, verdicts_only=joined) if slos else ""
-    return lost or late or unsure
+    if not slos:
+        return ""
+    return instrument_sentence(known, window, slos, gaps, verdicts_only=joined, host=host)

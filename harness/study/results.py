@@ -26,6 +26,7 @@ from harness.errors import (
     RunFolderError,
 )
 from harness.measure.diagnosis.audit import KV_BLOCK_TOKENS
+from harness.measure.diagnosis.client_host import host_figures
 from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
@@ -201,12 +202,13 @@ def _audit(
 ) -> str:
     """Why a given level is invalid, or "". `shared`: tokens that all prompts begin with."""
     level = counted.levels[window]
-    gaps = level.tokens.gaps
+    gaps, host = level.tokens.gaps, host_figures(run.host, window.settled_ns, window.end_ns)
     if drill is not None:  # servers that die count no tokens
-        return phase_reason(drill, window, level.known, run.table, gaps)
+        return phase_reason(drill, window, level.known, run.table, gaps=gaps, host=host)
     if run.info["config"].get("kind") == LOCUST:  # users may pause
-        return instrument_sentence(level.known, window, plan.slos, gaps)
-    return invalid_reason(window, level.known, run.server, plan.slos, shared=shared, counted=level)
+        return instrument_sentence(level.known, window, plan.slos, gaps, host=host)
+    known, slos = level.known, plan.slos
+    return invalid_reason(window, known, run.server, slos, shared=shared, counted=level, host=host)
 
 
 def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
