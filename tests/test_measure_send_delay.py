@@ -38,6 +38,7 @@ def stalled(from_s: float, to_s: float, rate_per_s: int = 10, seconds: int = 60)
         (1.0, ["ttft_p95=500ms"], 0),  # 7 of 600 by more than 250 ms: 1.2%
         (2.0, ["ttft_p95=500ms"], 18),  # 3%
         (4.9, ["ttft_p95=500ms"], 47),
+        (0.05, ["ttft_p95=1ms"], 0),  # a backlog of 50 ms at most is none
         (4.9, ["ttft_p50=500ms"], 0),  # half may be over, a quarter late
         (4.9, ["e2e_p95=10s"], 0),  # none by more than 5 s
         (4.9, ["e2e_p95=10s", "ttft_p95=500ms"], 47),  # the strictest counts

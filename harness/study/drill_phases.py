@@ -1,14 +1,15 @@
 """Which phases of a drill may be used: the audit of `run --rate`, phase by phase.
 
 A client that stood still, or that cannot tell when tokens came, makes a phase invalid; then nothing
-that is expected of that time is decided by it.
+that is expected of that time is decided by it. Requests without a record are not looked for here:
+the numbers of a schedule begin again where a burst changes the load, and `lost` counts them all.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.diagnosis.audit import LOWER_RATE, gap_sentence
+from harness.measure.diagnosis.audit import LOWER_RATE
 from harness.measure.diagnosis.client_host import remedy
 from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.send_delay import send_delay_sentence
@@ -78,9 +79,6 @@ def phase_reason(
         event.do in JOINS_PIECES and event.at_ns < phase.end_ns and event.end_ns > phase.begin_ns
         for event in drill.events
     )
-    lost = gap_sentence(known.table, window, host) if drill.is_rate else ""
-    if lost:
-        return lost
     late = send_delay_sentence(table, window.start_ns, window.end_ns, slos)
     if late:
         return f"{late}; {remedy(host, LOWER_RATE)}"

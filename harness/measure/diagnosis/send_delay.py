@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 WHOLE: Final = ("ttft", "ttfot", "e2e")
 # A backlog matters once it is about as long as the latency that is judged, ...
 LATE_SHARE: Final = 0.5  # of an SLO's limit
+MIN_LATE_NS: Final = 50 * MS  # a shorter backlog is no burst worth a name, however strict the limit
 # ... and others wait behind it: so fewer requests may be late than may be over the limit.
 ALLOWED_SHARE: Final = 0.5  # of the share that the SLO allows
 DEFAULT_LIMIT_NS: Final = 500 * MS  # where no SLO limits a latency of whole requests
@@ -85,7 +86,7 @@ def late_sends(
     limits = [(float(slo.limit_ns), slo.allowed) for slo in slos if slo.metric in WHOLE]
     found = []
     for limit_ns, allowed in limits or [(float(DEFAULT_LIMIT_NS), DEFAULT_ALLOWED)]:
-        late_ns = LATE_SHARE * limit_ns
+        late_ns = max(LATE_SHARE * limit_ns, float(MIN_LATE_NS))
         found.append(
             LateSends(
                 n=len(delays),
