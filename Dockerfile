@@ -1,6 +1,6 @@
 # vllm-harness: the harness, Locust and the exporter in one image.
 #   docker build --tag vllm-harness .
-#   docker run --rm vllm-harness vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s
+#   docker run --rm vllm-harness vllm-harness knee --embedded --slo ttft_p95=500ms
 
 ARG PYTHON_IMAGE=python:3.11.15-slim-bookworm
 

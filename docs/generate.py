@@ -820,6 +820,7 @@ FILES = {
     names.SERVER: "a scrape of the server's metrics each second, histograms included; of several "
     "replicas the sum, with the numbers of each in `replicas` ([replicas.md](replicas.md))",
     names.CLIENT: "the load processes' own figures: CPU, loop lag, reads",
+    names.HOST: "the client's machine: CPU used by it and by others, waiting for a core, load",
     names.GPU: "readings of the GPUs, if there are any",
     names.TRACES: "the server's traces, with `--otlp-port`",
     names.ENDED: "how the run ended, and the client's figures about itself",

@@ -10,10 +10,14 @@ import pytest
 from measure_tables import MS, SECOND, record, table
 
 from harness.errors import ConfigError
+from harness.measure.diagnosis.client_host import UNKNOWN_HOST
 from harness.measure.records.request_record import Outcome
 from harness.measure.records.samples import ServerSample
-from harness.measure.states import Verdict
+from harness.measure.search.evidence import Window
+from harness.measure.states import Purpose, Verdict
+from harness.measure.window_summary import WindowTokens
 from harness.study.drill_file import parse_drill
+from harness.study.drill_phases import late_phases, phase_reason, slos_in
 from harness.study.drill_verdicts import judge_drill
 
 if TYPE_CHECKING:
@@ -211,3 +215,63 @@ def test_what_is_judged(
                            missing=missing, until_ns=until * SECOND)  # fmt: skip
     at_s = None if found.at_s != found.at_s else round(found.at_s, 1)
     assert (found.verdict, at_s) == want, found.sentence
+
+
+SHORT = """
+[[phase]]
+name = "calm"
+rate = "10/s"
+for = "20s"
+[[phase]]
+name = "over"
+rate = "10/s"
+for = "20s"
+"""
+CUT = '[[event]]\ndo = "cut"\nat = "25s"\nfor = "5s"\nreplica = 1\n'
+IN_CALM = '[[expect]]\nslo = "ttft_p50=1s"\nphase = "calm"\n'
+IN_OVER = '[[expect]]\nslo = "ttft_p95=500ms"\nphase = "over"\n'
+
+
+def test_a_phase_is_judged_by_what_is_expected_of_it() -> None:
+    """The stall of two seconds is in the second phase, of which a p95 is expected."""
+    plan = drill(SERVERS, SHORT, IN_CALM, IN_OVER)
+    assert [[str(slo) for slo in slos_in(plan, phase)] for phase in plan.phases] == [
+        ["ttft_p50=1s"], ["ttft_p95=500ms"],
+    ]  # fmt: skip
+    rows = []
+    for number in range(400):
+        due_ms = 100 * number
+        sent_ms = 27_000 if 25_000 <= due_ms < 27_000 else due_ms
+        one = record(number, sent_ms, [sent_ms + 50])
+        rows.append(replace(one, scheduled_ns=due_ms * MS))
+    late = late_phases(plan, 0, table(*rows))
+    assert [phase.name for phase in late] == ["over"]
+    verdicts = judge_drill(plan, 0, table(*rows), [], missing=0, until_ns=80 * SECOND, invalid=late)
+    assert [one.verdict for one in verdicts] == [Verdict.met, Verdict.inconclusive]
+
+
+@pytest.mark.parametrize(
+    ("event", "unsure_ms", "said"),
+    [
+        ("", 0, ""),
+        ("", 100, "this client cannot tell p95 TTFT better than 100 to 200 ms"),  # 20% of 500 ms
+        (CUT, 100, ""),  # what was cut off comes at once, and the limit is far from it
+        (CUT, 400, "this client cannot tell p95 TTFT better than 200 to 600 ms"),
+    ],
+)
+def test_a_phase_of_unsure_stamps(event: str, unsure_ms: int, said: str) -> None:
+    """As in `run`; where the drill itself joins pieces of data, only if the verdict is unsure."""
+    plan = drill(SERVERS, SHORT, event, IN_OVER)
+    came_ms = 600 if unsure_ms > 100 else 200
+    rows = []
+    for number in range(400):
+        due_ms = 100 * number
+        low = due_ms + came_ms - unsure_ms
+        one = record(number, due_ms, [due_ms + came_ms], lows=[low])
+        rows.append(replace(one, scheduled_ns=due_ms * MS))
+    at = (20 * SECOND, 20 * SECOND, 20 * SECOND, 40 * SECOND, 41 * SECOND)
+    window = Window(1, 1000, Purpose.hold, *at, rate_per_s=10.0)
+    seen = table(*rows)
+    gaps = WindowTokens.of(seen, (window.settled_ns, window.end_ns)).gaps
+    got = phase_reason(plan, window, seen, seen, gaps=gaps, host=UNKNOWN_HOST)
+    assert got.startswith(said) if said else got == ""

@@ -13,7 +13,8 @@ from harness.measure.search.power import PlateauKnee, PowerKnee
 from harness.measure.states import Decision
 from harness.report.curves import curve_charts
 from harness.report.report_data import ReportData
-from harness.report.sweep import GPU_USE, concurrency_rows, findings
+from harness.report.sweep import GPU_USE, NOT_COUNTED, concurrency_rows, findings
+from harness.report.write import csv_row
 
 USERS = (1, 4, 8, 16)
 KNEE = "The knee, where throughput over latency peaks, is at 8 (4 to 16) users."
@@ -104,3 +105,31 @@ def test_a_level_held_twice_is_one_row() -> None:
     row = concurrency_rows(ReportData(None, both))[0]  # type: ignore[arg-type]
     assert (row["concurrency"], row["measurements"], row["p95_e2e_s"]) == (1, 2, 0.6)
     assert (row["p95_e2e_s_lo"], row["p95_e2e_s_hi"], row["tok_s"]) == (0.475, 0.735, 110)
+
+
+def test_notes_say_what_one_would_want_to_know() -> None:
+    """Of each level: why it is invalid, errors, a rise of the p95, and the plateau."""
+    facts = sweep(GROWS, (500, 520, 1092, 1200))
+    one, four, eight, sixteen = facts.levels
+    levels = (
+        replace(sixteen, n_failed=3, outcomes={"ok": 97, "status": 3}, prompt_tokens_per_s=nan),
+        replace(one, decision=Decision.invalid, reason="this client cannot tell"),
+        replace(four, n_failed=1, outcomes={"ok": 999, "status": 1}),
+        eight,
+        replace(eight, decision=Decision.invalid, reason="the clock jumped."),
+    )
+    facts = ReportData(None, replace(facts.result, levels=levels))  # type: ignore[arg-type]
+    assert {row["concurrency"]: row["notes"] for row in concurrency_rows(facts)} == {
+        1: "invalid: this client cannot tell",
+        4: "errors below 1%",
+        8: ("invalid (1 of 2): the clock jumped; p95 2.1 times the level before; levels off here"),
+        16: f"errors 3%; {NOT_COUNTED}",
+    }
+
+
+def test_tokens_per_second_are_the_same_in_both_files() -> None:
+    """Prompt and output in `tok_s`, as readers of batching.json expect; output beside it."""
+    facts = sweep(GROWS, (500, 520, 560, 580))
+    (row, *_), level = concurrency_rows(facts), csv_row(facts.levels[0])
+    got = [(one["tok_s"], one["output_tok_s"]) for one in (row, level)]
+    assert got == [(110, 100), (110, 100)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +18,13 @@ from harness.measure.typed_json import to_json
 from harness.report.templates import render
 from harness.report.write import as_csv
 from harness.server.start_log import read_start_log
+from harness.server.vllm_start import StartOptions
+from harness.study import cold_start
 from harness.study.cold_start import NAMES, drop_caches, figures
 from harness.study.kv_scaling import COLUMNS, bytes_per_token, with_slopes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 TTFTS = (2.0, 0.12, 0.1, 0.1, 0.11, 0.09, 0.1)  # cold_1, warm_1, five runs with a median of 0.1
@@ -64,6 +68,43 @@ def test_outliers(
     """What was more than in every other run is said to coincide."""
     got = figures(requests((2.0, 0.1, 0.1, *ttfts), (0, 0, 0, *faults)), {}, 2.0)
     assert got["outliers"] == outliers
+
+
+class NoConnection:
+    """To a server that is not there."""
+
+    def __init__(self, _access: object) -> None: ...
+
+    def fetch(self, _path: str) -> SimpleNamespace:
+        return SimpleNamespace(json=lambda: {"data": [{"id": "m"}]})
+
+    def close(self) -> None: ...
+
+
+def test_what_a_start_took_is_no_count_since_boot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Others had used 3,900 s of CPU before the start, 3,916 s after it, then 1 s a reading."""
+    others_s = iter([3_900.0, *(3_916.0 + n for n in range(2 * len(NAMES) + 1))])
+
+    @contextmanager
+    def started(_options: StartOptions, *, log: Path) -> Iterator[SimpleNamespace]:
+        seen = SimpleNamespace(phases_s={}, log=log)
+        yield SimpleNamespace(
+            pid=1, url="http://127.0.0.1:1", began_s=0.0, wall_s=38.0, notes=(), start_log=seen
+        )
+
+    fakes = {
+        "started": started,
+        "HttpConnection": NoConnection,
+        "counters": lambda _session: {"CPU of others, s": next(others_s)},
+        "timed_stream": lambda _line, _body: requests(TTFTS)[0],
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(cold_start, name, fake)
+    got = cold_start.measure_cold_start(StartOptions(), tmp_path / "log", "", (1, 1))
+    assert got["by_start"]["CPU of others, s"] == 16
+    assert [one["meanwhile"]["CPU of others, s"] for one in got["requests"]] == [1.0] * len(NAMES)
 
 
 def test_parts_that_do_not_add_up() -> None:

@@ -132,7 +132,8 @@ def test_a_client_that_cannot_tell_says_so(tmp_path: Path) -> None:
         said, err = process.communicate(timeout=60)
     assert process.returncode == 5, err
     assert "This client cannot tell p95 ITL better than" in said
-    assert "--processes 4" in said
+    remedies = ("try --processes 4", "busy with other programs", "no core was idle")
+    assert any(remedy in said for remedy in remedies), said
     step = load(out / "result.json")["levels"][0]
     assert step["client"]["instrument_share"]["itl_p95"] > 0.05
     assert step["client"]["loop_lag_max_ms"] > 50

@@ -47,7 +47,7 @@ def parser() -> Parser:
         "there, and how sure that is.",
         epilog=examples(
             "vllm-harness doctor",
-            "vllm-harness knee --embedded --slo ttft_p95=500ms --budget 90s",
+            "vllm-harness knee --embedded --slo ttft_p95=500ms",
             "vllm-harness knee http://127.0.0.1:8000 --slo ttft_p95=500ms --slo itl_p95=50ms",
         ),
     )

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
+from harness.measure.diagnosis.client_host import HostFigures, busy_sentence, recent_pressure
 from harness.report.numbers import memory_text
+from harness.senders.host_state import PRESSURE
 from harness.server.gpu import local_gpus
 from harness.study.preflight import FILES_WITHOUT_USERS, raise_file_limit
 from harness.units import MS, SECOND
@@ -92,6 +94,27 @@ def cores() -> CheckResult:
     return _judge(count >= MIN_CORES, str(count), remedy, Severity.warn)
 
 
+def other_programs() -> CheckResult:
+    """Nobody else keeps the cores busy: a client that waits for them cannot measure."""
+    seen = HostFigures(
+        machine_cores=float(os.cpu_count() or 1),
+        pressure=recent_pressure(PRESSURE.read_text() if PRESSURE.exists() else ""),
+        load_1m=os.getloadavg()[0],
+    )
+    return judge_programs(seen)
+
+
+def judge_programs(seen: HostFigures) -> CheckResult:
+    """Of the last ten seconds, or of the load where the kernel does not tell who waits."""
+    if seen.contended:
+        remedy = "stop them, or measure from another machine"
+        return CheckResult(Severity.warn, busy_sentence(seen), remedy)
+    what = f"load {seen.load_1m:.1f} on {seen.machine_cores:g} cores"
+    if not math.isnan(seen.pressure):
+        what += f", CPU pressure {seen.pressure:.0%}"
+    return CheckResult(Severity.ok, what)
+
+
 def clock() -> CheckResult:
     """Reading the clock is cheap."""
     source = CLOCK_SOURCE.read_text().strip() if CLOCK_SOURCE.exists() else "unknown"
@@ -149,6 +172,7 @@ def compiled(name: str) -> CheckResult:
 CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
     "python": python, "locust": locust, "open files": open_files, "kernel stamps": kernel_stamps,
     "reader": partial(compiled, "reader"), "codec": partial(compiled, "codec"), "cores": cores,
+    "other programs": other_programs,
     "clock": clock, "disk": disk, "gpu": gpu,
 }  # fmt: skip
 

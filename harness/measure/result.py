@@ -360,6 +360,14 @@ class Result:
         """Levels whose figures may be used."""
         return [level for level in self.levels if level.usable]
 
+    def loads_text(self, *levels: Level) -> str:
+        """`8 concurrent requests`, `1 session`, `5, 10 and 20 requests/s`: each load once."""
+        *others, last = dict.fromkeys(f"{level.load:,}" for level in levels)
+        numbers = f"{', '.join(others)} and {last}" if others else last
+        if levels[0].rate_per_s:
+            return f"{numbers} requests/s"
+        return f"{numbers} {self.unit}" + ("" if numbers == "1" else "s")
+
     @property
     def at_knee(self) -> Level | None:
         """The longest hold of the level whose figures stand for the knee."""

@@ -60,6 +60,7 @@ def build_answer(facts: ReportData) -> Answer:
     return replace(
         found,
         sentences=[
+            *left_out_sentences(facts),
             *gates,
             *facts.asked_later,
             *found.sentences,
@@ -165,7 +166,11 @@ def _inconclusive(facts: ReportData) -> Answer:
         lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
         lacking.append(f"a level that clearly fails (raise {_most(facts)})")
-    how = "Try a longer --budget." if not facts.asked_later else "To measure it, run `knee` for it."
+    how = "Try a longer --budget."
+    if facts.asked_later:
+        how = "To measure it, run `knee` for it."
+    elif facts.left_out:
+        how = "A longer --budget helps once the levels that were left out can be measured."
     next_step = f"Still needed: {' and '.join(lacking)}. {how}"
     return Answer("inconclusive", "unsure", headline, [*explanation(facts), next_step])
 
@@ -180,11 +185,22 @@ def _target_failed(facts: ReportData) -> Answer:
 
 
 def _invalid(facts: ReportData) -> Answer:
-    reasons = {level.reason for level in facts.levels if not level.usable}
-    given = facts.result.invalid_reason
-    why = [given] if given else sorted(reasons - {""})
     headline = "Result invalid: do not use these figures."
-    return Answer("invalid", "bad", headline, [as_sentence(text) for text in why])
+    why = [as_sentence(facts.result.invalid_reason)] if facts.result.invalid_reason else []
+    return Answer("invalid", "bad", headline, why)
+
+
+def left_out_sentences(facts: ReportData) -> list[str]:
+    """Which levels the answer does without, and why; [] if it needs none or has none."""
+    lost, n = facts.left_out, len(facts.levels)
+    # a drill names its phases, and says so first
+    if not lost or facts.status == Status.invalid or facts.result.command == "drill":
+        return []
+    where, why = facts.result.loads_text(*lost), lost[0].reason.rstrip(".")
+    if len(lost) == 1:
+        return [f"Left out: the level of {where}, because {why}."]
+    lost_of = f"{len(lost):,} of {n:,} levels ({where})"
+    return [f"Left out: {lost_of}, the first because {why}. The table gives the reason of each."]
 
 
 def _interrupted(facts: ReportData) -> Answer:

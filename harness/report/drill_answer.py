@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from contextlib import suppress
 from math import isnan
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,7 @@ from harness.measure.drill.recovery import Overload, Sliding, recovery
 from harness.measure.metrics import GAPS
 from harness.measure.states import WORST_FIRST, Verdict
 from harness.report.numbers import count_of, slo_name
+from harness.runfolder import names
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -21,14 +23,36 @@ TRUE: Final = {Verdict.met: "true", Verdict.missed: "false", Verdict.inconclusiv
 
 
 def drill_sentences(facts: ReportData) -> tuple[str, str, list[str]]:
-    """(badge, tone, the headline and all that follows), what decides the exit code first."""
+    """(badge, tone, the headline and all that follows).
+
+    First what may not be used, then what decides the exit code.
+    """
     gates = sorted(facts.result.gates, key=lambda one: WORST_FIRST.index(one.verdict))
     n = sum(one.verdict == Verdict.met for one in gates)
-    told = [f"{n} of {count_of(len(gates), 'expectation')} came true."]
+    told = invalid_phases(facts)
+    told.append(f"{n} of {count_of(len(gates), 'expectation')} came true.")
     for one in gates:
         at = "" if isnan(one.at_s) else f" at {one.at_s:.1f} s"
         told.append(f"{TRUE[one.verdict].capitalize()}{at}: {one.name} ({one.sentence}).")
     return *DRILLED[gates[0].verdict], told + recovery_sentences(facts)
+
+
+def invalid_phases(facts: ReportData) -> list[str]:
+    """Which phases may not be used, and why: it comes before any verdict."""
+    told = []
+    for number, (level, name) in enumerate(zip(facts.levels, phase_names(facts), strict=False), 1):
+        if not level.usable:
+            which = f"Phase {number} of {len(facts.levels)}, {name!r}, is invalid"
+            told.append(
+                f"{which}: {level.reason.rstrip('.')}. What is expected of it is not judged."
+            )
+    return told
+
+
+def phase_names(facts: ReportData) -> list[str]:
+    """The names of a drill's phases, from the file that it was judged by."""
+    plan = tomllib.loads((facts.run.path / names.DRILL).read_text(errors="replace"))
+    return [str(phase.get("name", "")) for phase in plan["phase"]]
 
 
 def recovery_sentences(facts: ReportData) -> list[str]:

@@ -48,6 +48,11 @@ class ReportData:
     def used(self) -> list[Level]:
         return self.result.used
 
+    @property
+    def left_out(self) -> list[Level]:
+        """Holds whose figures may not be used."""
+        return [level for level in self.levels if not level.usable]
+
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
         if self.result.command == "drill":  # judged over spans of their own, so no level's

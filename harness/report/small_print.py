@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from math import isnan
 from typing import Any, Final
 
+from harness.measure.diagnosis.client_host import host_figures
 from harness.measure.metrics import failed_requests
 from harness.measure.states import Status
 from harness.report.numbers import (
@@ -35,6 +37,7 @@ def instrument_rows(facts: ReportData) -> list[tuple[str, str]]:
         "addresses": "Server addresses",
         "exact_share": "Events with an exact timestamp",
         "loop_lag_p99_ms": "Reader loop lag (p99, ms)",
+        "loop_lag_max_ms": "Reader loop lag (at most, ms)",
         "clock_steps": "System clock steps",
         "clock_apart_ms": "Clocks of the load processes and the master apart (at most, ms)",
         "resent": "Requests sent again (the server had closed the idle connection)",
@@ -49,8 +52,27 @@ def instrument_rows(facts: ReportData) -> list[tuple[str, str]]:
             text = f"{value:.2%}" if key == "exact_share" else str(value)
             text = ", ".join(value) if key == "addresses" else text
             rows.append((name, SPELLED_OUT.get(text, text)))
+    if machine := machine_text(facts):
+        rows.append(("CPU of this machine", machine))
     rows.append(("Accuracy", "relative to the arrival of TCP segments at this host"))
     return rows
+
+
+def machine_text(facts: ReportData) -> str:
+    """Who used the client's machine during the load; "" where it was not read."""
+    readings = facts.run.host
+    if not readings:
+        return ""
+    seen = host_figures(readings, readings[0].at_ns, readings[-1].at_ns)
+    if isnan(seen.own):
+        return ""
+    text = (
+        f"of {seen.machine_cores:g} cores, {seen.own:.1f} used by this client and what it started, "
+        f"{seen.others:.1f} by other programs"
+    )
+    if not isnan(seen.pressure):
+        text += f"; some program waited for a core {seen.pressure:.0%} of the time"
+    return text
 
 
 def limitations(facts: ReportData) -> list[str]:

@@ -8,6 +8,7 @@ from math import inf, isnan
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.errors import one_line
 from harness.measure.search.power import PLATEAU
 from harness.measure.search.statistics import mean_interval
 from harness.measure.states import Decision, Purpose
@@ -37,6 +38,8 @@ GPU_USE: Final = {
     "of the time, so a faster GPU alone would gain little",
     101: "hardly ever without a kernel, whether memory or arithmetic limits it",
 }
+NOTED_RISE: Final = 1.5  # of the p95 from one level to the next
+LEAST_PERCENT: Final = 0.005  # a share that rounds to one
 NOT_COUNTED: Final = "the server counts no tokens: output tokens are events, tok_s is not known"
 WHAT_REPEATS_SHOW: Final = (
     "Intervals are 95%, Student's t over the repeats, which took turns: wide, as a few repeats say "
@@ -55,21 +58,70 @@ def _means(levels: Sequence[Level]) -> Row:
 
 
 def concurrency_rows(facts: ReportData) -> list[Row]:
-    """Of concurrency_sweep.csv: for each number of users the means over its measurements."""
-    rows = []
-    for levels in facts.by_users if facts.result.command == "sweep" else []:
-        load = "rate_per_s" if facts.is_rate else "concurrency"
-        row = {load: levels[0].load, "measurements": len(levels), **_means(levels)}
-        ends = [level.e2e_ms.p95_ci95 for level in levels]  # NaN: without an upper end
-        row["p95_e2e_s_lo"] = round(min(lo for lo, _ in ends) / 1e3, 6)
-        row["p95_e2e_s_hi"] = round(max(inf if isnan(hi) else hi for _, hi in ends) / 1e3, 6)
-        rows.append(row | {"notes": NOT_COUNTED * isnan(row["tok_s"])})
+    """Of concurrency_sweep.csv: for each number of users the means over its valid measurements.
+
+    A level without one has no figures, and its reason in `notes`.
+    """
+    if facts.result.command != "sweep":
+        return []
+    load = "rate_per_s" if facts.is_rate else "concurrency"
+    rows: list[Row] = []
+    before: Row = {}  # the level before that has figures
+    for load_of_level in sorted({level.load for level in facts.levels}):
+        every = [level for level in facts.levels if level.load == load_of_level]
+        used = [level for level in every if level.usable]
+        row: Row = {load: load_of_level, "measurements": len(used), **_figures(used)}
+        row["notes"] = "; ".join(_notes(facts, row, before, every))
+        rows.append(row)
+        before = row if used else before
     return rows
+
+
+def _figures(used: Sequence[Level]) -> Row:
+    """Of the measurements of one level that may be used; {} where there is none."""
+    if not used:
+        return {}
+    ends = [level.e2e_ms.p95_ci95 for level in used]  # NaN: without an upper end
+    row = _means(used)
+    row["p95_e2e_s_lo"] = round(min(lo for lo, _ in ends) / 1e3, 6)
+    row["p95_e2e_s_hi"] = round(max(inf if isnan(hi) else hi for _, hi in ends) / 1e3, 6)
+    return row
+
+
+def _notes(facts: ReportData, row: Row, before: Row, every: Sequence[Level]) -> list[str]:
+    """What a reader of the row would want to know: first what is wrong with it."""
+    notes = []
+    invalid = [level for level in every if not level.usable]
+    if invalid:
+        some = f" ({len(invalid)} of {len(every)})" if len(invalid) < len(every) else ""
+        notes.append(one_line(f"invalid{some}: {invalid[0].reason.rstrip('.')}"))
+    used = [level for level in every if level.usable]
+    if not used:
+        return notes
+    failed = row["failed"] / max(sum(sum(level.outcomes.values()) for level in used), 1)
+    if failed:
+        notes.append(f"errors {failed:.0%}" if failed >= LEAST_PERCENT else "errors below 1%")
+    if before and (rise := _rise(row, before)) >= NOTED_RISE:
+        notes.append(f"p95 {rise:.1f} times the level before")
+    plateau = facts.result.plateau
+    highest = max(level.load for level in facts.used)
+    if plateau is not None and plateau.users == every[0].load < highest:
+        notes.append("levels off here")
+    if isnan(row["tok_s"]):
+        notes.append(NOT_COUNTED)
+    return notes
+
+
+def _rise(row: Row, before: Row) -> float:
+    """The p95 end-to-end latency over that of the level before; 0: one of them is not known."""
+    now_s, then_s = row["p95_e2e_s"], before["p95_e2e_s"]
+    return float(now_s / then_s) if then_s > 0 and not isnan(now_s) else 0.0
 
 
 def findings(facts: ReportData) -> list[str]:
     """Where throughput levels off, the knee, where latency blows up, and the use of the GPU."""
-    rows, plateau, power = concurrency_rows(facts), facts.result.plateau, facts.result.power
+    rows = [row for row in concurrency_rows(facts) if row["measurements"]]
+    plateau, power = facts.result.plateau, facts.result.power
     if len(rows) < 2 or plateau is None or power is None:  # noqa: PLR2004 - one shows no growth
         return []
     at = next(row for row in rows if row["concurrency"] >= plateau.users)

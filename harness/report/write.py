@@ -85,8 +85,8 @@ def csv_row(level: Level) -> dict[str, object]:
     """FIRST_COLUMNS, then the rest: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data: dict[str, Any] = to_json(level)
     notes = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
-    own = {"concurrency": level.users, "tok_s": level.output_tokens_per_s, "notes": notes}
-    figures = {name: sweep.FIGURES[name](level) for name in FIRST_COLUMNS[1:-1]}
+    own = {"concurrency": level.users, "notes": notes}
+    figures = {name: sweep.FIGURES[name](level) for name in (*FIRST_COLUMNS[1:-1], "output_tok_s")}
     row: dict[str, object] = to_json(figures | own)
     left_out = (*REPEATED_FIELDS, "replicas", "positions")  # which are tables of their own
     rest = {key: value for key, value in data.items() if key not in left_out}

@@ -18,7 +18,13 @@ from harness.measure.histogram import Histogram
 from harness.measure.records.record_source import keep_three_events
 from harness.measure.records.record_table import RecordTable, concat_tables
 from harness.measure.records.request_record import SeenNumbers
-from harness.measure.records.samples import ClientSample, GpuSample, ServerSample, summed_fields
+from harness.measure.records.samples import (
+    ClientSample,
+    GpuSample,
+    HostSample,
+    ServerSample,
+    summed_fields,
+)
 from harness.measure.result import Result
 from harness.measure.typed_json import from_json
 from harness.runfolder import names
@@ -46,6 +52,7 @@ class Run:
     traces: list[RequestTrace]
     damage: Damage
     events: list[dict[str, Any]] = field(default_factory=list)  # of a drill: see study/drill.py
+    host: list[HostSample] = field(default_factory=list)  # the client's machine
 
     def chunks(self) -> Iterator[RecordTable]:
         """Read all requests with all events from the record files again."""
@@ -88,6 +95,7 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         gpu=read_gpu(path, damage),
         traces=_each(path, names.TRACES, RequestTrace, damage),
         events=_lines(path, names.EVENTS, damage),
+        host=sorted(_each(path, names.HOST, HostSample, damage), key=lambda each: each.at_ns),
         damage=damage,
     )
 

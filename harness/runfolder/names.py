@@ -6,7 +6,8 @@ sends.<worker>.txt        how many requests the worker had begun: a journal of o
 records.<worker>.<run>.msgpack sends.<worker>.<run>.txt   what a worker on another host kept of them
 scenario.toml             the options that repeat the run, for --scenario
 drill.toml events.jsonl   of a drill: its file, and what happened when
-levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
+levels.jsonl server.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
+client.jsonl host.jsonl   the same of the load processes and of their machine
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
 requests.parquet result.json levels.csv report.html report.md   written at the end
@@ -23,6 +24,7 @@ RUN: Final = "run.json"
 LEVELS: Final = "levels.jsonl"
 SERVER: Final = "server.jsonl"
 CLIENT: Final = "client.jsonl"
+HOST: Final = "host.jsonl"
 GPU: Final = "gpu.jsonl"
 TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"

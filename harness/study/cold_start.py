@@ -40,6 +40,7 @@ STABLE: Final = 0.2  # a warm TTFT that is further from the median is an outlier
 MAJOR_FAULTS: Final = 9  # of /proc/PID/stat, after the name
 ADDS_UP: Final = 0.1
 PREVIEW_CHARS: Final = 60
+NO_SESSION: Final = -1  # before the server is started: none of its processes exists
 
 
 def measure_cold_start(
@@ -47,12 +48,12 @@ def measure_cold_start(
 ) -> Figures:
     """Start, send requests of `tokens` in prompt and answer, end. Raises HarnessError."""
     random, cached = Random(1), psutil.virtual_memory().cached  # noqa: S311 - text of prompts
-    gpus = local_gpus()
+    gpus, before_start = local_gpus(), counters(NO_SESSION)
     with (
         started(options, log=log) as server,
         closing(HttpConnection(TargetAccess(Address.parse(server.url), key))) as line,
     ):
-        by_start, first_token_s = counters(server.pid), 0.0
+        by_start, first_token_s = increase(before_start, counters(server.pid)), 0.0
         by_start["growth of the page cache, MB"] = (psutil.virtual_memory().cached - cached) / 1e6
         model: Any = line.fetch("/v1/models").json()
         body = {
@@ -66,7 +67,7 @@ def measure_cold_start(
             before, sent_s = counters(server.pid), time.monotonic()
             request = {"name": name, **timed_stream(line, body)}
             first_token_s = first_token_s or sent_s + request["ttft_s"] - server.began_s
-            meanwhile = {k: max(n - before[k], 0.0) for k, n in counters(server.pid).items()}
+            meanwhile = increase(before, counters(server.pid))
             if gpus.source:
                 meanwhile["GPUs throttled"] = sum(bool(g.throttled) for g in gpus.source.read(0))
             requests.append({**request, "meanwhile": meanwhile})
@@ -146,17 +147,28 @@ def timed_stream(line: HttpConnection, body: Figures) -> Figures:
 
 
 def counters(session: int) -> dict[str, float]:
-    """What the server's processes, and the others of this machine, have done so far."""
-    faults, read, cpu_s, busy = 0, 0, 0.0, psutil.cpu_times()
+    """What the server's processes have done so far, and what all others have since the boot.
+
+    Two readings and `increase` say what happened in between.
+    """
+    faults, read, server_cpu_s = 0, 0, 0.0
+    machine = psutil.cpu_times()
     for pid in session_pids(session):
         with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
             stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             faults += int(stat[MAJOR_FAULTS])
             read += process.io_counters().read_bytes
-            cpu_s += sum(process.cpu_times()[:2])
-    others_s = busy.user + busy.system - cpu_s
+            own = process.cpu_times()
+            # its children that have ended, compilers for example, are nobody else's either
+            server_cpu_s += own.user + own.system + own.children_user + own.children_system
+    others_s = machine.user + machine.nice + machine.system - server_cpu_s
     return {"major faults": faults, "disk reads, MB": read / 1e6, "CPU of others, s": others_s}
+
+
+def increase(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """From one reading of `counters` to the next; 0 where a process took its count with it."""
+    return {what: max(count - before[what], 0.0) for what, count in after.items()}
 
 
 def drop_caches(model: Path) -> str:

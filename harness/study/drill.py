@@ -10,6 +10,7 @@ from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Purpose, Status, StopRule
 from harness.study.controller import LAG_NS, MAX_LAG_NS, KneeController
+from harness.study.drill_phases import late_phases
 from harness.study.drill_verdicts import judge_drill
 from harness.study.level_state import CurrentLevel
 
@@ -39,10 +40,11 @@ class DrillController(KneeController):
         due = [e for e in drill.expectations if not old or before_ns < e.end_ns <= over_ns]
         if not due or self.began_ns < 0:
             return
+        seen = self.records.table(self.began_ns, self.horizon_ns)
         new = judge_drill(
-            replace(drill, expectations=tuple(due)), self.began_ns,
-            self.records.table(self.began_ns, self.horizon_ns), samples,
+            replace(drill, expectations=tuple(due)), self.began_ns, seen, samples,
             missing=0, until_ns=self.horizon_ns,
+            invalid=late_phases(drill, self.began_ns, seen.table),
         )  # fmt: skip
         by_name = {one.name: one for one in (*old, *new)}
         self.verdicts = [by_name[e.name] for e in drill.expectations]

@@ -7,6 +7,7 @@ over: "within 30 s" is true when what begins after 30 s meets it.
 from __future__ import annotations
 
 from math import nan
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from harness.measure.result import Gate
 from harness.measure.search.decide import ALPHA, count_in_order, counts_of, decide, p_met, p_missed
 from harness.measure.search.evidence import Window
 from harness.measure.states import Purpose, Verdict
+from harness.study.drill_phases import meet
 from harness.study.replay import RunTokenStats
 from harness.units import SECOND, exact_ns, say_ns
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from harness.measure.result import SloResult
     from harness.measure.search.decide import SloCounts
     from harness.measure.slo import Slo
+    from harness.study.drill_phases import InvalidPhases
 
+NO_PHASES: Final[InvalidPhases] = MappingProxyType({})
 # Requests that take as long as the span leave too few independent ones to test anything. But where
 # more than half of so many are over the limit, no reader would call that undecided.
 GROSS_SHARE: Final = 0.5
@@ -47,10 +51,12 @@ def judge_drill(
     *,
     missing: int,
     until_ns: int,
+    invalid: InvalidPhases = NO_PHASES,
 ) -> list[Gate]:
     """A verdict for each expectation. `missing`: requests without a record.
 
-    `until_ns`: the records are complete until then; what lies later is inconclusive.
+    `until_ns`: the records are complete until then; what lies later is inconclusive, as is what
+    depends on a phase that is `invalid`.
     """
     windows = {e: _window(drill, e, began_ns) for e in drill.expectations}
     asked = [e for e, w in windows.items() if e.slo is not None and w.end_ns <= until_ns]
@@ -67,8 +73,11 @@ def judge_drill(
         table = seen.table
         table = table.select((table.begun_ns >= window.settled_ns)
                              & (table.begun_ns <= window.end_ns))  # fmt: skip
+        unusable = [phase.name for phase in invalid if meet(phase, one)]
         if window.end_ns > until_ns:
             verdict, sentence = Verdict.inconclusive, "not over yet"
+        elif unusable and one.kind != "lost":  # records are there or not, however late they began
+            verdict, sentence = Verdict.inconclusive, not_judged(unusable)
         elif one.kind == "slo":
             verdict, at_ns, sentence = _slo(one, decided[one], seen.table, began_ns, window)
         elif one.kind == "errors":
@@ -83,6 +92,13 @@ def judge_drill(
         at_s = (at_ns - began_ns) / SECOND if at_ns >= 0 else nan
         verdicts.append(Gate(one.name, verdict, sentence, at_s))
     return verdicts
+
+
+def not_judged(phases: Sequence[str]) -> str:
+    """Of an expectation that depends on these phases."""
+    which = " and ".join(repr(name) for name in phases)
+    are = "phases {} are" if len(phases) > 1 else "phase {} is"
+    return f"not judged: {are.format(which)} invalid"
 
 
 def _window(drill: Drill, expected: Expectation, began_ns: int) -> Window:

@@ -19,9 +19,10 @@ from harness.drive.children import child_processes
 from harness.drive.session import ASKS_PER_S, Ended, Session
 from harness.load.arrivals import LoadTarget
 from harness.load.plan import count_clipped
+from harness.measure.diagnosis.client_host import host_figures
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import RecordSink, request_key
-from harness.measure.records.samples import ServerSample, without_buckets
+from harness.measure.records.samples import HostSample, ServerSample, without_buckets
 from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
 from harness.runfolder import names
@@ -30,6 +31,7 @@ from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.redact import redact
 from harness.runfolder.runinfo import run_info
 from harness.senders.drive_options import DriveOptions
+from harness.senders.host_state import read_host
 from harness.senders.prepare import prepare
 from harness.senders.scraper import GpuSampler
 from harness.senders.trace_receiver import TraceReceiver
@@ -80,6 +82,7 @@ class Experiment:
     session: Session | None = None  # while `hold` lasts
     target_users: int = 0
     target_rate: float | None = None  # in an open loop
+    hosts: list[HostSample] = field(default_factory=list)  # readings of this machine
     ended: list[EndedLevel] = field(default_factory=list)  # what watch.py has looked up
 
     @classmethod
@@ -108,11 +111,14 @@ class Experiment:
         # a search looks at all tokens of its step, the view of a given level at the last ones
         ledger = Ledger(None if wanted.kind in ("knee", DRILL) else TOKENS_NS)
         samples: list[ServerSample] = []
+        hosts: list[HostSample] = []
         lines = folder.lines(names.LEVELS)
         shared = shared_prompt_tokens(options.to_json())
 
         def audit(window: Window, seen: RecordSource) -> str:
-            return invalid_reason(window, seen, samples, wanted.plan.slos, shared=shared)
+            host = host_figures(hosts, window.settled_ns, window.end_ns)
+            slos = wanted.plan.slos
+            return invalid_reason(window, seen, samples, slos, shared=shared, host=host)
 
         def on_level(step: HeldLevel) -> None:
             judged = step.judgement
@@ -131,8 +137,9 @@ class Experiment:
                 wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level
             )
         begun = cls(
-            wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view
-        )
+            wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view,
+            hosts=hosts,
+        )  # fmt: skip
         folder.write_json(names.RUN, begun.info())
         if stage is not None:
             folder.write(names.DRILL, wanted.drill["text"])
@@ -210,6 +217,7 @@ class Experiment:
     def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
         scrapes = self.folder.lines(names.SERVER)
         own = self.folder.lines(names.CLIENT)
+        machine = self.folder.lines(names.HOST)
         bounds: Bounds = {}
 
         def on_sample(sample: ServerSample) -> None:
@@ -241,6 +249,10 @@ class Experiment:
                 own.append(asdict(sample))
             if self.view is not None:
                 self.view.clients(samples)
+            if self.load is None:  # else its processes may be on other machines
+                self.hosts.append(read_host(CLOCK.now_ns()))
+                machine.append(asdict(self.hosts[-1]))
+                del self.hosts[:-KEPT_SAMPLES]
 
         watched.report = report
         try:
@@ -251,6 +263,7 @@ class Experiment:
             self.controller.close(session.over_ns or CLOCK.now_ns())
             scrapes.close()
             own.close()
+            machine.close()
 
     @contextlib.contextmanager
     def _traces_taken(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from harness.measure.diagnosis.audit import (
     prefix_hits,
 )
 from harness.measure.diagnosis.bottleneck import diagnose
+from harness.measure.diagnosis.client_host import UNKNOWN_HOST, HostFigures
 from harness.measure.diagnosis.gpu_window import gpu_figures
 from harness.measure.diagnosis.instrument import client_figures, instrument_sentence
 from harness.measure.diagnosis.interference import arrival_figures, gap_figures
@@ -122,18 +123,19 @@ def invalid_reason(
     *,
     shared: int,
     counted: LevelTokenStats | None = None,
+    host: HostFigures = UNKNOWN_HOST,
 ) -> str:
     """Why the level is invalid, or "". `counted`: its token statistics, if they exist already.
 
-    `shared`: the number of tokens that all prompts begin with.
+    `shared`: the number of tokens that all prompts begin with; `host`: the client's machine.
     """
     arrived, gaps = (counted.scraped, counted.tokens.gaps) if counted else (None, None)
     # Without an SLO on a latency, a batch is about its time as a whole, which is known well enough.
     timed_as_one = not slos and window.purpose in (Purpose.batch, Purpose.sequential)
     return (
         reset_sentence(window, samples)
-        or audit_sentence(seen, window, samples, shared, arrived)
-        or ("" if timed_as_one else instrument_sentence(seen, window, slos, gaps))
+        or audit_sentence(seen, window, samples, shared, arrived, host=host)
+        or ("" if timed_as_one else instrument_sentence(seen, window, slos, gaps, host=host))
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +26,7 @@ from harness.errors import (
     RunFolderError,
 )
 from harness.measure.diagnosis.audit import KV_BLOCK_TOKENS
+from harness.measure.diagnosis.client_host import host_figures
 from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.diagnosis.server_window import missing_figures
 from harness.measure.metrics import failed_requests
@@ -44,6 +46,7 @@ from harness.runfolder.json_files import read_json
 from harness.server.max_num_seqs import max_num_seqs
 from harness.study.confirm import PROMISED, confirmed, searched
 from harness.study.drill_file import parse_drill
+from harness.study.drill_phases import phase_reason
 from harness.study.drill_verdicts import judge_drill
 from harness.study.explain_knee import (
     bottleneck,
@@ -58,6 +61,7 @@ from harness.study.replay import LoggedLevel, Replay, RunTokenStats, replay
 
 if TYPE_CHECKING:
     from harness.measure.compat.tool_comparison import ToolComparison
+    from harness.measure.drill.plan import Drill
     from harness.measure.records.token_gaps import WindowGaps
 
 Json = dict[str, Any]
@@ -138,16 +142,9 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     counted = RunTokenStats(run, windows, wanted, run.server, also)
     block_tokens = (run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS
     shared_of = (shared := shared_prompt_tokens(drive)), int(block_tokens)
+    drill = drill_of(run) if kind == DRILL and logged else None
 
-    def audit(window: Window) -> str:
-        level = counted.levels[window]
-        if kind in (LOCUST, DRILL):  # users may pause, and servers that die count no tokens
-            given = level.known, window, plan.slos, level.tokens.gaps
-            return instrument_sentence(*given, verdicts_only=kind == DRILL)
-        return invalid_reason(
-            window, level.known, run.server, plan.slos, shared=shared, counted=level
-        )
-
+    audit = partial(_audit, run=run, plan=plan, counted=counted, drill=drill, shared=shared)
     replayed = replay(own, logged, counted, searched=kind == KNEE, audit=audit)
     replayed = judged_by(plan, replayed, counted, searched=kind == KNEE) if slos else replayed
     mix = [row["name"] for row, _ in (drive.get("workload") or {}).get("rows") or ()]
@@ -183,12 +180,35 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     status = Status.interrupted if base.interrupted else result.status
     result = replace(result, status=status)
     if kind == DRILL:
-        gates = expectations(run, status, ended.get("missing") or {})
+        gates = expectations(run, drill, result, ended.get("missing") or {})
     else:
         gates = [] if slos else [*result.gates, *evaluate_gates(result, run.path, config)]
     # Gates decide the exit code only if the search has an answer.
     code = exit_code(status, gates, EXIT_OF[status])
-    return Results(run, replace(result, exit_code=code, gates=tuple(gates)), counted.gaps)
+    result = replace(result, exit_code=code, gates=tuple(gates))
+    if code == MeasurementInvalid.exit_code and not result.invalid_reason:
+        result = replace(result, invalid_reason=why_unusable(result))
+    return Results(run, result, counted.gaps)
+
+
+def _audit(
+    window: Window,
+    *,
+    run: Run,
+    plan: SearchPlan,
+    counted: RunTokenStats,
+    drill: Drill | None,
+    shared: int,
+) -> str:
+    """Why a given level is invalid, or "". `shared`: tokens that all prompts begin with."""
+    level = counted.levels[window]
+    gaps, host = level.tokens.gaps, host_figures(run.host, window.settled_ns, window.end_ns)
+    if drill is not None:  # servers that die count no tokens
+        return phase_reason(drill, window, level.known, run.table, gaps=gaps, host=host)
+    if run.info["config"].get("kind") == LOCUST:  # users may pause
+        return instrument_sentence(level.known, window, plan.slos, gaps, host=host)
+    known, slos = level.known, plan.slos
+    return invalid_reason(window, known, run.server, slos, shared=shared, counted=level, host=host)
 
 
 def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
@@ -209,6 +229,8 @@ def _with_knee(
 ) -> Result:
     """The result of a search. How the live run ended takes precedence over the replay."""
     done = replayed.done
+    if done.status == Status.invalid and any(not level.invalid for level in replayed.levels):
+        done = Done(Status.inconclusive, None)  # what the other levels show stands
     if base.invalid_reason:
         failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
         done = Done(Status.target_failed if failed_hard else Status.invalid, None)
@@ -277,6 +299,8 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     last = replayed.levels[-1].window
     if len(searched(replayed.levels)) not in (0, len(replayed.levels)):
         return ""  # while --confirm held the answer, which the search had found
+    if ended["status"] == Status.invalid and any(not level.invalid for level in replayed.levels):
+        return ""  # the others may be used
     users = f"{last.rate_per_s:g} requests/s" if last.rate_per_s else f"{last.users} users"
     if why := replayed.levels[-1].invalid:
         return f"the result depends on the level of {users}, which is invalid: {why}."
@@ -285,6 +309,17 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
         f"more than half of the requests failed at {users}, {error_text}: expected a server "
         "that answers; check that it still runs and read its log, then try again."
     )
+
+
+def why_unusable(result: Result) -> str:
+    """Why no figure of a run may be used, where its levels say it and nothing else does."""
+    if not result.levels:
+        return "no level was measured: the load ended before one had settled."
+    first, n = result.levels[0], len(result.levels)
+    where, why = result.loads_text(first), first.reason.rstrip(".")
+    if n == 1:
+        return f"{why} (at {where})."
+    return f"none of its {n:,} levels may be used, the first ({where}) because {why}."
 
 
 def commonest_error(run: Run, from_ns: int) -> str:
@@ -331,19 +366,32 @@ CODES: Final = {
 }
 
 
-def expectations(run: Run, status: Status, missing: Mapping[str, int]) -> list[Gate]:
-    """Judge what a drill expects. Raises ConfigError if its file is not what it was."""
-    levels = logged_levels(run)
-    if not levels or status != Status.measured:
-        return []
+def drill_of(run: Run) -> Drill:
+    """What a drill was judged by. Raises RunFolderError, ConfigError."""
     told = run.info["config"].get("drill") or {}
     file = run.path / names.DRILL
     if not file.is_file():
         raise RunFolderError(f"{file} is gone: expected what the drill is judged by; try a backup.")
-    drill = parse_drill(file.read_text(errors="replace"), str(file), told.get("knee"))
-    began_ns, end_ns = levels[0].window.chosen_ns, levels[-1].window.judged_ns
+    return parse_drill(file.read_text(errors="replace"), str(file), told.get("knee"))
+
+
+def expectations(
+    run: Run, drill: Drill | None, result: Result, missing: Mapping[str, int]
+) -> list[Gate]:
+    """Judge what a drill expects, by the phases that may be used; [] if it did not end well."""
+    if drill is None or result.status != Status.measured:
+        return []
+    levels = result.levels
+    invalid = {
+        phase: level.reason
+        for phase, level in zip(drill.phases, levels, strict=False)
+        if not level.usable
+    }
+    began_ns, end_ns = levels[0].chosen_ns, levels[-1].judged_ns
     lost = sum(missing.values())
-    return judge_drill(drill, began_ns, run, run.server, missing=lost, until_ns=end_ns)
+    return judge_drill(
+        drill, began_ns, run, run.server, missing=lost, until_ns=end_ns, invalid=invalid
+    )
 
 
 def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:

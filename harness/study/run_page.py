@@ -89,6 +89,7 @@ class RunPage:
         self.install(load)
         self.page.stop, self.page.close = load.interrupt, web_ui.stop
         web_ui.start()  # type: ignore[no-untyped-call]
+        sys.stderr.write(f"Live page: http://{LOOPBACK}:{port}/harness\n")
 
     def open_port(self, output: OutputOptions) -> None:
         """Serve the metrics on a port of their own, where one is asked for. Raises ConfigError."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.diagnosis.client_host import UNKNOWN_HOST, HostFigures, remedy
 from harness.measure.diagnosis.server_window import counter_increase
 from harness.measure.metrics import delivered_tokens, failed_requests
 from harness.measure.records.ledger import mean_in_flight
@@ -36,6 +37,8 @@ SCRAPE_UNCERTAINTY_NS: Final = 250 * MS  # when a scrape's counters were read, p
 MAX_LITTLE_ERROR: Final = 0.25  # allowed deviation of the requests in flight, share of the users
 MIN_LITTLE_THINKS: Final = 4  # mean think times in a window; with fewer, its edges decide
 MIN_LITTLE_REQUESTS: Final = 10  # finished requests; with fewer, the mean is too noisy to judge
+
+LOWER_RATE: Final = "try a lower rate, or --processes 2"  # where the client's machine is not busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,17 +209,19 @@ def prefix_hits(
     return PrefixHits(int(rows.sum()), float(expected[rows].sum()), counted)
 
 
-def gap_sentence(table: RecordTable, window: Window) -> str:
+def gap_sentence(table: RecordTable, window: Window, host: HostFigures = UNKNOWN_HOST) -> str:
     """Which requests of a level's schedule have no record, although later ones do; ""."""
     inside = (table.scheduled_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
     numbers = table.user[inside]
     # the newest may be on their way, or wait for their turn in another process
     settled = np.unique(numbers[numbers < numbers.max(initial=0) - len(numbers) // 10])
     lost = int(settled[-1] - settled[0]) + 1 - len(settled) if len(settled) else 0
+    if not lost:
+        return ""
     return (
-        f"{lost} requests that were due have no record: a load process fell behind or stopped; try "
-        "a lower rate, or --processes 2"
-    ) * bool(lost)
+        f"{lost} requests that were due have no record: a load process fell behind or stopped; "
+        f"{remedy(host, LOWER_RATE)}"
+    )
 
 
 def audit_sentence(
@@ -225,8 +230,10 @@ def audit_sentence(
     samples: Sequence[ServerSample],
     shared_tokens: int = 0,
     arrived: ArrivalCounter | None = None,
+    *,
+    host: HostFigures = UNKNOWN_HOST,
 ) -> str:
-    """Why the level must not be used, or ""."""
+    """Why the level must not be used, or ""; `host`: the client's machine in its window."""
     table = recorded.table
     warm = prefix_surplus(table, window, samples, shared_tokens)
     if warm > MAX_PREFIX_HIT_SHARE:
@@ -242,7 +249,7 @@ def audit_sentence(
             f"{tokens.client_tokens}: it has another client; stop the other load"
         )
     if window.rate_per_s:  # how many are in flight follows from the server
-        return gap_sentence(table, window)
+        return gap_sentence(table, window, host)
     law = apply_littles_law(table, window)
     backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
     enough = int((table.outcome == OK).sum()) > MIN_LITTLE_REQUESTS
@@ -262,5 +269,5 @@ def audit_sentence(
         )
     return (
         f"{seen} (Little's law {formula} does not hold): the client cannot keep its users busy; "
-        "try --processes 2"
+        f"{remedy(host, 'try --processes 2')}"
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.measure.diagnosis.client_host import UNKNOWN_HOST, HostFigures, remedy
 from harness.measure.latency_figures import (
     LatencyFigures,
     SampleFigures,
@@ -115,10 +116,12 @@ def instrument_sentence(
     gaps: Mapping[str, WindowGapCounter] | None = None,
     *,
     verdicts_only: bool = False,
+    host: HostFigures = UNKNOWN_HOST,
 ) -> str:
     """Why the level's figures must not be used, with a remedy; "" if they may.
 
     `verdicts_only`: they are, as long as each SLO's limit lies on one side of what is known.
+    `host`: the client's machine in the window, which the remedy follows.
     """
     found = quantile_uncertainties(recorded, window, slos, gaps)
     if verdicts_only:
@@ -142,8 +145,7 @@ def instrument_sentence(
     return (
         f"this client cannot tell p{worst.q * 100:g} {name} better than "
         f"{worst.lo_ns / MS:.4g} to {worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of the scale it "
-        f"is judged on: expected at most {MAX_INSTRUMENT_SHARE:.0%} ({why}); try --processes 4, or "
-        "fewer users per worker"
+        f"is judged on: expected at most {MAX_INSTRUMENT_SHARE:.0%} ({why}); {remedy(host)}"
     )
 
 

@@ -122,7 +122,24 @@ class ClientSample:
     clock_steps: int = 0
 
 
-Sample = TypeVar("Sample", ServerSample, GpuSample, ClientSample)
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """The load generator's machine at `at_ns`; NaN: it does not say. Seconds count since the boot.
+
+    `own_cpu_s` is of this command and of all that it started, an embedded server included.
+    """
+
+    at_ns: int
+    cores: float = NAN  # that this command may use: its affinity, or its container's limit
+    machine_cores: float = NAN  # of the whole machine
+    cpu_s: float = NAN  # CPU that all programs have used
+    own_cpu_s: float = NAN  # of it our own
+    waited_s: float = NAN  # time in which some program was ready and had no core
+    stopped_s: float = NAN  # time for which the container's CPU limit stopped us
+    load_1m: float = NAN  # programs that ran or were ready, mean of the last minute
+
+
+Sample = TypeVar("Sample", ServerSample, GpuSample, ClientSample, HostSample)
 
 
 def samples_within(samples: Iterable[Sample], start_ns: int, end_ns: int) -> list[Sample]:
