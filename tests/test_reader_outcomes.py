@@ -27,8 +27,14 @@ TOKEN = chunk(EVENTS[1])
 ERROR = b'{"error":{"message":"out of room"}}'
 SAID = chunk(event(ERROR))
 DONE = EVENTS[-1]
+BARE = chunk(b"data:\n\n")  # a heartbeat
+NAMED = b'event: error\ndata: {"code": 503, "details": "overloaded"}\n\n'
+BROKEN = [event(delta(content="x")), event(delta(content="x")).replace(b'"x"', b'"\xf0\x9f"'),
+          event(delta(content="x")).replace(b'"x"', b'"\\ud83d"'),
+          event(delta(content="x")).replace(b'"x"', b'"\\"\\ude00"')]  # fmt: skip
 # a comment each 100 ms, for 2 s
 QUIET = [["sleep", 100], *send(chunk(b": keep-alive\n\n"))] * 20
+BEATS = [["sleep", 100], *send(BARE)] * 20
 CUT = [
     step for n in range(20) for step in (["sleep", 100], *send(chunk((b":", b" k", b"\n")[n % 3])))
 ]
@@ -64,6 +70,16 @@ def plain(status: int, body: bytes, kind: str = "application/json") -> bytes:
         (send(HEAD + TOKEN, SAID, chunk(DONE) + LAST), "status", "out of room", 1),
         (send(HEAD + TOKEN + SAID + chunk(DONE) + LAST), "status", "out of room", 1),
         ([*send(HEAD + TOKEN + SAID), ["close"]], "status", "out of room", 1),
+        # words that nobody knows, a name, a reason: after tokens that C has read past Python
+        (send(HEAD, *[TOKEN] * 20, chunk(event({"detail": "full"})), chunk(DONE) + LAST),
+         "status", "full", 20),
+        (send(HEAD, *[TOKEN] * 20, chunk(NAMED), chunk(DONE) + LAST), "status", "overloaded", 20),
+        (send(HEAD, *[TOKEN] * 20, chunk(event(delta(content="", finish="abort"))),
+              chunk(DONE) + LAST), "status", "the server broke the answer off", 20),
+        # what clients accept, anywhere in a stream
+        (send(HEAD, BARE, *[TOKEN, BARE] * 20, chunk(DONE) + LAST), "ok", "", 20),
+        (send(HEAD, *[chunk(piece) for piece in BROKEN * 5], chunk(DONE) + LAST), "ok", "", 20),
+        (send(HEAD, *[TOKEN] * 20, chunk(DONE.rstrip()) + LAST), "ok", "", 20),
         ([["close"]], "truncated", "the server closed the connection", 0),
         (send(plain(500, ERROR)), "status", "HTTP 500: out of room", 0),
         (send(plain(429, b"slow down", "text/plain")), "status", "HTTP 429: slow down", 0),
@@ -102,6 +118,9 @@ def test_what_a_server_can_do(
         ([*send(HEAD), *QUIET], "first_byte_ns", "no first token in 0.3 s", 0),
         ([*send(HEAD + TOKEN), *QUIET], "idle_ns", "no further byte but comments in 0.3 s", 1),
         ([*send(HEAD + TOKEN, TOKEN), *CUT], "idle_ns", "no further byte but comments in 0.3 s", 2),
+        ([*send(HEAD), *BEATS], "first_byte_ns", "no first token in 0.3 s", 0),
+        ([*send(HEAD + TOKEN, TOKEN), *BEATS],
+         "idle_ns", "no further byte but comments in 0.3 s", 2),
         ([*send(HEAD + TOKEN), ["hang"]],
          "total_ns", "the whole request took longer than 0.3 s", 1),
     ],

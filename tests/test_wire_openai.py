@@ -8,7 +8,8 @@ import orjson
 import pytest
 from wire_examples import ROLE, USAGE, delta
 
-from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
+from harness.wire.openai import NO_WORDS, Chunk, NotACompletion, error_message, read_event
+from harness.wire.sse import NamedError
 
 
 def text(words: str, **more: Any) -> dict[str, Any]:
@@ -99,6 +100,25 @@ def block(**delta: str) -> dict[str, Any]:
         ),
         ({"type": "error", "code": "x", "message": "no room"}, Chunk(error="no room")),
         ({"error": "no room"}, Chunk(error="no room")),
+        ({"type": "x", "usage": [1]}, Chunk(stranger=True)),
+        ({"type": "overloaded_error", "message": "no room"}, Chunk(error="no room")),
+        ({"type": "keepalive", "sequence_number": 3}, Chunk()),
+        # no part of an answer: an error if it has words for one
+        ({"detail": "no room"}, Chunk(error="no room")),
+        ({"code": 503, "details": "no room"}, Chunk(error="no room")),
+        ({"code": 503}, Chunk(error="code 503")),
+        ({"error": {"code": 500}}, Chunk(error="code 500")),
+        ({"error": {"type": "server_error", "param": None}}, Chunk(error="type server_error")),
+        ({"error": [[]]}, Chunk(error="the server sent an error without a word about it")),
+        ({"object": "error", "message": "no room"}, Chunk(error="no room")),
+        (
+            {"detail": [{"loc": ["body", "top_k"], "msg": "Extra input", "input": "secret"}] * 5},
+            Chunk(error="; ".join(["body.top_k: Extra input"] * 3)),
+        ),
+        ({"some": 1}, Chunk(stranger=True)),
+        ({}, Chunk()),
+        ({"object": "chat.completion.chunk", "id": "x"}, Chunk()),
+        (delta(content="", finish="a\x1b[2J"), Chunk(finish_reason="a [2J", silent=True)),
     ],
 )
 def test_events(body: dict[str, Any], want: Chunk) -> None:
@@ -113,14 +133,52 @@ def test_done() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"{", b"", b"1", b"[]", b"null", b'"x"', b'{"choices":[1]}', b'{"choices":{"a":1}}',
-     b'{"choices":[{"delta":1}]}', b'{"type":"x","usage":[1]}',
-     b'{"type":"content_block_delta","delta":[1]}', b'{"usage":[1]}', b'{"choices":1}', b"\xff"],
+    [b"{", b"1", b"[]", b"null", b'"x"', b'{"choices":[1]}', b'{"choices":{"a":1}}',
+     b'{"choices":[{"delta":1}]}', b'{"type":"message_delta","usage":[1]}',
+     b'{"type":"content_block_delta","delta":[1]}', b'{"usage":[1]}', b'{"choices":1}', b"\xff",
+     b'"\xff"',      b"[" * 100_000],
 )  # fmt: skip
 def test_other_json_is_no_completion(data: bytes) -> None:
     """Whatever its shape, it ends in one kind of error."""
     with pytest.raises(NotACompletion, match="an event is"):
         read_event(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"choices":[{"delta":{"content":"\\ud83d"}}]}',
+        b'{"choices":[{"delta":{"content":"\\ude00 x"}}]}',
+        b'{"choices":[{"delta":{"content":"a\xf0\x9f"}}]}',
+        b'{"choices":[{"delta":{"content":"\xed\xa0\xbd"}}]}',
+        b'{"choices":[{"delta":{"content":"a"},"logprobs":{"x":NaN,"y":-Infinity}}]}',
+    ],
+)
+def test_broken_text_is_text(data: bytes) -> None:
+    """As clients decode it: what cannot be read is replaced, and the token counts."""
+    assert read_event(data) == Chunk(True, True)
+    assert read_event(data.replace(b"delta", b"x").replace(b"content", b"text")) == Chunk(
+        silent=True
+    )
+
+
+def test_a_broken_reason_can_be_recorded() -> None:
+    """Half a surrogate pair in it would end the decoder."""
+    assert read_event(b'{"choices":[{"text":"","finish_reason":"a\\ud83d"}]}').finish_reason == "a"
+
+
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        (b'{"code": 503, "details": "overloaded"}', "overloaded"),
+        (b"overloaded", "overloaded"),
+        (b'{"choices":[{"delta":{"content":"a"}}]}', NO_WORDS),
+        (b"[DONE", "[DONE"),
+    ],
+)
+def test_an_event_named_error(data: bytes, want: str) -> None:
+    """Whatever its data say, it is one."""
+    assert read_event(NamedError(data)) == Chunk(error=want)
 
 
 def test_a_servers_message_is_short() -> None:
