@@ -7,6 +7,7 @@ parsed here is HTTP: where a body begins and where the response ends.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,7 +28,7 @@ from harness.units import MS, SECOND
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
-STALE_NS: Final = SECOND  # a kept connection that closes later had its request taken
+STALE_NS: Final = SECOND  # a request that waited longer is not sent again: its time would be lost
 STOPPED: Final = "the harness stopped it"
 # An answer without an end would fill the memory long before its time is up. One of a million tokens
 # with its framing is smaller.
@@ -154,7 +155,8 @@ class Reader:
         try:
             connection.send_all(out)
         except OSError as error:  # TimeoutError too
-            if connection.used and stream.head_ns < 0:
+            reset = error.errno == errno.ECONNRESET and connection.queued > 0
+            if not reset and self._was_stale(connection, stream, self.clock.now_ns()):
                 stream.send_again()
             else:
                 why = f"the request could not be sent ({error.strerror or error})"
@@ -241,13 +243,23 @@ class Reader:
         stream, now = connection.stream, self.clock.now_ns()
         if stream is None or stream.over.is_set():
             pass
-        elif stream.n_bytes == 0 and connection.used and now < stream.sent_ns + STALE_NS:
+        elif why == END_OF_FILE and self._was_stale(connection, stream, now):
             stream.send_again()
         elif stream.response.status and not stream.response.keep_alive and why == END_OF_FILE:
             stream.end(None, "", max(stream.body_ns, stream.head_ns))  # its body ends here
         else:
             stream.end(Outcome.truncated, why, now)
         self.poller.drop(connection)
+
+    def _was_stale(self, connection: Connection, stream: Stream, now_ns: int) -> bool:
+        """Whether the server had closed this kept connection before the request reached it.
+
+        Such a server says first that it closes, and its kernel acknowledges nothing after that. One
+        that resets an open connection may have read the request.
+        """
+        in_time = now_ns < stream.sent_ns + STALE_NS
+        unanswered = stream.n_bytes == 0 and connection.used
+        return unanswered and in_time and connection.is_untouched()
 
     def _sweep(self) -> None:
         """Timeouts, all of them, ten times a second: no timer per request, let alone per token.
