@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,7 @@ from harness.measure.records.request_record import Outcome
 from harness.units import MS, SECOND
 from harness.wire.decode import ENDED_BY_STRANGER, broken_off, outcome_of_body
 from harness.wire.http import OK_STATUS, Response
-from harness.wire.openai import FAILED_FINISHES, Chunk, NotACompletion, read_event, read_json
+from harness.wire.openai import FAILED_FINISHES, end_of, read_event, read_json
 from harness.wire.sse import (
     ABORT,
     CHOICES_KEY,
@@ -249,21 +248,3 @@ def plainly_ended_well(latest: bytes) -> bool:
     if not latest.endswith(LAST_EVENT) or ERROR_KEY in latest or ABORT in latest:
         return False
     return latest.count(DATA_FIELD + b":") <= latest.count(CHOICES_KEY) + 1
-
-
-def end_of(events: Sequence[bytes]) -> Chunk:
-    """What these events, a stream's last ones, say together: error, finish, done, stranger.
-
-    A server that fails amid a stream has sent its 200 long before: it says so in an event, and
-    [DONE] may follow as if all were well.
-    """
-    error, finish, done, stranger = "", "", False, False
-    for data in events:
-        with suppress(NotACompletion):  # the first one may have lost its beginning
-            chunk = read_event(data)
-            error, finish = chunk.error or error, chunk.finish_reason or finish
-            done = done or chunk.done
-            if chunk.carries_token or chunk.silent:
-                stranger = False
-            stranger = stranger or chunk.stranger
-    return Chunk(error=error, finish_reason=finish, done=done, stranger=stranger)

@@ -58,6 +58,8 @@ def checked_target(
                 "latencies are measured all the same; behind a gateway, try --metrics-url URL for "
                 "each replica"
             )
+        for note in known.notes:
+            tell(note)
         if clips := clipping_note(load, known.max_model_len):
             tell(clips)
         yield url, known

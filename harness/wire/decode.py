@@ -18,6 +18,7 @@ from harness.wire.openai import (
     Chunk,
     NotACompletion,
     error_message,
+    read_error,
     read_event,
 )
 from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
@@ -279,11 +280,7 @@ def broken_off(finish: str) -> str:
 
 def words_of(body: bytes) -> str:
     """What a body that is no stream says: an error object's words, else the text as it is."""
-    try:
-        said = read_event(body).error
-    except NotACompletion:
-        said = ""
-    return said or error_message(body.decode("utf-8", "replace"))
+    return read_error(body) or error_message(body.decode("utf-8", "replace"))
 
 
 def outcome_of_body(
@@ -296,10 +293,7 @@ def outcome_of_body(
     """
     if done:
         return Outcome.ok, ""
-    try:
-        said = read_event(body).error if body else ""
-    except NotACompletion:
-        said = error_message(body.decode("utf-8", "replace")) if content_type == PLAIN_TEXT else ""
+    said = words_of(body) if content_type == PLAIN_TEXT else read_error(body)
     said = f": {said}" if said else ""
     if content_type not in (EVENT_STREAM, ""):
         return Outcome.protocol, f"the server answered {content_type}, not {EVENT_STREAM}{said}"

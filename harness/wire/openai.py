@@ -13,6 +13,8 @@ inside JSON. An object that is no part of an answer is an error if it has words 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -79,6 +81,24 @@ def read_event(data: bytes) -> Chunk:
         raise NotACompletion("an event is JSON, but not that of a completion") from None
 
 
+def end_of(events: Sequence[bytes]) -> Chunk:
+    """What these events, a stream's last ones, say together: error, finish, done, stranger.
+
+    A server that fails amid a stream has sent its 200 long before: it says so in an event, and
+    [DONE] may follow as if all were well.
+    """
+    error, finish, done, stranger = "", "", False, False
+    for data in events:
+        with suppress(NotACompletion):  # the first one may have lost its beginning
+            chunk = read_event(data)
+            error, finish = chunk.error or error, chunk.finish_reason or finish
+            done = done or chunk.done
+            if chunk.carries_token or chunk.silent:
+                stranger = False
+            stranger = stranger or chunk.stranger
+    return Chunk(error=error, finish_reason=finish, done=done, stranger=stranger)
+
+
 def read_json(data: bytes) -> Any:
     """Read what a client would: also broken text within it. Raises NotACompletion."""
     try:
@@ -90,6 +110,14 @@ def read_json(data: bytes) -> Any:
         return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise NotACompletion(f"an event is not JSON: {strictly}") from None
+
+
+def read_error(body: bytes) -> str:
+    """Return the words of an error object; "" for anything else."""
+    try:
+        return read_event(body).error if body else ""
+    except NotACompletion:
+        return ""
 
 
 def _named_error(data: bytes) -> str:
