@@ -384,11 +384,11 @@ def test_the_text_of_an_answer(port: int, script: list[Step], want: str) -> None
     records = []
     for keep in (True, False):
         with case(port) as it:
-            exchange = it.ask(0, script, keep_text=keep, plan=(2, 5, 7, 300, 1))
+            exchange = it.ask(0, script, keep_text=keep, plan=(2, 5, 7, 300, 1, 40))
             assert it.reader.link.flush(10)
             record = it.records[0]
             plan = record.session, record.turn, record.think_ns, record.new_tokens, record.mix_row
-            assert plan == (2, 5, 7, 300, 1)
+            assert (*plan, record.planned_prompt) == (2, 5, 7, 300, 1, 40)
             records.append((record.outcome, len(record.at_ns), record.output_tokens))
             assert exchange.text == (want if keep else "")
             first = [(at_ns - record.sent_ns) / 1e6 for at_ns in record.at_ns[:1]]

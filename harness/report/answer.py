@@ -16,6 +16,7 @@ from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.result import CONCURRENT, Level, SloResult
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
+from harness.report.delivered import delivery_sentences
 from harness.report.drill_answer import drill_sentences
 from harness.report.numbers import (
     Quantity,
@@ -58,7 +59,14 @@ def build_answer(facts: ReportData) -> Answer:
     loop = [as_sentence(f"this is an open loop: {about}")] * facts.is_rate
     return replace(
         found,
-        sentences=[*gates, *facts.asked_later, *found.sentences, *replica_sentences(facts), *loop],
+        sentences=[
+            *gates,
+            *facts.asked_later,
+            *found.sentences,
+            *delivery_sentences(facts),
+            *replica_sentences(facts),
+            *loop,
+        ],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
     )

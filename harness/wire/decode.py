@@ -48,6 +48,7 @@ class SentRequest(NamedTuple):
     think_ns: int = -1
     new_tokens: int = -1
     mix_row: int = -1
+    planned_prompt: int = -1
 
 
 class StreamDecoder:
