@@ -8,6 +8,7 @@ import orjson
 import pytest
 from wire_examples import ROLE, USAGE, delta
 
+from harness.errors import one_line
 from harness.wire.openai import NO_WORDS, Chunk, NotACompletion, error_message, read_event
 from harness.wire.sse import NamedError
 
@@ -179,6 +180,29 @@ def test_a_broken_reason_can_be_recorded() -> None:
 def test_an_event_named_error(data: bytes, want: str) -> None:
     """Whatever its data say, it is one."""
     assert read_event(NamedError(data)) == Chunk(error=want)
+
+
+class Counted(str):
+    """A text that counts how many of its characters are looked at one by one."""
+
+    looked_at = 0
+
+    def __getitem__(self, place: Any) -> Counted:
+        """A slice is a text of its own, and cheap."""
+        return Counted(super().__getitem__(place))
+
+    def split(self, *_: Any) -> list[str]:
+        """All of it is looked at."""
+        Counted.looked_at += len(self)
+        return super().split()
+
+
+def test_a_servers_message_is_cut_before_it_is_cleaned() -> None:
+    """Servers send megabytes with each failure: the work is bounded by what is shown."""
+    for text in ("x\n " * 100_000, "\x1b[2J" * 100_000, " " * 100_000):
+        Counted.looked_at = 0
+        assert len(one_line(Counted(text), 200)) <= 203
+        assert Counted.looked_at == 800
 
 
 def test_a_servers_message_is_short() -> None:

@@ -25,7 +25,7 @@ from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
 from harness.wire.token_template import NO_MATCH, TokenTemplate
 
 ONE: Final = ns_array([1])
-MAX_ERROR_BYTES: Final = 65_536
+MAX_ERROR_BYTES: Final = 16_384  # each is looked at, of each failure
 PLAIN_TEXT: Final = "text/plain"
 ENDED_BY_STRANGER: Final = "the stream ended by an object that is no part of a completion"
 # Of one answer, ten times what any model writes: figures of gaps take memory for each token that

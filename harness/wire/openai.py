@@ -114,8 +114,10 @@ def read_json(data: bytes) -> Any:
 
 def read_error(body: bytes) -> str:
     """Return the words of an error object; "" for anything else."""
+    if body.lstrip()[:1] != b"{":  # most often a page
+        return ""
     try:
-        return read_event(body).error if body else ""
+        return read_event(body).error
     except NotACompletion:
         return ""
 
