@@ -182,7 +182,7 @@ def test_an_event_named_error(data: bytes, want: str) -> None:
     assert read_event(NamedError(data)) == Chunk(error=want)
 
 
-class Counted(str):
+class Counted(str):  # noqa: SLOT000 - a count of its class
     """A text that counts how many of its characters are looked at one by one."""
 
     looked_at = 0
