@@ -282,20 +282,6 @@ def test_a_server_that_closes_after_each_answer(pause_s: float) -> None:
         assert [it.records[n].outcome.value for n in range(5)] == ["ok"] * 5
 
 
-def test_closed_just_as_the_request_came() -> None:
-    """No byte was answered on the kept connection: sent again, once, and timed from there."""
-    with wire_server() as port, case(port) as it:
-        it.ask(0, WHOLE)
-        begun = it.reader.clock.now_ns()
-        it.ask(1, [["sleep", 50], ["close"]], WHOLE)
-        assert it.reader.link.flush(10)
-        record, log = it.records[1], it.log()
-        # the third connection asks for the log
-        got = record.outcome, log["requests"], log["connections"]
-        assert got == (Outcome.ok, 3, 3)
-        assert record.sent_ns - begun >= 50 * MS
-
-
 def test_killed_users_and_a_closed_reader_leave_records(port: int) -> None:
     """One is killed, one is open at the end, one is asked for after it: all are cancelled."""
     script = [*send(HEAD + TOKEN), ["hang"]]

@@ -117,6 +117,9 @@ def block(**delta: str) -> dict[str, Any]:
             Chunk(error="; ".join(["body.top_k: Extra input"] * 3)),
         ),
         ({"some": 1}, Chunk(stranger=True)),
+        ({"text": "a token of another API"}, Chunk(stranger=True)),
+        # of a gateway: on the choice, beside finish_reason "error"
+        (text("", error={"message": "timed out"}, finish_reason="error"), Chunk(error="timed out")),
         ({}, Chunk()),
         ({"object": "chat.completion.chunk", "id": "x"}, Chunk()),
         (delta(content="", finish="a\x1b[2J"), Chunk(finish_reason="a [2J", silent=True)),
@@ -173,6 +176,7 @@ def test_a_broken_reason_can_be_recorded() -> None:
     [
         (b'{"code": 503, "details": "overloaded"}', "overloaded"),
         (b"overloaded", "overloaded"),
+        (b'{"text": "No model spec selected"}', "No model spec selected"),
         (b'{"choices":[{"delta":{"content":"a"}}]}', NO_WORDS),
         (b"[DONE", "[DONE"),
     ],

@@ -11,7 +11,7 @@ from gevent.event import Event
 
 from harness.measure.records.request_record import Outcome
 from harness.units import MS, SECOND
-from harness.wire.decode import ENDED_BY_STRANGER, broken_off, outcome_of_body
+from harness.wire.decode import EMPTY, ENDED_BY_STRANGER, broken_off, outcome_of_body
 from harness.wire.http import OK_STATUS, Response
 from harness.wire.openai import FAILED_FINISHES, end_of, read_event, read_json
 from harness.wire.sse import (
@@ -209,6 +209,8 @@ class Stream:
             return Outcome.status, broken_off(end.finish_reason)
         if end.stranger:
             return Outcome.protocol, ENDED_BY_STRANGER
+        if end.done and not (end.carries_token or end.silent or len(self.latest) == KEPT):
+            return Outcome.protocol, EMPTY
         kind = self.response.content_type
         body = sse.stray if kind in (EVENT_STREAM, "") else latest
         return outcome_of_body(kind, self.error, done=end.done, body=body)
@@ -247,4 +249,5 @@ def plainly_ended_well(latest: bytes) -> bool:
     """Whether a body that ends so needs no further look: [DONE], and nothing but chunks before."""
     if not latest.endswith(LAST_EVENT) or ERROR_KEY in latest or ABORT in latest:
         return False
-    return latest.count(DATA_FIELD + b":") <= latest.count(CHOICES_KEY) + 1
+    chunks = latest.count(CHOICES_KEY)
+    return chunks > 0 and latest.count(DATA_FIELD + b":") <= chunks + 1

@@ -27,6 +27,7 @@ from harness.wire.token_template import NO_MATCH, TokenTemplate
 ONE: Final = ns_array([1])
 MAX_ERROR_BYTES: Final = 16_384  # each is looked at, of each failure
 PLAIN_TEXT: Final = "text/plain"
+EMPTY: Final = "the stream ended without a token or a reason"
 ENDED_BY_STRANGER: Final = "the stream ended by an object that is no part of a completion"
 # Of one answer, ten times what any model writes: figures of gaps take memory for each token that
 # was counted, not for each that came.
@@ -245,8 +246,14 @@ class StreamDecoder:
             return Outcome.status, broken_off(self._finish)
         if self._progress_at_stranger == self._progress:
             return Outcome.protocol, ENDED_BY_STRANGER
+        if self._done and not self._carried_anything:
+            return Outcome.protocol, EMPTY
         body = self._body or self._sse.stray
         return outcome_of_body(self._type, error, done=self._done, body=body)
+
+    @property
+    def _carried_anything(self) -> bool:
+        return self._progress > 0 or self._output > 0 or bool(self._finish)
 
     def _record(
         self, outcome: Outcome, error: str, done_ns: int, events: Sequence[array[int]]

@@ -33,6 +33,7 @@ KNOWN_OBJECTS: Final = ("chat.completion", "text_completion")
 ERROR_WORDS: Final = (
     "message", "detail", "details", "msg", "error", "errors", "error_message", "reason", "title",
 )  # fmt: skip
+MORE_WORDS: Final = (*ERROR_WORDS, "text", "description")  # of what is known to be an error
 ERROR_CODES: Final = ("code", "status", "status_code", "error_code", "type")
 MAX_ERROR: Final = 200  # characters of a message
 MAX_NESTED: Final = 4  # objects of an error within one another
@@ -82,21 +83,28 @@ def read_event(data: bytes) -> Chunk:
 
 
 def end_of(events: Sequence[bytes]) -> Chunk:
-    """What these events, a stream's last ones, say together: error, finish, done, stranger.
+    """What these events, a stream's last ones, say together.
+
+    Whether there was a token, or else any sign of an answer (`silent`); error, finish, done and
+    stranger.
 
     A server that fails amid a stream has sent its 200 long before: it says so in an event, and
     [DONE] may follow as if all were well.
     """
-    error, finish, done, stranger = "", "", False, False
+    error, finish, done, stranger, token, other = "", "", False, False, False, False
     for data in events:
         with suppress(NotACompletion):  # the first one may have lost its beginning
             chunk = read_event(data)
             error, finish = chunk.error or error, chunk.finish_reason or finish
-            done = done or chunk.done
+            done, token = done or chunk.done, token or chunk.carries_token
+            other = other or chunk.silent or chunk.completion_tokens > 0 or bool(finish)
             if chunk.carries_token or chunk.silent:
                 stranger = False
             stranger = stranger or chunk.stranger
-    return Chunk(error=error, finish_reason=finish, done=done, stranger=stranger)
+    return Chunk(
+        carries_token=token, silent=other, error=error, finish_reason=finish, done=done,
+        stranger=stranger,
+    )  # fmt: skip
 
 
 def read_json(data: bytes) -> Any:
@@ -144,6 +152,8 @@ def _read(body: Any) -> Chunk:
     finish, carries, answer, silent = "", False, False, False
     if choices := body.get("choices"):
         choice = _only(choices)
+        if choice.get("error"):  # of gateways, beside the reason
+            return Chunk(error=error_message(choice["error"]) or NO_WORDS)
         delta = choice.get("delta")
         token_ids = choice.get("token_ids")  # null unless requested
         if delta is None:
@@ -238,7 +248,7 @@ def _words(said: object, deeper: int) -> str:
 
 
 def _words_of_object(said: dict[str, Any], deeper: int) -> str:
-    for name in ERROR_WORDS:
+    for name in MORE_WORDS:
         if words := _words(said.get(name), deeper):
             where = said.get("loc")  # of pydantic: the field that was refused
             field = ".".join(map(str, where)) if isinstance(where, list) else ""
