@@ -16,6 +16,7 @@ from harness.measure.states import Decision
 from harness.measure.typed_json import from_json, to_json
 from harness.report.delivered import delivery_sentences
 from harness.report.report_data import ReportData
+from harness.report.small_print import COUNTED_AT_END, NOT_COUNTED, counting_notes
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -108,3 +109,13 @@ def test_the_report_says_it_of_the_level_that_differs_most() -> None:
     means = "12 where 8 were asked for, in the mean"
     others = "Others differ too: 1 more of 3 levels."
     assert said(*levels) == [f"At 16 concurrent requests, {what} ({means}). {others}"]
+
+
+@pytest.mark.parametrize(
+    ("each", "last", "want"),
+    [(True, True, []), (False, True, [COUNTED_AT_END]), (False, False, [NOT_COUNTED])],
+)
+def test_how_tokens_were_counted(each: bool, last: bool, want: list[str]) -> None:
+    """Where not each event says how many tokens it has, the small print does."""
+    assert counting_notes({"continuous_usage": each, "final_usage": last}) == want
+    assert counting_notes({}) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from wire_examples import ASKED, EVENTS, cuts, delta, event
 
@@ -135,9 +137,15 @@ def test_token_counts_by_ids_and_else_one() -> None:
 LAST = EVENTS[-1]
 
 
-def used(tokens: int) -> bytes:
+THOUGHT = event(delta(reasoning="a"))
+
+
+def used(tokens: int, thought: int | None = None) -> bytes:
     """The event with the final count."""
-    return event({"choices": [], "usage": {"completion_tokens": tokens, "prompt_tokens": 9}})
+    usage: dict[str, Any] = {"completion_tokens": tokens, "prompt_tokens": 9}
+    if thought is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return event({"choices": [], "usage": usage})
 
 
 @pytest.mark.parametrize(
@@ -151,6 +159,8 @@ def used(tokens: int) -> bytes:
         ([TOKEN, TOKEN, event(delta(content="a", usage=9)), used(12), LAST], [1, 1, 9]),
         ([event({"choices": [{"text": "ab", "token_ids": [1, 2]}]}), used(5), LAST], [2]),
         ([used(5), LAST], []),
+        ([TOKEN, TOKEN, used(106, thought=100), LAST], [3, 3]),  # its reasoning did not come
+        ([THOUGHT, TOKEN, used(106, thought=100), LAST], [53, 53]),
     ],
 )
 def test_a_final_count_is_spread_over_the_events(pieces: list[bytes], want: list[int]) -> None:

@@ -73,6 +73,7 @@ class StreamDecoder:
         self._counted = 0  # tokens that usage has accounted for so far
         self._done = False
         self._counted_by_ids = False
+        self._thought = -1  # reasoning tokens, in the final count
         self._progress_at_stranger = -1  # how far the answer had come at an object that is no part
         self._problem: tuple[str, str] | None = None  # (outcome, sentence)
         self._keeps_body = False  # by its head it is no stream: its words may be wanted
@@ -125,7 +126,7 @@ class StreamDecoder:
             self._problem = Outcome.protocol.value, sentence if wrong_type else str(error)
 
     def _event(self, chunk: Chunk, at_ns: int, low_ns: int) -> None:
-        carries, answer, ids, completion, prompt, cached, finish, error, done, silent, other = chunk
+        carries, answer, ids, completion, prompt, cached, finish, error, done = chunk[:9]
         if self._first_event_ns < 0:
             self._first_event_ns = at_ns
         if finish:
@@ -140,18 +141,18 @@ class StreamDecoder:
         if completion >= 0 and self._plausible(completion):
             self._output = completion
         if not carries:
-            self._without_token(at_ns, silent=silent, other=other)
+            self._without_token(chunk, at_ns)
             return
         if answer and self._answer < 0:
             self._answer = len(self._at)
-        if ids > 0:
-            self._counted_by_ids = True
+        self._counted_by_ids = self._counted_by_ids or ids > 0
         self._token(at_ns, low_ns, completion, ids if ids > 0 else 1)
 
-    def _without_token(self, at_ns: int, *, silent: bool, other: bool) -> None:
-        if other:
+    def _without_token(self, chunk: Chunk, at_ns: int) -> None:
+        self._thought = max(self._thought, chunk.reasoning_tokens)
+        if chunk.stranger:
             self._progress_at_stranger = self._progress
-        if silent:
+        if chunk.silent:
             self._events_before += not self._at
             self._silent_events += len(self._at) > 0
             self._last_silent_ns = at_ns
@@ -232,6 +233,8 @@ class StreamDecoder:
         Evenly, and what is left over to the later ones: an end token comes last and has no event.
         """
         events, tokens = len(self._at), self._output
+        if self._answer == 0:  # what it thought of before its answer did not come
+            tokens -= max(self._thought, 0)
         if self._counted or self._counted_by_ids or not 0 < events < tokens:
             return
         before = [tokens * n // events for n in range(events + 1)]

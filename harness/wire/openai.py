@@ -60,6 +60,7 @@ class Chunk(NamedTuple):
     done: bool = False
     silent: bool = False  # a choice without a token: the role, an empty text, the finish
     stranger: bool = False  # an object that is no part of an answer, nor an error in words
+    reasoning_tokens: int = -1  # of the completion tokens, in a final count
 
 
 _DONE_CHUNK: Final = Chunk(done=True)
@@ -147,7 +148,7 @@ def _read(body: Any) -> Chunk:
             return _read_typed(body["type"], body)
         if not body.get("usage"):
             return _read_other(body)
-    completion, prompt, cached = _usage(body.get("usage"))
+    completion, prompt, cached, thought = _usage(body.get("usage"))
     ids = -1
     finish, carries, answer, silent = "", False, False, False
     if choices := body.get("choices"):
@@ -166,16 +167,20 @@ def _read(body: Any) -> Chunk:
         silent = not carries
         if token_ids is not None:
             ids = len(token_ids)
-    return Chunk(carries, answer, ids, completion, prompt, cached, finish, "", False, silent)
+    how = carries, answer, ids, completion, prompt, cached, finish, "", False, silent, False
+    return Chunk(*how, thought)
 
 
-def _usage(usage: Any) -> tuple[int, int, int]:
-    """The (completion, prompt, cached) tokens, -1 for what is not said."""
+def _usage(usage: Any) -> tuple[int, int, int, int]:
+    """The (completion, prompt, cached, reasoning) tokens, -1 for what is not said."""
     if not usage:
-        return -1, -1, -1
+        return -1, -1, -1, -1
     details = usage.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if details else -1
-    return _count(usage.get("completion_tokens")), _count(usage.get("prompt_tokens")), cached
+    made_of = usage.get("completion_tokens_details")
+    thought = _count(made_of.get("reasoning_tokens")) if made_of else -1
+    counts = _count(usage.get("completion_tokens")), _count(usage.get("prompt_tokens"))
+    return *counts, cached, thought
 
 
 def _only(choices: Any) -> Any:
@@ -198,6 +203,7 @@ def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
         return Chunk(carries_token=True, is_answer=answer)
     usage, done = (body.get("message") or whole).get("usage") or {}, kind in LAST_EVENTS
     details, known = usage.get("input_tokens_details") or {}, INPUTS[0] in usage
+    made_of = usage.get("output_tokens_details") or {}
     prompt = sum(usage.get(name) or 0 for name in INPUTS) if known else -1
     stopped = delta.get("stop_reason") or (whole.get("incomplete_details") or {}).get("reason")
     finish = stopped or "stop" * (done and bool(usage))
@@ -207,6 +213,7 @@ def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
         cached_tokens=_count(usage.get(INPUTS[1], details.get("cached_tokens"))),
         finish_reason=_reason(FINISHES.get(finish, finish)),
         done=done,
+        reasoning_tokens=_count(made_of.get("reasoning_tokens")),
     )
 
 
