@@ -137,6 +137,7 @@ def test_token_counts_by_ids_and_else_one() -> None:
 LAST = EVENTS[-1]
 
 
+COUNTED = [event(delta(content="a", usage=n)) for n in (1, 5)]
 THOUGHT = event(delta(reasoning="a"))
 
 
@@ -156,7 +157,11 @@ def used(tokens: int, thought: int | None = None) -> bytes:
         ([TOKEN, TOKEN, TOKEN, used(3), LAST], [1, 1, 1]),
         ([TOKEN, TOKEN, TOKEN, used(2), LAST], [1, 1, 1]),  # more events than tokens: left alone
         ([TOKEN, TOKEN, TOKEN, LAST], [1, 1, 1]),
-        ([TOKEN, TOKEN, event(delta(content="a", usage=9)), used(12), LAST], [1, 1, 9]),
+        # with the last token, as TGI counts them
+        ([TOKEN, TOKEN, event(delta(content="a", usage=9)), LAST], [3, 3, 3]),
+        ([TOKEN, TOKEN, event(delta(content="a", usage=3)), LAST], [1, 1, 1]),
+        # one that does not say amid others that do
+        ([COUNTED[0], TOKEN, COUNTED[1], used(5), LAST], [1, 1, 3]),
         ([event({"choices": [{"text": "ab", "token_ids": [1, 2]}]}), used(5), LAST], [2]),
         ([used(5), LAST], []),
         ([TOKEN, TOKEN, used(106, thought=100), LAST], [3, 3]),  # its reasoning did not come

@@ -72,6 +72,7 @@ class StreamDecoder:
         self._last_silent_ns = -1
         self._counted = 0  # tokens that usage has accounted for so far
         self._done = False
+        self._uncounted = 0  # events with tokens before the first that had a count
         self._counted_by_ids = False
         self._thought = -1  # reasoning tokens, in the final count
         self._progress_at_stranger = -1  # how far the answer had come at an object that is no part
@@ -179,6 +180,8 @@ class StreamDecoder:
             return
         if last >= 0:
             self._counted = self._output = last
+        else:
+            self._take_uncounted(n)
         self.exact_events += exact
         self._at.frombytes(at_ns)
         self._low.frombytes(low_ns)
@@ -191,10 +194,19 @@ class StreamDecoder:
         if running > self._counted:
             tokens = running - self._counted
             self._counted = self._output = running
+        elif running < 0:
+            self._take_uncounted(1)
         self.exact_events += low_ns == at_ns
         self._at.append(at_ns)
         self._low.append(low_ns)
         self._tokens.append(tokens)
+
+    def _take_uncounted(self, events: int) -> None:
+        """Events without a running count: the next one, if any, counts their tokens too."""
+        if self._counted:
+            self._counted += events
+        else:
+            self._uncounted += events
 
     def _plausible(self, count: int) -> bool:
         if count > MAX_OUTPUT_TOKENS:
@@ -228,15 +240,16 @@ class StreamDecoder:
                 return
 
     def _spread_final_count(self) -> None:
-        """Give the tokens of the final count to the events, where no event said how many it has.
+        """Give the tokens of the final count to the events, where these did not say how many.
 
         Evenly, and what is left over to the later ones: an end token comes last and has no event.
         """
         events, tokens = len(self._at), self._output
         if self._answer == 0:  # what it thought of before its answer did not come
             tokens -= max(self._thought, 0)
-        if self._counted or self._counted_by_ids or not 0 < events < tokens:
+        if not self._uncounted or self._counted_by_ids or self._output < 0:
             return
+        tokens = max(tokens, events)
         before = [tokens * n // events for n in range(events + 1)]
         self._tokens = ns_array([end - begin for begin, end in pairwise(before)])
 
