@@ -946,6 +946,7 @@ REQUESTS = {
     "finish_reason": "as the server reported it",
     "status": "HTTP status; null if none arrived",
     "planned_tokens": "output tokens requested",
+    "planned_prompt": "prompt tokens asked for; null where nobody knows, as of own data",
     "prompt_tokens": "as reported by the server",
     "output_tokens": "as reported by the server",
     "cached_tokens": "prompt tokens from the prefix cache, as reported by the server",

@@ -18,6 +18,7 @@ EXIT_OK = 0
 EXIT_INCONCLUSIVE = 6
 EXIT_SLO_MISSED = 99
 EXIT_INTERRUPTED = 130
+LOOKED_AT = 4  # characters of a text for each of its line: white space may be most of it
 
 
 class HarnessError(Exception):
@@ -62,6 +63,14 @@ def closest(word: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def one_line(text: str, longest: int | None = None) -> str:
-    """Without line breaks (U+2028 too), escape sequences and other controls: servers send them."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    """Without line breaks (U+2028 too), escape sequences and other controls: servers send them.
+
+    With `longest` only so much of the text is looked at as a line of this length may need: servers
+    send megabytes, too.
+    """
+    if longest is not None:
+        text = text[: LOOKED_AT * longest]
+    line = " ".join(text.split())
+    if not line.isprintable():  # rare, and a hundred times slower
+        line = " ".join("".join(c if c.isprintable() else " " for c in line).split())
     return line if longest is None or len(line) <= longest else line[:longest] + "..."

@@ -31,7 +31,7 @@ from harness.reader.fast_path import (
 )
 from harness.reader.raw_batch import BYTES, EXACT, TOKEN
 from harness.wire.openai import NotACompletion, read_event
-from harness.wire.sse import DATA, DONE, ERROR_KEY, EVENT_END
+from harness.wire.sse import DATA, EVENT_END, is_special
 from harness.wire.token_template import NO_MATCH, TokenTemplate, template_of
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def rows_in_python(one: Generated) -> tuple[list[tuple[int, ...]], bytes]:
         count = alike.match(data)
         if count == NO_MATCH:
             unknown = True
-            if one.owner is Owner.LEARNING or DONE in data or ERROR_KEY in data:
+            if one.owner is Owner.LEARNING or is_special(data):
                 return [], b""
         else:  # never anything that reading the JSON would not say; a text is not validated
             with suppress(NotACompletion):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
@@ -27,6 +28,7 @@ from harness.errors import ConfigError, HarnessError, ServerUnreachable
 from harness.server.access import TargetAccess
 from harness.server.address import Address, addresses_of
 from harness.server.probe import Capabilities, probe
+from harness.server.probed_stream import UNENDED
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -138,9 +140,56 @@ def test_bare_server() -> None:
 
     with little_server(reply) as server:
         got = ask(server)
-    assert server.paths[:4] == ["/v1/models", CHAT, CHAT, CHAT]
+    assert server.paths[:5] == ["/v1/models", *[CHAT] * 4]
     assert (got.fixed_length, got.continuous_usage, got.final_usage) == (False, False, False)
     assert (got.version, got.tokenize, got.metrics) == ("", False, False)
+
+
+EACH = sse(ROLE, token(usage=1), token(usage=2), USAGE)
+AT_END = sse(ROLE, token(), token(), USAGE)
+
+
+@pytest.mark.parametrize(
+    ("refused", "answer", "want"),
+    [
+        ((), EACH, (True, True, True)),
+        ((), AT_END, (True, False, True)),
+        (("ignore_eos",), EACH, (False, True, True)),
+        # OpenAI's API knows include_usage alone
+        (("ignore_eos", "continuous_usage_stats"), AT_END, (False, False, True)),
+        # counts unasked, and refuses to be asked: what is sent under load is what was accepted
+        (("ignore_eos", "continuous_usage_stats"), EACH, (False, False, True)),
+        (("ignore_eos", "stream_options"), AT_END, (False, False, False)),
+        (("ignore_eos", "stream_options"), EACH, (False, False, False)),
+    ],
+)
+def test_no_more_is_asked_for_than_was_accepted(
+    refused: tuple[str, ...], answer: bytes, want: tuple[bool, bool, bool]
+) -> None:
+    """A field that was refused here would be refused with each request of the load."""
+    plain = vllm_like()
+
+    def reply(path: str, body: dict[str, Any]) -> bytes:
+        if path != CHAT:
+            return plain(path, body)
+        text = json.dumps(body)
+        return http({"error": "extra"}, 422) if any(f'"{x}"' in text for x in refused) else answer
+
+    with little_server(reply) as server:
+        got = ask(server)
+    assert (got.fixed_length, got.continuous_usage, got.final_usage) == want
+
+
+@pytest.mark.parametrize(
+    ("end", "notes"),
+    [(b"data: [DONE]\n\n", ()), (b"data: [DONE]\n", (UNENDED,)), (b"data: [DONE]", (UNENDED,))],
+)
+def test_an_end_without_its_empty_line(end: bytes, notes: tuple[str, ...]) -> None:
+    """Clients take it: so does the probe, and says so. Heartbeats and broken text are nothing."""
+    beat = b"data:\n\n" + b'data: {"choices":[{"delta":{"content":"\xff\\ud83d"}}]}\n\n'
+    answer = sse(ROLE, token(), end=beat + end)
+    with little_server(vllm_like(**{"chat/completions": answer})) as server:
+        assert ask(server).notes == notes
 
 
 def raw(answer: bytes) -> Reply:
@@ -210,11 +259,11 @@ SEEN_BAD: dict[str, tuple[Reply, str | None, type[HarnessError], tuple[str, ...]
     ),
     "a field that it refuses": (
         vllm_like(**{"chat/completions": http({"message": "top_p must be in [0, 1]"}, 400)}), None,
-        ServerUnreachable, ("answers 400", "top_p must be in [0, 1]"), 3,
+        ServerUnreachable, ("answers 400", "top_p must be in [0, 1]"), 4,
     ),
     "refuses all": (
         vllm_like(**{"chat/completions": http({"message": "no chat template"}, 400)}), None,
-        ServerUnreachable, (CHAT, "answers 400", "no chat template"), 3,
+        ServerUnreachable, (CHAT, "answers 400", "no chat template"), 4,
     ),
     "streams nothing": (
         vllm_like(**{"chat/completions": sse(ROLE, USAGE)}), None, ServerUnreachable,
@@ -231,6 +280,31 @@ SEEN_BAD: dict[str, tuple[Reply, str | None, type[HarnessError], tuple[str, ...]
     "streams no JSON": (
         vllm_like(**{"chat/completions": sse(end=b"data: hello\n\n")}), None,
         ServerUnreachable, ("not JSON", "hello"), 1,
+    ),
+    "streams an error by its name": (
+        vllm_like(**{"chat/completions": sse(ROLE, end=b"event: error\ndata: no room\n\n")}),
+        None, ServerUnreachable, ("streams an error", "no room", "log"), 1,
+    ),
+    "gives up": (
+        vllm_like(**{"chat/completions": sse(token(), {"choices": [{"finish_reason": "abort"}]})}),
+        None, ServerUnreachable, ("breaks its answer off", "abort"), 1,
+    ),
+    "ends by a stranger": (
+        vllm_like(**{"chat/completions": sse({"x": 1}, token(), {"x": 1})}),
+        None, ServerUnreachable, ("ends its stream by an object",), 1,
+    ),
+    "compressed": (
+        vllm_like(**{"chat/completions": http(b"x", 200, "text/event-stream",
+                                              **{"Content-Encoding": "gzip"})}),
+        None, ServerUnreachable, ("answers encoded (gzip)", "without compression"), 1,
+    ),
+    "an error with 200": (
+        vllm_like(**{"chat/completions": http({"error": {"message": "model is loading"}})}),
+        None, ServerUnreachable, ("does not stream", "says 'model is loading'", "log"), 1,
+    ),
+    "an error with 200, as a stream": (
+        vllm_like(**{"chat/completions": http({"detail": "is loading"}, 200, "text/event-stream")}),
+        None, ServerUnreachable, ("answers an error (is loading)",), 1,
     ),
     "truncated body": (
         raw(http({"data": []})[:-3]), None, ServerUnreachable, ("does not answer in HTTP",), 0,

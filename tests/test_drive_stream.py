@@ -16,6 +16,10 @@ DONE = event(b"[DONE]")
 TOKEN = event(delta(content="x" * SHORT))
 FAILED = event({"error": {"message": "EngineCore encountered an issue.", "code": 500}})
 QUOTED = event(delta(content='{"error": {"message": "so it is written"}} [DONE]'))
+NAMED = b'event: error\ndata: {"code": 503, "details": "overloaded"}\n\n'
+ABORTED = "the server broke the answer off (finish_reason abort)"
+STRANGER = "the stream ended by an object that is no part of a completion"
+USED = EVENTS[-2]
 NOTHING = event({"error": None, "choices": [{"index": 0, "delta": {"content": "x"}}]})
 
 BODIES = {
@@ -28,14 +32,43 @@ BODIES = {
     "only quoted": ([QUOTED, DONE], "ok", ""),
     "[DONE] only quoted": ([TOKEN, QUOTED], "truncated", "the stream ended without [DONE]"),
     "error: null": ([NOTHING, TOKEN, DONE], "ok", ""),
+    "detail": ([TOKEN, event({"detail": "no room"}), DONE], "status", "no room"),
+    "event: error": ([TOKEN, NAMED, DONE], "status", "overloaded"),
+    "event: error at first": ([NAMED, DONE], "status", "overloaded"),
+    "event: error in words": ([TOKEN, b"event: error\ndata: gone\n\n"], "status", "gone"),
+    "aborted": ([TOKEN, event(delta(content="", finish="abort")), DONE], "status", ABORTED),
+    "broken off": (
+        [TOKEN, event(delta(content="x", finish="error")), USED, DONE],
+        "status",
+        "the server broke the answer off (finish_reason error)",
+    ),
+    "stopped": ([TOKEN, event(delta(content="", finish="stop")), USED, DONE], "ok", ""),
+    "a stranger at last": ([TOKEN, event({"some": 1}), USED, DONE], "protocol", STRANGER),
+    "a stranger amid": ([event({"some": 1}), TOKEN, TOKEN, DONE], "ok", ""),
+    "nothing": ([DONE], "protocol", "the stream ended without a token or a reason"),
+    "nothing but a role": ([EVENTS[0], DONE], "ok", ""),
+    "no token, but a count": ([USED, DONE], "ok", ""),
+    "heartbeats": ([b"data:\n\n", TOKEN, b"data: \n\n", TOKEN, b"data:\n\n", DONE], "ok", ""),
+    "empty objects": ([TOKEN, event({}), DONE], "ok", ""),
+    "no UTF-8": ([TOKEN, TOKEN.replace(b"xx", b"\xff\xf0\x9f"), DONE], "ok", ""),
+    "half a pair": ([TOKEN.replace(b"xx", b"\\ud83d"), TOKEN, DONE], "ok", ""),
+    "[DONE] without an empty line": ([TOKEN, b"data: [DONE]\n"], "ok", ""),
+    "[DONE] without a line end": ([TOKEN, b"data: [DONE]"], "ok", ""),
+    "an error without a line end": ([TOKEN, FAILED.rstrip()], "status", "EngineCore"),
+    "half an event at last": ([TOKEN, b'data: {"choices":[{"ind'], "truncated", "the stream ended"),
+    "JSON without a stream": (
+        [b'{"error":{"message":"is loading"}}'],
+        "protocol",
+        "the server answered without a stream: is loading",
+    ),
     "after many tokens": ([*[TOKEN] * 50, FAILED, DONE], "status", "EngineCore encountered an"),
 }
 
 
-def told(pieces: list[bytes], ended: Outcome | None) -> tuple[Stream, str, str]:
+def told(pieces: list[bytes], ended: Outcome | None, head: bytes = HEAD) -> tuple[Stream, str, str]:
     """What the user hears of a body in these reads."""
     stream = Stream(0)
-    stream.response.feed(HEAD)
+    stream.response.feed(head)
     for piece in pieces:
         stream.keep(piece, 1)
     stream.end(ended, "the server closed the connection" if ended else "", 1)
@@ -43,10 +76,12 @@ def told(pieces: list[bytes], ended: Outcome | None) -> tuple[Stream, str, str]:
     return stream, said.outcome.value, said.error
 
 
-def recorded(pieces: list[bytes], ended: Outcome | None) -> tuple[str, str]:
+def recorded(
+    pieces: list[bytes], ended: Outcome | None, kind: str = "text/event-stream"
+) -> tuple[str, str]:
     """What the record says of them."""
     decoder = StreamDecoder(ASKED)
-    decoder.head(200, 1, "text/event-stream")
+    decoder.head(200, 1, kind)
     for piece in pieces:
         decoder.feed(piece, 2, 1, 0)
     record = decoder.end(ended, "the server closed the connection" if ended else "", 3)
@@ -68,6 +103,23 @@ def test_agreed_at_any_cut(name: str) -> None:
     whole = b"".join(BODIES[name][0][-4:])
     for pieces in cuts(whole):
         assert told(pieces, None)[1:] == recorded(pieces, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "want"),
+    [
+        ("application/json", b'{"error":{"message":"model is loading"}}', ": model is loading"),
+        ("application/json", b'{"detail":"Not ready"}', ": Not ready"),
+        ("application/json", b'{"choices":[{"message":{"content":"a whole answer"}}]}', ""),
+        ("text/plain", b"no  healthy\nupstream", ": no healthy upstream"),
+        ("text/html", b"<html><body>Bad gateway</body></html>", ""),
+    ],
+)
+def test_the_words_of_what_is_no_stream(kind: str, body: bytes, want: str) -> None:
+    """A server that answers 200 with an error is quoted; an answer in one piece is not."""
+    error = f"the server answered {kind}, not text/event-stream{want}"
+    head = HEAD.replace(b"text/event-stream", kind.encode())
+    assert told([body], None, head)[1:] == recorded([body], None, kind) == ("protocol", error)
 
 
 @pytest.mark.parametrize("events", [[TOKEN], [TOKEN, FAILED], [TOKEN, DONE]])

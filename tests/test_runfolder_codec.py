@@ -111,7 +111,7 @@ def test_a_frame_of_an_older_version_reads() -> None:
     assert decode(OLD).records == [CASES["reasoning"]]
     wanted = replace(CASES["reasoning"], events_before=1, silent_events=3, last_silent_ns=T,
                      session=4, turn=1, think_ns=9, new_tokens=300,
-                     mix_row=2)  # fmt: skip
+                     mix_row=2, planned_prompt=16)  # fmt: skip
     assert decode(encode(wanted)).records == [wanted]
 
 

@@ -79,6 +79,7 @@ FULL = RequestRecord(
     scheduled_ns=START - MS, connect_ns=2 * MS, head_ns=START + 5, first_event_ns=START + 6,
     status=200, finish_reason="length", planned_tokens=3, prompt_tokens=11, output_tokens=3,
     cached_tokens=0, answer_index=1, session=2, turn=4, think_ns=1_500 * MS, mix_row=1,
+    planned_prompt=12,
     at_ns=ns_array([START + 20 * MS, START + 50 * MS, START + 70 * MS]),
     not_before_ns=ns_array([START + 20 * MS, START + 45 * MS, START + 70 * MS]),
     tokens=ns_array([1, 2, 1]),
@@ -98,7 +99,8 @@ def test_a_request_in_full(tmp_path: Path) -> None:
         # 50 ms for the three tokens after the first event, to the nanosecond
         "tpot_ms": 16.666667, "e2e_ms": 81, "think_ms": 1_500, "connect_ms": 2,
         "outcome": "ok", "error": None,
-        "finish_reason": "length", "status": 200, "planned_tokens": 3, "prompt_tokens": 11,
+        "finish_reason": "length", "status": 200, "planned_tokens": 3, "planned_prompt": 12,
+            "prompt_tokens": 11,
         "output_tokens": 3, "cached_tokens": 0,
         "token_at_ns": [20 * MS, 50 * MS, 70 * MS],
         "token_not_before_ns": [20 * MS, 45 * MS, 70 * MS], "tokens": [1, 2, 1],

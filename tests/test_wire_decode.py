@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from wire_examples import ASKED, EVENTS, cuts, delta, event
 
@@ -130,3 +132,64 @@ def test_token_counts_by_ids_and_else_one() -> None:
     plain = event({"choices": [{"text": "ab"}]})
     ids = event({"choices": [{"text": "ab", "token_ids": [1, 2]}]})
     assert decode([plain, ids]).tokens.tolist() == [1, 2]
+
+
+LAST = EVENTS[-1]
+
+
+COUNTED = [event(delta(content="a", usage=n)) for n in (1, 5)]
+THOUGHT = event(delta(reasoning="a"))
+
+
+def used(tokens: int, thought: int | None = None) -> bytes:
+    """The event with the final count."""
+    usage: dict[str, Any] = {"completion_tokens": tokens, "prompt_tokens": 9}
+    if thought is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return event({"choices": [], "usage": usage})
+
+
+@pytest.mark.parametrize(
+    ("pieces", "want"),
+    [
+        ([TOKEN, TOKEN, TOKEN, used(8), LAST], [2, 3, 3]),  # three tokens an event: (40 - 10) / 6
+        ([TOKEN, TOKEN, TOKEN, used(4), LAST], [1, 1, 2]),  # an end token has no event
+        ([TOKEN, TOKEN, TOKEN, used(3), LAST], [1, 1, 1]),
+        ([TOKEN, TOKEN, TOKEN, used(2), LAST], [1, 1, 1]),  # more events than tokens: left alone
+        ([TOKEN, TOKEN, TOKEN, LAST], [1, 1, 1]),
+        # with the last token, as TGI counts them
+        ([TOKEN, TOKEN, event(delta(content="a", usage=9)), LAST], [3, 3, 3]),
+        ([TOKEN, TOKEN, event(delta(content="a", usage=3)), LAST], [1, 1, 1]),
+        # one that does not say amid others that do
+        ([COUNTED[0], TOKEN, COUNTED[1], used(5), LAST], [1, 1, 3]),
+        ([event({"choices": [{"text": "ab", "token_ids": [1, 2]}]}), used(5), LAST], [2]),
+        ([used(5), LAST], []),
+        ([TOKEN, TOKEN, used(106, thought=100), LAST], [3, 3]),  # its reasoning did not come
+        ([THOUGHT, TOKEN, used(106, thought=100), LAST], [53, 53]),
+    ],
+)
+def test_a_final_count_is_spread_over_the_events(pieces: list[bytes], want: list[int]) -> None:
+    """Where no event says how many tokens it has, the last one says how many there were."""
+    assert decode(pieces).tokens.tolist() == want
+
+
+def test_tokens_that_the_reader_matched_are_counted_by_the_end() -> None:
+    """They come as rows, without a running count."""
+    decoder, times = StreamDecoder(ASKED), memoryview(ns_array([10, 20])).cast("B")
+    decoder.head(200, 9, EVENT_STREAM)
+    decoder.tokens(times, times, [-1, -1], True, 2)
+    decoder.feed(used(6) + LAST, 30, 30, 1)
+    assert decoder.end(None, "", 40).tokens.tolist() == [3, 3]
+
+
+def test_a_heartbeat_is_no_event() -> None:
+    """Empty data are neither the stream's first event nor a token."""
+    got = decode([b"data:\n\n", TOKEN, b"data:\n\n", TOKEN, LAST])
+    assert (got.outcome, got.first_event_ns, got.at_ns.tolist()) == (Outcome.ok, 20, [20, 40])
+
+
+def test_the_last_event_without_its_empty_line() -> None:
+    """It counts, and may have come any time after the one before it."""
+    got = decode([TOKEN, event(delta(content="a", finish="length")).rstrip(), b""])
+    assert (got.outcome, got.finish_reason) == (Outcome.truncated, "length")
+    assert (got.at_ns.tolist(), got.not_before_ns.tolist()) == ([10, 99], [10, 10])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_examples import cuts
 
-from harness.wire.sse import MAX_EVENT_BYTES, EventTooLong, SseDecoder
+from harness.wire.sse import MAX_EVENT_BYTES, EventTooLong, NamedError, SseDecoder
 
 SAMPLES = [
     (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
@@ -22,7 +22,11 @@ SAMPLES = [
     (b"event: x\nid: 1\ndata: a\nretry: 3\n\n", [b"a"]),
     (b"data: a\ndata: b\n\n", [b"a\nb"]),
     (b"data:a\n\ndata:  b\n\n", [b"a", b" b"]),  # one space goes, if there is one
-    (b"data\n\ndata:\n\n", [b"", b""]),
+    (b"data\n\ndata:\n\ndata: \n\ndata:  \n\ndata:\ndata:\n\n", []),  # heartbeats
+    (b"data: a\n\ndata:\n\ndata: b\n\n", [b"a", b"b"]),
+    (b"event: error\n\ndata: a\n\n", [b"a"]),  # an event without data takes its name along
+    (b"event: error\r\ndata: a\r\n\r\ndata: b\n\n", [NamedError(b"a"), b"b"]),
+    (b"data: a\nevent:error\n\n", [NamedError(b"a")]),
     (
         b"data: a\xe2\x80\xa8b\xc2\x85c\x0bd\n\n",
         [b"a\xe2\x80\xa8b\xc2\x85c\x0bd"],
@@ -44,7 +48,7 @@ def test_events_at_every_cut(data: bytes, want: list[bytes]) -> None:
     for pieces in cuts(data):
         sse = SseDecoder()
         got = [event for piece in pieces for event in sse.feed(piece)]
-        assert got == want
+        assert [(type(event), event) for event in got] == [(type(event), event) for event in want]
 
 
 @given(st.data())
@@ -72,6 +76,8 @@ def test_events_at_random_cuts(data: st.DataObject) -> None:
         ([b"data: a\r\n\r\n"], [True]),
         ([b"data: a\r\n\r", b"\n"], [True, False]),  # it had ended at the CR
         ([b"da", b""], [False, False]),
+        ([b"data: a\n\ndata:\n\n"], [False]),  # what follows came later
+        ([b"data: a\n\n: x\n\n"], [False]),
     ],
 )
 def test_last_says_whether_the_feed_ends_with_an_event(
@@ -84,6 +90,26 @@ def test_last_says_whether_the_feed_ends_with_an_event(
         sse.feed(piece)
         got.append(sse.last)
     assert got == want
+
+
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        (b"data: a\n\ndata: b\n", [b"b"]),
+        (b"data: a\n\ndata: b", [b"b"]),
+        (b"data: b\r", [b"b"]),
+        (b"data: a\n\n", []),
+        (b"data: a\n\n: b", []),
+        (b"", []),
+    ],
+)
+def test_what_the_end_leaves_without_its_empty_line(data: bytes, want: list[bytes]) -> None:
+    """The standard drops it; clients do not."""
+    for pieces in cuts(data):
+        sse = SseDecoder()
+        for piece in pieces:
+            sse.feed(piece)
+        assert sse.finish() == want
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
+from harness.measure.delivery import Delivery
 from harness.measure.diagnosis.audit import Audit, Little, PrefixHits
 from harness.measure.diagnosis.gpu_window import GpuFigures
 from harness.measure.diagnosis.instrument import ClientFigures
@@ -176,6 +177,7 @@ class Level:
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
     mix: dict[str, dict[str, Latency]] = field(default_factory=dict)  # row: ttft_ms, itl_ms, e2e_ms
     little: Little | None = None  # Little's law
+    delivery: Delivery = field(default_factory=Delivery)  # what was asked for against what came
     audit: Audit | None = None  # the client's tokens against the server's
     prefix: PrefixHits | None = None  # of sessions: hits by the plan against the server's
     ttft_split: TtftSplit = field(default_factory=TtftSplit)  # the parts of the mean TTFT

@@ -118,10 +118,16 @@ static int is_token(const struct lane *lane, const char *data, size_t size, int6
     return data == end;
 }
 
-/* Whether the user must be told of it at once: how a stream ends, or an error object. */
+static int holds(const char *data, size_t size, const char *word, size_t length) {
+    return memmem(data, size, word, length) != NULL;
+}
+#define HOLDS(data, size, word) holds(data, size, word, LENGTH_OF(word))
+
+/* Whether the user must be told of it at once: how a stream ends, an error, or an object that is no
+   part of an answer (it may say that the server failed, in words that nobody knows). */
 static int is_special(const char *data, size_t size) {
-    return memmem(data, size, DONE, LENGTH_OF(DONE)) ||
-           memmem(data, size, ERROR_KEY, LENGTH_OF(ERROR_KEY));
+    if (!HOLDS(data, size, DELTA_KEY) && !HOLDS(data, size, CHOICES_KEY)) return 1;
+    return HOLDS(data, size, DONE) || HOLDS(data, size, ERROR_KEY) || HOLDS(data, size, ABORT);
 }
 
 /* Make rows of a read that is nothing but whole events; how many, 0 for one that Python must see.

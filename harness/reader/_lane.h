@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 
 /* ---- wire.framing */
 
@@ -21,6 +21,9 @@
 #define CHUNK_END "\r\n"
 #define DONE "[DONE]"
 #define ERROR_KEY "\"error\""
+#define ABORT "\"abort\""
+#define CHOICES_KEY "\"choices\""
+#define DELTA_KEY "\"delta\""
 #define LENGTH_OF(literal) (sizeof(literal) - 1)
 
 #define SHORTEST_EVENT (LENGTH_OF(DATA) + LENGTH_OF(EVENT_END))

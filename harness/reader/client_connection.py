@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import ssl
+import sys
+import termios
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -94,6 +97,7 @@ class Connection:
         self.stream: Stream | None = None
         self.stamps: SocketStamps | FastPath  # set when it is polled: see `backends`
         self.fast_path: FastPath | None = None  # the same, if it is one
+        self.queued = 0  # bytes of the latest request that the kernel took
         self.used = False  # carried a response before: the server may have closed it since
         self.tls: TlsClient | None = None
         self._until = time.monotonic() + place.connect_s
@@ -166,11 +170,27 @@ class Connection:
     def send_all(self, data: bytes) -> None:
         """Send, waiting where the kernel's buffer is full. Raises OSError."""
         view = memoryview(data)
+        self.queued = 0
         while view:
             try:
-                view = view[self.sock.send(view) :]
+                n_bytes = self.sock.send(view)
             except BlockingIOError:
                 gevent.socket.wait_write(self.fd, timeout=self.place.connect_s)
+            else:
+                self.queued += n_bytes
+                view = view[n_bytes:]
+
+    def is_untouched(self) -> bool:
+        """Whether the server's kernel has acknowledged nothing of what `send_all` sent last.
+
+        Then nobody can have seen it: the server had closed this connection before. What was
+        acknowledged may have been read, and a server that closes after that has dropped it.
+        """
+        try:
+            waiting = fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4))
+        except OSError:
+            return False
+        return int.from_bytes(waiting, sys.byteorder) >= self.queued
 
     def is_quiet(self) -> bool:
         """Whether nothing has come since the latest answer: neither its end nor unasked bytes."""

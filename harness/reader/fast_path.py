@@ -11,7 +11,7 @@ read that it was handed it decides anew, in `FastPath.after_read`; C never chang
     LEARNING  events like the template are C's. Others are handed over: the events of a stream may
               differ in more than text and count, so Python looks at a few, for a better template.
     EVENTS    all events are C's, as rows if they are like the template and as bytes if not, but
-              those that say how it ends ([DONE], an error object).
+              those that say how it ends ([DONE], an error, an object that is no part of an answer).
     CLOSED    the descriptor may be another connection's by now.
 
 The lock. A thread in `_drain` reads too, where the loop is late, so cells are touched only under
@@ -78,7 +78,7 @@ MAX_LESSONS: Final = 8  # events of a stream that Python looks at: they may all 
 
 # As `_lane.h` has it: `reading` takes no extension that was compiled with anything else.
 LAYOUT: Final = {
-    "version": 2,
+    "version": 3,
     "lane_cells": LANE_CELLS,
     "owners": (Owner.IDLE, Owner.PYTHON, Owner.LEARNING, Owner.EVENTS),
     "cells": tuple(range(SHAPE + 1)),

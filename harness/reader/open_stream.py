@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import orjson
 from gevent.event import Event
 
 from harness.measure.records.request_record import Outcome
 from harness.units import MS, SECOND
-from harness.wire.decode import outcome_of_body
+from harness.wire.decode import EMPTY, ENDED_BY_STRANGER, broken_off, outcome_of_body
 from harness.wire.http import OK_STATUS, Response
-from harness.wire.openai import NotACompletion, read_event
+from harness.wire.openai import FAILED_FINISHES, end_of, read_event, read_json
 from harness.wire.sse import (
+    ABORT,
+    CHOICES_KEY,
+    DATA_FIELD,
     DONE,
+    EMPTY_EVENTS,
     ERROR_KEY,
     EVENT_END,
     EVENT_ENDS,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
 SHORT: Final = 64  # bytes; a shorter read counts as one with the next
+QUIET: Final = (b":", *EMPTY_EVENTS)  # what a read without content begins with
+EMPTY_DATA: Final = (b"data:", b"data: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +160,14 @@ class Stream:
         self.open_bytes = len(seen) - ended if ended >= 0 else self.open_bytes + len(body)
 
     def _only_comments(self, body: bytes) -> bool:
-        """Whether `body`, which follows what was kept, is no sign of life: `: keep-alive`."""
-        if self._comment is None and (self.open_bytes or body[:1] != b":"):
+        """Whether `body`, which follows what was kept, is no sign of life.
+
+        That is a comment, `: keep-alive`, cut anywhere, or whole events without data.
+        """
+        if self._comment is None and (self.open_bytes or not body.startswith(QUIET)):
             return False
         whole = (self._comment or b"") + body
-        quiet = all(line[:1] in (b"", b":") for line in whole.splitlines())
+        quiet = all(line[:1] in (b"", b":") or line in EMPTY_DATA for line in whole.splitlines())
         ended = whole[-1:] in (b"\n", b"\r")
         self._comment = (b"" if ended else b":") if quiet else None
         return quiet
@@ -180,17 +187,33 @@ class Stream:
             outcome, error = Outcome.status, f"HTTP {response.status}"
         elif outcome is None or outcome is Outcome.truncated:
             latest = b"".join(self.latest)
-            if outcome is None and latest.endswith(LAST_EVENT) and ERROR_KEY not in latest:
+            if outcome is None and plainly_ended_well(latest):
                 return Exchange(Outcome.ok, took_ns, self.n_bytes, "", *self._answer())
-            events = SseDecoder().feed(latest)
-            said, done = end_of(events)
-            if said:
-                outcome, error = Outcome.status, said
-            elif outcome is None:
-                outcome, error = outcome_of_body(response.content_type, error, done=done)
+            outcome, error = self._judge(latest)
         text, ttft_ms, tokens = self._answer()
         text = text if outcome is Outcome.ok else ""
         return Exchange(outcome, took_ns, self.n_bytes, error, text, ttft_ms, tokens)
+
+    def _judge(self, latest: bytes) -> tuple[Outcome, str]:
+        """How a response with status 200 ended, by the end of its body."""
+        sse = SseDecoder()
+        events = sse.feed(latest)
+        if self.outcome is None:
+            events += sse.finish()
+        end = end_of(events)
+        if end.error:
+            return Outcome.status, end.error
+        if self.outcome is not None:
+            return self.outcome, self.error
+        if end.finish_reason.lower() in FAILED_FINISHES:
+            return Outcome.status, broken_off(end.finish_reason)
+        if end.stranger:
+            return Outcome.protocol, ENDED_BY_STRANGER
+        if end.done and not (end.carries_token or end.silent or len(self.latest) == KEPT):
+            return Outcome.protocol, EMPTY
+        kind = self.response.content_type
+        body = sse.stray if kind in (EVENT_STREAM, "") else latest
+        return outcome_of_body(kind, self.error, done=end.done, body=body)
 
     def _answer(self) -> tuple[str, float | None, int | None]:
         """The text, TTFT in ms and output tokens of `Exchange`.
@@ -206,24 +229,25 @@ class Stream:
                 events += new
             counts = (read_event(data).completion_tokens for data in reversed(events))
             tokens = next((count for count in counts if count >= 0), None)
-            whole = [orjson.loads(data) for data in events if data != DONE]
-            firsts = [event["choices"][0] for event in whole if event["choices"]]
+            whole = [read_json(data) for data in events if data != DONE]
+            firsts = [event["choices"][0] for event in whole if event.get("choices")]
             words = (x.get("delta", x).get("content") or x.get("text") or "" for x in firsts)
-            return "".join(words), ttft_ms, tokens
+            return joined_text(words), ttft_ms, tokens
         except (ValueError, LookupError, TypeError, AttributeError):  # the decoder says what
             return "", ttft_ms, None  # is wrong
 
 
-def end_of(events: Sequence[bytes]) -> tuple[str, bool]:
-    """(what the last error object among them says, or ""; whether one of them ends the stream).
+def joined_text(words: Iterable[str]) -> str:
+    """The text of an answer; a surrogate pair may be cut in two by its events.
 
-    A server that fails amid a stream has sent its 200 long before: it says so in an event, and
-    [DONE] may follow as if all were well.
+    Half a pair that stays alone is replaced: no request could be sent with it.
     """
-    said, done = "", DONE in events
-    for data in events:
-        if ERROR_KEY in data or data is events[-1]:
-            with suppress(NotACompletion):  # the first one may have lost its beginning
-                chunk = read_event(data)
-                said, done = chunk.error or said, done or chunk.done
-    return said, done
+    return "".join(words).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def plainly_ended_well(latest: bytes) -> bool:
+    """Whether a body that ends so needs no further look: [DONE], and nothing but chunks before."""
+    if not latest.endswith(LAST_EVENT) or ERROR_KEY in latest or ABORT in latest:
+        return False
+    chunks = latest.count(CHOICES_KEY)
+    return chunks > 0 and latest.count(DATA_FIELD + b":") <= chunks + 1

@@ -7,6 +7,7 @@ parsed here is HTTP: where a body begins and where the response ends.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,7 +28,8 @@ from harness.units import MS, SECOND
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
-STALE_NS: Final = SECOND  # a kept connection that closes later had its request taken
+STALE_NS: Final = SECOND  # a request that waited longer is not sent again: its time would be lost
+CONNECT: Final = 5  # place of `connect_ns` in a SentRequest
 STOPPED: Final = "the harness stopped it"
 # An answer without an end would fill the memory long before its time is up. One of a million tokens
 # with its framing is smaller.
@@ -106,8 +108,9 @@ class Reader:
                 stream.stale = False
                 stream.over.clear()
                 self.poller.drop(connection)
-                connection = None
+                connection, connect_ns = None, asked[CONNECT]
                 connection = self._connect(asked)
+                asked[CONNECT] = connect_ns  # before the first send: this one is part of its time
         except ConnectFailed as error:
             stream.end(error.outcome, str(error), self.clock.now_ns())
         finally:
@@ -138,7 +141,7 @@ class Reader:
         if self._stopped:
             raise ConnectFailed(STOPPED, Outcome.cancelled)
         connection = Connection(self.addresses)
-        asked[5] = self.clock.now_ns() - begun
+        asked[CONNECT] = self.clock.now_ns() - begun
         self.poller.add(connection)
         return connection
 
@@ -148,13 +151,14 @@ class Reader:
         # may wait for the thread's round, so before the stamp
         connection.stamps.mark_request_sent(self.clock.now_ns())
         connection.stream, stream.fast_path = stream, connection.fast_path
-        stream.sent_ns = asked[6] = self.clock.now_ns()
+        if not stream.sent_ns:  # else it is sent again, and its time runs on
+            stream.sent_ns = asked[6] = self.clock.now_ns()
         # before the first byte leaves: the decoder must know a stream before its reads
         self.link.open(stream.number, tuple(asked))
         try:
             connection.send_all(out)
         except OSError as error:  # TimeoutError too
-            if connection.used and stream.head_ns < 0:
+            if self._was_stale(connection, stream, reset=error.errno == errno.ECONNRESET):
                 stream.send_again()
             else:
                 why = f"the request could not be sent ({error.strerror or error})"
@@ -241,13 +245,24 @@ class Reader:
         stream, now = connection.stream, self.clock.now_ns()
         if stream is None or stream.over.is_set():
             pass
-        elif stream.n_bytes == 0 and connection.used and now < stream.sent_ns + STALE_NS:
+        elif self._was_stale(connection, stream, reset=why != END_OF_FILE):
             stream.send_again()
         elif stream.response.status and not stream.response.keep_alive and why == END_OF_FILE:
             stream.end(None, "", max(stream.body_ns, stream.head_ns))  # its body ends here
         else:
             stream.end(Outcome.truncated, why, now)
         self.poller.drop(connection)
+
+    def _was_stale(self, connection: Connection, stream: Stream, *, reset: bool) -> bool:
+        """Whether the server may have closed this kept connection before it took the request.
+
+        One that ends a connection in order has acknowledged what it had got by then: that request
+        was dropped. One that resets it may not have looked: nobody can tell, so the request is sent
+        again, and as its time runs on, nothing is hidden.
+        """
+        in_time = self.clock.now_ns() < stream.sent_ns + STALE_NS
+        unanswered = stream.n_bytes == 0 and stream.head_ns < 0 and connection.used
+        return unanswered and in_time and (reset or connection.is_untouched())
 
     def _sweep(self) -> None:
         """Timeouts, all of them, ten times a second: no timer per request, let alone per token.

@@ -195,5 +195,6 @@ def say_missing(missing: dict[int, int]) -> str:
     parts = ", ".join(f"{n} of worker {worker}" for worker, n in missing.items())
     return (
         f"{sum(missing.values())} requests were begun whose records never arrived ({parts}): "
-        "percentiles are without them; look for a worker that died, and run again."
+        "percentiles are without them; either a load process died, which is said above, or one "
+        "was too busy to bring them in time: then try more --processes."
     )

@@ -16,6 +16,7 @@ from harness.measure.metrics import HEADLINES, SLO_METRICS
 from harness.measure.result import CONCURRENT, Level, SloResult
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
+from harness.report.delivered import delivery_sentences
 from harness.report.drill_answer import drill_sentences
 from harness.report.numbers import (
     Quantity,
@@ -64,6 +65,7 @@ def build_answer(facts: ReportData) -> Answer:
             *gates,
             *facts.asked_later,
             *found.sentences,
+            *delivery_sentences(facts),
             *replica_sentences(facts),
             *loop,
             *filter(None, [idle_gpu_sentence(facts), sweet_spot_sentence(facts)]),

@@ -22,6 +22,14 @@ from harness.units import say_ns
 
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
 MOST_APART_MS: Final = 2.0
+COUNTED_AT_END: Final = (
+    "the server counts the tokens of an answer in its last event alone: they are spread evenly "
+    "over its events; tokens/s and TPOT follow the count, ITL per token is an estimate"
+)
+NOT_COUNTED: Final = (
+    "the server does not take a request for token counts: unless it counts all the same, each "
+    "event counts as one token, and tokens/s and TPOT are wrong where events have several"
+)
 # Flags of the embedded server that control the simulation; vLLM has none of them.
 SIMULATOR_FLAG: Final = re.compile(
     r".*_ns|.*_scale|engine_.*|front_.*|jitter|measured_step|prompts_elsewhere|seed"
@@ -85,7 +93,7 @@ def limitations(facts: ReportData) -> list[str]:
     out += [f"{count_of(excluded, 'level')} excluded; the table gives the reason"] * bool(excluded)
     if (ms := result.client.get("clock_apart_ms") or 0) > MOST_APART_MS:
         out.append(f"a load process's clock may be off the master's by {ms:g} ms, as its windows")
-    out += _missing_sources(facts)
+    out += _missing_sources(facts) + counting_notes(as_mapping(facts.config.get("drive")))
     if facts.status == Status.found:
         out.append(
             "the knee is a number of concurrent requests: each user sends its next request when "
@@ -96,6 +104,13 @@ def limitations(facts: ReportData) -> list[str]:
             "these figures come from one run; other prompts, lengths, flags or hardware change them"
         )
     return [as_sentence(text) for text in out]
+
+
+def counting_notes(drive: dict[str, Any]) -> list[str]:
+    """How far tokens are known, where not every event says how many it has; `drive`: run.json's."""
+    if drive.get("continuous_usage", True):
+        return []
+    return [COUNTED_AT_END if drive.get("final_usage") else NOT_COUNTED]
 
 
 def _missing_sources(facts: ReportData) -> list[str]:

@@ -42,7 +42,7 @@ NUMBER_FIELDS: Final = (
 )  # fmt: skip
 OPTIONAL_NUMBERS: Final = (
     "events_before", "silent_events", "last_silent_ns", "session", "turn", "think_ns", "new_tokens",
-    "mix_row",
+    "mix_row", "planned_prompt",
 )  # fmt: skip
 VALUE_BYTES: Final = {b"1": 1, b"2": 2, b"4": 4, b"8": 8}  # bytes per value of a packed array
 # A damaged or malicious file may claim any length. A frame that claims more than these is invalid,

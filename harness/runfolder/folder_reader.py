@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
@@ -38,7 +39,8 @@ T = TypeVar("T")
 class Run:
     """A run folder: its requests and samples in memory, its tokens on disk (`RecordSource`).
 
-    Rows of `table` and entries of `errors` are the same requests, ordered by worker and number.
+    Rows of `table` and entries of `errors` and `finishes` are the same requests, ordered by worker
+    and number.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class Run:
     damage: Damage
     events: list[dict[str, Any]] = field(default_factory=list)  # of a drill: see study/drill.py
     host: list[HostSample] = field(default_factory=list)  # the client's machine
+    finishes: list[str] = field(default_factory=list)  # finish_reason; "": none came
 
     def chunks(self) -> Iterator[RecordTable]:
         """Read all requests with all events from the record files again."""
@@ -80,7 +83,7 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
     path = Path(path)
     check_folder(path)
     damage = Damage()
-    table, errors = read_requests(path, damage, also)
+    table, errors, finishes = read_requests(path, damage, also)
     info = read_json(path / names.RUN)
     if info is None:
         damage.unreadable.append(names.RUN)
@@ -89,6 +92,7 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         info=info or {},
         table=table,
         errors=errors,
+        finishes=finishes,
         levels=_lines(path, names.levels_file(path), damage),
         server=read_server(path, damage),
         client=sorted(_each(path, names.CLIENT, ClientSample, damage), key=lambda each: each.at_ns),
@@ -116,17 +120,23 @@ def read_result(path: Path) -> Result | None:
 
 def read_requests(
     path: Path, damage: Damage, also: Callable[[TablePart], None] | None = None
-) -> tuple[RecordTable, list[str]]:
-    """Read each request once, thin, and its error, by worker and number; counts losses."""
-    read_tables, errors = [], []
+) -> tuple[RecordTable, list[str], list[str]]:
+    """Read each request once, thin, its error and its finish_reason, by worker and number.
+
+    Counts losses.
+    """
+    read_tables: list[RecordTable] = []
+    errors: list[str] = []
+    finishes: list[str] = []
     for piece in read_pieces(path, damage):
         if also is not None:
             also(piece)
         read_tables.append(keep_three_events(piece.table))
         errors += piece.errors
+        finishes += map(sys.intern, piece.reasons)
     whole = concat_tables(read_tables)
     order = np.lexsort((whole.number, whole.worker))
-    return whole.ordered(order), [errors[i] for i in order]
+    return whole.ordered(order), [errors[i] for i in order], [finishes[i] for i in order]
 
 
 def read_pieces(path: Path, damage: Damage) -> Iterator[TablePart]:

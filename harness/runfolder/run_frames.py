@@ -47,7 +47,13 @@ if TYPE_CHECKING:
     from harness.runfolder.folder_writer import RunFolder
 
 
-COUNTS: Final = ("planned_tokens", "prompt_tokens", "output_tokens", "cached_tokens")
+COUNTS: Final = (
+    "planned_tokens",
+    "planned_prompt",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+)
 LEVELS: Final = {  # the first columns of `levels`, and what levels.jsonl calls them
     "level": "index", "users": "users", "purpose": "purpose",
     "started_at": "chosen_ns", "settled_at": "settled_ns", "ended_at": "end_ns",

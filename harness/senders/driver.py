@@ -167,7 +167,10 @@ class Driver:
         reader = self.start()
         number = self.issued
         name = request_id(self.options.run_id, self.worker, number)
-        planned = spec.session, spec.turn, spec.think_ns, spec.new_tokens, spec.mix_row
+        prompt = spec.prompt_tokens if self._data is None else -1  # of own data, an estimate
+        planned = (
+            spec.session, spec.turn, spec.think_ns, spec.new_tokens, spec.mix_row, prompt,
+        )  # fmt: skip
         session = f"{user}-{spec.session}" if spec.session >= 0 else str(user)
         who = {"request_id": name, "user": str(user), "session": session}
         data = request_bytes(self.options, self._access, api, spec, **who)

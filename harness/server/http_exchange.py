@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from harness.errors import ServerUnreachable, one_line
 from harness.load.request_fields import PLACEHOLDERS, fill_headers
+from harness.runfolder.redact import redact_text
 from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:
@@ -219,3 +220,8 @@ def _no_answer(access: TargetAccess, error: Exception) -> ServerUnreachable:
     return ServerUnreachable(
         f"{where} does not answer in HTTP, {seen}: expected a vLLM server; {TRY_PRINTED_PORT}"
     )
+
+
+def quoted(access: TargetAccess, text: str) -> str:
+    """Return a server's words, which may repeat what it was sent, for a sentence."""
+    return one_line(redact_text(text, access.secrets), MAX_QUOTED_CHARS)

@@ -9,32 +9,51 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.errors import ConfigError, ServerUnreachable, one_line
 from harness.load.plan import RequestSpec
 from harness.load.request_fields import DEFAULT_FIELDS, json_body
 from harness.load.tokens import TOKEN_IDS
 from harness.load.workloads import API_PATHS
-from harness.runfolder.redact import redact_text
 from harness.server.address import addresses_of
 from harness.server.api_versions import explained, version_of
-from harness.server.http_exchange import MAX_QUOTED_CHARS, TRY_PRINTED_PORT, HttpAnswer, fetch
+from harness.server.http_exchange import (
+    MAX_QUOTED_CHARS,
+    TRY_PRINTED_PORT,
+    HttpAnswer,
+    fetch,
+    quoted,
+)
 from harness.server.max_num_seqs import KNEE_FLAGS
+from harness.server.probed_stream import read_stream
 from harness.server.scraping import read_metrics, without_metrics
 from harness.wire.kv_cache import cache_config, cache_summary, lacking
-from harness.wire.openai import NotACompletion, read_event
-from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
 
 if TYPE_CHECKING:
     from harness.server.access import TargetAccess
 
 TINY_REQUEST: Final = RequestSpec("Hi", 1, 2)
 TINY_IDS: Final = TINY_REQUEST._replace(token_ids=(TOKEN_IDS[0], TOKEN_IDS[1]))
-# From everything that the harness can make use of down to the bare API, as (an exact length, counts
-# of tokens): the first tier that the server accepts counts. A refused request costs the server
-# nothing, so it generates only once.
-TIERS: Final = ((True, True), (False, True), (False, False))
+
+
+class Tier(NamedTuple):
+    """What a request asks for beyond the bare API."""
+
+    fixed_length: bool
+    continuous_usage: bool
+    final_usage: bool
+
+
+# From everything that the harness can make use of down to the bare API: the first tier that the
+# server accepts counts. A refused request costs the server nothing, so it generates only once.
+# OpenAI's API knows the count at the end alone; others know none.
+TIERS: Final = (
+    Tier(fixed_length=True, continuous_usage=True, final_usage=True),
+    Tier(fixed_length=False, continuous_usage=True, final_usage=True),
+    Tier(fixed_length=False, continuous_usage=False, final_usage=True),
+    Tier(fixed_length=False, continuous_usage=False, final_usage=False),
+)
 # Exists only with VLLM_SERVER_DEV_MODE=1 and in the embedded engine.
 SERVER_INFO: Final = "/server_info?config_format=json"
 REFUSED: Final = (400, 422)
@@ -52,8 +71,8 @@ class Capabilities:
     max_model_len: int | None  # tokens, prompt and output together; None: unknown
     version: str  # vLLM's; "" where there is no /version
     fixed_length: bool  # accepts ignore_eos and min_tokens: outputs can have an exact length
-    continuous_usage: bool  # each event has the number of tokens so far
-    final_usage: bool  # the last event has the number of tokens
+    continuous_usage: bool  # each event has the number of tokens so far, if it is asked for
+    final_usage: bool  # the last event has the number of tokens, if it is asked for
     tokenize: bool  # has /tokenize
     metrics: bool  # has /metrics with vLLM's names
     no_metrics: str = ""  # why not
@@ -62,6 +81,8 @@ class Capabilities:
     flags: Mapping[str, Any] = field(default_factory=dict)  # if the server shows them
     cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
     lacking: tuple[str, ...] = ()  # what its metrics do not tell, although other servers' do
+    # for a person: what is odd about its streams, and taken all the same
+    notes: tuple[str, ...] = ()
 
 
 def probe(
@@ -75,7 +96,7 @@ def probe(
     listed = _models(access)
     chosen = choose_model(access, model, tuple(listed))
     with explained(access, api):
-        exact, continuous, final = _stream(access, api, chosen, fields)
+        tier, notes = _stream(access, api, chosen, fields)
     limit = listed[chosen].get("max_model_len")
     version = version_of(access)
     addresses = addresses_of(access.address)
@@ -89,9 +110,9 @@ def probe(
         models=tuple(listed),
         max_model_len=limit if isinstance(limit, int) else None,
         version=version,
-        fixed_length=exact and api != "messages",  # which would ignore it
-        continuous_usage=continuous,
-        final_usage=final,
+        fixed_length=tier.fixed_length and api != "messages",  # which would ignore it
+        continuous_usage=tier.continuous_usage,
+        final_usage=tier.final_usage,
         tokenize=tokens is not None,
         metrics=not no_metrics,
         no_metrics=no_metrics,
@@ -100,6 +121,7 @@ def probe(
         flags=flags(access),
         cache=cache,
         lacking=() if no_metrics else lacking(next(iter(pages.values())), cache),
+        notes=notes,
     )
 
 
@@ -169,15 +191,20 @@ def choose_model(access: TargetAccess, model: str | None, listed: tuple[str, ...
 
 def _stream(
     access: TargetAccess, api: str, model: str, fields: Mapping[str, object]
-) -> tuple[bool, bool, bool]:
-    """Return whether the server takes an exact length, and what `read_stream` says."""
+) -> tuple[Tier, tuple[str, ...]]:
+    """Return what the server both accepts and does, and what is odd about its stream."""
     spec = TINY_IDS if api == "generate" else TINY_REQUEST
-    for exact, counts in TIERS:
-        wanted = {"fixed_length": exact, "final_usage": counts, "continuous_usage": counts}
-        answer = fetch(access, API_PATHS[api], json_body(api, model, spec, fields, **wanted))
+    for tier in TIERS:
+        answer = fetch(
+            access, API_PATHS[api], json_body(api, model, spec, fields, **tier._asdict())
+        )
         if answer.status == 200:  # noqa: PLR2004 - HTTP
-            return exact, *read_stream(access, answer)
-        if answer.status not in REFUSED or (exact, counts) == TIERS[-1]:
+            seen = read_stream(access, answer)
+            # A server may count unasked and refuse to be asked.
+            continuous = tier.continuous_usage and seen.continuous_usage
+            final = tier.final_usage and seen.final_usage
+            return Tier(tier.fixed_length, continuous, final), seen.notes
+        if answer.status not in REFUSED or tier == TIERS[-1]:
             raise _refused(access, API_PATHS[api], answer)
     raise AssertionError("unreachable: the last tier returns or raises")
 
@@ -227,7 +254,7 @@ def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnrea
 
 def _said(access: TargetAccess, text: str) -> str:
     """A server's words, which may repeat what it was sent."""
-    return _quoted(redact_text(text, access.secrets))
+    return quoted(access, text)
 
 
 def _quoted(text: str) -> str:
@@ -248,50 +275,3 @@ def flags(access: TargetAccess) -> dict[str, Any]:
         for name in names
         if isinstance(part.get(name), int | float | str)
     }
-
-
-def read_stream(access: TargetAccess, answer: HttpAnswer) -> tuple[bool, bool]:
-    """Return whether events with a token, and one without a choice, carried usage.
-
-    For a response with status 200. Raises ServerUnreachable if it is no stream of tokens.
-    """
-
-    def refused(what: str) -> ServerUnreachable:
-        return ServerUnreachable(f"{access.address} {what}")
-
-    if answer.content_type != EVENT_STREAM:
-        raise refused(
-            "does not stream: it answered a request for a stream with "
-            f"{_said(access, answer.content_type)} in one piece; expected text/event-stream; try "
-            "without the proxy in between."
-        )
-    data, token, continuous, final, done = b"", False, False, False, False
-    try:
-        for data in SseDecoder().feed(answer.body):
-            chunk = read_event(data)
-            if chunk.error:
-                said = _said(access, chunk.error)
-                raise refused(f"streams an error ({said}): expected tokens; see the server's log.")
-            usage = chunk.completion_tokens >= 0
-            done |= chunk.done
-            token |= chunk.carries_token
-            continuous |= usage and chunk.carries_token
-            final |= usage and not chunk.carries_token and not chunk.silent
-    except NotACompletion:
-        said = _said(access, data.decode(errors="replace"))
-        raise refused(
-            f"streams what is not JSON of a completion ({said}): expected OpenAI's chunks; "
-            f"{TRY_PRINTED_PORT}"
-        ) from None
-    except EventTooLong as error:
-        raise refused(
-            f"does not stream events: {error}; expected OpenAI's chunks; {TRY_PRINTED_PORT}"
-        ) from None
-    if not token:
-        raise refused("streams no token: expected two; try the same request with curl -N.")
-    if not done:
-        raise refused(
-            "breaks its stream off: expected data: [DONE] at its end; try without the proxy in "
-            "between."
-        )
-    return continuous, final

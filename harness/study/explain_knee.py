@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.measure.delivery import Delivery, delivery
 from harness.measure.diagnosis.audit import (
     apply_littles_law,
     audit_sentence,
@@ -183,6 +184,12 @@ def result_levels(
     return levels
 
 
+def _delivery(window: Window, run: Run) -> Delivery:
+    exact = bool((run.info["config"].get("drive") or {}).get("fixed_length"))
+    span = window.settled_ns, window.end_ns
+    return delivery(run.table, run.finishes, *span, exact=exact)
+
+
 def _mix_row(of: tuple[RecordTable, WindowGapCounter]) -> dict[str, Latency]:
     table, gaps = of
     ttft, e2e = (sample_figures(table, key, [gaps.span]) for key in ("ttft", "e2e"))
@@ -233,6 +240,7 @@ def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: Sear
         little=apply_littles_law(table, w),
         positions=counted.positions.figures(),
         audit=audit_tokens(table, w, run.server, counted.scraped),
+        delivery=_delivery(w, run),
     )
     return with_observations(
         level, w, table, plan.slos, run.server, clients=run.client, gpus=run.gpu, counted=counted

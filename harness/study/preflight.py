@@ -60,6 +60,8 @@ def checked_target(
             )
         for lack in known.lacking:
             tell(lack)
+        for note in known.notes:
+            tell(note)
         if clips := clipping_note(load, known.max_model_len):
             tell(clips)
         yield url, known

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.wire.http import OK_STATUS
-from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
+from harness.wire.openai import (
+    FAILED_FINISHES,
+    Chunk,
+    NotACompletion,
+    error_message,
+    read_error,
+    read_event,
+)
 from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
 from harness.wire.token_template import NO_MATCH, TokenTemplate
 
 ONE: Final = ns_array([1])
-MAX_ERROR_BYTES: Final = 65_536
+MAX_ERROR_BYTES: Final = 16_384  # each is looked at, of each failure
+PLAIN_TEXT: Final = "text/plain"
+EMPTY: Final = "the stream ended without a token or a reason"
+ENDED_BY_STRANGER: Final = "the stream ended by an object that is no part of a completion"
 # Of one answer, ten times what any model writes: figures of gaps take memory for each token that
 # was counted, not for each that came.
 MAX_OUTPUT_TOKENS: Final = 1 << 20
@@ -38,6 +49,7 @@ class SentRequest(NamedTuple):
     think_ns: int = -1
     new_tokens: int = -1
     mix_row: int = -1
+    planned_prompt: int = -1
 
 
 class StreamDecoder:
@@ -60,8 +72,13 @@ class StreamDecoder:
         self._last_silent_ns = -1
         self._counted = 0  # tokens that usage has accounted for so far
         self._done = False
+        self._uncounted = 0  # events with tokens before the first that had a count
+        self._counted_by_ids = False
+        self._thought = -1  # reasoning tokens, in the final count
+        self._progress_at_stranger = -1  # how far the answer had come at an object that is no part
         self._problem: tuple[str, str] | None = None  # (outcome, sentence)
-        self._error_body = b""
+        self._keeps_body = False  # by its head it is no stream: its words may be wanted
+        self._body = b""
         self._sse = SseDecoder()
         self._template = TokenTemplate()
         self._reported = 0  # events that earlier parts contained
@@ -75,14 +92,16 @@ class StreamDecoder:
 
     def head(self, status: int, head_ns: int, content_type: str) -> None:
         self.status, self._head_ns, self._type = status, head_ns, content_type
+        self._keeps_body = status != OK_STATUS or content_type not in (EVENT_STREAM, "")
 
     def feed(self, body: bytes, at_ns: int, bound_ns: int, exact: int) -> None:
         """Decode one read, in order. `exact`: its timestamp is that of the body's last byte."""
         if self._problem is not None:
             return
-        if self.status != OK_STATUS:
-            self._error_body += body[: MAX_ERROR_BYTES - len(self._error_body)]
-            return
+        if self._keeps_body:
+            self._body += body[: MAX_ERROR_BYTES - len(self._body)]
+            if self.status != OK_STATUS:
+                return
         sse, match = self._sse, self._template.match
         try:
             events = sse.feed(body)
@@ -103,12 +122,12 @@ class StreamDecoder:
             self._problem = Outcome.protocol.value, str(error)
         except EventTooLong as error:
             # For an HTML page without line ends, its type explains more than its length.
-            outcome, sentence = outcome_of_body(self._type, "", done=self._done)
+            outcome, sentence = outcome_of_body(self._type, "", done=self._done, body=self._body)
             wrong_type = outcome is Outcome.protocol
             self._problem = Outcome.protocol.value, sentence if wrong_type else str(error)
 
     def _event(self, chunk: Chunk, at_ns: int, low_ns: int) -> None:
-        carries, answer, ids, completion, prompt, cached, finish, error, done, silent = chunk
+        carries, answer, ids, completion, prompt, cached, finish, error, done = chunk[:9]
         if self._first_event_ns < 0:
             self._first_event_ns = at_ns
         if finish:
@@ -122,15 +141,27 @@ class StreamDecoder:
             self._cached = cached
         if completion >= 0 and self._plausible(completion):
             self._output = completion
-        if silent:
-            self._events_before += not self._at
-            self._silent_events += len(self._at) > 0
-            self._last_silent_ns = at_ns
         if not carries:
+            self._without_token(chunk, at_ns)
             return
         if answer and self._answer < 0:
             self._answer = len(self._at)
+        self._counted_by_ids = self._counted_by_ids or ids > 0
         self._token(at_ns, low_ns, completion, ids if ids > 0 else 1)
+
+    def _without_token(self, chunk: Chunk, at_ns: int) -> None:
+        self._thought = max(self._thought, chunk.reasoning_tokens)
+        if chunk.stranger:
+            self._progress_at_stranger = self._progress
+        if chunk.silent:
+            self._events_before += not self._at
+            self._silent_events += len(self._at) > 0
+            self._last_silent_ns = at_ns
+
+    @property
+    def _progress(self) -> int:
+        """How many events belonged to the answer so far."""
+        return len(self._at) + self._events_before + self._silent_events
 
     def tokens(
         self, at_ns: memoryview, low_ns: memoryview, running: list[int], even: bool, exact: int
@@ -149,6 +180,8 @@ class StreamDecoder:
             return
         if last >= 0:
             self._counted = self._output = last
+        else:
+            self._take_uncounted(n)
         self.exact_events += exact
         self._at.frombytes(at_ns)
         self._low.frombytes(low_ns)
@@ -161,10 +194,19 @@ class StreamDecoder:
         if running > self._counted:
             tokens = running - self._counted
             self._counted = self._output = running
+        elif running < 0:
+            self._take_uncounted(1)
         self.exact_events += low_ns == at_ns
         self._at.append(at_ns)
         self._low.append(low_ns)
         self._tokens.append(tokens)
+
+    def _take_uncounted(self, events: int) -> None:
+        """Events without a running count: the next one, if any, counts their tokens too."""
+        if self._counted:
+            self._counted += events
+        else:
+            self._uncounted += events
 
     def _plausible(self, count: int) -> bool:
         if count > MAX_OUTPUT_TOKENS:
@@ -179,23 +221,55 @@ class StreamDecoder:
 
     def end(self, outcome: Outcome | None, error: str, done_ns: int) -> RequestRecord:
         """Return the whole record; `outcome` None: the response is complete, judge its content."""
+        if outcome is None:
+            self._take_unended(done_ns)
         if outcome is None or (outcome is Outcome.truncated and self._problem):
             outcome, error = self._verdict(error)
+        self._spread_final_count()
         return self._record(outcome, error, done_ns, (self._at, self._low, self._tokens))
+
+    def _take_unended(self, done_ns: int) -> None:
+        """Take the last event although its empty line never came; half an event is none."""
+        if self._problem is not None or self.status != OK_STATUS:
+            return
+        low_ns = self._at[-1] if self._at else self._head_ns
+        for data in self._sse.finish():
+            try:
+                self._event(read_event(data), done_ns, low_ns)
+            except NotACompletion:
+                return
+
+    def _spread_final_count(self) -> None:
+        """Give the tokens of the final count to the events, where these did not say how many.
+
+        Evenly, and what is left over to the later ones: an end token comes last and has no event.
+        """
+        events, tokens = len(self._at), self._output
+        if self._answer == 0:  # what it thought of before its answer did not come
+            tokens -= max(self._thought, 0)
+        if not self._uncounted or self._counted_by_ids or self._output < 0:
+            return
+        tokens = max(tokens, events)
+        before = [tokens * n // events for n in range(events + 1)]
+        self._tokens = ns_array([end - begin for begin, end in pairwise(before)])
 
     def _verdict(self, error: str) -> tuple[Outcome, str]:
         if self._problem is not None:
             return Outcome(self._problem[0]), self._problem[1]
         if self.status != OK_STATUS:
-            return Outcome.status, f"HTTP {self.status}: {self._server_says()}".rstrip(": ")
-        return outcome_of_body(self._type, error, done=self._done)
+            return Outcome.status, f"HTTP {self.status}: {words_of(self._body)}".rstrip(": ")
+        if self._finish.lower() in FAILED_FINISHES:
+            return Outcome.status, broken_off(self._finish)
+        if self._progress_at_stranger == self._progress:
+            return Outcome.protocol, ENDED_BY_STRANGER
+        if self._done and not self._carried_anything:
+            return Outcome.protocol, EMPTY
+        body = self._body or self._sse.stray
+        return outcome_of_body(self._type, error, done=self._done, body=body)
 
-    def _server_says(self) -> str:
-        try:
-            said = read_event(self._error_body).error
-        except NotACompletion:
-            said = ""
-        return said or error_message(self._error_body.decode("utf-8", "replace"))
+    @property
+    def _carried_anything(self) -> bool:
+        return self._progress > 0 or self._output > 0 or bool(self._finish)
 
     def _record(
         self, outcome: Outcome, error: str, done_ns: int, events: Sequence[array[int]]
@@ -223,10 +297,30 @@ class StreamDecoder:
         )
 
 
-def outcome_of_body(content_type: str, error: str, *, done: bool) -> tuple[Outcome, str]:
-    """Return the outcome of a complete response with status 200; `done`: [DONE] was seen."""
+def broken_off(finish: str) -> str:
+    """The sentence of an answer that the server gave up."""
+    return f"the server broke the answer off (finish_reason {finish})"
+
+
+def words_of(body: bytes) -> str:
+    """What a body that is no stream says: an error object's words, else the text as it is."""
+    return read_error(body) or error_message(body.decode("utf-8", "replace"))
+
+
+def outcome_of_body(
+    content_type: str, error: str, *, done: bool, body: bytes = b""
+) -> tuple[Outcome, str]:
+    """Return the outcome of a complete response with status 200.
+
+    `done`: [DONE] was seen. `body`: the beginning of one that is no stream, which is quoted if it
+    is an error: it may as well be an answer in one piece.
+    """
     if done:
         return Outcome.ok, ""
+    said = words_of(body) if content_type == PLAIN_TEXT else read_error(body)
+    said = f": {said}" if said else ""
     if content_type not in (EVENT_STREAM, ""):
-        return Outcome.protocol, f"the server answered {content_type}, not {EVENT_STREAM}"
+        return Outcome.protocol, f"the server answered {content_type}, not {EVENT_STREAM}{said}"
+    if said:
+        return Outcome.protocol, f"the server answered without a stream{said}"
     return Outcome.truncated, error or "the stream ended without [DONE]"

@@ -3,7 +3,8 @@
 A server sends each event as a line `data: {...}` and an empty line, the last one with [DONE]; over
 HTTP/1.1 nearly every event has a chunk of its own. Lines end with LF, CRLF or CR and with nothing
 else: U+2028 inside JSON is no line end. Everything stays bytes, so a character that is cut in half
-needs no care. Comments and fields other than `data` are dropped.
+needs no care. Comments and events without data are dropped, and so are all fields but `data` and
+the name of an event that is called `error`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ CHUNK_END: Final = b"\r\n"
 DONE: Final = b"[DONE]"
 LAST_EVENT: Final = EVENT_END + DATA + DONE + EVENT_END  # with the end of the event before it
 ERROR_KEY: Final = b'"error"'  # only a key or a whole value: inside a string quotes are escaped
+ABORT: Final = b'"abort"'  # why an answer ended early: a whole value
+# One of them is in each event of an answer, of all APIs; what has none may say how a stream ends.
+CHOICES_KEY: Final = b'"choices"'
+DELTA_KEY: Final = b'"delta"'
 TEXT_KEYS: Final = (b'"content":"', b'"text":"')  # what a token's text follows
 
 # The most that a peer may make us buffer. vLLM's events have 200 to 400 bytes; with the token ids
@@ -37,28 +42,54 @@ FRAMING: Final = {
     "chunk_end": CHUNK_END,
     "done": DONE,
     "error_key": ERROR_KEY,
+    "abort": ABORT,
+    "choices_key": CHOICES_KEY,
+    "delta_key": DELTA_KEY,
 }
+# A heartbeat without content, with each of the line ends that servers use.
+EMPTY_EVENTS: Final = (b"data:\n", b"data: \n", b"data:\r", b"data: \r")
+
 _LF: Final = 10
 _CR: Final = 13
 _BOM: Final = b"\xef\xbb\xbf"
+
+
+def is_special(data: bytes) -> bool:
+    """Whether an event, or a read of several, says more than a token: C has the same rule.
+
+    How a stream ends, an error, or an object that is no part of an answer.
+    """
+    if DELTA_KEY not in data and CHOICES_KEY not in data:
+        return True
+    return DONE in data or ERROR_KEY in data or ABORT in data
 
 
 class EventTooLong(ValueError):  # noqa: N818 - says what it is
     """An event, or a line, has more than MAX_EVENT_BYTES."""
 
 
+class NamedError(bytes):
+    """The data of an event whose name is `error`, whatever its data say."""
+
+    __slots__ = ()
+
+
 class SseDecoder:
     """Takes bytes, returns the data of whole events (several data lines joined by LF).
 
     `last`: whether the latest fed chunk ended with the last byte of an event.
+    `stray`: the latest line that looks like an object, but is no field: a body that is no stream.
     """
 
     # An unfinished line is kept as a list of pieces and joined once, when it ends. Joining it with
     # every new piece would copy a body without line ends again and again: quadratic time.
-    __slots__ = ("_after_cr", "_begun", "_data", "_data_bytes", "_line", "_line_bytes", "last")
+    __slots__ = ("_after_cr", "_begun", "_data", "_data_bytes", "_is_error", "_line", "_line_bytes",
+                 "last", "stray")  # fmt: skip
 
     def __init__(self) -> None:
         self.last = False
+        self.stray = b""
+        self._is_error = False  # the event that has not ended yet is called `error`
         self._line: list[bytes] = []
         self._data: list[bytes] = []  # of the event that has not ended yet
         self._line_bytes = self._data_bytes = 0
@@ -74,13 +105,22 @@ class SseDecoder:
         # The fast path: nearly every read holds exactly one event of one line.
         if chunk.startswith(DATA) and chunk.endswith(EVENT_END) and self._begun:
             plain = chunk.count(b"\n") == 2 and _CR not in chunk  # noqa: PLR2004 - the two at the end
-            if plain and not self._line and not self._data:
+            data = chunk[6:-2]
+            open_event = self._line or self._data or self._is_error
+            if plain and not open_event and data and not data.isspace():
                 self.last, self._after_cr = True, False
-                return [chunk[6:-2]]
+                return [data]
         events = self._lines(chunk)
         if self.held > MAX_EVENT_BYTES:
             raise EventTooLong(TOO_LONG)
         return events
+
+    def finish(self) -> list[bytes]:
+        """Return the event that the end of the stream left without its empty line, if any.
+
+        By the standard it is lost; clients take it all the same.
+        """
+        return self._lines(EVENT_END)
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         self.last = False
@@ -106,8 +146,8 @@ class SseDecoder:
             return []
         lines.insert(0, self._joined(first))
         rest = lines.pop()
-        events = self._events(lines)
-        self.last = bool(events) and not rest and not self._data and not lines[-1]
+        events, after = self._events(lines)
+        self.last = bool(events) and not rest and not after
         if rest:
             self._hold(rest)
         return events
@@ -123,14 +163,29 @@ class SseDecoder:
         self._line, self._line_bytes = [], 0
         return whole
 
-    def _events(self, lines: list[bytes]) -> list[bytes]:
+    def _events(self, lines: list[bytes]) -> tuple[list[bytes], bool]:
+        """Return the events that end in these lines, and whether anything follows the last one."""
         events: list[bytes] = []
+        after = False
         for line in lines:
-            if not line:
-                if self._data:
-                    events.append(b"\n".join(self._data))
-                    self._data, self._data_bytes = [], 0
-            elif line == DATA_FIELD or line.startswith(b"data:"):
-                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-                self._data_bytes += len(line)
-        return events
+            if line:
+                after = True
+                self._take(line)
+            elif self._data:
+                data = b"\n".join(self._data)
+                if data.strip():
+                    events.append(NamedError(data) if self._is_error else data)
+                    after = False
+                self._data, self._data_bytes, self._is_error = [], 0, False
+            else:
+                self._is_error = False
+        return events, after
+
+    def _take(self, line: bytes) -> None:
+        if line == DATA_FIELD or line.startswith(b"data:"):
+            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            self._data_bytes += len(line)
+        elif line.startswith(b"event:"):
+            self._is_error = line[6:].strip() == b"error"
+        elif line.startswith(b"{"):
+            self.stray = line

@@ -33,6 +33,7 @@ NUMBER_COLUMNS: Final = (
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
     "cached_tokens", "answer_index", "events_before", "silent_events", "last_silent_ns",
     "session", "turn", "think_ns", "new_tokens", "mix_row",
+    "planned_prompt",
 )  # fmt: skip
 
 
@@ -67,6 +68,7 @@ class RecordTable:
     think_ns: Ints
     new_tokens: Ints
     mix_row: Ints
+    planned_prompt: Ints
     offsets: Ints  # n + 1
     at_ns: Ints  # m
     not_before_ns: Ints  # m

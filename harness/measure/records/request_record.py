@@ -90,6 +90,7 @@ class RequestRecord:
     # request, except for what all of them share
     new_tokens: int = -1
     mix_row: int = -1  # of a mix of workloads, the number of its own; -1: no mix
+    planned_prompt: int = -1  # prompt tokens asked for; -1: nobody knows how many they are
     at_ns: array[int] = field(default_factory=ns_array)
     not_before_ns: array[int] = field(default_factory=ns_array)
     tokens: array[int] = field(default_factory=ns_array)

@@ -1,0 +1,34 @@
+"""What the report says where something else came than was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from harness.report.numbers import as_sentence
+
+if TYPE_CHECKING:
+    from harness.measure.result import Level
+    from harness.report.report_data import ReportData
+
+LEAST_SHARE: Final = 0.01  # of a level's answers: fewer are in result.json alone
+
+
+def delivery_sentences(facts: ReportData) -> list[str]:
+    """Of the level where most is different, invalid ones included; [] if all is as it was asked."""
+    different = [level for level in facts.levels if _share(level) >= LEAST_SHARE]
+    if not different:
+        return []
+    level = max(different, key=_share)
+    where = f"At {facts.level_text(level.load)}"
+    others = len(different) - 1
+    also = f" Others differ too: {others} more of {len(facts.levels)} levels." if others else ""
+    first, *more = (as_sentence(f"{where}, {text}") for text in level.delivery.sentences)
+    return [first + also, *more]
+
+
+def _share(level: Level) -> float:
+    """Of answers that had another length; prompts are others on average, or not."""
+    came = level.delivery
+    if came.prompts_differ:
+        return 1.0
+    return (came.shorter + came.longer) / max(came.n, 1)
