@@ -133,10 +133,10 @@ def _kv_scaling(args: argparse.Namespace) -> int:
 
 
 def _new_folder(args: argparse.Namespace, command: str) -> Path:
-    from harness.study.preflight import check_folder  # noqa: PLC0415 - heavy: see app.py
+    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - heavy: see app.py
 
     folder: Path = args.out or plain.default_folder(command)
-    check_folder(folder)
+    check_new(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -202,7 +202,8 @@ def _held(facts: ReportData) -> Answer:
     verdicts = [slo_sentence(one, error, facts.result.unit) for one in judged]
     figures = rules_of_thumb(facts)
     by_level = [] if figures else [_figures(facts, level) for level in facts.used]
-    figures += findings(facts) + by_level
+    unheld = [as_sentence(facts.result.unheld)] if facts.result.unheld else []
+    figures += findings(facts) + by_level + unheld
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
     return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *triage_sentences(facts)])

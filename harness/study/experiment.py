@@ -40,6 +40,7 @@ from harness.study.controller import KneeController
 from harness.study.drill import DrillController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import DRILL, LOCUST
+from harness.study.locust_levels import ASKED, AskedUsers
 from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
@@ -205,7 +206,10 @@ class Experiment:
             one.over(self)
         done = self.controller.result
         status = done.status if done else ""
-        self.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
+        told = asdict(ended) | {"status": status}
+        if isinstance(self.controller, Observer):
+            told[ASKED] = [asdict(one) for one in self.controller.asked]
+        self.folder.write_json(names.ENDED, told)
 
     def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
         scrapes = self.folder.lines(names.SERVER)
@@ -297,18 +301,27 @@ class Observer(KneeController):
     def __init__(self, plan: SearchPlan, ledger: Ledger, load: LoadRunner) -> None:
         super().__init__(plan, ledger)
         self._load = load
+        self.asked: list[AskedUsers] = []  # one after another
 
     def tick(
         self,
         now_ns: int,
-        running_users: int,  # noqa: ARG002 - KneeController's signature
+        running_users: int,
         server: ServerSample | None = None,
         known_ns: int | None = None,  # noqa: ARG002 - as above
     ) -> LoadTarget:
         """What Locust was asked for."""
         self.server = server
         self.began_ns = now_ns if self.began_ns < 0 else self.began_ns
-        return LoadTarget(int(self._load.runner.target_user_count), 1.0)
+        wanted = int(self._load.runner.target_user_count)
+        if not self.asked or self.asked[-1].asked != wanted:
+            self.asked.append(AskedUsers(wanted, now_ns, now_ns))
+        now = self.asked[-1]
+        now.until_ns = now_ns
+        # Locust counts those who were told to leave as users until they have.
+        if now.there_ns < 0 and running_users == wanted:
+            now.there_ns, now.users = now_ns, self._load.own_users()
+        return LoadTarget(wanted, 1.0)
 
 
 class Viewer(Protocol):

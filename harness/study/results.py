@@ -40,7 +40,7 @@ from harness.measure.typed_json import from_json
 from harness.runfolder import names
 from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import read_json
+from harness.runfolder.json_files import dumps, read_json
 from harness.server.max_num_seqs import max_num_seqs
 from harness.study.confirm import PROMISED, confirmed, searched
 from harness.study.drill_file import parse_drill
@@ -51,9 +51,16 @@ from harness.study.explain_knee import (
     result_levels,
     shared_prompt_tokens,
 )
-from harness.study.held_levels import DRILL, LOCUST, judge_given_levels, locust_levels
+from harness.study.held_levels import DRILL, LOCUST, judge_given_levels
 from harness.study.knee_curve import curve_slos, judged_by, knee_curve, steepness
 from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
+from harness.study.locust_levels import (
+    asked_users,
+    level_line,
+    locust_levels,
+    unheld_sentence,
+    users_pause,
+)
 from harness.study.replay import LoggedLevel, Replay, RunTokenStats, replay
 
 if TYPE_CHECKING:
@@ -100,7 +107,10 @@ def search_plan(run: Run) -> SearchPlan:
 
 
 def logged_levels(run: Run) -> list[LoggedLevel]:
-    """The windows in levels.jsonl; a line without one is counted as damage."""
+    """The windows in levels.jsonl; a line without one is counted as damage.
+
+    Of a test that Locust decided about they follow from the records, until they have been written.
+    """
     logged = []
     for row in run.levels:
         try:
@@ -116,7 +126,25 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
         logged.append(
             LoggedLevel(window, invalid, decision, bool(row.get("audited", True)), reason)
         )
+    if not logged and (run.info.get("config") or {}).get("kind") == LOCUST:
+        asked = asked_users(read_json(run.path / names.ENDED) or {})
+        return locust_levels(run.table, asked)
     return logged
+
+
+def write_locust_levels(folder: RunFolder) -> None:
+    """Write levels.jsonl of a test that Locust decided about, from its records, if it lacks.
+
+    So its frames have levels and phases, and `compare` finds them.
+    """
+    info = read_json(folder.path / names.RUN) or {}
+    file = folder.path / names.LEVELS
+    written = file.exists() and file.stat().st_size > 0
+    if (info.get("config") or {}).get("kind") != LOCUST or written:
+        return
+    lines = [dumps(level_line(level)) + b"\n" for level in logged_levels(read_run(folder.path))]
+    if lines:
+        folder.write(names.LEVELS, b"".join(lines))
 
 
 def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
@@ -128,8 +156,7 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     plan = replace(own, slos=tuple(slos)) if slos else own
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
-    # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
-    logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
+    logged = logged_levels(run)
     windows = [entry.window for entry in logged]
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     comparison = _comparison(run, windows) if asked else None
@@ -156,16 +183,22 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
     gave_up = ended.get("status") == Status.target_failed and replayed.levels
     error = commonest_error(run, replayed.levels[-1].window.chosen_ns if gave_up else 0)
+    unit = level_unit(drive.get("workload") or {})
+    unheld = ""
+    if kind == LOCUST:
+        unit = "user" if users_pause(run.table, windows) else unit
+        unheld = unheld_sentence(asked_users(ended), len(logged))
     base = Result(
         command=kind,
-        unit=level_unit(drive.get("workload") or {}),
+        unit=unit,
         target=target_of_run(run),
         client=ended.get("figures") or {},
         lacking=tuple(missing_figures(run.server)),
         invalid_reason=ended.get("invalid") or why_failed(ended, replayed, error),
         commonest_error=error,
         interrupted=bool(ended.get("interrupted")),
-        damage=tuple(run.damage.sentences()),
+        damage=(*run.damage.sentences(), *(ended.get("lost") or ())),
+        unheld=unheld,
         replay_differences=tuple(replayed.differences),
         proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
@@ -313,6 +346,7 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
             )
         return compute(read_run(path), compat, slos)
     folder = RunFolder(path)
+    write_locust_levels(folder)
     with parquet_writer(folder) as write:
         run = read_run(path, write)
     results = compute(run, compat)
