@@ -130,5 +130,8 @@ def test_the_line_of_a_level() -> None:
     """As `run` writes it."""
     line = level_line(locust_levels(SHAPE, OF_SHAPE)[1])
     assert {name: line[name] for name in ("index", "users", "decision", "audited")} == {
-        "index": 1, "users": 6, "decision": "held", "audited": False,
-    }  # fmt: skip
+        "index": 1,
+        "users": 6,
+        "decision": "held",
+        "audited": False,
+    }

@@ -170,6 +170,8 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
     if (data := load.data) is not None:
         end = "they begin again" if data.repeat else "the run ends"
         clipped = f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
+        if data.n_unsized:
+            clipped += f", {data.n_unsized:,} whose length nobody can know go out as they are"
         salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
         return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
     budget = (load.workload.conversation or ONE_TURN).session_budget
