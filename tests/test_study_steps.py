@@ -7,7 +7,12 @@ from dataclasses import asdict, replace
 import pytest
 from measure_tables import MS, SECOND, record
 
+from harness.measure.records.record_source import RecordsAsOf, RecordSource
 from harness.measure.records.record_table import RecordTable
+from harness.measure.search.next_level import Hold, SearchPlan
+from harness.measure.states import Purpose, StopRule
+from harness.study.controller import KneeController
+from harness.study.held_levels import in_turn
 from harness.study.locust_levels import (
     ASKED,
     AskedUsers,
@@ -135,3 +140,51 @@ def test_the_line_of_a_level() -> None:
         "decision": "held",
         "audited": False,
     }
+
+
+class Known:
+    """Records that are all there, however early one asks."""
+
+    def __init__(self, table: RecordTable) -> None:
+        self.all = table
+
+    def table(self, from_ns: int, horizon_ns: int) -> RecordSource:
+        return RecordsAsOf(self.all, from_ns, horizon_ns)
+
+    def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
+        done = self.all.done_ns
+        return int(((done >= from_ns) & (done <= horizon_ns)).sum()), 0
+
+
+@pytest.mark.parametrize(
+    ("users", "rows_s", "want"),
+    [
+        (1, 0.9, [(1, 0.2, 7)]),  # nine rows: two settle the level
+        (3, 0.5, [(3, 0.2, 7)]),
+        (9, 0.1, []),  # a row for each: nothing can settle
+        (3, 0.2, []),  # six rows, and nothing was sent after they had ended
+    ],
+)
+def test_data_that_ends_early(
+    users: int, rows_s: float, want: list[tuple[int, float, int]]
+) -> None:
+    """A server may answer all rows before the controller has looked twice: the records tell.
+
+    Of each level the users, when it had settled, and the requests sent from then on.
+    """
+    table = load((users, 0, rows_s))
+    hold = Hold(users, Purpose.hold, StopRule.requests, 0, len(table))
+    plan = SearchPlan((), min_users=users, max_users=users)
+    controller = KneeController(plan, Known(table), choose=in_turn([hold]))
+    for second in range(3):
+        controller.tick(second * SECOND, users, known_ns=second * SECOND)
+    controller.close(3 * SECOND, data_ended=True)
+    windows = [level.window for level in controller.levels]
+    assert [
+        (
+            one.users,
+            round(one.settled_ns / SECOND, 1),
+            int(((table.sent_ns >= one.settled_ns) & (table.sent_ns <= one.end_ns)).sum()),
+        )
+        for one in windows
+    ] == want

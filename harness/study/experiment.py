@@ -252,7 +252,8 @@ class Experiment:
                 return session.run()
         finally:
             self.session = None
-            self.controller.close(session.over_ns or CLOCK.now_ns())
+            data_ended = 0 <= self.options.requests <= self.ledger.total and not session.interrupted
+            self.controller.close(session.over_ns or CLOCK.now_ns(), data_ended=data_ended)
             scrapes.close()
             own.close()
 

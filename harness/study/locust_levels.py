@@ -10,18 +10,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from harness.measure.search.evidence import Window
 from harness.measure.states import Decision, Purpose
 from harness.measure.typed_json import from_json
-from harness.study.controller import BUSY_SHARE, TURNOVERS
+from harness.study.busy_users import BusyUsers
 from harness.study.replay import LoggedLevel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.measure.arrays import Ints
     from harness.measure.records.record_table import RecordTable
 
 ASKED: Final = "asked_users"  # in ended.json
@@ -58,15 +55,14 @@ def locust_levels(table: RecordTable, asked: Sequence[AskedUsers] = ()) -> list[
     """
     if not len(table):
         return []
-    busy = _Busy(table)
+    busy = BusyUsers(table)
     if not asked:
-        return [_logged(busy.only_level())]
-    only = len(asked) == 1
+        return [_logged(_only_level(busy))]
     windows: list[Window] = []
     chosen = asked[0].since_ns
     for one in asked:
         last = one is asked[-1]
-        window = busy.level(len(windows), one, chosen, last=last, need_settled=not only)
+        window = _level(busy, len(windows), one, chosen, last=last, need_settled=len(asked) > 1)
         if window is not None:
             windows.append(window)
         chosen = one.until_ns + 1  # the next was asked for between this look and the one after it
@@ -96,59 +92,42 @@ def users_pause(table: RecordTable, windows: Sequence[Window]) -> bool:
     """Whether fewer were ever busy than there were users: then a level is no concurrency."""
     if not len(table) or not windows:
         return False
-    return int(_Busy(table).users.max()) < max(window.users for window in windows)
+    return int(BusyUsers(table).users.max()) < max(window.users for window in windows)
 
 
 def _logged(window: Window) -> LoggedLevel:
     return LoggedLevel(window, "", Decision.held, audited=False)
 
 
-class _Busy:
-    """How many users were in flight, or in their planned pause, just after each send."""
+def _only_level(busy: BusyUsers) -> Window:
+    """As if the most users at once had been asked for from the start."""
+    users = int(busy.users.max())
+    first = int(busy.sent[0])
+    ramped = busy.ramped(users, first)
+    settled = busy.settled(ramped, users)
+    settled = ramped if settled is None else settled
+    last = max(int(busy.sent[-1]), settled)
+    return _window(0, users, begun=first, ramped=ramped, settled=settled, end=last)
 
-    def __init__(self, table: RecordTable) -> None:
-        """`table` is not empty."""
-        self.sent: Ints = np.sort(table.sent_ns)
-        self.done: Ints = np.sort(table.done_ns)
-        over = np.sort(table.done_ns + table.think_ns.clip(min=0))
-        begun = np.arange(1, len(self.sent) + 1)
-        self.users: Ints = begun - np.searchsorted(over, self.sent, "right")
 
-    def only_level(self) -> Window:
-        """As if the most users at once had been asked for from the start."""
-        users = int(self.users.max())
-        ramped = int(self.sent[np.argmax(self.users >= BUSY_SHARE * users)])
-        settled = self._settled(ramped, users)
-        settled = ramped if settled is None else settled
-        last = max(int(self.sent[-1]), settled)
-        first = int(self.sent[0])
-        return _window(0, users, begun=first, ramped=ramped, settled=settled, end=last)
-
-    def level(
-        self, index: int, asked: AskedUsers, chosen: int, *, last: bool, need_settled: bool
-    ) -> Window | None:
-        """The level of this number of users, `chosen` then; None if it was not held."""
-        users = asked.users
-        if asked.there_ns < 0 or not users:
+def _level(
+    busy: BusyUsers, index: int, asked: AskedUsers, chosen: int, *, last: bool, need_settled: bool
+) -> Window | None:
+    """The level of this number of users, `chosen` then; None if it was not held."""
+    users = asked.users
+    if asked.there_ns < 0 or not users:
+        return None
+    end = int(busy.sent[-1]) if last else asked.until_ns
+    ramped = busy.ramped(users, asked.since_ns, end)
+    # Users who pause as their locustfile says are never all busy: then being there is enough.
+    ramped = asked.there_ns if ramped < 0 else ramped
+    settled = busy.settled(ramped, users)
+    if settled is None or settled >= end:
+        if need_settled:
             return None
-        end = int(self.sent[-1]) if last else asked.until_ns
-        inside = (self.sent >= asked.since_ns) & (self.sent <= end)
-        full = inside & (self.users >= BUSY_SHARE * users) & (self.users <= users)
-        # Users who pause as their locustfile says are never all busy: then being there is enough.
-        ramped = int(self.sent[np.argmax(full)]) if full.any() else asked.there_ns
-        settled = self._settled(ramped, users)
-        if settled is None or settled >= end:
-            if need_settled:
-                return None
-            settled = ramped
-        end = max(end, settled)
-        return _window(index, users, begun=chosen, ramped=ramped, settled=settled, end=end)
-
-    def _settled(self, ramped: int, users: int) -> int | None:
-        """When two requests per user have ended since; None: never."""
-        since = self.done[self.done > ramped]
-        needed = TURNOVERS * users
-        return int(since[needed - 1]) if len(since) >= needed else None
+        settled = ramped
+    end = max(end, settled)
+    return _window(index, users, begun=chosen, ramped=ramped, settled=settled, end=end)
 
 
 def _window(index: int, users: int, *, begun: int, ramped: int, settled: int, end: int) -> Window:
