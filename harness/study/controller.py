@@ -68,6 +68,9 @@ STEADY_LIFETIMES: Final = 6  # for throughput: one per block of its block bootst
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
 HARD_FAIL_MIN_FAILURES: Final = 3
+# A level of a number of requests ends at once when that many, or at least so many, have ended and
+# all have failed. A load process pauses meanwhile (senders/driver.py), so few more are sent.
+ALL_FAILED: Final = 10
 HARD_FAILED: Final = "more than half of the requests failed"
 # ends that nothing about latencies can change
 FIXED_LENGTH: Final = (StopRule.time, StopRule.requests, StopRule.batch)
@@ -386,6 +389,10 @@ class KneeController:
         return max(HARD_FAIL_SHARE, self.plan.max_errors)
 
     def _hard_fail(self, now: CurrentLevel, since: int, horizon: int) -> bool:
+        if now.hold.stop == StopRule.requests:
+            ended, bad = self.records.ended(now.began_ns + 1, horizon)
+            if bad == ended >= max(now.hold.max_requests, ALL_FAILED):
+                return True
         if horizon - now.began_ns < HARD_FAIL_NS:
             return False
         after = max(now.began_ns, horizon - HARD_FAIL_NS)

@@ -22,6 +22,7 @@ from harness.load.plan import count_clipped
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import RecordSink, request_key
 from harness.measure.records.samples import ServerSample, without_buckets
+from harness.measure.states import StopRule
 from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
 from harness.runfolder import names
@@ -36,7 +37,7 @@ from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
 from harness.server.gpu import GpuReadings, open_gpus
 from harness.server.max_num_seqs import merge_flags
-from harness.study.controller import KneeController
+from harness.study.controller import ALL_FAILED, KneeController
 from harness.study.drill import DrillController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import DRILL, LOCUST
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from harness.measure.diagnosis.ttft_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
     from harness.measure.search.evidence import Window
-    from harness.measure.search.next_level import SearchPlan
+    from harness.measure.search.next_level import Hold, SearchPlan
     from harness.server.probe import Capabilities
     from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.page_viewer import EndedLevel
@@ -361,6 +362,12 @@ class _Watched:
         return target
 
 
+def most_failures(holds: Sequence[Hold]) -> int:
+    """After how many failures one after another senders pause: of levels of so many requests."""
+    requests = [hold.max_requests for hold in holds if hold.stop == StopRule.requests]
+    return max(*requests, ALL_FAILED) if requests else 0
+
+
 def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions:
     """What the load processes are told; the key stays in the environment."""
     target, load, limits = wanted.target, wanted.load, wanted.target.timeouts
@@ -388,6 +395,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         body=load.body,
         headers=target.headers,
         batch=load.batch,
+        most_failures=0 if load.arrivals else most_failures(wanted.holds),
         arrivals=load.arrivals,
         max_in_flight=load.max_in_flight,
         retries=load.retries,
