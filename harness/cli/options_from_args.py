@@ -317,7 +317,8 @@ def check_slos(args: argparse.Namespace, load: LoadOptions) -> None:
 
 
 def start_options(args: argparse.Namespace) -> StartOptions:
-    """How the server is started."""
+    """How the server is started. Raises ConfigError for a key that it could never be asked with."""
+    api_key()
     from harness.server.vllm_start import StartOptions  # noqa: PLC0415 - heavy: see app.py
 
     return StartOptions(**{option.dest: getattr(args, option.dest) for option in table.START})
