@@ -209,8 +209,18 @@ def _held(facts: ReportData) -> Answer:
     return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *triage_sentences(facts)])
 
 
+FEWEST_SENT: Final = 2  # in a window: quantiles of a single request say nothing
+
+
 def _figures(facts: ReportData, level: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
+    n = sum(level.outcomes.values())
+    if n < FEWEST_SENT:
+        sent = f"{count_of(n, 'request')} was" if n else "no request was"
+        return (
+            f"{facts.level_text(level.load)}: too short: {sent} sent in "
+            f"{format_number(level.seconds)} s."
+        )
     shown = [
         f"p95 {name} {Quantity.of(level.latency(key), 'p95', facts.limit_ms(key))}"
         for key, name in HEADLINES.items()

@@ -183,14 +183,9 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
     gave_up = ended.get("status") == Status.target_failed and replayed.levels
     error = commonest_error(run, replayed.levels[-1].window.chosen_ns if gave_up else 0)
-    unit = level_unit(drive.get("workload") or {})
-    unheld = ""
-    if kind == LOCUST:
-        unit = "user" if users_pause(run.table, windows) else unit
-        unheld = unheld_sentence(asked_users(ended), len(logged))
     base = Result(
         command=kind,
-        unit=unit,
+        unit=level_unit(drive.get("workload") or {}),
         target=target_of_run(run),
         client=ended.get("figures") or {},
         lacking=tuple(missing_figures(run.server)),
@@ -198,11 +193,12 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
         commonest_error=error,
         interrupted=bool(ended.get("interrupted")),
         damage=(*run.damage.sentences(), *(ended.get("lost") or ())),
-        unheld=unheld,
         replay_differences=tuple(replayed.differences),
         proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
+    if kind == LOCUST:
+        base = _of_locust(base, run, windows, unheld_sentence(asked_users(ended), len(logged)))
     if kind in (KNEE, SWEEP) and not plan.rate_step_per_s:  # they divide by a number of users
         used = [s.evidence for s in replayed.levels if not s.invalid]
         base = replace(base, power=power_knee(used, plan.seed), plateau=plateau_knee(used))
@@ -222,6 +218,12 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     # Gates decide the exit code only if the search has an answer.
     code = exit_code(status, gates, EXIT_OF[status])
     return Results(run, replace(result, exit_code=code, gates=tuple(gates)), counted.gaps)
+
+
+def _of_locust(base: Result, run: Run, windows: Sequence[Window], unheld: str) -> Result:
+    """What is said of users that Locust decides about: their pauses, and numbers not held."""
+    unit = "user" if users_pause(run.table, windows) else base.unit
+    return replace(base, unit=unit, unheld=unheld)
 
 
 def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
