@@ -55,6 +55,7 @@ from harness.study.held_levels import DRILL, LOCUST, judge_given_levels
 from harness.study.knee_curve import curve_slos, judged_by, knee_curve, steepness
 from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
 from harness.study.locust_levels import (
+    AskedUsers,
     asked_users,
     level_line,
     locust_levels,
@@ -197,8 +198,7 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
         proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
-    if kind == LOCUST:
-        base = _of_locust(base, run, windows, unheld_sentence(asked_users(ended), len(logged)))
+    base = _of_locust(base, run, replayed, asked_users(ended))
     if kind in (KNEE, SWEEP) and not plan.rate_step_per_s:  # they divide by a number of users
         used = [s.evidence for s in replayed.levels if not s.invalid]
         base = replace(base, power=power_knee(used, plan.seed), plateau=plateau_knee(used))
@@ -220,8 +220,12 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     return Results(run, replace(result, exit_code=code, gates=tuple(gates)), counted.gaps)
 
 
-def _of_locust(base: Result, run: Run, windows: Sequence[Window], unheld: str) -> Result:
+def _of_locust(base: Result, run: Run, replayed: Replay, asked: Sequence[AskedUsers]) -> Result:
     """What is said of users that Locust decides about: their pauses, and numbers not held."""
+    if base.command != LOCUST:
+        return base
+    windows = [level.window for level in replayed.levels]
+    unheld = unheld_sentence(asked, len(windows))
     unit = "user" if users_pause(run.table, windows) else base.unit
     return replace(base, unit=unit, unheld=unheld)
 
