@@ -240,6 +240,20 @@ def test_the_unit_of_a_log_s_times(
     assert bool(notes) == bool(note)
 
 
+def test_halves_of_surrogates(tmp_path: Path) -> None:
+    """They become U+FFFD; a pair is a character, and after an escaped backslash there is none."""
+    asked = r"a\ud83d b\ud83d\ude00 \\ud83d\uDE00"
+    rows, _ = made(tmp_path, lines(TALK).replace("Hello", asked))
+    (row,) = rows
+    assert row["messages"][0]["content"] == "a\ufffd b\U0001f600 \\ud83d\ufffd"
+
+
+def test_the_name_of_a_file_says_nothing(tmp_path: Path) -> None:
+    """Its content does: a CSV may be called .txt, JSON lines .csv."""
+    assert len(made(tmp_path, AZURE + "2024-05-10,1,2\n", "txt")[0]) == 1
+    assert made(tmp_path, lines(TALK), "csv")[0] == [FIRST]
+
+
 @pytest.mark.parametrize("text", ["nan", "inf", "noon", "2024-13-01"])
 def test_times_that_are_none(text: str) -> None:
     """Refused, never a time."""

@@ -27,7 +27,7 @@ LONGEST_LINE: Final = 64 << 20  # bytes
 QUOTED: Final = 60  # characters that an error quotes
 TOKENS_PER_BYTE: Final = 0.25  # of text, until a server has counted some
 HEAD: Final = 1 << 20  # bytes that are looked at to tell what a file is
-BOM: Final = "\ufeff"
+BOM: Final = b"\xef\xbb\xbf"
 
 
 class Kind(Enum):
@@ -142,32 +142,60 @@ def _is_turn(value: object) -> bool:
 
 
 def records(path: Path) -> Iterator[Any]:
-    """The values of a JSON array, of JSON lines, or the rows of a CSV (`None`: an empty line).
+    """The values of a JSON array, of JSON lines, or the rows of a CSV.
 
     Raises OSError, ValueError, csv.Error.
     """
-    if path.suffix.lower() == ".csv":
-        csv.field_size_limit(LONGEST_LINE)
-        with path.open(newline="", encoding="utf-8-sig") as table:
-            yield from csv.DictReader(table)
-        return
-    with path.open("rb") as lines:
-        first = lines.readline()
-        bare = first.removeprefix(BOM.encode())
-        # An array may be one line, or many; a line that is a whole array is a line.
-        if bare.lstrip().startswith(b"[") and not _is_json(bare):
-            yield from orjson.loads(bare + lines.read())
+    with path.open("rb") as file:
+        head = file.peek(len(BOM)).removeprefix(BOM).lstrip()
+        if not head.startswith((b"{", b"[")):
+            csv.field_size_limit(LONGEST_LINE)
+            with path.open(newline="", encoding="utf-8-sig") as table:
+                yield from csv.DictReader(table)
             return
-        if bare.lstrip().startswith(b"[") and not lines.peek(1):
-            only = orjson.loads(bare)
-            yield from only if not all(map(_is_turn, only)) else [only]
-            return
-        yield from (orjson.loads(line) for line in chain([bare], lines) if line)
+        first = file.readline().removeprefix(BOM)
+        if head.startswith(b"[") and _is_json(first) and not file.peek(1):
+            only = loads(first)  # a single line: an array, or a conversation as a bare list
+            yield from [only] if all(map(_is_turn, only)) else only
+        elif head.startswith(b"[") and not _is_json(first):
+            yield from loads(first + file.read())
+        else:
+            yield from (loads(line) for line in chain([first], file))
+
+
+def loads(data: bytes) -> Any:
+    """A JSON value. Halves of surrogates, which some data sets have, become U+FFFD.
+
+    Raises ValueError.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        if b"\\ud" not in data.lower():
+            raise
+        whole = _ESCAPED.sub(_without_halves, data)
+        if whole == data:
+            raise
+        try:
+            return orjson.loads(whole)
+        except orjson.JSONDecodeError:
+            raise error from None
+
+
+# A backslash that is escaped, a pair of surrogates, or a half of one.
+_ESCAPED: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+_HALF: Final = len(rb"\ud800")
+
+
+def _without_halves(found: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if len(found[0]) == _HALF else found[0]
 
 
 def _is_json(line: bytes) -> bool:
     try:
-        orjson.loads(line)
+        loads(line)
     except orjson.JSONDecodeError:
         return False
     return True

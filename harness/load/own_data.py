@@ -28,6 +28,7 @@ import orjson
 
 from harness.errors import ConfigError, one_line
 from harness.load.known_data import (
+    BOM,
     CONVERTIBLE,
     LONGEST_LINE,
     NAMED_KINDS,
@@ -49,7 +50,6 @@ TRACE_BLOCK: Final = 512  # tokens of a Mooncake block
 CACHE_BLOCK: Final = 16  # tokens of a KV block, vLLM's default
 MOST_MS: Final = 1 << 50  # so that it is known in ns
 SECONDS_FROM, SECONDS_TO = 10**9, 10**11  # a first timestamp between: no ms that anybody means
-UTF8_BOM: Final = b"\xef\xbb\xbf"
 SAMPLE: Final = 16  # rows of which it counts the tokens
 REMEMBERED_BLOCKS: Final = 1 << 21  # by `shared_tokens`: about 200 MB
 NAMED: Final = 3  # bad lines that an error names
@@ -185,8 +185,8 @@ class DataSource:
 
     def _read(self, file: BufferedReader) -> None:
         n_wrong, wrong, line = 0, "", b""
-        if file.peek(len(UTF8_BOM)).startswith(UTF8_BOM):
-            self._starts[0] = len(file.read(len(UTF8_BOM)))
+        if file.peek(len(BOM)).startswith(BOM):
+            self._starts[0] = len(file.read(len(BOM)))
         # A line that is too long is half an object: it is named, and the last that is read.
         while len(line) < LONGEST_LINE and (line := file.readline(LONGEST_LINE)):
             try:
