@@ -17,10 +17,10 @@ from harness.load.workloads import workload
 from harness.measure.slo import Slo, check_slos
 from harness.reader import backends as reading
 from harness.runfolder import codec
+from harness.runfolder.new_folder import check_new
 from harness.server.address import check_port
 from harness.study.preflight import (
     FILES_WITHOUT_USERS,
-    check_folder,
     check_lengths,
     check_machine,
     clipping_note,
@@ -39,13 +39,13 @@ def test_folder_exists(tmp_path: Path, kind: str) -> None:
     taken = tmp_path if kind != "file" else tmp_path / "taken"
     (tmp_path / "taken").write_text("earlier")
     with pytest.raises(RunFolderError, match=r"exists and is not an empty folder.*try another"):
-        check_folder(taken)
+        check_new(taken)
 
 
 @pytest.mark.parametrize("name", ["new", "a/b/new", "."])
 def test_folder_free(tmp_path: Path, name: str) -> None:
     """A new folder, however deep, or an empty one is fine, and is not made yet."""
-    check_folder(tmp_path / name)
+    check_new(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -63,7 +63,7 @@ def locust(file: str | Path, *arguments: object, **popen: Any) -> subprocess.Pop
         stdin=subprocess.DEVNULL,
         text=True,
         cwd=TOP,
-        env=os.environ | {"LOCUST_LOGLEVEL": "INFO"},
+        env=os.environ | {"LOCUST_LOGLEVEL": "INFO", "PYTHONPATH": str(TOP)},
         **popen,
     )
 
@@ -113,10 +113,15 @@ def test_a_locustfile_works_alone(url: str, file: str, tmp_path: Path) -> None:
 OWN = """
 import json
 from pathlib import Path
-from locust import User, task
+from locust import LoadTestShape, User, task
 import harness.study.plain
 from harness.drive.users import ChatUser
 from harness.errors import HarnessError
+class Steps(LoadTestShape):
+    def tick(self):
+        at_s = self.get_run_time()
+        users = 1 if at_s < 4 else 3
+        return (users, users) if at_s < 8 else None
 class Own(ChatUser):
     n = 0
     @task
@@ -134,14 +139,17 @@ HELLO = {"role": "user", "content": "one two three"}
 
 
 def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
-    """Text and counts of the answer, TTFT and e2e of the record; what is refused is not sent."""
+    """Text and counts of the answer, TTFT and e2e of the record; what is refused is not sent.
+
+    The file's own shape asks for one user, then for three: each is a level, or is said to be none.
+    """
     folder, said, file = tmp_path / "run", tmp_path / "said", tmp_path / "own.py"
     asked = (
         '[dict(messages=[HELLO], body={"top_p": 0.9}, output_tokens=3), dict(body={"n": 2}),'
         ' dict(prompt="a b", messages=[HELLO]), dict(body={"stop": {1}}), dict(prompt="a b c d")]'
     )
     file.write_text(f"SAID, HELLO = {str(said)!r}, {HELLO}\nASKED = {asked}\n{OWN}")
-    flags = ("--headless", "-u", 1, "-t", "8s", "--output-tokens", 9, "--run-folder", folder)
+    flags = ("--headless", "--output-tokens", 9, "--run-folder", folder)
     ended(locust(file, *flags, "--host", url))
     rows = [json.loads(line) for line in said.read_text().splitlines()]
     run = read_run(folder)
@@ -158,6 +166,12 @@ def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
     refused = [row[1] for row in rows if row[0] == "refused"][:3]
     parts = "body has 'n': expected", "given with a prompt", "not JSON serializable"
     assert [part in sentence for part, sentence in zip(parts, refused, strict=True)] == [True] * 3
+    frames = open_run(folder)
+    levels = frames.levels.users.tolist()
+    assert frames.result is not None
+    assert levels == [1, 3] or frames.result.unheld
+    measured = frames.requests.query('phase == "measured"')
+    assert sorted(set(measured.users)) == levels
 
 
 def test_users_with_sessions(url: str, tmp_path: Path) -> None:
@@ -296,6 +310,36 @@ def test_a_dead_decoder_ends_the_run(url: str, processes: int, tmp_path: Path) -
     wait_for(lambda: alive(found) == [])
     assert "ended in the middle" in json.loads((folder / "ended.json").read_text())["invalid"]
     assert "ok" in set(open_run(folder).requests["outcome"])
+
+
+KILLED = """
+from locust import runners
+from locustfiles.chat import Chat
+runners.HEARTBEAT_LIVENESS = 2  # s, in place of 10
+"""
+
+
+def test_a_killed_worker_is_named(url: str, tmp_path: Path) -> None:
+    """Without an SLO, too, and found only at the end: 5 from the process and in the result."""
+    folder, port, file = tmp_path / "run", free_port(), tmp_path / "killed.py"
+    file.write_text(KILLED)
+    bind = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
+    process = locust(
+        file, "--headless", "-u", 4, "-r", 4, "-t", "5s", "--host", url, "--run-folder", folder,
+        "--output-tokens", 8, *bind,
+    )  # fmt: skip
+    wait_for(lambda: sum(path.stat().st_size > 0 for path in folder.glob("records.*")) == 2)
+    found = descendants(process.pid)
+    # the master has two children; each has a decoder
+    worker = next(pid for pid, what in found.items() if "killed.py" in what)
+    os.kill(worker, signal.SIGKILL)
+    out, _ = process.communicate(timeout=120)
+    result = json.loads((folder / "result.json").read_text())
+    assert (process.returncode, result["exit_code"], result["status"]) == (5, 5, "invalid"), out
+    named = [text for text in result["damage"] if re.match(r"worker [01] \(", text)]
+    assert len(named) >= 1
+    assert named[0] in result["invalid_reason"]
+    wait_for(lambda: alive(found) == [])
 
 
 def test_an_unreachable_server_is_said_with_its_exit_code() -> None:

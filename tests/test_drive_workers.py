@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,19 @@ from locust import User, task
 from locust.env import Environment
 from locust.event import Events
 from locust.exception import StopUser
+from locust.runners import STATE_MISSING, STATE_RUNNING, WorkerNode
 
 from harness.drive.load_runner import Dispatcher, LoadRunner
 from harness.drive.users import ChatUser, StreamingUser, register
 from harness.load.workloads import WORKLOADS
+from harness.reader.transport import BEAT
 from harness.senders import relay
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from locust.runners import WorkerRunner
 
 pytestmark = pytest.mark.process
@@ -137,3 +142,52 @@ def test_a_user_who_has_left_takes_no_memory() -> None:
     users[0].stop(force=True)
     group.join()
     assert (driver.users, [*driver._talks, *driver._sent_by]) == (3, [])  # noqa: SLF001
+
+
+class Clients(dict[str, WorkerNode]):
+    """Locust's, as far as they are asked here."""
+
+    @property
+    def all(self) -> list[WorkerNode]:
+        return [*self.values()]
+
+
+class Master:
+    """A runner of five workers: of those that are asked to finish `c` is silent, `d` leaves."""
+
+    def __init__(self) -> None:
+        self.clients = Clients({f"host_{name}": WorkerNode(f"host_{name}") for name in "abcde"})
+        self.hears: dict[str, Callable[..., None]] = {}
+
+    def register_message(self, name: str, hears: Callable[..., None]) -> None:
+        self.hears[name] = hears
+
+    def said(self, name: str, client_id: str, **data: int) -> None:
+        """That worker's message."""
+        self.hears[name](environment=None, msg=Namespace(node_id=client_id, data=data))
+
+    def send_message(self, _: str, __: object, client_id: str) -> None:
+        if client_id == "host_d":
+            del self.clients[client_id]
+        elif client_id != "host_c":
+            self.said(relay.FINISHED, client_id)
+
+
+def test_who_was_lost() -> None:
+    """Silent while the test ran or at its end; who is heard again, or left in order, is not."""
+    runner = Master()
+    master = relay.MasterRelay(runner, lambda _: None, lambda *_: None)  # type: ignore[arg-type]
+    for worker, name in enumerate("cb"):
+        beat = {"run": "another", "issued": 0, "worker": worker}
+        runner.said(BEAT, f"host_{name}", **beat)  # type: ignore[arg-type]
+    for name in "ab":
+        runner.clients[f"host_{name}"].state = STATE_MISSING
+    master.watch()
+    runner.clients["host_a"].state = STATE_RUNNING  # heard again
+    master.watch()
+    assert [text[: text.index(" ended")] for text in master.lost()] == ["worker 1 (host)"]
+    master.finish(0, lambda: 2)
+    named = [text[: text.index(" ended")] for text in master.lost()]
+    assert named == ["worker 0 (host)", "worker 1 (host)"]
+    master.begin("the next run")
+    assert master.lost() == ()

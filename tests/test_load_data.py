@@ -350,7 +350,8 @@ def test_a_log_becomes_requests(tmp_path: Path, suffix: str) -> None:
                 for row in rows
             )
         )  # fmt: skip
-    assert convert(log, out) == (36, 6, 15)
+    made = convert(log, out)
+    assert (made.n, made.talks, len(made.rows), made.notes) == (36, 6, 15, [])
     assert out.read_text() == (SAMPLES / "chats.jsonl").read_text()
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
@@ -395,7 +396,8 @@ def test_times_of_a_log(tmp_path: Path) -> None:
             for c, r, t in rows
         )
     )
-    assert convert(log, out) == (4, 2, 2)
+    made = convert(log, out)
+    assert (made.n, made.talks, len(made.rows), made.notes) == (4, 2, 2, [])
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(row["conversation_id"], row["timestamp"]) for row in found] == [("a", 0), ("b", 2000)]
 

@@ -17,7 +17,7 @@ from harness.measure.records.record_table import OPEN, RecordTable, concat_table
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.evidence import gather_evidence
 from harness.measure.slo import Slo
-from harness.study.held_levels import locust_levels
+from harness.study.locust_levels import locust_levels
 from harness.study.page_viewer import ended_levels
 
 # one request in three parts, known until 15, 25 and 45 ms; the second brought nothing

@@ -50,7 +50,7 @@ def test_an_existing_folder_is_refused(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "new" / "deep")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "report.html").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"exists and is not empty.*--out"):
+    with pytest.raises(RunFolderError, match=r"exists and is not an empty folder.*--out"):
         RunFolder.create(tmp_path / "old")
 
 

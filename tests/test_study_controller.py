@@ -102,6 +102,18 @@ def test_a_target_that_always_fails_hard_ends_the_run() -> None:
     assert loop.now_ns < 30 * SECOND
 
 
+def test_so_many_requests_that_all_fail_are_enough() -> None:
+    """Twelve were asked for: no ten seconds of failures are waited for."""
+    loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
+    records = Failing(loop, 0)
+    hold = Hold(16, Purpose.hold, StopRule.requests, max_requests=12)
+    plan = SearchPlan((), budget_ns=600 * SECOND)
+    controller = drive(plan, loop, records, KneeController(plan, records, choose=in_turn([hold])))
+    assert controller.result is not None
+    assert controller.result.status == "target_failed"
+    assert loop.now_ns < 8 * SECOND
+
+
 HOLDS = [
     Hold(4, Purpose.hold, StopRule.time, max_ns=SECOND),
     Hold(8, Purpose.hold, StopRule.requests, max_requests=500),

@@ -19,7 +19,7 @@ from harness.measure.states import Decision, Status
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.runfolder.runinfo import run_info
-from harness.study.held_levels import locust_levels
+from harness.study.locust_levels import locust_levels
 from harness.study.results import EXIT_OF, write_results
 from harness.units import MS
 

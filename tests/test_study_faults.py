@@ -131,6 +131,15 @@ def test_a_minority_of_failures(servers: FaultServers, tmp_path: Path) -> None:
     assert f"SLO missed: {level['n_failed']} of 60 requests failed" in run.out
 
 
+def test_requests_bound_what_is_sent(servers: FaultServers, tmp_path: Path) -> None:
+    """Also when all fail at once: some dozen, where a closed loop would send thousands a second."""
+    server = servers("429", after(1))
+    some = ("--users", "16", "--requests", "12", "--slo", "ttft_p95=5s")
+    run = ended(server, tmp_path / "run", "run", *some)
+    assert (run.code, run.result["damage"]) == (99, [])
+    assert 12 <= server.streams < 100
+
+
 @pytest.mark.long
 def test_a_knee_of_a_server_that_dies(servers: FaultServers, tmp_path: Path) -> None:
     """It dies with the sixth request at once: that is the finding, and what was seen is kept."""

@@ -127,15 +127,16 @@ def execute(args: argparse.Namespace) -> int:
     """Run it; 99 if an expectation is false, 6 if one is inconclusive."""
     drill, text = planned(args)
     wanted = wanted_drill(args, drill, text)
+    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - as above
     from harness.server.drill_servers import check_servers, running_servers  # noqa: PLC0415 - heavy
-    from harness.study.preflight import check_folder, checked_target, message_stream  # noqa: PLC0415
+    from harness.study.preflight import checked_target, message_stream  # noqa: PLC0415
 
     start, stream = plain.start_options(args), message_stream(wanted.output)
     check_servers(drill, args.allow_host, start)
     stream.write(plan_text(drill))
     if wanted.dry_run:
         return EXIT_OK
-    check_folder(wanted.output.out_dir)
+    check_new(wanted.output.out_dir)
     from harness.cli.start import conduct  # noqa: PLC0415 - heavy: see app.py
     from harness.drive.drill_stage import Stage  # noqa: PLC0415 - as above
     from harness.engine.balancer import BalancerProcess  # noqa: PLC0415 - as above

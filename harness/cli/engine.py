@@ -14,9 +14,18 @@ from harness.cli import engine_flags
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
+from harness.load.request_fields import check_key
 from harness.server.address import Address
 from harness.study.option import Option, declare, duration
-from harness.study.option_table import CERTIFICATE, KEY_FROM, LENGTHS, SERVER, SLO, USER_RANGE
+from harness.study.option_table import (
+    CERTIFICATE,
+    KEY_FROM,
+    KEY_VARIABLES,
+    LENGTHS,
+    SERVER,
+    SLO,
+    USER_RANGE,
+)
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -52,7 +61,9 @@ def execute(args: argparse.Namespace) -> int:
         raise ConfigError("--first and --pace belong together; try --first 100ms --pace 20ms.")
     from harness.engine.server import ServingOptions, serve  # noqa: PLC0415 - heavy: see app.py
 
-    key = os.environ.get("VLLM_API_KEY", "")
+    variable = KEY_VARIABLES[0]
+    key = os.environ.get(variable, "")
+    check_key(key, variable)
     serving = ServingOptions(args.served_model_name, key, args.first, args.pace)
     serve(wanted, args.host, args.port, serving=serving, ready=lambda port: _say(args.host, port))
     return EXIT_OK

@@ -157,8 +157,9 @@ def _prove(args: argparse.Namespace) -> int:
     """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
     from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
     from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
+    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - as above
     from harness.server.vllm_start import command_line  # noqa: PLC0415 - as above
-    from harness.study.preflight import check_folder, message_stream  # noqa: PLC0415 - as above
+    from harness.study.preflight import message_stream  # noqa: PLC0415 - as above
     from harness.study.vary_settings import prove_knee  # noqa: PLC0415 - as above
 
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -167,7 +168,7 @@ def _prove(args: argparse.Namespace) -> int:
     check_inner(["knee", *words], [()], started=True)
     command_line(start, (), 0)
     output = plain.output_options(args, "knee")
-    check_folder(output.out_dir)
+    check_new(output.out_dir)
     whole = prove_knee(words, start, output.out_dir, message_stream(output))
     result = conclude(output.out_dir, output.json_to, output.junit_to)
     return result.exit_code if whole else EXIT_INTERRUPTED

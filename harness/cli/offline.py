@@ -131,8 +131,10 @@ def _write(where: str, text: str) -> None:
 
 def add_data(commands: Subparsers) -> None:
     parser = add_command(commands, "data", _data)
-    parser.add_argument("file", metavar="FILE", help="one JSON object per line, or a log")
-    out = "the file to make of a log"
+    parser.add_argument(
+        "file", metavar="FILE", help="one JSON object per line, or a data set to convert"
+    )
+    out = "the file to make of a log, ShareGPT, an Azure or BurstGPT trace, or an OpenAI batch"
     declare(parser, [Option("--convert", out, partial(writable, "--convert"), "OUT"), DATA[2]])
 
 
@@ -145,8 +147,9 @@ def _data(args: argparse.Namespace) -> int:
 
     if args.convert:
         made = convert(Path(args.file), Path(args.convert))
-        words = "message", "conversation", "request"
-        sys.stdout.write("{} of {}: {}\n".format(*map(count_of, made, words)))
+        of = f" of {count_of(made.talks, 'conversation')}" if made.talks else ""
+        lines = [f"{count_of(made.n, made.of)}{of}: {count_of(len(made.rows), 'request')}"]
+        sys.stdout.write("\n".join([*lines, *made.notes, ""]))
     data = DataSource(args.convert or args.file, WORKLOADS["chat"], speed=args.speed or 1.0)
     sys.stdout.write(data_summary(data))
     return EXIT_OK

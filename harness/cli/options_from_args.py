@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from harness.cli import engine_flags
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
-from harness.load.request_fields import DEFAULT_FIELDS
+from harness.load.request_fields import DEFAULT_FIELDS, check_key
 from harness.load.workloads import WORKLOADS, Workload
 from harness.server.address import Address
 from harness.study import option_table as table
@@ -317,7 +317,8 @@ def check_slos(args: argparse.Namespace, load: LoadOptions) -> None:
 
 
 def start_options(args: argparse.Namespace) -> StartOptions:
-    """How the server is started."""
+    """How the server is started. Raises ConfigError for a key that it could never be asked with."""
+    api_key()
     from harness.server.vllm_start import StartOptions  # noqa: PLC0415 - heavy: see app.py
 
     return StartOptions(**{option.dest: getattr(args, option.dest) for option in table.START})
@@ -329,10 +330,6 @@ def api_key() -> tuple[str, str]:
         key = os.environ.get(name, "")
         if not key:
             continue
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise ConfigError(
-                f"{name} holds a blank, a line break or a character outside ASCII, which no "
-                f"HTTP header can carry: expected the bare key; try `export {name}=$(cat FILE)`."
-            )
+        check_key(key, name)
         return key, name
     return "", ""

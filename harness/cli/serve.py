@@ -98,7 +98,8 @@ def _coldstart(args: argparse.Namespace) -> int:
     from harness.study.cold_start import drop_caches, measure_cold_start  # noqa: PLC0415 - as above
 
     options, starts = plain.start_options(args), []
-    folder, key = _new_folder(args, "coldstart"), plain.api_key()[0]
+    key = plain.api_key()[0]
+    folder = _new_folder(args, "coldstart")
     for number in range(1 + args.drop_caches):
         caches = "as the start before left it" if number else "as it was"
         if args.drop_caches and not number and options.model_dir:
@@ -133,10 +134,10 @@ def _kv_scaling(args: argparse.Namespace) -> int:
 
 
 def _new_folder(args: argparse.Namespace, command: str) -> Path:
-    from harness.study.preflight import check_folder  # noqa: PLC0415 - heavy: see app.py
+    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - heavy: see app.py
 
     folder: Path = args.out or plain.default_folder(command)
-    check_folder(folder)
+    check_new(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -90,7 +90,11 @@ class ChildProcesses(LoadRunner):
         self.master.begin(self.given.run_id)
         command = [sys.executable, "-m", "harness.drive.worker", str(self.runner.server.port)]
         for _ in range(self.given.processes):
-            child = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own
+            child = subprocess.Popen(  # noqa: S603 - our own
+                command,
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for us, from the child's first moment on
+            )
             self.children.append(child)
             assert child.stdin is not None  # noqa: S101 - asked for above
             # Options by pipe, not by argument: other users of the machine can read arguments. It

@@ -26,7 +26,7 @@ from gevent.event import Event
 from locust.dispatch import UsersDispatcher
 from locust.runners import STATE_INIT, STATE_MISSING, MasterRunner, WorkerRunner
 
-from harness.drive.users import register
+from harness.drive.users import StreamingUser, register
 from harness.errors import HarnessError
 from harness.load.arrivals import Schedule
 from harness.reader.clock import CLOCK
@@ -201,6 +201,13 @@ class LoadRunner:
             return self.master.inbox.trouble
         return self.driver.trouble if self.driver is not None else ""
 
+    def own_users(self) -> int:
+        """How many of the users that Locust has spawned send through the harness."""
+        counts = self.runner.target_user_classes_count
+        by_name = {each.__name__: each for each in self.environment.user_classes}
+        ours = [name for name, each in by_name.items() if issubclass(each, StreamingUser)]
+        return sum(counts.get(name, 0) for name in ours)
+
     def pace(self, level: int, rate_per_s: float) -> None:
         """All processes send at this rate, each its stripe, from one instant on. Told once."""
         if self._paced == (level, rate_per_s):
@@ -240,6 +247,15 @@ class LoadRunner:
     def n_dead(self) -> int:
         """How many load processes are known not to answer any more."""
         return 0
+
+    def lost_workers(self) -> tuple[str, ...]:
+        """A sentence for each worker that was lost, once the test has ended."""
+        return self.master.lost() if self.master is not None else ()
+
+    def watch_workers(self) -> None:
+        """Note who is not heard: where Locust decides, its test goes on without them."""
+        if self.master is not None:
+            self.master.watch()
 
     def missing(self) -> dict[int, int]:
         if self.master is not None:

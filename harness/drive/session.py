@@ -48,6 +48,7 @@ class Ended:
     invalid: str  # a sentence when the figures must not be believed; "" otherwise
     missing: dict[int, int] = field(default_factory=dict)  # worker -> requests without a record
     figures: dict[str, Any] = field(default_factory=dict)  # the client's figures about itself
+    lost: tuple[str, ...] = ()  # a sentence for each worker that was lost
 
 
 class Session:
@@ -130,9 +131,10 @@ class Session:
             if self.shape.error is not None:
                 raise self.shape.error
             missing, figures = load.missing(), load.figures() | self.scraper.figures()
-            invalid = invalid or load.lost_records or say_missing(missing)
+            lost = () if self.interrupted else load.lost_workers()
+            invalid = invalid or load.lost_records or say_lost(lost) or say_missing(missing)
             invalid = invalid or say_held(figures.get("decoder_held", 0))
-            return Ended(self.interrupted, invalid, missing, figures)
+            return Ended(self.interrupted, invalid, missing, figures, lost)
         finally:
             if ticks is not None:
                 ticks.kill()
@@ -150,6 +152,7 @@ class Session:
         while not self._over.wait(WATCH_S):
             # where Locust decides, its test goes on with the users that are left
             load = self.load
+            load.watch_workers()
             if trouble := load.trouble() if self.decides else load.lost_records:
                 return trouble
             # With every worker missing, `start` returns without a user and without an error, and
@@ -175,6 +178,14 @@ class Session:
         elif not self._over.is_set() and not self.load.trouble():  # else `_watch` says so
             self.load.environment.stop_timeout = 0.0
             self.interrupt()
+
+
+def say_lost(lost: Sequence[str]) -> str:
+    """The first worker's sentence, and how many more there are."""
+    if not lost:
+        return ""
+    more = f" ({len(lost) - 1} more were lost)" if len(lost) > 1 else ""
+    return f"{lost[0]}{more}; see its log, and run again."
 
 
 class Controller(Protocol):

@@ -282,7 +282,7 @@ def session_user(options: DriveOptions) -> type[StreamingUser]:
         def ask(self) -> None:
             # all of them in one task: between two, Locust would take as long as planning one
             while self._state != LOCUST_STATE_STOPPING:
-                if self.driver is not None and self.driver.batch_sent:
+                if self.driver is not None and (self.driver.batch_sent or self.driver.pauses):
                     gevent.sleep(WAIT_S)  # one that leaves now is replaced: Locust counts on it
                 else:
                     self.send()

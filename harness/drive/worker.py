@@ -1,13 +1,13 @@
 """`python -m harness.drive.worker PORT`: one load process of children.py; options come by stdin.
 
-It dies with its parent: the pipe that brought the options ends when the parent does.
+It dies with its parent: the pipe that brought the options ends when the parent does. It has a
+session of its own, so Ctrl-C never reaches it: ending in order is the parent's part.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 def main(port: int) -> None:
     """Connect to the master on `port` of this machine and serve until it says quit."""
-    # Ctrl-C in a terminal reaches the whole group: ending in order is the master's part
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("locust").setLevel(logging.ERROR)
     brief = FileObject(sys.stdin.buffer, "rb")
     options = DriveOptions.from_json(json.loads(brief.readline()))

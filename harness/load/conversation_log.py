@@ -1,7 +1,8 @@
-"""From a log of conversations, a row per message, to own data: a request per assistant's turn.
+"""From a log of conversations or another known data set to own data: a request per answer.
 
-Columns of the CSV or fields of the JSON lines: conversation_id, role and content; where there are
-any, tools, tool_calls, tool_call_id, name, and timestamp (ms or ISO 8601).
+Of a log, columns of the CSV or fields of the JSON lines: conversation_id, role and content; where
+there are any, tools, tool_calls, tool_call_id, name, and timestamp (ms, or a time since 1970 in
+any unit, or ISO 8601). The other data sets are those of known_data.py.
 """
 
 from __future__ import annotations
@@ -9,82 +10,166 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from harness.errors import ConfigError, one_line
-from harness.load.own_data import LONGEST_LINE, QUOTED, TOKENS_PER_BYTE, Row
+from harness.load.known_data import (
+    CONVERTIBLE,
+    UNIT_NAMES,
+    Kind,
+    Made,
+    Row,
+    answer_tokens,
+    at_ms,
+    bad,
+    looks_like,
+    made_of,
+    records,
+    since_1970,
+)
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 OF_A_MESSAGE: Final = ("role", "content", "tool_calls", "tool_call_id", "name")
+# what a record of each is called
+OF: Final = {
+    Kind.log: "message",
+    Kind.sharegpt: "ShareGPT conversation",
+    Kind.azure: "Azure trace row",
+    Kind.burstgpt: "BurstGPT row",
+    Kind.batch: "batch request",
+}
+EXPECTED: Final = {
+    Kind.log: f"conversation_id, role (one of {', '.join(ROLES)}) and content in each",
+    Kind.sharegpt: "a list `conversations` of turns, each with `from` and `value`",
+    Kind.azure: "TIMESTAMP, ContextTokens and GeneratedTokens in each",
+    Kind.burstgpt: "Timestamp (seconds), Request tokens and Response tokens in each",
+    Kind.batch: "a `body` with messages or a prompt in each",
+}
 
 
-def convert(log: Path, out: Path) -> tuple[int, int, int]:
-    """Write the requests; returns (messages, conversations, requests). Raises ConfigError.
+def convert(log: Path, out: Path) -> Made:
+    """Write the requests of `log` to `out`. Raises ConfigError.
 
-    A request has the conversation up to the assistant's turn, is due when its last message came,
-    and its answer may be about as long as the one in the log. The log is in memory as a whole.
+    Of conversations a request has all up to the assistant's turn, is due when its last message
+    came, and its answer may be about as long as the one in the log. All is in memory meanwhile.
     """
-    talks: dict[str, list[Row]] = defaultdict(list)
-    tools: dict[str, list[Row]] = {}
-    came_ms: dict[str, float] = {}
-    turns: list[tuple[float, str, int, Row]] = []
-    n = 0
+    kind = _kind(log)
+    if out.exists() and out.samefile(log):
+        raise ConfigError(
+            f"--convert is {out}, the file that is read: expected another; try {out}.converted."
+        )
+    made = Made(OF[kind])
     try:
-        for row in _rows(log):
-            name, message = str(row.get("conversation_id") or ""), _message(row)
-            tools[name] = row.get("tools") or tools.get(name, [])
-            if message["role"] == "assistant" and talks[name]:
-                told = f"{message.get('content', '')}{message.get('tool_calls', '')}".encode()
-                tokens = max(math.ceil(len(told) * TOKENS_PER_BYTE), 1)
-                rest = {"output_tokens": tokens} | ({"tools": tools[name]} if tools[name] else {})
-                turns.append((came_ms[name], name, len(talks[name]), rest))
-            talks[name].append(message)
-            came_ms[name] = _ms(row.get("timestamp"))
-            n += 1
+        if kind is Kind.log:
+            _of_log(records(log), made)
+        else:
+            made_of(kind, records(log), made)
     except (OSError, ValueError, csv.Error) as error:
         raise ConfigError(
-            f"message {n + 1:,} of {log} cannot be used ({one_line(str(error))}): expected "
-            f"conversation_id, role (one of {', '.join(ROLES)}) and content in each."
+            f"{made.of} {made.n + 1:,} of {log} cannot be used ({one_line(str(error))}): expected "
+            f"{EXPECTED[kind]}."
         ) from None
-    turns.sort(key=lambda turn: turn[0])
-    timed = not any(math.isnan(at) for at, *_ in turns)
+    if not made.rows:
+        raise ConfigError(
+            f"{log} has no request among {made.n:,} {made.of}s: expected {EXPECTED[kind]}, and an "
+            "answer to a user."
+        )
     with out.open("wb") as file:
-        for at_ms, name, length, rest in turns:
-            due = {"timestamp": at_ms - turns[0][0]} if timed else {}
-            row = {"conversation_id": name, **due, "messages": talks[name][:length], **rest}
+        for row in made.rows:
             file.write(orjson.dumps(row) + b"\n")
-    return n, len(talks), len(turns)
+    return made
 
 
-def _rows(log: Path) -> Iterator[Row]:
-    if log.suffix.lower() != ".csv":
-        with log.open("rb") as lines:
-            yield from map(orjson.loads, lines)
-        return
-    csv.field_size_limit(LONGEST_LINE)
-    with log.open(newline="", encoding="utf-8-sig") as file:
-        for row in csv.DictReader(file):
-            given = {name: text for name, text in row.items() if text}
-            parsed = given.keys() & {"tools", "tool_calls"}
-            yield given | {name: orjson.loads(given[name]) for name in parsed}
+def _kind(log: Path) -> Kind:
+    """Raises ConfigError where it is nothing that can be converted."""
+    try:
+        kind = looks_like(log)
+    except OSError as error:
+        raise ConfigError(
+            f"{log} cannot be read ({error.strerror}): expected a log of conversations or another "
+            "data set, as docs/data.md lists them."
+        ) from None
+    if kind in (Kind.unknown, Kind.own) and _may_be_log(log):
+        return Kind.log
+    if kind is Kind.own:
+        raise ConfigError(f"{log} looks like {kind.value}: expected a log; try --data {log}.")
+    if kind not in CONVERTIBLE:
+        said = f"looks like {kind.value}" if kind.value else "looks like nothing that is known here"
+        known = "; ".join(one.value for one in CONVERTIBLE)
+        raise ConfigError(f"{log} {said}: expected one of: {known}; try docs/data.md.")
+    return kind
+
+
+def _may_be_log(log: Path) -> bool:
+    """Whether its first record has a part of what a log's has: then that is what is said of it."""
+    try:
+        first = next(iter(records(log)), None)
+    except (OSError, ValueError, csv.Error):
+        return False
+    return isinstance(first, dict) and bool(first.keys() & {"conversation_id", "role"})
+
+
+def _of_log(rows: Iterable[Any], made: Made) -> None:
+    """Raises ValueError for a row that is no message."""
+    talks: dict[str, list[Row]] = defaultdict(list)
+    tools: dict[str, list[Row]] = {}
+    came: dict[str, float] = {}
+    turns: list[tuple[float, str, int, Row]] = []
+    unit_ms, n_timed = 0.0, 0
+    for each in rows:
+        row = _fields(each)
+        name, message = str(row.get("conversation_id")), _message(row)
+        tools[name] = row.get("tools") or tools.get(name, [])
+        if message["role"] == "assistant" and talks[name]:
+            told = f"{message.get('content', '')}{message.get('tool_calls', '')}"
+            rest: Row = {"output_tokens": answer_tokens(told)}
+            if tools[name]:
+                rest["tools"] = tools[name]
+            turns.append((came[name], name, len(talks[name]), rest))
+        talks[name].append(message)
+        came[name] = at_ms(row.get("timestamp"), 1.0)
+        n_timed += not math.isnan(came[name])
+        unit_ms = unit_ms or _unit_of(row.get("timestamp"))
+        made.n += 1
+    made.talks = len(talks)
+    if unit_ms:
+        made.notes.append(f"Timestamps are taken as {UNIT_NAMES[unit_ms]} since 1970.")
+    timed = not any(math.isnan(at) for at, *_ in turns)
+    if n_timed and not timed:
+        made.note(made.n - n_timed, "messages have no timestamp: the times of all are left out")
+    if timed:
+        turns.sort(key=lambda turn: turn[0])
+    for at, name, length, rest in turns:
+        due = {"timestamp": at - turns[0][0]} if timed else {}
+        made.rows.append({"conversation_id": name, **due, "messages": talks[name][:length], **rest})
+
+
+def _unit_of(value: Any) -> float:
+    """The ms in the unit of a number since 1970; 0: it is no such number."""
+    try:
+        return since_1970(float(value))
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _fields(row: Any) -> Row:
+    """What a row says; in a CSV some columns are JSON. Raises ValueError."""
+    if not isinstance(row, dict):
+        raise bad(row)
+    given = {name: value for name, value in row.items() if value not in (None, "")}
+    for name in ("tools", "tool_calls"):
+        if isinstance(given.get(name), str):
+            given[name] = orjson.loads(given[name])
+    return given
 
 
 def _message(row: Row) -> Row:
     """In OpenAI's form. Raises ValueError."""
-    told = row.get("content") is not None or row.get("tool_calls")
-    if not row.get("conversation_id") or row.get("role") not in ROLES or not told:
-        raise ValueError(f"found {one_line(str(row), QUOTED)}")
+    told = isinstance(row.get("content"), str | list) or row.get("tool_calls")
+    if "conversation_id" not in row or row.get("role") not in ROLES or not told:
+        raise bad(row)
     return {name: row[name] for name in OF_A_MESSAGE if row.get(name) is not None}
-
-
-def _ms(value: str | float | None) -> float:
-    """NaN: not known."""
-    try:
-        return math.nan if value is None else float(value)
-    except ValueError:
-        return datetime.fromisoformat(str(value)).timestamp() * 1000

@@ -4,8 +4,9 @@
     {"messages": [...], "tools": [...]}
     {"timestamp": 1500, "input_length": 655, "output_length": 52, "hash_ids": [46, 47]}
 
-The last is a row of a Mooncake trace: no text, but a hash for each block of 512 tokens. Timestamps
-are in ms. Memory holds 32 bytes per row; a line is read again when it is due.
+The last is a row of a Mooncake trace: no text, but a hash for each block of 512 tokens. Without
+hashes nothing of its prompt is shared. Timestamps are in ms. Memory holds 33 bytes per row; a line
+is read again when it is due.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
 from io import BufferedReader
 from itertools import chain, count, islice
 from pathlib import Path
@@ -25,6 +27,17 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from harness.errors import ConfigError, one_line
+from harness.load.known_data import (
+    BOM,
+    CONVERTIBLE,
+    LONGEST_LINE,
+    NAMED_KINDS,
+    QUOTED,
+    TOKENS_PER_BYTE,
+    Kind,
+    Row,
+    looks_like,
+)
 from harness.load.lengths import FROM_DATA, Lengths
 from harness.load.plan import UNCALIBRATED, RequestSpec, choose, room_of, seeded_random
 from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
@@ -33,15 +46,13 @@ from harness.units import MS, SECOND
 if TYPE_CHECKING:
     from harness.load.workloads import Workload
 
-Row = dict[str, Any]
 TRACE_BLOCK: Final = 512  # tokens of a Mooncake block
 CACHE_BLOCK: Final = 16  # tokens of a KV block, vLLM's default
 MOST_MS: Final = 1 << 50  # so that it is known in ns
-LONGEST_LINE: Final = 64 << 20  # bytes
-TOKENS_PER_BYTE: Final = 0.25  # of text, until a server has counted some
+SECONDS_FROM, SECONDS_TO = 10**9, 10**11  # a first timestamp between: no ms that anybody means
 SAMPLE: Final = 16  # rows of which it counts the tokens
 REMEMBERED_BLOCKS: Final = 1 << 21  # by `shared_tokens`: about 200 MB
-NAMED, QUOTED = 3, 60  # bad lines that an error names, characters that it quotes
+NAMED: Final = 3  # bad lines that an error names
 
 
 def _is_list(value: object, kind: type) -> bool:
@@ -81,20 +92,60 @@ def parse_row(line: bytes) -> Row:
     if len(row.keys() & {"prompt", "messages", "input_length"}) != 1:
         value = one_line(line.decode(), QUOTED)
         raise ValueError(f"found {value}, expected one of prompt, messages and input_length")
-    blocks, hashes = math.ceil(row.get("input_length", 0) / TRACE_BLOCK), row.get("hash_ids", ())
-    if blocks and not (len(hashes) == blocks and "output_length" in row):
+    blocks, hashes = math.ceil(row.get("input_length", 0) / TRACE_BLOCK), row.get("hash_ids")
+    all_hashed = hashes is None or len(hashes) == blocks
+    if blocks and not (all_hashed and "output_length" in row):
         raise ValueError(
-            f"found {len(hashes)} hash_ids and output_length {row.get('output_length')}, expected "
-            f"both, a hash for each {TRACE_BLOCK} tokens of input_length: {blocks}"
+            f"found {len(hashes or ())} hash_ids and output_length {row.get('output_length')}, "
+            f"expected both, a hash for each {TRACE_BLOCK} tokens of input_length: {blocks}"
         )
     return row
 
 
 def text_of(row: Row) -> bytes:
-    """The text of a row: that of a longer conversation begins with it."""
+    """The text of a row: that of a longer conversation begins with it.
+
+    What is no text, such as a picture, stands there as a short digest.
+    """
     prompt: str = row.get("prompt", "")
-    parts = (*row.get("tools", ()), *row.get("messages", ()))
-    return prompt.encode() + b"".join(map(orjson.dumps, parts))
+    messages = map(_in_short, row.get("messages", ()))
+    return prompt.encode() + b"".join(map(orjson.dumps, (*row.get("tools", ()), *messages)))
+
+
+def _in_short(message: Row) -> Row:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [one if _is_text(one) else sha256(orjson.dumps(one)).hexdigest() for one in content]
+    return {**message, "content": parts}
+
+
+def _is_text(part: object) -> bool:
+    """Whether a part of a message's content is text, as the chat and responses APIs have it."""
+    return isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def is_unsized(row: Row) -> bool:
+    """Whether nobody but the server can know its length: it has a picture, sound or a file."""
+    contents = (message.get("content") for message in row.get("messages", ()))
+    return any(
+        isinstance(content, list) and not all(map(_is_text, content)) for content in contents
+    )
+
+
+def _instead(path: Path) -> str:
+    """What to try with a file that --data cannot read."""
+    kind = looks_like(path)
+    if kind in CONVERTIBLE:
+        return (
+            f"it looks like {kind.value}: try `vllm-harness data {path} --convert OUT.jsonl` and "
+            "--data OUT.jsonl"
+        )
+    if kind is Kind.own_array:
+        return f"it is a JSON array: try `jq -c '.[]' {path} > OUT.jsonl` and --data OUT.jsonl"
+    if kind in NAMED_KINDS:
+        return f"it looks like {kind.value}"
+    return 'try {"prompt": "Hello", "output_tokens": 16}'
 
 
 @dataclass(eq=False)
@@ -115,10 +166,11 @@ class DataSource:
     tokens_per_byte: float = TOKENS_PER_BYTE
 
     def __post_init__(self) -> None:
-        self.n_messages = self.n_traces = 0  # rows of these kinds
+        self.n_messages = self.n_traces = self.n_hashed = 0  # rows of these kinds
         self.at_ms, self.outputs = array("d"), array("l")  # NaN, 0: not given
         self._starts = array("q", [0])  # of the lines in the file, and its end
         self._sizes = array("l")  # of prompts: tokens, or minus the bytes of a text
+        self._unsized = bytearray()  # 1: nobody knows this row's length
         try:
             with Path(self.path).open("rb") as file:
                 self._file = os.dup(file.fileno())  # rows are read as long as this object lives
@@ -133,6 +185,8 @@ class DataSource:
 
     def _read(self, file: BufferedReader) -> None:
         n_wrong, wrong, line = 0, "", b""
+        if file.peek(len(BOM)).startswith(BOM):
+            self._starts[0] = len(file.read(len(BOM)))
         # A line that is too long is half an object: it is named, and the last that is read.
         while len(line) < LONGEST_LINE and (line := file.readline(LONGEST_LINE)):
             try:
@@ -145,7 +199,7 @@ class DataSource:
             what = f"{n_wrong:,} bad lines ({wrong[:-2]})" if wrong else "no lines"
             raise ConfigError(
                 f"--data {self.path} has {what}: expected a JSON object per line; "
-                'try {"prompt": "Hello", "output_tokens": 16}.'
+                f"{_instead(Path(self.path))}."
             )
 
     def _add(self, line: bytes) -> None:
@@ -158,14 +212,26 @@ class DataSource:
                 f"found timestamp {at:g} after {before:g}, expected one in each line or in none, "
                 "in the order of time"
             )
+        if not self.at_ms and SECONDS_FROM <= at < SECONDS_TO:
+            raise ValueError(
+                f"found timestamp {at:.15g}, which looks like seconds since 1970, expected ms: try "
+                "1000 times as much"
+            )
         self.n_messages += "messages" in row
         self.n_traces += "input_length" in row
+        self.n_hashed += "hash_ids" in row
+        self._unsized.append(is_unsized(row))
         self.at_ms.append(at)
         self.outputs.append(row.get("output_tokens") or row.get("output_length", 0))
         self._sizes.append(row.get("input_length", 0) or -len(text_of(row)))
 
     def __len__(self) -> int:
         return len(self._sizes)
+
+    @property
+    def n_unsized(self) -> int:
+        """Rows whose length nobody but the server can know."""
+        return sum(self._unsized)
 
     def to_json(self) -> dict[str, Any]:
         """What another process needs to send the same rows; it reads the file itself."""
@@ -215,10 +281,11 @@ class DataSource:
     def lengths(self, index: int, room: int) -> tuple[int, int]:
         """The same, clipped to `room` tokens (0: not known).
 
-        The prompt loses its end; an answer that takes more than half of the room is shortened.
+        The prompt loses its end; an answer that takes more than half of the room is shortened. A
+        row whose length nobody knows stays as it is.
         """
         prompt, output = self.planned(index)
-        if room and prompt + output > room:
+        if room and prompt + output > room and not self._unsized[index]:
             output = min(output, max(room - prompt, room // 2, 1))
             prompt = max(min(prompt, room - output), 1)
         return prompt, output
@@ -238,7 +305,11 @@ class DataSource:
         row, (tokens, output) = self.row(index), self.lengths(index, room_of(self.workload))
         salt = f"{self.salt}/{turn} " if self.salt else ""
         if "input_length" in row:
-            return self._of_hashes([f"{salt}{one}" for one in row["hash_ids"]], tokens, output)
+            blocks = row.get("hash_ids")
+            if blocks is None:  # of its own, in each pass and with each seed
+                n = math.ceil(row["input_length"] / TRACE_BLOCK)
+                blocks = [f"{self.seed}/{turn}/{index}/{number}" for number in range(n)]
+            return self._of_hashes([f"{salt}{one}" for one in blocks], tokens, output)
         messages = row.get("messages") or [{"content": row["prompt"]}]
         texts = [one for one in messages if isinstance(one.get("content"), str)]
         drop = math.ceil((self.planned(index)[0] - tokens) / self.tokens_per_byte)
@@ -283,6 +354,9 @@ class DataSource:
         size = CACHE_BLOCK / self.tokens_per_byte
         for index, (tokens, _) in enumerate(map(self.planned, range(len(self)))):
             row, key, shared, hit = self.row(index), 0, 0, True
+            if "input_length" in row and "hash_ids" not in row:
+                yield 0  # nothing is shared
+                continue
             step, text = (TRACE_BLOCK, b"") if "hash_ids" in row else (CACHE_BLOCK, text_of(row))
             for number, start in enumerate(range(0, tokens, step)):
                 piece = slice(round(number * size), round((number + 1) * size))

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.errors import ConfigError
+
 if TYPE_CHECKING:
     from harness.load.plan import RequestSpec
 
@@ -62,6 +64,32 @@ def names_in(value: str) -> tuple[list[str], list[str]]:
     """The (environment variables, placeholders) that a header's value names."""
     found = _NAMED.findall(value)
     return [name for name, _ in found if name], [name for _, name in found if name]
+
+
+def is_header_value(text: str) -> bool:
+    """Whether HTTP can carry it: some ASCII on one line."""
+    return text != "" and text.isascii() and text.isprintable()
+
+
+def unsendable(value: str, environment: Mapping[str, str]) -> str:
+    """What is wrong with a header's value, or with a variable that it names; "" for nothing.
+
+    Never quotes either: they may be secret.
+    """
+    sent = [value, *(environment.get(variable, "") for variable in names_in(value)[0])]
+    if all(map(is_header_value, sent)):
+        return ""
+    return "has a character that HTTP cannot carry, or a variable that is not set: expected ASCII"
+
+
+def check_key(key: str, source: str) -> None:
+    """Raises ConfigError, which names the variable `source` and never quotes the key."""
+    if key and (not is_header_value(key) or " " in key):
+        where, name = (source, source) if source else ("the API key", "VLLM_API_KEY")
+        raise ConfigError(
+            f"{where} holds a blank, a line break or a character outside ASCII, which no HTTP "
+            f"header can carry: expected the bare key; try `export {name}=$(cat FILE)`."
+        )
 
 
 def fill_headers(

@@ -353,7 +353,8 @@ class Result:
     invalid_reason: str = ""  # why the figures must not be used
     commonest_error: str = ""  # the most frequent error of the failed requests
     interrupted: bool = False  # Ctrl-C or SIGTERM
-    damage: tuple[str, ...] = ()  # parts of the run folder that could not be read
+    damage: tuple[str, ...] = ()  # parts of the run folder that could not be read, lost processes
+    unheld: str = ""  # of `locust`: numbers of users that were asked for and are no level
     replay_differences: tuple[str, ...] = ()  # where a replay differs from the live search
     compat: Json | None = None  # other tools' definitions on the same requests
 

@@ -228,14 +228,25 @@ def _held(facts: ReportData) -> Answer:
     verdicts = [slo_sentence(one, error, facts.result.unit) for one in judged]
     figures = rules_of_thumb(facts)
     by_level = [] if figures else [_figures(facts, level) for level in facts.used]
-    figures += findings(facts) + by_level
+    unheld = [as_sentence(facts.result.unheld)] if facts.result.unheld else []
+    figures += findings(facts) + by_level + unheld
     if not verdicts:
         return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
     return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *triage_sentences(facts)])
 
 
+FEWEST_SENT: Final = 2  # in a window: quantiles of a single request say nothing
+
+
 def _figures(facts: ReportData, level: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
+    n = sum(level.outcomes.values())
+    if n < FEWEST_SENT:
+        sent = f"{count_of(n, 'request')} was" if n else "no request was"
+        return (
+            f"{facts.level_text(level.load)}: too short: {sent} sent in "
+            f"{format_number(level.seconds)} s."
+        )
     shown = [
         f"p95 {name} {Quantity.of(level.latency(key), 'p95', facts.limit_ms(key))}"
         for key, name in HEADLINES.items()

@@ -20,13 +20,20 @@ def data_summary(data: DataSource) -> str:
     n, shared = len(data), list(data.shared_tokens())
     prompts, answers = zip(*map(data.planned, range(n)), strict=True)
     lines = [f"{data.path}: {count_of(n, 'row')}, {data.n_messages:,} of them with messages"]
-    lines[0] += f", {data.n_traces:,} of a Mooncake trace"
+    lines[0] += f", {data.n_hashed:,} of a Mooncake trace"
+    if lengths := data.n_traces - data.n_hashed:
+        lines[0] += f", {lengths:,} with lengths alone"
     lines.append(f"{'tokens':>14} {'mean':>9}" + "".join(f" {name:>9}" for name in QUANTILES))
     for name, tokens in ("prompt", sorted(prompts)), ("answer", sorted(answers)):
         cells = "".join(f" {tokens[ceil(q * (n - 1))]:>9,}" for q in QUANTILES.values())
         lines.append(f"{name:>14} {fmean(tokens):>9,.0f}{cells}")
     if data.n_traces < n:
         lines.append("Text is taken for a token per 4 bytes; a run asks the server's /tokenize.")
+    if data.n_unsized:
+        lines.append(
+            f"{count_of(data.n_unsized, 'row')} with pictures or other parts that are no text: "
+            "only their text is counted here, and they are never clipped."
+        )
     if missing := data.outputs.count(0):
         lines.append(f"{missing:,} rows without output_tokens: answers as long as the workload's.")
     lines += ["", _arrivals(data), ""]

@@ -48,7 +48,7 @@ def markdown(facts: ReportData, found: Answer) -> str:
         {name: row[name] for name in MARKDOWN_COLUMNS if name in row}
         for row in tables.level_rows(facts)
     ]
-    lost = [f"Lost: {text}." for text in facts.run.damage.sentences()]
+    lost = [f"Lost: {text}." for text in facts.result.damage]
     lines = [f"Simulated: {escape_markdown(found.simulated)}.", ""] if found.simulated else []
     lines += [f"**{escape_markdown(found.headline)}**"]
     if found.sentences or lost:

@@ -24,6 +24,7 @@ from harness.measure.typed_json import to_json
 from harness.runfolder import names
 from harness.runfolder.codec import decode, encode
 from harness.runfolder.json_files import dumps, read_json
+from harness.runfolder.new_folder import check_new
 from harness.runfolder.redact import redact, redact_text
 
 
@@ -37,15 +38,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, secrets: Iterable[str] = ()) -> RunFolder:
-        """Create the folder. Raises RunFolderError if it is not empty or cannot be created."""
+        """Create the folder. Raises RunFolderError if it is not new or cannot be created."""
         path = Path(path)
+        check_new(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise RunFolderError(
-                    f"the output folder {path} exists and is not empty: expected a new one, so "
-                    "that no earlier run is overwritten; try another --out."
-                )
         except OSError as error:
             raise RunFolderError(
                 f"the output folder {path} cannot be made ({error.strerror}): expected a place "

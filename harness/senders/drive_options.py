@@ -48,6 +48,7 @@ class DriveOptions:
     total_ns: int = 600 * SECOND  # from sent to done
     batch: int = 0  # users that start together share so many requests; 0: no limit
     requests: int = -1  # send so many in all, over all processes; -1: no limit
+    most_failures: int = 0  # a process pauses after so many one after another; 0: never
     processes: int = 1
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces

@@ -38,6 +38,7 @@ LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0
 START_S: Final = 0.001  # from one user's start to the next's: a start costs half of it
 MOST_PASSES: Final = 1 << 20  # over the rows of own data, in a level
+FAILED_PAUSE_S: Final = 5.0  # the controller sees meanwhile that everything fails
 SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 
 
@@ -68,6 +69,8 @@ class Driver:
         self._words = options.salt or options.run_id  # what makes prompts new to the server
         self.told = Event()  # of another schedule
         self._batch_end = 0  # `issued` when all requests of this batch are begun
+        self._failed = 0  # requests that failed one after another
+        self._resumes_s = 0.0  # when a pause after too many of them is over
         self.mean_s = 0.0  # service time, smoothed
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put, self._master = put, master
@@ -112,6 +115,18 @@ class Driver:
     def batch_sent(self) -> bool:
         """Whether users have nothing left to send, and wait for the end of their batch."""
         return bool(self.options.batch) and self.issued >= self._batch_end
+
+    @property
+    def pauses(self) -> bool:
+        """Whether users wait, as too many requests failed one after another."""
+        return time.monotonic() < self._resumes_s
+
+    def _count_failures(self, outcome: Outcome) -> None:
+        limit = self.options.most_failures
+        self._failed = 0 if outcome is Outcome.ok else self._failed + 1
+        if 0 < limit <= self._failed:
+            self._failed = 0
+            self._resumes_s = time.monotonic() + FAILED_PAUSE_S
 
     def stagger_s(self, user: int) -> float:
         """How long a new user waits before its first request.
@@ -184,6 +199,7 @@ class Driver:
             sent = replace(sent, error=redact_text(sent.error, self._access.secrets))
         if user in self._talks:
             self._talks[user].ended(sent.text if real else "", ok=sent.outcome is Outcome.ok)
+        self._count_failures(sent.outcome)
         if sent.outcome is Outcome.ok:
             weight = SMOOTHING if self.mean_s else 1.0
             self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)

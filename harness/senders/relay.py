@@ -108,16 +108,19 @@ class MasterRelay:
         """`store` gets what no decoder writes."""
         self.runner = runner
         self._deliver, self._store = deliver, store
+        self._worker_of: dict[str, int] = {}  # Locust's id -> the number in our records
+        self._silent: set[str] = set()  # Locust's ids
         self.begin("")
         self._finished: set[str] = set()
         self._change = Event()
         runner.register_message(RECORDS, self._take)
-        runner.register_message(BEAT, lambda msg, **_: self.inbox.beat(msg.data))
+        runner.register_message(BEAT, self._beat)
         runner.register_message(FINISHED, self._worker_finished)
 
     def begin(self, run: str) -> None:
         """From now on the records of this run, and of no other."""
         self.inbox = Inbox(self._deliver, self._store, run)
+        self._silent.clear()
 
     def finish(self, drain_s: float, n_dead: Callable[[], int]) -> None:
         """Let every worker end its requests and deliver its records.
@@ -134,6 +137,26 @@ class MasterRelay:
         while self._awaited(asked, n_dead()) and time.monotonic() < until:
             self._change.clear()
             self._change.wait(TICK_S)
+        self.watch()
+        # who has left in order is known to Locust no more
+        self._silent |= {one for one in asked if one in self.runner.clients} - self._finished
+
+    def watch(self) -> None:
+        """Note which workers are not heard any more, and which are heard again."""
+        for client in self.runner.clients.all:
+            if client.state == STATE_MISSING:
+                self._silent.add(client.id)
+            else:
+                self._silent.discard(client.id)
+
+    def lost(self) -> tuple[str, ...]:
+        """A sentence for each worker that was silent at the end, whenever that was found."""
+        named = sorted((self._worker_of.get(one, -1), one) for one in self._silent)
+        return tuple(
+            f"worker {worker if worker >= 0 else '?'} ({client.rpartition('_')[0]}) ended or was "
+            "not heard any more before the end of the run: its users and its open requests are lost"
+            for worker, client in named
+        )
 
     def _awaited(self, asked: list[str], n_dead: int) -> bool:
         clients, waiting = self.runner.clients, set(asked) - self._finished
@@ -145,6 +168,10 @@ class MasterRelay:
         taken = self.inbox.take(data)
         ack = Ack(taken=taken, sent_ns=data["sent_ns"], at_ns=CLOCK.now_ns())
         self.runner.send_message(ACK, dict(ack), data["stream"])
+
+    def _beat(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - as above
+        self._worker_of[msg.node_id] = msg.data["worker"]
+        self.inbox.beat(msg.data)
 
     def _worker_finished(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         self._finished.add(msg.node_id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import ConfigError
-from harness.load.request_fields import names_in
+from harness.load.request_fields import check_key, names_in, unsendable
 from harness.server.address import Address
 from harness.units import SECOND
 
@@ -27,6 +27,13 @@ class TargetAccess:
     answer_ns: int = 120 * SECOND  # from sent to the end of the probe's answer
     headers: tuple[tuple[str, str], ...] = ()  # the user's, as they were given
     via: str = ""  # the one of the host's addresses to connect to; "": any
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a key or a header that HTTP cannot carry, whoever gave it."""
+        check_key(self.api_key, self.key_source)
+        for name, value in self.headers:
+            if wrong := unsendable(value, os.environ):
+                raise ConfigError(f"--header {name} {wrong}; try 'X-Key: $KEY' with KEY exported.")
 
     @property
     def secrets(self) -> tuple[str, ...]:

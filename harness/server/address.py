@@ -63,7 +63,8 @@ class Address:
                 f"{what} is {shown!r} ({error.__cause__ or error}): expected http://HOST:PORT; "
                 "try http://127.0.0.1:8000."
             ) from None
-        known = parts.scheme in DEFAULT_PORTS
+        # `urlsplit` drops line breaks and tabs from the middle of a URL
+        known = parts.scheme in DEFAULT_PORTS and url.strip().isprintable()
         if not (known and _HOST.fullmatch(host) and re.fullmatch("[!-~]*", parts.path)):
             bare = url.strip().removeprefix("//")
             bare = bare if re.fullmatch(r"(?!.*://)\w[\w.:/-]*", bare) else "127.0.0.1:8000"

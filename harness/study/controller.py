@@ -30,6 +30,7 @@ from harness.measure.search.evidence import (
 from harness.measure.search.judge import Judgement, judge_share
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.states import Decision, Purpose, Status, StopRule
+from harness.study.busy_users import BUSY_SHARE, TURNOVERS, BusyUsers
 from harness.study.level_state import (
     CLEARLY_BAD_MIN_N,
     CurrentLevel,
@@ -55,10 +56,6 @@ LAG_NS: Final = 2 * SECOND  # the delay of records in real time; simulated runs 
 MAX_LAG_NS: Final = 30 * SECOND  # records later than this are not waited for
 LOOK_NS: Final = {True: SECOND // 4, False: SECOND}  # least time between looks, by `plain`
 RATE_LEAD_NS: Final = SECOND  # by then every process sends at a level's rate
-# The ramp is over when this share of the users has a request in flight; the level has settled when
-# this many requests per user have ended since.
-BUSY_SHARE: Final = 0.9
-TURNOVERS: Final = 2
 TURNOVERS_LEAN: Final = 1  # on the way up, or if users change by at most MAX_RELATIVE_CHANGE
 MAX_RELATIVE_CHANGE: Final = 0.1
 # The length of the measurement, in request lifetimes.
@@ -71,6 +68,9 @@ STEADY_LIFETIMES: Final = 6  # for throughput: one per block of its block bootst
 HARD_FAIL_NS: Final = 10 * SECOND
 HARD_FAIL_SHARE: Final = 0.5
 HARD_FAIL_MIN_FAILURES: Final = 3
+# A level of a number of requests ends at once when that many, or at least so many, have ended and
+# all have failed. A load process pauses meanwhile (senders/driver.py), so few more are sent.
+ALL_FAILED: Final = 10
 HARD_FAILED: Final = "more than half of the requests failed"
 # ends that nothing about latencies can change
 FIXED_LENGTH: Final = (StopRule.time, StopRule.requests, StopRule.batch)
@@ -350,11 +350,17 @@ class KneeController:
         self.now, self.last_evidence = None, None
         self.on_level(level)
 
-    def close(self, now_ns: int) -> None:
-        """End the run; a level that was being measured is kept as it is, unless it is a batch."""
+    def close(self, now_ns: int, *, data_ended: bool = False) -> None:
+        """End the run; a level that was being measured is kept as it is, unless it is a batch.
+
+        `data_ended`: all that there was to send has been sent. It may have been quick: then when
+        the level had settled is read from the records, not from when this was noticed.
+        """
         now, self.now = self.now, None
         if now is None or self.result is not None or now.hold.stop == StopRule.batch:
             return
+        if data_ended and not self.plan.rate_step_per_s:
+            self._settle_by_records(now, now_ns)
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)
             if now.hold.stop in FIXED_LENGTH:
@@ -364,12 +370,29 @@ class KneeController:
             evidence = gather_evidence(seen, window, self.plan.slos)
             self._finish(window, seen, evidence, self.plan.judge(evidence))
 
+    def _settle_by_records(self, now: CurrentLevel, now_ns: int) -> None:
+        """As the records have it; not at all where nothing was sent after that."""
+        table = self.records.table(now.began_ns, now_ns).table
+        table = table.select(table.sent_ns >= now.began_ns)
+        now.settled_ns = -1
+        if not len(table):
+            return
+        busy = BusyUsers(table)
+        ramped = busy.ramped(now.hold.users, now.began_ns)
+        settled = busy.settled(ramped, now.hold.users) if ramped >= 0 else None
+        if settled is not None and settled < busy.sent[-1]:
+            now.ramped_ns, now.settled_ns = ramped, settled
+
     @property
     def _hard_share(self) -> float:
         """The share of failures that ends a level: half, or --max-errors if that is larger."""
         return max(HARD_FAIL_SHARE, self.plan.max_errors)
 
     def _hard_fail(self, now: CurrentLevel, since: int, horizon: int) -> bool:
+        if now.hold.stop == StopRule.requests:
+            ended, bad = self.records.ended(now.began_ns + 1, horizon)
+            if bad == ended >= max(now.hold.max_requests, ALL_FAILED):
+                return True
         if horizon - now.began_ns < HARD_FAIL_NS:
             return False
         after = max(now.began_ns, horizon - HARD_FAIL_NS)

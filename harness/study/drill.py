@@ -99,7 +99,7 @@ class DrillController(KneeController):
                    min(end_ns, now_ns), now_ns, rate_per_s=self.plan.rate_of(users))
         )  # fmt: skip
 
-    def close(self, now_ns: int) -> None:
+    def close(self, now_ns: int, *, data_ended: bool = False) -> None:  # noqa: ARG002 - it has none
         """Keep the phase that was interrupted."""
         if self.now is not None and self.result is None and now_ns > self.now.began_ns:
             self._end_phase(now_ns)

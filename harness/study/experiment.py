@@ -23,6 +23,7 @@ from harness.measure.diagnosis.client_host import host_figures
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import RecordSink, request_key
 from harness.measure.records.samples import HostSample, ServerSample, without_buckets
+from harness.measure.states import StopRule
 from harness.reader.backends import code_in_use
 from harness.reader.clock import CLOCK
 from harness.runfolder import names
@@ -38,10 +39,11 @@ from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
 from harness.server.gpu import GpuReadings, open_gpus
 from harness.server.max_num_seqs import merge_flags
-from harness.study.controller import KneeController
+from harness.study.controller import ALL_FAILED, KneeController
 from harness.study.drill import DrillController
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import DRILL, LOCUST
+from harness.study.locust_levels import ASKED, AskedUsers
 from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from harness.measure.diagnosis.ttft_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
     from harness.measure.search.evidence import Window
-    from harness.measure.search.next_level import SearchPlan
+    from harness.measure.search.next_level import Hold, SearchPlan
     from harness.server.probe import Capabilities
     from harness.study.level_state import ChooseNext, HeldLevel
     from harness.study.page_viewer import EndedLevel
@@ -212,7 +214,10 @@ class Experiment:
             one.over(self)
         done = self.controller.result
         status = done.status if done else ""
-        self.folder.write_json(names.ENDED, asdict(ended) | {"status": status})
+        told = asdict(ended) | {"status": status}
+        if isinstance(self.controller, Observer):
+            told[ASKED] = [asdict(one) for one in self.controller.asked]
+        self.folder.write_json(names.ENDED, told)
 
     def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
         scrapes = self.folder.lines(names.SERVER)
@@ -260,7 +265,8 @@ class Experiment:
                 return session.run()
         finally:
             self.session = None
-            self.controller.close(session.over_ns or CLOCK.now_ns())
+            data_ended = 0 <= self.options.requests <= self.ledger.total and not session.interrupted
+            self.controller.close(session.over_ns or CLOCK.now_ns(), data_ended=data_ended)
             scrapes.close()
             own.close()
             machine.close()
@@ -310,18 +316,27 @@ class Observer(KneeController):
     def __init__(self, plan: SearchPlan, ledger: Ledger, load: LoadRunner) -> None:
         super().__init__(plan, ledger)
         self._load = load
+        self.asked: list[AskedUsers] = []  # one after another
 
     def tick(
         self,
         now_ns: int,
-        running_users: int,  # noqa: ARG002 - KneeController's signature
+        running_users: int,
         server: ServerSample | None = None,
         known_ns: int | None = None,  # noqa: ARG002 - as above
     ) -> LoadTarget:
         """What Locust was asked for."""
         self.server = server
         self.began_ns = now_ns if self.began_ns < 0 else self.began_ns
-        return LoadTarget(int(self._load.runner.target_user_count), 1.0)
+        wanted = int(self._load.runner.target_user_count)
+        if not self.asked or self.asked[-1].asked != wanted:
+            self.asked.append(AskedUsers(wanted, now_ns, now_ns))
+        now = self.asked[-1]
+        now.until_ns = now_ns
+        # Locust counts those who were told to leave as users until they have.
+        if now.there_ns < 0 and running_users == wanted:
+            now.there_ns, now.users = now_ns, self._load.own_users()
+        return LoadTarget(wanted, 1.0)
 
 
 class Viewer(Protocol):
@@ -360,6 +375,12 @@ class _Watched:
         return target
 
 
+def most_failures(holds: Sequence[Hold]) -> int:
+    """After how many failures one after another senders pause: of levels of so many requests."""
+    requests = [hold.max_requests for hold in holds if hold.stop == StopRule.requests]
+    return max(*requests, ALL_FAILED) if requests else 0
+
+
 def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions:
     """What the load processes are told; the key stays in the environment."""
     target, load, limits = wanted.target, wanted.load, wanted.target.timeouts
@@ -387,6 +408,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         body=load.body,
         headers=target.headers,
         batch=load.batch,
+        most_failures=0 if load.arrivals else most_failures(wanted.holds),
         arrivals=load.arrivals,
         max_in_flight=load.max_in_flight,
         retries=load.retries,

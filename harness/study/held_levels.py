@@ -7,19 +7,14 @@ from dataclasses import replace
 from math import inf, nan
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from harness.measure.result import Level, Result, SloResult
 from harness.measure.search.decide import ERROR_RATE, counts_of, decide
-from harness.measure.search.evidence import Window
 from harness.measure.search.next_level import Done, Hold, SearchPlan
-from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
-from harness.study.controller import BUSY_SHARE, TURNOVERS
-from harness.study.replay import LoggedLevel, RunTokenStats
+from harness.measure.states import WORST_FIRST, Status, Verdict
 
 if TYPE_CHECKING:
-    from harness.measure.records.record_table import RecordTable
     from harness.study.level_state import ChooseNext, HeldLevel
+    from harness.study.replay import RunTokenStats
 
 LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
 DRILL: Final = "drill"
@@ -32,27 +27,6 @@ def in_turn(holds: Sequence[Hold]) -> ChooseNext:
         return holds[len(levels)] if len(levels) < len(holds) else Done(Status.measured, None)
 
     return choose
-
-
-def locust_levels(table: RecordTable) -> list[LoggedLevel]:
-    """The single level of a run by `vllm-harness locust`, inferred from its records.
-
-    It begins when nearly all users are busy, has settled when two requests per user have ended
-    since (as in our own controller), and ends when the last request was sent.
-    """
-    if not len(table):
-        return []
-    sent, done = np.sort(table.sent_ns), np.sort(table.done_ns)
-    # Users in flight or thinking just after each send: the sends so far minus the pauses over.
-    over = np.sort(table.done_ns + table.think_ns.clip(min=0))
-    busy = np.arange(1, len(sent) + 1) - np.searchsorted(over, sent, "right")
-    users = int(busy.max())
-    ramped = int(sent[np.argmax(busy >= BUSY_SHARE * users)])
-    since = done[done > ramped]
-    settled = int(since[TURNOVERS * users - 1]) if len(since) >= TURNOVERS * users else ramped
-    first, last = int(sent[0]), max(int(sent[-1]), settled)
-    window = Window(0, users, Purpose.hold, first, ramped, settled, last, last)
-    return [LoggedLevel(window, "", Decision.held, audited=False)]
 
 
 def judge_given_levels(

@@ -159,7 +159,12 @@ class LocustStudy:
         """Computed by a process of its own, so that this one answers; then said on the page."""
         command = [sys.executable, "-m", "harness", "report", str(folder)]
         done = subprocess.run(  # noqa: S603 - our own
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for us; what was measured gets its results
         )
         result = read_result(folder)
         if result is None or not done.stdout:

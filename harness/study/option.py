@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from harness.errors import ConfigError
 from harness.load.lengths import SHAPES, Lengths
-from harness.load.request_fields import OWN_FIELDS, PLACEHOLDERS, names_in
+from harness.load.request_fields import OWN_FIELDS, PLACEHOLDERS, names_in, unsendable
 from harness.runfolder.redact import SECRET_NAME
 from harness.study.study_options import RATE_STEP_PER_S
 from harness.units import duration_ns, percent
@@ -217,7 +217,6 @@ def parse_header(text: str) -> tuple[str, str]:
     """`X-Session-ID: {session}` as a pair. Raises ConfigError, which never quotes the value."""
     name, _, value = (piece.strip() for piece in text.partition(":"))
     variables, placeholders = names_in(value)
-    sent = [value, *(os.environ.get(variable, "") for variable in variables)]
     unknown = [f"{{{one}}}" for one in placeholders if one not in PLACEHOLDERS]
     wrong = ""
     if not value or not HEADER_NAME.fullmatch(name):
@@ -228,10 +227,8 @@ def parse_header(text: str) -> tuple[str, str]:
         wrong = f"has {unknown[0]}: expected {{session}}, {{user}} or {{request}}"
     elif SECRET_NAME.search(name) and not variables:
         wrong = "holds a secret, which others see: expected it in the environment"
-    elif not all(part and part.isascii() and part.isprintable() for part in sent):
-        wrong = (
-            "has a character that HTTP cannot carry, or a variable that is not set: expected ASCII"
-        )
+    else:
+        wrong = unsendable(value, os.environ)
     if wrong:
         raise ConfigError(
             f"{f'--header {name}'.strip()} {wrong}; try --header 'X-Session-ID: {{session}}', or "

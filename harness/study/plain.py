@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 from harness.drive import arguments
 from harness.drive.plugin import LocustHost, register_study
 from harness.measure.slo import check_slos
+from harness.measure.states import Status
+from harness.runfolder.new_folder import check_new
 from harness.study import form as forms
 from harness.study.held_levels import LOCUST
 from harness.study.locust_study import LocustStudy
-from harness.study.preflight import check_folder
 from harness.study.run_page import RunPage
 from harness.study.study_options import OutputOptions, Wanted
 
@@ -41,7 +42,7 @@ class LocustTestStudy(LocustStudy):
         plan = arguments.plan(host.environment)
         check_slos(plan.slos, arguments.chosen_workload(host.environment).output.mean)
         if self._folder is not None:
-            check_folder(self._folder)
+            check_new(self._folder, "--run-folder")
         super().__init__(host, RunPage(self.kind, plan.slos), START)
 
     def given(self) -> dict[str, str]:
@@ -74,8 +75,7 @@ class LocustTestStudy(LocustStudy):
 
     def _code(self, result: Result) -> int | None:
         """That of the result; where nothing was to be judged, Locust's own rule holds."""
-        said = result.slos or result.interrupted or result.invalid_reason
-        return result.exit_code if said else None
+        return None if result.status == Status.measured else result.exit_code
 
     def run(self, form: Mapping[str, str]) -> int | None:
         try:

@@ -7,13 +7,13 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from harness.errors import ConfigError, RunFolderError
+from harness.errors import ConfigError
 from harness.load.conversations import ONE_TURN
 from harness.load.lengths import FROM_DATA
 from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
+from harness.runfolder.new_folder import check_new
 from harness.senders.prepare import count_tokens
 from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port
@@ -99,7 +99,7 @@ def check_machine(output: OutputOptions, users: int, option: str = "--max-users"
 
     Raises the soft limit of open files where the hard limit allows; children inherit it.
     """
-    check_folder(output.out_dir)
+    check_new(output.out_dir)
     if output.ui_port is not None:
         check_port("--ui-port", LOOPBACK, output.ui_port)
     if output.metrics_port is not None:
@@ -107,19 +107,6 @@ def check_machine(output: OutputOptions, users: int, option: str = "--max-users"
     if output.otlp_port is not None:
         check_port("--otlp-port", LOOPBACK, output.otlp_port)
     raise_file_limit(users + FILES_WITHOUT_USERS, option)
-
-
-def check_folder(folder: Path) -> None:
-    """The folder is new or empty, so no run is overwritten. Raises RunFolderError."""
-    try:
-        free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    except OSError:
-        free = False
-    if not free:
-        raise RunFolderError(
-            f"the output folder {folder} exists and is not an empty folder: expected a new one, "
-            "so that no earlier run is overwritten; try another --out."
-        )
 
 
 def raise_file_limit(need: int, option: str = "--max-users") -> int:
@@ -187,6 +174,8 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
     if (data := load.data) is not None:
         end = "they begin again" if data.repeat else "the run ends"
         clipped = f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
+        if data.n_unsized:
+            clipped += f", {data.n_unsized:,} whose length nobody can know go out as they are"
         salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
         return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
     budget = (load.workload.conversation or ONE_TURN).session_budget

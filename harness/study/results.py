@@ -42,7 +42,7 @@ from harness.measure.typed_json import from_json
 from harness.runfolder import names
 from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import read_json
+from harness.runfolder.json_files import dumps, read_json
 from harness.server.max_num_seqs import max_num_seqs
 from harness.study.confirm import PROMISED, confirmed, searched
 from harness.study.drill_file import parse_drill
@@ -54,9 +54,17 @@ from harness.study.explain_knee import (
     result_levels,
     shared_prompt_tokens,
 )
-from harness.study.held_levels import DRILL, LOCUST, judge_given_levels, locust_levels
+from harness.study.held_levels import DRILL, LOCUST, judge_given_levels
 from harness.study.knee_curve import curve_slos, judged_by, knee_curve, steepness
 from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
+from harness.study.locust_levels import (
+    AskedUsers,
+    asked_users,
+    level_line,
+    locust_levels,
+    unheld_sentence,
+    users_pause,
+)
 from harness.study.replay import LoggedLevel, Replay, RunTokenStats, replay
 
 if TYPE_CHECKING:
@@ -104,7 +112,10 @@ def search_plan(run: Run) -> SearchPlan:
 
 
 def logged_levels(run: Run) -> list[LoggedLevel]:
-    """The windows in levels.jsonl; a line without one is counted as damage."""
+    """The windows in levels.jsonl; a line without one is counted as damage.
+
+    Of a test that Locust decided about they follow from the records, until they have been written.
+    """
     logged = []
     for row in run.levels:
         try:
@@ -120,7 +131,25 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
         logged.append(
             LoggedLevel(window, invalid, decision, bool(row.get("audited", True)), reason)
         )
+    if not logged and (run.info.get("config") or {}).get("kind") == LOCUST:
+        asked = asked_users(read_json(run.path / names.ENDED) or {})
+        return locust_levels(run.table, asked)
     return logged
+
+
+def write_locust_levels(folder: RunFolder) -> None:
+    """Write levels.jsonl of a test that Locust decided about, from its records, if it lacks.
+
+    So its frames have levels and phases, and `compare` finds them.
+    """
+    info = read_json(folder.path / names.RUN) or {}
+    file = folder.path / names.LEVELS
+    written = file.exists() and file.stat().st_size > 0
+    if (info.get("config") or {}).get("kind") != LOCUST or written:
+        return
+    lines = [dumps(level_line(level)) + b"\n" for level in logged_levels(read_run(folder.path))]
+    if lines:
+        folder.write(names.LEVELS, b"".join(lines))
 
 
 def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
@@ -132,8 +161,7 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     plan = replace(own, slos=tuple(slos)) if slos else own
     kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
     ended = read_json(run.path / names.ENDED) or {"interrupted": True}
-    # `vllm-harness locust` writes no levels.jsonl, because Locust decides how many users run.
-    logged = locust_levels(run.table) if kind == LOCUST else logged_levels(run)
+    logged = logged_levels(run)
     windows = [entry.window for entry in logged]
     asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
     comparison = _comparison(run, windows) if asked else None
@@ -162,11 +190,12 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
         invalid_reason=ended.get("invalid") or why_failed(ended, replayed, error),
         commonest_error=error,
         interrupted=bool(ended.get("interrupted")),
-        damage=tuple(run.damage.sentences()),
+        damage=(*run.damage.sentences(), *(ended.get("lost") or ())),
         replay_differences=tuple(replayed.differences),
         proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
         compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
     )
+    base = _of_locust(base, run, replayed, asked_users(ended))
     if kind in (KNEE, SWEEP) and not plan.rate_step_per_s:  # they divide by a number of users
         used = [s.evidence for s in replayed.levels if not s.invalid]
         base = replace(base, power=power_knee(used, plan.seed), plateau=plateau_knee(used))
@@ -209,6 +238,16 @@ def _audit(
         return instrument_sentence(level.known, window, plan.slos, gaps, host=host)
     known, slos = level.known, plan.slos
     return invalid_reason(window, known, run.server, slos, shared=shared, counted=level, host=host)
+
+
+def _of_locust(base: Result, run: Run, replayed: Replay, asked: Sequence[AskedUsers]) -> Result:
+    """What is said of users that Locust decides about: their pauses, and numbers not held."""
+    if base.command != LOCUST:
+        return base
+    windows = [level.window for level in replayed.levels]
+    unheld = unheld_sentence(asked, len(windows))
+    unit = "user" if users_pause(run.table, windows) else base.unit
+    return replace(base, unit=unit, unheld=unheld)
 
 
 def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
@@ -348,6 +387,7 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
             )
         return compute(read_run(path), compat, slos)
     folder = RunFolder(path)
+    write_locust_levels(folder)
     with parquet_writer(folder) as write:
         run = read_run(path, write)
     results = compute(run, compat)

@@ -1,0 +1,190 @@
+"""Levels of a test whose users Locust decides about: own shapes, ramps, pauses, foreign users."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+from measure_tables import MS, SECOND, record
+
+from harness.measure.records.record_source import RecordsAsOf, RecordSource
+from harness.measure.records.record_table import RecordTable
+from harness.measure.search.next_level import Hold, SearchPlan
+from harness.measure.states import Purpose, StopRule
+from harness.study.controller import KneeController
+from harness.study.held_levels import in_turn
+from harness.study.locust_levels import (
+    ASKED,
+    AskedUsers,
+    asked_users,
+    level_line,
+    locust_levels,
+    unheld_sentence,
+    users_pause,
+)
+
+LIFE_MS = 100
+
+
+def load(*steps: tuple[int, float, float], pause_ms: float = 0) -> RecordTable:
+    """Each step: so many users from then to then (s), who send again when an answer has ended."""
+    found = []
+    for users, begin_s, end_s in steps:
+        for user in range(users):
+            at_ms = begin_s * 1000 + user
+            while at_ms < end_s * 1000:
+                one = record(len(found), at_ms, [at_ms + LIFE_MS / 2], at_ms + LIFE_MS)
+                found.append(replace(one, user=user))
+                at_ms += LIFE_MS + pause_ms
+    return RecordTable.from_records(found)
+
+
+def asked(*steps: tuple[int, float, float, float | None]) -> list[AskedUsers]:
+    """So many users from then to then (s), all there at that time; None: never."""
+    return [
+        AskedUsers(
+            users,
+            round(since * SECOND),
+            round(until * SECOND),
+            -1 if there is None else round(there * SECOND),
+            0 if there is None else users,
+        )
+        for users, since, until, there in steps
+    ]
+
+
+SHAPE = load((2, 0, 5), (6, 5, 12), (1, 12, 17))
+OF_SHAPE = asked((2, 0, 5, 1), (6, 5, 12, 6), (1, 12, 17, 13))
+
+
+def windows(table: RecordTable, of: list[AskedUsers]) -> list[tuple[int, float, float]]:
+    """(users, settled, end) of each level; in seconds, to a tenth."""
+    found = [level.window for level in locust_levels(table, of)]
+    assert [one.index for one in found] == [*range(len(found))]
+    return [
+        (one.users, round(one.settled_ns / SECOND, 1), round(one.end_ns / SECOND, 1))
+        for one in found
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "of", "want", "unheld"),
+    [
+        # two requests per user after the last change, and five who end theirs first
+        (SHAPE, OF_SHAPE, [(2, 0.2, 5.0), (6, 5.2, 12.0), (1, 12.3, 16.9)], ""),
+        # six were never all there
+        (
+            SHAPE,
+            asked((2, 0, 5, 1), (6, 5, 12, None), (1, 12, 17, 13)),
+            [(2, 0.2, 5.0), (1, 12.3, 16.9)],
+            "asked for 2, 6, 1 users, and only 2 of these 3 numbers were held",
+        ),
+        # a ramp of a user each tenth of a second
+        (
+            load(*((n, n / 10, (n + 1) / 10) for n in range(1, 11))),
+            asked(*((n, n / 10, n / 10 + 0.09, n / 10 + 0.05) for n in range(1, 11))),
+            [],
+            "asked for 1, 2, 3, 4, 5, 6, 7, 8, ... users, and none was held",
+        ),
+        # -u 4, once all are there
+        (load((4, 0, 3)), asked((4, 0, 3, 1)), [(4, 0.2, 2.9)], ""),
+        # one number, too short to settle: all that there is
+        (load((4, 0, 0.15)), asked((4, 0, 0.15, 0.1)), [(4, 0.0, 0.1)], ""),
+        # -u 100 -r 1, stopped at four
+        (load((4, 0, 3)), asked((100, 0, 3, None)), [], "asked for 100 users, and none was held"),
+        # what was asked for is not known: as before
+        (SHAPE, [], [(6, 5.2, 16.9)], ""),
+        (load(), OF_SHAPE, [], "none was held"),
+    ],
+)
+def test_each_number_of_users_is_a_level(
+    table: RecordTable, of: list[AskedUsers], want: list[tuple[int, float, float]], unheld: str
+) -> None:
+    """Where it was held; a sentence names the numbers that were not."""
+    assert windows(table, of) == want
+    sentence = unheld_sentence(of, len(want))
+    assert unheld in sentence
+    assert bool(sentence) == bool(unheld)
+
+
+@pytest.mark.parametrize(("pause_ms", "want"), [(0, False), (400, True)])
+def test_users_who_pause_are_no_concurrency(pause_ms: float, want: bool) -> None:
+    """Five users who are in flight a fifth of the time are five users all the same."""
+    table = load((5, 0, 10), pause_ms=pause_ms)
+    if pause_ms:  # each at a time of its own
+        shift = table.user * round((LIFE_MS + pause_ms) / 5) * MS
+        table = replace(
+            table,
+            sent_ns=table.sent_ns + shift,
+            done_ns=table.done_ns + shift,
+            at_ns=table.at_ns + shift[table.request_of_event],
+        )
+    (level,) = locust_levels(table, asked((5, 0, 10, 1)))
+    assert level.window.users == 5
+    assert users_pause(table, [level.window]) == want
+
+
+def test_what_ended_json_says() -> None:
+    """Read back; without users, or with rows of another version, there is nothing."""
+    rows = [asdict(one) for one in OF_SHAPE]
+    assert asked_users({ASKED: [asdict(AskedUsers(0, 0, 1)), *rows]}) == OF_SHAPE
+    assert asked_users({}) == asked_users({ASKED: [{"asked": "x"}]}) == []
+
+
+def test_the_line_of_a_level() -> None:
+    """As `run` writes it."""
+    line = level_line(locust_levels(SHAPE, OF_SHAPE)[1])
+    assert {name: line[name] for name in ("index", "users", "decision", "audited")} == {
+        "index": 1,
+        "users": 6,
+        "decision": "held",
+        "audited": False,
+    }
+
+
+class Known:
+    """Records that are all there, however early one asks."""
+
+    def __init__(self, table: RecordTable) -> None:
+        self.all = table
+
+    def table(self, from_ns: int, horizon_ns: int) -> RecordSource:
+        return RecordsAsOf(self.all, from_ns, horizon_ns)
+
+    def ended(self, from_ns: int, horizon_ns: int) -> tuple[int, int]:
+        done = self.all.done_ns
+        return int(((done >= from_ns) & (done <= horizon_ns)).sum()), 0
+
+
+@pytest.mark.parametrize(
+    ("users", "rows_s", "want"),
+    [
+        (1, 0.9, [(1, 0.2, 7)]),  # nine rows: two settle the level
+        (3, 0.5, [(3, 0.2, 7)]),
+        (9, 0.1, []),  # a row for each: nothing can settle
+        (3, 0.2, []),  # six rows, and nothing was sent after they had ended
+    ],
+)
+def test_data_that_ends_early(
+    users: int, rows_s: float, want: list[tuple[int, float, int]]
+) -> None:
+    """A server may answer all rows before the controller has looked twice: the records tell.
+
+    Of each level the users, when it had settled, and the requests sent from then on.
+    """
+    table = load((users, 0, rows_s))
+    hold = Hold(users, Purpose.hold, StopRule.requests, 0, len(table))
+    plan = SearchPlan((), min_users=users, max_users=users)
+    controller = KneeController(plan, Known(table), choose=in_turn([hold]))
+    for second in range(3):
+        controller.tick(second * SECOND, users, known_ns=second * SECOND)
+    controller.close(3 * SECOND, data_ended=True)
+    windows = [level.window for level in controller.levels]
+    assert [
+        (
+            one.users,
+            round(one.settled_ns / SECOND, 1),
+            int(((table.sent_ns >= one.settled_ns) & (table.sent_ns <= one.end_ns)).sum()),
+        )
+        for one in windows
+    ] == want
