@@ -751,7 +751,9 @@ FILES = {
     names.PROOF: "with `--prove`: what turning knobs did to the knee ([vary.md](vary.md))",
     names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
-    names.LEVELS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
+    names.LEVELS_PARQUET: "the same levels as a table, intervals as two columns `..._lo` and "
+    "`..._hi`",
+    names.LEVELS_CSV: "the columns of it that a spreadsheet is opened for",
     names.REPORT_HTML: "the report, one file without scripts",
     names.SWEEP_CSV: "of a `sweep`: a row for each number of users, means over its measurements",
     names.BATCHING: "of `sweep --batch`: a batch at each concurrency and one at a time",

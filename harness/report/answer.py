@@ -6,6 +6,7 @@ best estimate.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isnan
@@ -58,7 +59,14 @@ def build_answer(facts: ReportData) -> Answer:
     loop = [as_sentence(f"this is an open loop: {about}")] * facts.is_rate
     return replace(
         found,
-        sentences=[*gates, *facts.asked_later, *found.sentences, *replica_sentences(facts), *loop],
+        sentences=[
+            *gates,
+            *facts.asked_later,
+            *found.sentences,
+            *at_once_sentences(facts),
+            *replica_sentences(facts),
+            *loop,
+        ],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
     )
@@ -99,7 +107,9 @@ def _kept(facts: ReportData) -> str:
     parts = []
     for slo in facts.slos:
         name = slo_name(slo)
-        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} {slo_bound(slo)}")
+        figure = pooled.get(name)
+        shown = figure if figure and figure.known else _observed(level, slo)
+        parts.append(f"{name} {shown} {slo_bound(slo)}")
     return " and ".join(parts)
 
 
@@ -157,9 +167,14 @@ def _inconclusive(facts: ReportData) -> Answer:
         lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
         lacking.append(f"a level that clearly fails (raise {_most(facts)})")
-    how = "Try a longer --budget." if not facts.asked_later else "To measure it, run `knee` for it."
+    lost = left_out_sentences(facts)
+    how = "Try a longer --budget."
+    if lost:
+        how = "Try again once nothing makes levels invalid, or with a longer --budget."
+    if facts.asked_later:
+        how = "To measure it, run `knee` for it."
     next_step = f"Still needed: {' and '.join(lacking)}. {how}"
-    return Answer("inconclusive", "unsure", headline, [*explanation(facts), next_step])
+    return Answer("inconclusive", "unsure", headline, [*lost, *explanation(facts), next_step])
 
 
 def _target_failed(facts: ReportData) -> Answer:
@@ -333,6 +348,31 @@ def replica_sentences(facts: ReportData) -> list[str]:
         f"{why.rstrip('.')}."
         for why, n in failed.items()
     ]
+
+
+def at_once_sentences(facts: ReportData) -> list[str]:
+    """At which level answers came whole, so that no time to a first token can be told."""
+    whole = [level for level in facts.used if not level.tells_ttft]
+    return [
+        f"At {facts.level_text(level.load)}, {level.came_at_once:.0%} of the answers came all at "
+        "once, in one event or one read, so TTFT and ITL cannot be told from e2e: expected a "
+        "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
+        for level in whole[-1:]
+    ]
+
+
+def left_out_sentences(facts: ReportData) -> list[str]:
+    """How many levels a search could not use, which, and why."""
+    lost = [level for level in facts.levels if not level.usable]
+    if not lost:
+        return []
+    reasons = Counter(level.reason for level in lost)
+    (why, n), others = reasons.most_common(1)[0], len(reasons) - 1
+    more = f"; {n} of them for this reason, {len(lost) - n} for others" if others else ""
+    loads = " and ".join(f"{load:,}" for load in sorted({level.load for level in lost}))
+    verb = "was" if len(lost) == 1 else "were"
+    each = f"{len(lost)} of {count_of(len(facts.levels), 'level')} {verb} left out as invalid"
+    return [f"{each}, at {loads}: {why.rstrip('.')}{more}."]
 
 
 def triage_sentences(facts: ReportData) -> list[str]:

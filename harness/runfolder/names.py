@@ -9,7 +9,7 @@ drill.toml events.jsonl   of a drill: its file, and what happened when
 levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
-requests.parquet result.json levels.csv report.html report.md   written at the end
+requests.parquet result.json levels.parquet levels.csv report.html report.md   written at the end
 concurrency_sweep.csv batching.json batching_benchmark.md   of a sweep, of its batches
 """
 
@@ -32,6 +32,7 @@ DRILL: Final = "drill.toml"
 EVENTS: Final = "events.jsonl"
 PARQUET: Final = "requests.parquet"
 LEVELS_CSV: Final = "levels.csv"
+LEVELS_PARQUET: Final = "levels.parquet"
 PROOF: Final = "proof.json"
 SWEEP_CSV: Final = "concurrency_sweep.csv"
 BATCHING: Final = "batching.json"

@@ -6,7 +6,7 @@ Importing pandas takes half a second, so it is imported when the first frame is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -287,6 +287,24 @@ def level_rows(path: Path) -> list[dict[str, Any]]:
     """The lines of levels.jsonl that name their window."""
     rows, _ = read_lines(path / names.levels_file(path))
     return [row for row in rows if {*WINDOW_FIELDS} <= row.keys()]
+
+
+def write_levels(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write levels.parquet: a row for each level, its columns in the order in which they come up.
+
+    The cells are those of JSON. Raises RunFolderError if it cannot be written.
+    """
+    columns = dict.fromkeys(key for row in rows for key in row)
+    cells = [[_number_of(row.get(key)) for key in columns] for row in rows]
+    values = zip(*cells, strict=True) if rows else ([] for _ in columns)
+    table = pa.table({key: list(column) for key, column in zip(columns, values, strict=True)})
+    with folder.replacing(names.LEVELS_PARQUET) as file:
+        pq.write_table(table, file, compression="zstd")
+
+
+def _number_of(cell: Any) -> Any:
+    """JSON's word for infinity as a number."""
+    return inf if cell == "inf" else cell
 
 
 @contextmanager

@@ -192,7 +192,7 @@ def _mix_row(of: tuple[RecordTable, WindowGapCounter]) -> dict[str, Latency]:
 FIGURES: Final = (
     "n_failed", "outcomes", "in_flight", "output_tokens_per_s", "requests_per_s", "goodput_per_s",
 )  # fmt: skip
-MAY_LACK: Final = ("tokens_per_event", "exact_share", "prompt_tokens_per_s")
+MAY_LACK: Final = ("tokens_per_event", "exact_share", "prompt_tokens_per_s", "came_at_once")
 
 
 def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: SearchPlan) -> Level:

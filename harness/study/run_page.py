@@ -344,7 +344,7 @@ def tiles(result: Result) -> list[dict[str, Any]]:
         limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
         for key, name in HEADLINES.items():
             p95 = level.latency(key).at("p95")
-            if knee:
+            if knee and (level.tells_ttft or key != "ttft"):
                 p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
             out.append((f"p95 {name}", p95, "ms", at, limits.get(f"{key}_p95", nan)))
         rate = (knee or level).output_tokens_per_s
