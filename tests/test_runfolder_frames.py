@@ -227,10 +227,13 @@ def test_flat(value: dict[str, Any], want: dict[str, Any]) -> None:
 
 def test_a_failure_is_infinite_in_the_table_too(tmp_path: Path) -> None:
     """JSON's word for it becomes a number; what no level has is null; no level, no row."""
-    write_levels(RunFolder(tmp_path), [{"a": "inf", "b": 1}, {"a": 2.5, "c": True}])
+    write_levels(RunFolder(tmp_path), [{"a": "inf", "b": 10**18 + 1, "d": "x"},
+                                        {"a": 2.5, "b": 2, "c": True, "d": None}])  # fmt: skip
     table = pd.read_parquet(tmp_path / names.LEVELS_PARQUET)
     assert table["a"].tolist() == [inf, 2.5]
-    assert table.isna().sum().tolist() == [0, 1, 1]
+    assert table["b"].tolist() == [10**18 + 1, 2]  # instants in ns are exact
+    assert table["c"].tolist() == [None, True]
+    assert (table["d"][0], table["d"].isna().tolist()) == ("x", [False, True])
     write_levels(RunFolder(tmp_path), [])
     assert pd.read_parquet(tmp_path / names.LEVELS_PARQUET).shape == (0, 0)
 
