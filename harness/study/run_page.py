@@ -19,7 +19,7 @@ from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.records.request_record import Outcome
 from harness.measure.result import Target
 from harness.measure.slo import Slo
-from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
+from harness.measure.states import WORST_FIRST, Decision, Status
 from harness.measure.typed_json import to_json
 from harness.server.address import LOOPBACK, Address
 from harness.study.drill import DrillController
@@ -165,10 +165,9 @@ class RunPage:
         """Show what has happened and which expectations have come true."""
         controller.judge(samples)
         drill, done = controller.stage.drill, controller.stage.done
-        decided = [one for one in controller.verdicts if one.verdict != Verdict.inconclusive]
         begun = Counter(row["name"] for row in done if row["what"] == "begins")
-        self.live.set_drill({e.name: begun[e.name] for e in drill.events},
-                            {one.name: one.verdict == Verdict.met for one in decided})  # fmt: skip
+        self.live.set_drill({e.name: begun[e.name] for e in drill.events})
+        self.live.set_expectations({one.name: one.verdict for one in controller.verdicts})
         number = len(controller.levels)
         self.state.update_facts(
             phase=drill.phases[number].name if number < len(drill.phases) else "",
@@ -231,6 +230,9 @@ class RunPage:
         self.state.update_facts(**ending(result, words), steps=steps)
         if result.knee is not None and result.status == Status.found:
             self.live.set_knee(result.knee)
+        if result.command == DRILL:  # some are over only with the load
+            verdicts = {one.name: one.verdict for one in result.gates}
+            self.live.set_expectations(verdicts)
         self._show_metrics()
 
     def linger(self) -> None:
