@@ -103,33 +103,6 @@ def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:
     assert "simulated m on h100" in page.partition("<h1>")[0]
 
 
-OTHERS = "2 of them for this reason, 1 for others."
-LATE = "two arrivals shared a read, or were read late; try --processes 4"
-
-
-@pytest.mark.parametrize(
-    ("levels", "want"),
-    [
-        ([(4, "pass", "")], []),
-        ([(4, "pass", ""), (8, "invalid", LATE)],
-         [f"1 of 2 levels was left out as invalid, at 8: {LATE}."]),
-        ([(4, "invalid", "a"), (8, "invalid", "b"), (8, "invalid", "b")],
-         [f"3 of 3 levels were left out as invalid, at 4 and 8: b; {OTHERS}"]),
-    ],
-)  # fmt: skip
-def test_levels_that_were_lost(levels: list[tuple[int, Any, str]], want: list[str]) -> None:
-    """An inconclusive search says how many, which, and why: their remedy is another than time."""
-    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1])
-    held = tuple(
-        Level(i, users, decision=Decision(said), reason=why)
-        for i, (users, said, why) in enumerate(levels)
-    )
-    facts = ReportData(run, Result(levels=held, knee=Knee()))
-    answer = build_answer(facts)
-    assert [line for line in answer.sentences if "left out" in line] == want
-    assert ("nothing makes levels invalid" in answer.text) == bool(want)
-
-
 def test_a_ttft_that_cannot_be_told() -> None:
     """Where most answers came all at once it is no figure, in tables, in lines and in tiles."""
     run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1])

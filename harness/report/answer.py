@@ -6,7 +6,6 @@ best estimate.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isnan
@@ -167,14 +166,9 @@ def _inconclusive(facts: ReportData) -> Answer:
         lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
         lacking.append(f"a level that clearly fails (raise {_most(facts)})")
-    lost = left_out_sentences(facts)
-    how = "Try a longer --budget."
-    if lost:
-        how = "Try again once nothing makes levels invalid, or with a longer --budget."
-    if facts.asked_later:
-        how = "To measure it, run `knee` for it."
+    how = "Try a longer --budget." if not facts.asked_later else "To measure it, run `knee` for it."
     next_step = f"Still needed: {' and '.join(lacking)}. {how}"
-    return Answer("inconclusive", "unsure", headline, [*lost, *explanation(facts), next_step])
+    return Answer("inconclusive", "unsure", headline, [*explanation(facts), next_step])
 
 
 def _target_failed(facts: ReportData) -> Answer:
@@ -359,20 +353,6 @@ def at_once_sentences(facts: ReportData) -> list[str]:
         "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
         for level in whole[-1:]
     ]
-
-
-def left_out_sentences(facts: ReportData) -> list[str]:
-    """How many levels a search could not use, which, and why."""
-    lost = [level for level in facts.levels if not level.usable]
-    if not lost:
-        return []
-    reasons = Counter(level.reason for level in lost)
-    (why, n), others = reasons.most_common(1)[0], len(reasons) - 1
-    more = f"; {n} of them for this reason, {len(lost) - n} for others" if others else ""
-    loads = " and ".join(f"{load:,}" for load in sorted({level.load for level in lost}))
-    verb = "was" if len(lost) == 1 else "were"
-    each = f"{len(lost)} of {count_of(len(facts.levels), 'level')} {verb} left out as invalid"
-    return [f"{each}, at {loads}: {why.rstrip('.')}{more}."]
 
 
 def triage_sentences(facts: ReportData) -> list[str]:

@@ -42,7 +42,7 @@ CSV_COLUMNS: Final = (
     *FIRST_COLUMNS, "rate_per_s", "in_flight", "seconds", "purpose", "decision", "n_failed",
     "goodput_per_s", "ttft_ms.n", "ttft_ms.p50", "ttft_ms.p95", "ttft_ms.p95_ci95_lo",
     "ttft_ms.p95_ci95_hi", "ttft_ms.p99", "itl_ms.p50", "itl_ms.p95", "itl_ms.p95_ci95_lo",
-    "itl_ms.p95_ci95_hi", "itl_ms.p99", "tpot_ms.p50", "tpot_ms.p95", "tps.p5", "e2e_ms.p50",
+    "itl_ms.p95_ci95_hi", "itl_ms.p99", "tpot_ms.p95", "output_tok_s", "tps.p5", "e2e_ms.p50",
     "e2e_ms.p99", "came_at_once", "drift", "skew", "ttft_split.queue_ms", "ttft_split.prefill_ms",
     "server.running_mean", "server.waiting_mean", "server.kv_usage_mean", "server.preemptions",
     "client.loop_lag_max_ms",
@@ -100,7 +100,7 @@ def level_row(level: Level) -> dict[str, object]:
     data: dict[str, Any] = to_json(level)
     notes = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
     own = {"concurrency": level.users, "tok_s": level.output_tokens_per_s, "notes": notes}
-    figures = {name: sweep.FIGURES[name](level) for name in FIRST_COLUMNS[1:-1]}
+    figures = {name: sweep.FIGURES[name](level) for name in (*FIRST_COLUMNS[1:-1], "output_tok_s")}
     row: dict[str, object] = to_json(figures | own | {"seconds": level.seconds})
     left_out = (*REPEATED_FIELDS, "replicas")  # which are tables of their own
     rest = {key: value for key, value in data.items() if key not in left_out}
