@@ -744,6 +744,7 @@ FILES = {
     names.LEVELS: "the held levels: window, users, purpose, decision",
     names.SERVER: "a scrape of the server's metrics each second, histograms included; of several "
     "replicas the sum, with the numbers of each in `replicas` ([replicas.md](replicas.md))",
+    names.REPLICAS: "of several replicas: the numbers of those that answered, where others did not",
     names.CLIENT: "the load processes' own figures: CPU, loop lag, reads",
     names.GPU: "readings of the GPUs, if there are any",
     names.TRACES: "the server's traces, with `--otlp-port`",

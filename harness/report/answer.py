@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Final
 
+from harness.measure.diagnosis.server_window import replica_figures
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.measure.metrics import HEADLINES, SLO_METRICS
+from harness.measure.records.samples import samples_within
 from harness.measure.result import CONCURRENT, Level, SloResult
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
@@ -328,7 +330,7 @@ def replica_sentences(facts: ReportData) -> list[str]:
     uneven = [level for level in facts.used if level.skew]
     lines = [f"At {facts.level_text(x.load)}, {x.skew}." for x in uneven[-1:]]
     if facts.result.command == "drill":  # a replica that was killed answers nobody
-        return lines
+        return lines + survivor_sentences(facts)
     audits = [level.audit for level in facts.used if level.audit]
     lines += [
         f"The servers whose metrics were read generated {1 + one.surplus:.0%} of the tokens that "
@@ -353,6 +355,22 @@ def at_once_sentences(facts: ReportData) -> list[str]:
         "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
         for level in whole[-1:]
     ]
+
+
+def survivor_sentences(facts: ReportData) -> list[str]:
+    """What the replicas that answered had in flight while others did not, level by level."""
+    lines = []
+    for level in facts.used:
+        seen = samples_within(facts.run.some, level.settled_ns, level.end_ns)
+        means = []
+        for name, one in replica_figures(seen).items():
+            running, waiting = map(format_number, (one.running_mean, one.waiting_mean))
+            means.append(f"{name} had {running} running and {waiting} waiting")
+        if means:
+            scrapes, where = count_of(len(seen), "scrape"), facts.level_text(level.load)
+            when = f"In {scrapes} of phase {level.index + 1} ({where}) a replica did not answer"
+            lines.append(f"{when}: {' and '.join(means)}.")
+    return lines
 
 
 def triage_sentences(facts: ReportData) -> list[str]:

@@ -6,6 +6,7 @@ sends.<worker>.txt        how many requests the worker had begun: a journal of o
 records.<worker>.<run>.msgpack sends.<worker>.<run>.txt   what a worker on another host kept of them
 scenario.toml             the options that repeat the run, for --scenario
 drill.toml events.jsonl   of a drill: its file, and what happened when
+replicas.jsonl            the same for what some replicas answered while others did not
 levels.jsonl server.jsonl client.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
@@ -22,6 +23,7 @@ from typing import Final
 RUN: Final = "run.json"
 LEVELS: Final = "levels.jsonl"
 SERVER: Final = "server.jsonl"
+REPLICAS: Final = "replicas.jsonl"
 CLIENT: Final = "client.jsonl"
 GPU: Final = "gpu.jsonl"
 TRACES: Final = "traces.jsonl"

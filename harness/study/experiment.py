@@ -209,6 +209,8 @@ class Experiment:
 
     def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
         scrapes = self.folder.lines(names.SERVER)
+        several = len(self.options.metrics) > 1
+        some = self.folder.lines(names.REPLICAS) if several else None
         own = self.folder.lines(names.CLIENT)
         bounds: Bounds = {}
 
@@ -229,6 +231,7 @@ class Experiment:
             watched,
             sinks,
             on_sample=on_sample,
+            on_some=None if some is None else lambda sample: some.append(to_row(sample, {})),
             drain_ns=DRAIN_NS,
             decides=decides,
             asks_per_s=ASKS_PER_S if self.never_pauses else 1,
@@ -250,6 +253,8 @@ class Experiment:
             self.session = None
             self.controller.close(session.over_ns or CLOCK.now_ns())
             scrapes.close()
+            if some is not None:
+                some.close()
             own.close()
 
     @contextlib.contextmanager

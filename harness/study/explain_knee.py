@@ -57,20 +57,23 @@ def with_observations(
     *,
     clients: Sequence[ClientSample] = (),
     gpus: Sequence[GpuSample] = (),
+    some: Sequence[ServerSample] = (),
     counted: LevelTokenStats | None = None,
 ) -> Level:
     """The level with the observations of server, GPU, client and records.
 
-    `counted`: its token statistics, if they exist already; `table` then needs no tokens.
+    `some`: scrapes that not all replicas answered. `counted`: its token statistics, if they exist
+    already; `table` then needs no tokens.
     """
     gaps, sample = (counted.tokens.gaps, counted.sample) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
     inside = samples_within(samples, start, end)
     server, replicas = server_figures(inside), replica_figures(inside)
+    each = sorted([*inside, *samples_within(some, start, end)], key=lambda sample: sample.at_ns)
     return replace(
         level,
         server=server,
-        replicas=replicas,
+        replicas=replica_figures(each),
         skew=skew_sentence(replicas),
         gpu=gpu_figures(samples_within(gpus, start, end), level.output_tokens_per_s or math.nan),
         client=client_figures(table, window, slos, clients, gaps),
@@ -232,5 +235,13 @@ def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: Sear
         audit=audit_tokens(table, w, run.server, counted.scraped),
     )
     return with_observations(
-        level, w, table, plan.slos, run.server, clients=run.client, gpus=run.gpu, counted=counted
+        level,
+        w,
+        table,
+        plan.slos,
+        run.server,
+        clients=run.client,
+        gpus=run.gpu,
+        some=run.some,
+        counted=counted,
     )
