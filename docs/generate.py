@@ -819,6 +819,7 @@ FILES = {
     names.LEVELS: "the held levels: window, users, purpose, decision",
     names.SERVER: "a scrape of the server's metrics each second, histograms included; of several "
     "replicas the sum, with the numbers of each in `replicas` ([replicas.md](replicas.md))",
+    names.REPLICAS: "of several replicas: the numbers of those that answered, where others did not",
     names.CLIENT: "the load processes' own figures: CPU, loop lag, reads",
     names.HOST: "the client's machine: CPU used by it and by others, waiting for a core, load",
     names.GPU: "readings of the GPUs, if there are any",
@@ -827,7 +828,9 @@ FILES = {
     names.PROOF: "with `--prove`: what turning knobs did to the knee ([vary.md](vary.md))",
     names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
-    names.LEVELS_CSV: "the same levels as a table, intervals as two columns `..._lo` and `..._hi`",
+    names.LEVELS_PARQUET: "the same levels as a table, intervals as two columns `..._lo` and "
+    "`..._hi`",
+    names.LEVELS_CSV: "the columns of it that a spreadsheet is opened for",
     names.REPORT_HTML: "the report, one file without scripts",
     names.SWEEP_CSV: "of a `sweep`: a row for each number of users, means over its measurements",
     names.BATCHING: "of `sweep --batch`: a batch at each concurrency and one at a time",

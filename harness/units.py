@@ -16,6 +16,13 @@ SECOND: Final = NS_PER["s"]
 LONGEST: Final = 1_000 * NS_PER["h"]  # what every timer can wait for
 
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s|m|h)")
+# How units are written elsewhere, the longest first.
+_SPELLED: Final = {
+    "milliseconds": "ms", "millisecond": "ms", "millis": "ms", "msecs": "ms", "msec": "ms",
+    "microseconds": "us", "microsecond": "us", "usec": "us", "\u00b5s": "us", "\u03bcs": "us",
+    "seconds": "s", "second": "s", "secs": "s", "sec": "s", "minutes": "m", "minute": "m",
+    "mins": "m", "min": "m", "hours": "h", "hour": "h", "hrs": "h", "hr": "h",
+}  # fmt: skip
 
 
 def duration_ns(text: str, what: str = "duration", example: str = "500ms") -> int:
@@ -32,8 +39,7 @@ def duration_ns(text: str, what: str = "duration", example: str = "500ms") -> in
             f"{what} is {text!r}: expected more than zero and at most 1000h; try {example!r}."
         )
     if not parts or _PART.sub("", word).strip():
-        bare = re.fullmatch(r"[0-9.]+", word)
-        hint = word + example.lstrip("0123456789") if bare else example
+        hint = _as_meant(word, example) or example
         raise ConfigError(
             f"{what} is {text!r}, which has no readable unit: expected a number with ns, us, ms, "
             f"s, m or h; try {hint!r}."
@@ -41,12 +47,32 @@ def duration_ns(text: str, what: str = "duration", example: str = "500ms") -> in
     return round(value)
 
 
+def _as_meant(word: str, example: str) -> str:
+    """The same number with a unit that can be read, such as 10m for 10min; "" where none shows.
+
+    A bare number has the unit of `example`.
+    """
+    meant = re.sub(r"(?<=[0-9]),(?=[0-9])", ".", word.lower().replace(" ", ""))
+    for spelled, unit in _SPELLED.items():
+        meant = meant.replace(spelled, unit)
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", meant):
+        meant += example.lstrip("0123456789")
+    parts = _PART.findall(meant)
+    whole = parts and not _PART.sub("", meant) and re.fullmatch("[!-~]+", meant)
+    return meant if whole and any(float(number) for number, _ in parts) else ""
+
+
 def percent(text: str, what: str = "share") -> float:
     """Share in [0, 1] of `1%` or `0.5%`. Raises ConfigError without the percent sign."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", text)
     if match is None or float(match[1]) > 100:  # noqa: PLR2004 - a percentage's own bound
+        bare = re.fullmatch(r"\s*([0-9]{1,2}|[0-9]?[.][0-9]{1,6})\s*", text, re.ASCII)
+        number = float(bare[1]) if bare else 0.0
+        number = number * 100 if number < 1 else number  # 0.05 is a share, 5 are percent
+        hint = f"{number:g}%" if number else "1%"
         raise ConfigError(
-            f"{what} is {text!r}: expected a percentage from 0% to 100% with its sign; try '1%'."
+            f"{what} is {text!r}: expected a percentage from 0% to 100% with its sign; "
+            f"try {hint!r}."
         )
     return float(match[1]) / 100
 

@@ -264,6 +264,41 @@ REFUSED = {
     f"knee --request-timeout {400 * '9'}h": ("at most 1000h; try '600s'",),
     "knee --budget 25h": ("--budget is '25h'", "from 10s to 24h"),
     "knee --idle-timeout 0": ("--idle-timeout is '0'", "more than zero", "try '60s'"),
+    "knee --budget 10min": ("--budget is '10min'", "try '10m'"),
+    "knee --budget 1h30min": ("try '1h30m'",),
+    "knee --connect-timeout 1,5s": ("try '1.5s'",),
+    "run --users 4 --duration 2mins": ("try '2m'",),
+    "knee --slo ttft_p95=0.5s,itl_p95=50ms": (
+        "expected one limit", "try --slo ttft_p95=0.5s --slo itl_p95=50ms.",
+    ),
+    "knee --slo e2e_p95<10s": ("try 'e2e_p95=10s'",),
+    "knee --slo ttft:300": ("try 'ttft_p95=300ms'",),  # as `vllm bench --goodput` has it
+    "knee --slo ttfd_p99=3s": ("try 'ttft_p99=3s'",),
+    "knee --slo tps_p5>30": ("try 'tps_p5=30'",),
+    "knee --precision 0.05": ("--precision is '0.05'", "try '5%'"),
+    "knee --precision 3": ("try '3%'",),
+    "knee --precision 0%": ("--precision is '0%'", "above 0%", "try --precision 5%"),
+    "run --rate 3rps": ("--rate is '3rps'", "try --rate 3/s"),
+    "run --rate 180/min": ("try --rate 3/s",),
+    "run --users 4,8": ("`run` holds one level", "try `vllm-harness sweep ... --users 4,8`"),
+    "run --users 4 --junit no/where": ("try --junit junit.xml",),
+    "run 18123 --users 4": ("the URL is '18123'", "try http://127.0.0.1:18123."),
+    "run :18123 --users 4": ("try http://127.0.0.1:18123.",),
+    f"run {URL}/metrics --users 4": ("one of a server's endpoints", f"try {URL}."),
+    "knee --slo e2e_p95=9s --at-least 600": (
+        "--at-least is 600 and --max-users 512", "try --max-users 600.",
+    ),
+    "knee --at-least 4": ("--at-least is given without an SLO", "try --slo ttft_p95=500ms"),
+    "knee --precision 2%": ("--precision is given without an SLO",),
+    "knee --slo e2e_p95=9s --load rate --max-users 30": (
+        "--max-users is given with --load rate", "does not use it", "--max-rate", "--load users",
+    ),
+    "knee --max-rate 30/s": ("--max-rate is given with --load users", "--load rate"),
+    "knee --max-in-flight 30": ("--max-in-flight is given with --load users",),
+    f"run {URL} --users 4 --arrivals constant": ("--arrivals is given with --users", "with --rate"),
+    "vary max-num-seqs=1,2 knee --slo e2e_p95=9s": (
+        "has 'knee' among its own words", "try `vllm-harness vary max-num-seqs=1,2 -- knee ...`.",
+    ),
     "knee --max-errors 1": ("--max-errors is '1'", "percentage", "'1%'"),
     "knee --min-users 8 --max-users 4": ("--min-users is 8", "--max-users is 4", "at most"),
     "knee --min-users 0": ("--min-users is '0'", "whole number from 1 up"),
@@ -359,6 +394,77 @@ REFUSED = {
     "kneel": ("the command is 'kneel'", "expected one of knee, run,", "try vllm-harness knee."),
     "help sweeps": ("the command is 'sweeps'", "try vllm-harness sweep."),
 }  # fmt: skip
+
+
+# What is typed for `run`, and what is offered: one of our options, or what to do instead.
+THEIRS = {
+    "--concurrency": "did you mean --users?",
+    "--max-concurrency": "did you mean --users?",
+    "--vus": "did you mean --users?",
+    "-u": "did you mean --users?",
+    "--host": "try `vllm-harness run http://h:9`",
+    "--url": "try `vllm-harness run http://h:9`",
+    "--base-url": "try `vllm-harness run http://h:9`",
+    "--target": "try `vllm-harness run http://h:9`",
+    "--request-rate": "did you mean --rate?",
+    "--rps": "did you mean --rate?",
+    "--num-prompts": "did you mean --requests?",
+    "--request-count": "did you mean --requests?",
+    "--input-len": "did you mean --prompt-tokens?",
+    "--input-tokens": "did you mean --prompt-tokens?",
+    "--random-input-len": "did you mean --prompt-tokens?",
+    "--isl": "did you mean --prompt-tokens?",
+    "--osl": "did you mean --output-tokens?",
+    "--max-tokens": "did you mean --output-tokens?",
+    "--run-time": "did you mean --duration?",
+    "--time": "did you mean --duration?",
+    "--max-seconds": "did you mean --duration?",
+    "--output": "did you mean --out?",
+    "--result-dir": "did you mean --out?",
+    "--goodput": "did you mean --slo?",
+    "--dataset-path": "did you mean --data?",
+    "--temperature": "did you mean --body?",
+    "--endpoint-type": "did you mean --api?",
+    "--verbose": "needs none: progress is shown",
+    "--num-warmups": "needs none: each level warms up",
+    "--api-key": "try `export VLLM_API_KEY=...`",
+    "--user": "did you mean --users?",  # by spelling, at most two letters apart
+    "--durations": "did you mean --duration?",
+    "--xconcurrencyx": "; try `vllm-harness run --help`",  # neither: nothing is made up
+}
+FOR_KNEE = {
+    "--concurrency": "did you mean --max-users?",
+    "--users": "did you mean --max-users?",
+    "--request-rate": "did you mean --max-rate?",
+    "--num-prompts": "did you mean --budget?",
+    "--run-time": "did you mean --budget?",
+}
+
+
+@pytest.mark.parametrize(("command", "table"), [("run", THEIRS), ("knee", FOR_KNEE)])
+def test_the_words_of_other_tools(
+    command: str, table: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each has our option's name; the value, which may be a secret, is never repeated."""
+    said = {}
+    for theirs, want in table.items():
+        value = "http://h:9" if "http" in want else "sk-1"
+        assert main([command, theirs, value]) == 2
+        said[theirs] = capsys.readouterr().err
+    assert {theirs: text for theirs, text in said.items() if table[theirs] not in text} == {}
+    assert [text for text in said.values() if "sk-1" in text] == []
+
+
+def test_a_url_with_a_password_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would stay in a terminal's history and in a CI's log."""
+    assert main(["run", "--host", "http://me:hush@h:9"]) == 2
+    assert "hush" not in capsys.readouterr().err
+
+
+def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """What could be meant, and a line that works without a server."""
+    assert main([]) == 2
+    assert "try `vllm-harness knee --embedded --slo" in capsys.readouterr().err
 
 
 def test_refused(capsys: pytest.CaptureFixture[str]) -> None:

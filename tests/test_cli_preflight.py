@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cli.app import main
+from harness.cli.app import main, parser
 from harness.cli.checks import CHECKS, Severity
+from harness.cli.options_from_args import run_options
 from harness.errors import ConfigError, RunFolderError
 from harness.load.workloads import workload
 from harness.measure.slo import Slo, check_slos
@@ -24,6 +25,7 @@ from harness.study.preflight import (
     check_lengths,
     check_machine,
     clipping_note,
+    offered_tools,
     raise_file_limit,
 )
 from harness.study.study_options import LoadOptions, OutputOptions
@@ -31,6 +33,25 @@ from harness.study.study_options import LoadOptions, OutputOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "want"),
+    [
+        ("", "", 0),
+        ("--workload conversation --tools 2", "", 2),
+        ("", '{"prompt": "a"}\n', 0),
+        ("", '{"messages": [{"role": "user", "content": "a"}], "tools": [{"a": 1}]}\n', 1),
+    ],
+)
+def test_tools_of_a_load(words: str, rows: str, want: int, tmp_path: Path) -> None:
+    """Those of its sessions, or of the first row that has some."""
+    if rows:
+        (tmp_path / "rows").write_text(rows)
+        words = f"--data {tmp_path / 'rows'}"
+    line = ["run", "http://127.0.0.1:9", "--users", "2", *words.split()]
+    load = run_options(parser().parse_args(line), "run").load
+    assert len(offered_tools(load)) == want
 
 
 @pytest.mark.parametrize("kind", ["folder with a file", "file"])

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import ssl
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,9 +26,11 @@ from little_servers import (
 )
 
 from harness.errors import ConfigError, HarnessError, ServerUnreachable
+from harness.load.conversations import planned_tools
 from harness.server.access import TargetAccess
 from harness.server.address import Address, addresses_of
 from harness.server.probe import Capabilities, probe
+from harness.server.probe_tools import check_tools
 from harness.server.probed_stream import UNENDED
 from harness.units import MS, SECOND
 
@@ -190,6 +193,26 @@ def test_an_end_without_its_empty_line(end: bytes, notes: tuple[str, ...]) -> No
     answer = sse(ROLE, token(), end=beat + end)
     with little_server(vllm_like(**{"chat/completions": answer})) as server:
         assert ask(server).notes == notes
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_tools_are_tried_before_any_load(refuses: bool) -> None:
+    """A vLLM without --enable-auto-tool-choice refuses each request with tools."""
+    plain, needs = vllm_like(), '"auto" tool choice requires --enable-auto-tool-choice'
+
+    def reply(path: str, body: dict[str, Any]) -> bytes:
+        refused = refuses and path == CHAT and "tools" in body
+        return http({"message": needs}, 400) if refused else plain(path, body)
+
+    with little_server(reply) as server:
+        known = ask(server)
+        where = access(f"http://127.0.0.1:{server.port}")
+        check_tools(where, known, (), {})  # nothing is asked for
+        assert server.paths.count(CHAT) == 1
+        told = r"answers 400 to one with tools .*try `vllm serve ... --enable-auto-tool-choice"
+        with pytest.raises(ServerUnreachable, match=told) if refuses else nullcontext():
+            check_tools(where, known, planned_tools(2), {"temperature": 0})
+        assert [len(body.get("tools", ())) for path, body in server.asked if path == CHAT] == [0, 2]
 
 
 def raw(answer: bytes) -> Reply:

@@ -397,6 +397,12 @@ def test_the_rule_of_the_mix_fires(tmp_path, prompt, output, fire):
         ({**KNEE, "status": "inconclusive"}, 6, "no knee to use (its status is inconclusive)"),
         ({**KNEE, "knee": {"estimate": 1, "ci95": [0, 2]}}, 6, "(its interval reaches 0)"),
         ({"status": "met", "levels": []}, 6, "(its status is met)"),
+        (
+            {"command": "sweep", "status": "met", "levels": []},
+            6,
+            "is of `vllm-harness sweep`, which",
+        ),
+        ({**KNEE, "status": "not_reached"}, 6, "with a higher --max-users."),
     ],
 )
 def test_no_knee_is_one_sentence(tmp_path, capsys, knee, code, says):

@@ -15,10 +15,14 @@ from harness.measure.records.ledger import Ledger, LedgerView, waiting_or_thinki
 from harness.measure.records.record_source import REQUEST_BYTES, PackedTable
 from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
 from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.search.evidence import gather_evidence
+from harness.measure.result import Latency
+from harness.measure.search.evidence import Window, gather_evidence
 from harness.measure.slo import Slo
+from harness.measure.states import Purpose
+from harness.measure.window_summary import window_summary
 from harness.study.locust_levels import locust_levels
 from harness.study.page_viewer import ended_levels
+from harness.study.replay import requests_in_window
 
 # one request in three parts, known until 15, 25 and 45 ms; the second brought nothing
 PARTS = [
@@ -157,13 +161,69 @@ def test_a_long_level_has_the_figures_of_its_end(until_s, monkeypatch):
         ledger.put([record(number, at, [at + 300, at + 500])])
     held = SimpleNamespace(window=window(1, 0, until_s))
     run = SimpleNamespace(wanted=SimpleNamespace(kind="run"), ended=[], ledger=ledger,
-                          controller=SimpleNamespace(levels=[held]))  # fmt: skip
+                          controller=SimpleNamespace(levels=[held], horizon_ns=0))  # fmt: skip
     [level] = ended_levels(run)
     assert (level.ended, level.failed) == (until_s, 0)
     assert level.p95_ms["ttft"][0] == 300.0
     known = until_s == 99
     assert (level.p95_ms["itl"][0] == pytest.approx(200, rel=0.01)) == known
     assert (level.output_tokens_per_s == pytest.approx(2, rel=0.1)) == known
+
+
+def slow_request(number: int, done_s: float, outcome: Outcome = Outcome.ok) -> RequestRecord:
+    """Sent at 9 s; its first token comes with its end, if it has ended."""
+    tokens = [] if outcome == Outcome.open else [1000 * done_s]
+    return replace(record(number, 9000, tokens, 1000 * done_s), outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("horizon_s", "last", "over", "want"),
+    [
+        (11, None, False, None),  # the request runs: the level is not shown yet
+        (12, 12, False, (3000, 0, True)),  # it took 3 s, as the report will say
+        (11, None, True, (2000, 1, True)),  # nothing more will come: its age, and it is said
+        (21, None, False, (12000, 1, True)),  # it was waited for long enough
+    ],
+)
+def test_a_level_is_shown_with_its_last_request(horizon_s, last, over, want):
+    """One level has one value everywhere, so its figures wait for the requests sent in it."""
+    ledger = Ledger()
+    ledger.put([record(n, 1000 * n, [1000 * n + 300]) for n in range(1, 9)])
+    ledger.put([slow_request(99, 11, Outcome.open)])
+    if last:
+        ledger.put([slow_request(99, last)])
+    held = SimpleNamespace(window=window(1, 0, 10))
+    controller = SimpleNamespace(levels=[held], horizon_ns=horizon_s * SECOND)
+    wanted = SimpleNamespace(kind="knee")
+    run = SimpleNamespace(wanted=wanted, ended=[], ledger=ledger, controller=controller)
+    shown = [
+        (level.p95_ms["ttft"][0], level.n_open, level.whole)
+        for level in ended_levels(run, over=over)
+    ]
+    assert shown == ([want] if want else [])
+    # meanwhile none of its requests is forgotten
+    ledger.table(100 * SECOND, 200 * SECOND)
+    assert len(ledger.look(0, 200 * SECOND).table) == (9 if want is None else bool(want[1]))
+
+
+def test_a_row_has_the_figures_of_the_report() -> None:
+    """Values and intervals, from the records in memory and from those of the folder."""
+    records = [one for one in random_records(3, 600) if one.outcome != Outcome.open]
+    ledger = Ledger()
+    ledger.put(records)
+    ends = [one.done_ns for one in records]
+    held = Window(0, 8, Purpose.hold, min(ends), min(ends), min(ends), max(ends), max(ends))
+    level = SimpleNamespace(window=held)
+    controller = SimpleNamespace(levels=[level], horizon_ns=max(ends))
+    wanted = SimpleNamespace(kind="knee")
+    run = SimpleNamespace(wanted=wanted, ended=[], ledger=ledger, controller=controller)
+    [row] = ended_levels(run)
+    table = requests_in_window(RecordTable.from_records(records), held)
+    report = window_summary(table, held.settled_ns, held.end_ns)
+    for key, got in row.p95_ms.items():
+        want = Latency.of(report[f"{key}_ms"]).at("p95")
+        assert got == pytest.approx(want, rel=1e-6, nan_ok=True)
+    assert row.output_tokens_per_s == pytest.approx(report["output_tokens_per_s"], abs=1e-3)
 
 
 def pausing(number: int, sent_s: float, pause_s: float) -> RequestRecord:

@@ -56,6 +56,23 @@ def test_the_figures_of_two_seconds():
     assert (got["itl_ms"]["n"], got["itl_ms"]["n_failed"]) == (195, 1)
 
 
+@pytest.mark.parametrize(
+    ("events", "lows", "tokens", "want"),
+    [
+        ([50], None, [128], 1.0),  # one event with the whole answer
+        ([50, 50.2], [49, 49], [1, 1], 1.0),  # both may have come in one read
+        ([50, 70], [49, 69], [1, 1], 0.0),  # a stream
+        ([50], None, [1], None),  # one token says nothing
+    ],
+)
+def test_answers_that_came_all_at_once(events, lows, tokens, want):
+    """Where the last token may have come with the first, TTFT is e2e by another name."""
+    requests = [record(n, 10 * n, [10 * n + at for at in events], tokens=tokens,
+                       lows=lows and [10 * n + low for low in lows]) for n in range(9)]  # fmt: skip
+    requests.append(lost(9))  # a failed request says nothing
+    assert window_summary(table(*requests), 0, SECOND)["came_at_once"] == want
+
+
 def test_what_the_harness_cut_off_is_open():
     """Ten of them, five without a token: no failures; those have an e2e latency and no TTFT."""
     cut = [

@@ -21,6 +21,7 @@ from harness.cli.terminal import (
     phase_text,
     progress_line,
     progress_panel,
+    purpose_text,
     request_counts,
     result_text,
 )
@@ -28,8 +29,11 @@ from harness.measure.records import ledger as ledgers
 from harness.measure.records.ledger import Ledger
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.measure.search.judge import Judgement
+from harness.measure.search.next_level import SearchPlan
+from harness.measure.slo import Slo
 from harness.measure.states import Decision, Purpose
 from harness.report.numbers import Quantity
+from harness.study.knee_estimate import bracket_users
 from harness.study.level_state import HeldLevel
 from harness.units import SECOND
 
@@ -98,10 +102,86 @@ def test_the_panel() -> None:
 
 def test_the_rows() -> None:
     """Figures under their heads; on the way up a level need not be decided."""
-    assert [row.text() for row in ROWS] == TABLE
-    assert ROWS[0].text(narrow=True) == (
+    assert [line for row in ROWS for line in row.lines()] == TABLE
+    assert ROWS[0].lines(80, narrow=True) == [
         "     1   10.9 (at least 10.7)       10.33      99.7        14  passing so far"
-    )
+    ]
+
+
+LATE = "two arrivals shared a read, or were read late; try --processes 4, or fewer users"
+
+
+@pytest.mark.parametrize(
+    ("row", "width", "want"),
+    [
+        (replace(ROWS[3], reason=LATE), 0, [f"{TABLE[3].removesuffix('late')}{LATE}"]),
+        (
+            replace(ROWS[3], reason=LATE),
+            100,
+            [TABLE[3].removesuffix(": late"), f"        {LATE}"],
+        ),
+        (
+            replace(ROWS[3], reason=LATE),
+            64,
+            [
+                "     8     499.7 (470 to 530)        12.0       388        40",
+                "        inconclusive: two arrivals shared a read, or were read",
+                "        late; try --processes 4, or fewer users",
+            ],
+        ),
+        (
+            replace(ROWS[0], running="2 requests still running"),
+            0,
+            [f"{TABLE[0]}: 2 requests still running"],
+        ),
+        (
+            replace(ROWS[0], whole=False),
+            0,
+            [TABLE[0].replace(" 10.33 (10.28 to 10.47)", f" {'10.33 (last 30 s)':>22}")],
+        ),
+    ],
+)
+def test_a_reason_is_never_cut_off(row: LevelRow, width: int, want: list[str]) -> None:
+    """It goes on below the row where a terminal is too narrow; doubts about figures are said."""
+    assert row.lines(width, narrow=0 < width < 96) == want
+
+
+@pytest.mark.parametrize(
+    ("purpose", "users", "want"),
+    [
+        (Purpose.repeat, 8, "repeating a level"),
+        (Purpose.repeat, 9, "near the knee"),  # an end of the bracket that was never held
+        (Purpose.bisect, 9, "bisecting"),
+        (Purpose.hold, 8, ""),
+    ],
+)
+def test_why_a_level_is_held(purpose: Purpose, users: int, want: str) -> None:
+    """Only a level that was held before is repeated."""
+    assert purpose_text(purpose, users, [held_level(8, 40, 1)]) == want
+
+
+@pytest.mark.parametrize(
+    ("levels", "want"),
+    [
+        ([], [None, None]),
+        ([(8, 400, 0)], [8, None]),
+        ([(8, 400, 0), (16, 400, 400)], [8, 16]),
+        ([(8, 400, 0), (12, 40, 1), (16, 400, 400)], [8, 16]),  # 12 is inconclusive
+        ([(12, 40, 1), (16, 400, 400)], [None, 16]),
+    ],
+)
+def test_the_knee_lies_where_it_was_shown(
+    levels: list[tuple[int, int, int]], want: list[int | None]
+) -> None:
+    """An end that a fit would take, but that is inconclusive, is not said to have passed."""
+    plan = SearchPlan(slos=(Slo.parse("ttft_p95=500ms"),), max_users=64)
+    assert bracket_users(plan, [held_level(*one) for one in levels]) == want
+
+
+def held_level(users: int, n: int, over: int) -> HeldLevel:
+    """A level with `over` of `n` observations over the limit."""
+    seen = evidence(users, (n, over))
+    return HeldLevel(seen.window, seen, Judgement(Decision.inconclusive, "", leans_to_fail=False))
 
 
 class Terminal(StringIO):

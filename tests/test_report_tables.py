@@ -13,10 +13,12 @@ from study_process import harness, load
 
 from harness.errors import one_line
 from harness.measure.diagnosis.server_window import ServerFigures
-from harness.measure.result import Level, Result, Target
+from harness.measure.result import Knee, Latency, Level, Result, Target
+from harness.measure.states import Decision, Status
+from harness.report.answer import build_answer
 from harness.report.numbers import UNKNOWN, as_sentence, escape_markdown
 from harness.report.report_data import ReportData
-from harness.report.tables import level_rows, tool_number
+from harness.report.tables import level_rows, tiles, tool_number
 from harness.runfolder import names
 from harness.study.results import write_results
 
@@ -99,6 +101,21 @@ def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:
     assert [each[0] for each in lines] == [first, first]
     page = (tmp_path / "run" / names.REPORT_HTML).read_text()
     assert "simulated m on h100" in page.partition("<h1>")[0]
+
+
+def test_a_ttft_that_cannot_be_told() -> None:
+    """Where most answers came all at once it is no figure, in tables, in lines and in tiles."""
+    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1])
+    ttft = Latency(n=50, p95=302.7, p95_ci95=(300, 310))
+    knee = Knee(holds=4, measured_at_users=4, ttft_p95_ms=302.7)
+    for share, shown in ((0.98, UNKNOWN), (0.5, "303 (300 to 310)")):
+        level = Level(0, 4, decision=Decision.passed, ttft_ms=ttft, came_at_once=share)
+        facts = ReportData(run, Result(status=Status.not_reached, levels=(level,), knee=knee))
+        assert level_rows(facts)[0]["p95 TTFT, ms"] == shown
+        assert ("p95 TTFT" in [tile["name"] for tile in tiles(facts)]) == (share == 0.5)
+        told = [line for line in build_answer(facts).sentences if "all at once" in line]
+        assert bool(told) == (share == 0.98)
+        assert all("At 4 concurrent requests, 98% of the answers came all at" in x for x in told)
 
 
 def torn(path: Path) -> None:

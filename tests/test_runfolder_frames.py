@@ -19,11 +19,12 @@ import harness
 from harness.errors import RunFolderError
 from harness.measure.records.samples import GpuSample
 from harness.measure.search.statistics import QUANTILES as Q
-from harness.report.write import FIRST_COLUMNS, as_csv, csv_row
+from harness.report.write import CSV_COLUMNS, level_row, levels_csv
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import flat
+from harness.runfolder.run_frames import write_levels
 
 if TYPE_CHECKING:
     from harness.runfolder.run_frames import RunFrames
@@ -224,11 +225,30 @@ def test_flat(value: dict[str, Any], want: dict[str, Any]) -> None:
     assert flat(value) == want
 
 
-def test_steps_csv_has_flat_cells(folder: Path) -> None:
+def test_a_failure_is_infinite_in_the_table_too(tmp_path: Path) -> None:
+    """JSON's word for it becomes a number; what no level has is null; no level, no row."""
+    write_levels(RunFolder(tmp_path), [{"a": "inf", "b": 10**18 + 1, "d": "x"},
+                                        {"a": 2.5, "b": 2, "c": True, "d": None}])  # fmt: skip
+    table = pd.read_parquet(tmp_path / names.LEVELS_PARQUET)
+    assert table["a"].tolist() == [inf, 2.5]
+    assert table["b"].tolist() == [10**18 + 1, 2]  # instants in ns are exact
+    assert table["c"].tolist() == [None, True]
+    assert (table["d"][0], table["d"].isna().tolist()) == ("x", [False, True])
+    write_levels(RunFolder(tmp_path), [])
+    assert pd.read_parquet(tmp_path / names.LEVELS_PARQUET).shape == (0, 0)
+
+
+def test_steps_csv_has_flat_cells(folder: Path, tmp_path: Path) -> None:
     """No Python in a cell, no interval in words, and nothing twice that FIRST has."""
     result = read_result(folder)
     assert result is not None
-    table = pd.read_csv(io.StringIO(as_csv(map(csv_row, result.levels), FIRST_COLUMNS)))
+    rows = [level_row(level) for level in result.levels]
+    short = pd.read_csv(io.StringIO(levels_csv(rows)))
+    assert (tuple(short.columns), len(CSV_COLUMNS) <= 40) == (CSV_COLUMNS, True)
+    write_levels(RunFolder(tmp_path), rows)
+    table = pd.read_parquet(tmp_path / names.LEVELS_PARQUET)
+    assert {*CSV_COLUMNS} <= {*table.columns}
+    assert table["concurrency"].tolist() == short["concurrency"].tolist()
     cells = table.to_csv(index=False)
     assert re.findall(r"[{\[]|\d\.\.\d", cells) == []
     assert {"users", "ttft_p95_ms", "itl_p95_ms", "reason"} & set(table.columns) == set()

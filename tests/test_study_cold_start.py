@@ -34,7 +34,8 @@ def requests(ttfts: tuple[float, ...], faults: tuple[int, ...] = (0,) * 7) -> li
     """Of 100 tokens each, 0.5 s from the first token to the end."""
     return [
         {"name": name, "ttft_s": ttft, "wall_s": ttft + 0.5, "total_tokens": 100,
-         "output_preview": "w", "meanwhile": {"major faults": n, "CPU of others, s": 0.0}}
+         "output_preview": "w", "came_at_once": False,
+         "meanwhile": {"major faults": n, "CPU of others, s": 0.0}}
         for name, ttft, n in zip(NAMES, ttfts, faults, strict=True)
     ]  # fmt: skip
 
@@ -113,6 +114,21 @@ def test_parts_that_do_not_add_up() -> None:
     assert [what for what, holds in got["sanity"].items() if not holds] == [
         "the parts add up within 10%"
     ]
+
+
+def test_answers_that_came_whole() -> None:
+    """All tokens in one read: the page says first that no TTFT can be told, and none is stable."""
+    whole = [one | {"came_at_once": True} for one in requests(TTFTS)]
+    start = figures(whole, {}, 2.0) | {
+        "ready_s": 1.0, "notes": (), "start_log": read_start_log("", 1.0), "gpus": [],
+        "by_start": {}, "caches": "",
+    }  # fmt: skip
+    assert [what for what, holds in start["sanity"].items() if not holds] == [
+        "the first token came before the last"
+    ]
+    page = render("first_token_latency.md.j2", starts=[to_json(start)])
+    assert "cannot be told from e2e**: all tokens of 7 of 7 answers came at once" in page
+    assert "**Stable**" not in page
 
 
 def test_the_page() -> None:

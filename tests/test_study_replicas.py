@@ -9,6 +9,7 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from math import inf, isnan, nan
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,6 +150,22 @@ def test_the_figures_of_each() -> None:
     assert (replica_figures([ONE]), replica_figures([])) == ({}, {})
 
 
+def test_a_drill_shows_each_replica_while_one_is_down() -> None:
+    """The survivor's scrapes are its own: they enter no sum, and come back from lines."""
+    alone = [ServerSample(ns, replicas={A: replace(ONE, at_ns=ns, running=7)})
+             for ns in (2_000, 3_000)]  # fmt: skip
+    lines, bad = from_rows([to_row(one, {}) for one in alone])
+    got = replica_figures([sum_samples({A: ONE, B: TWO}), *lines])
+    assert (bad, got[A].samples, got[B].samples) == (0, 3, 1)
+    assert got[A].running_mean == pytest.approx((3 + 7 + 7) / 3)
+    run: Any = SimpleNamespace(info={"config": {}}, some=lines)
+    levels = Level(0, 8, settled_ns=0, end_ns=1_500), Level(1, 8, settled_ns=1_500, end_ns=9_000)
+    result = Result(command="drill", levels=levels)
+    [said] = replica_sentences(ReportData(run, result))
+    when = "In 2 scrapes of phase 2 (8 concurrent requests) a replica did not answer"
+    assert said == f"{when}: {A} had 7.00 running and 1.00 waiting."
+
+
 def test_the_restart_of_one_is_noticed() -> None:
     """Also where the sum rises all the same."""
     a, b = replace(ONE, started_s=nan), replace(TWO, started_s=nan)
@@ -203,9 +220,10 @@ def test_a_replica_that_fails_is_said_not_left_out() -> None:
     """No sum without it: the samples have a gap, and the reason is counted. Then it is back."""
     pages = iter([page(5), http({}, status=503), http({}, status=503), page(7)])
     samples: list[ServerSample] = []
+    some: list[ServerSample] = []
     with servers(lambda *_: page(3), lambda *_: next(pages)) as both:
         where = urls(both)
-        scraper = Scraper(access(where[0]).replicas(where), samples.append)
+        scraper = Scraper(access(where[0]).replicas(where), samples.append, some.append)
         said = []
         for _ in range(4):
             scraper.once()
@@ -213,6 +231,9 @@ def test_a_replica_that_fails_is_said_not_left_out() -> None:
         scraper.stop()
     assert [sample.running for sample in samples] == [8, 10]
     assert said == [[], [where[1]], [where[1]], []]
+    assert [{name: one.running for name, one in x.replicas.items()} for x in some] == [
+        {where[0]: 3}
+    ] * 2
     why = f"{where[1]}/metrics answers 503 without a metric of vLLM's"
     assert scraper.figures() == {"scrapes_failed": {why: 2}}
 

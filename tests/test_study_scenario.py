@@ -145,7 +145,8 @@ def test_what_another_command_has_is_left_out(
 LINES = [
     f"knee {URL} --slo itl_p95=50ms --slo preset:voice --server-flag max-num-seqs=8 --seed 7",
     f"knee {URL} --model é\"'\\{chr(127)}{chr(9)}😀 --ca-file a.pem --insecure --gpu-metrics none",
-    "knee --embedded --no-enable-prefix-caching --jitter 3% --baseline B --at-least 4",
+    "knee --embedded --slo e2e_p95=9s --no-enable-prefix-caching --jitter 3% --baseline B",
+    "knee --embedded --slo e2e_p95=9s --at-least 4 --plan-users 9",
     "run --embedded --users 3 --requests 40 --workload rag --prompt-tokens 99 --api completions",
     f'run {URL} --users 3 --body user="me" --header X-A:{{user}} --header X-B:$HOME',
     "sweep --embedded --users 1,2,4 --duration 5s --repeats 2 --idle-timeout 9s",

@@ -27,11 +27,11 @@ from harness.errors import ConfigError
 from harness.export import live_state
 from harness.export.live_state import COLUMNS, STATES, History, LiveState, state_facts
 from harness.measure.recent_latencies import RecentLatencies
-from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
+from harness.measure.result import Gate, Knee, Latency, Level, Result, SloResult, Target
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
 from harness.study import form as forms
-from harness.study.run_page import ending
+from harness.study.run_page import RunPage, ending
 from harness.webpage import login
 from harness.webpage.login import credentials
 
@@ -171,6 +171,21 @@ def test_the_tiles_show_the_result(result: Result, want: list[Any]) -> None:
     told = ending(result, "Holds 34.\nMore.\nThe run folder: x")
     assert told["tiles"] == [dict(zip(keys, one, strict=True)) for one in lists]
     assert (told["sentence"], told["answer"]) == ("Holds 34.", ["More."])
+
+
+def test_every_expectation_of_a_drill_is_on_the_page() -> None:
+    """Also those that are over only with the load; what nothing decided is neither."""
+    page = RunPage("drill")
+    page.live.set_expectations({"early": Verdict.met, "late": Verdict.inconclusive})
+    assert '"late"' not in page.live.page().decode()
+    verdicts = {"early": Verdict.met, "late": Verdict.missed, "vague": Verdict.inconclusive}
+    gates = tuple(Gate(name, verdict, "") for name, verdict in verdicts.items())
+    page.answer(Result(command="drill", status=Status.measured, gates=gates), "0 of 3.")
+    lines = page.live.page().decode().splitlines()
+    assert [line for line in lines if line.startswith("harness_drill_expectation")] == [
+        'harness_drill_expectation{expectation="early"} 1.0',
+        'harness_drill_expectation{expectation="late"} 0.0',
+    ]
 
 
 def test_a_simulated_run_says_so_in_a_badge() -> None:

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from harness import __version__
 from harness.cli import doctor, drill, engine, fit, idle, knee, offline, serve, vary
 from harness.cli.parsing import Parser, examples
-from harness.errors import EXIT_INTERRUPTED, HarnessError
+from harness.errors import EXIT_INTERRUPTED, ConfigError, HarnessError
 from harness.fast_exit import leave
 
 COMMANDS: Final = {
@@ -66,6 +66,11 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code (docs/exit-codes.md)."""
     try:
+        if not (sys.argv[1:] if argv is None else argv):
+            raise ConfigError(
+                f"no command was given: expected one of {', '.join(COMMANDS)}; try `vllm-harness "
+                "knee --embedded --slo ttft_p95=500ms`, or `vllm-harness --help`."
+            )
         args = parser().parse_args(argv)
         return int(args.execute(args))
     except HarnessError as error:

@@ -61,8 +61,8 @@ def execute(args: argparse.Namespace) -> int:
 def _new_folder(out: Path | None) -> Path:
     """Raises ConfigError before any load."""
     from harness.cli.options_from_args import default_folder  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.preflight import check_folder  # noqa: PLC0415 - as above
+    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - as above
 
     folder = out or default_folder("idle-cost")
-    check_folder(folder)
+    check_new(folder)
     return folder

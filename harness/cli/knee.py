@@ -14,11 +14,22 @@ from harness.study.option import (
     duration,
     level_list,
     number_option,
+    one_level,
     rate,
     rate_list,
-    whole_number,
 )
-from harness.study.option_table import OPEN_LOOP, OUTPUT, PROVE, REPEAT, SEARCH, START
+from harness.study.option_table import (
+    AT_LEAST,
+    OPEN_LOOP,
+    OUTPUT,
+    PRECISION,
+    PROVE,
+    RATE_RANGE,
+    REPEAT,
+    SEARCH,
+    START,
+    USER_RANGE,
+)
 from harness.study.study_options import RATE_STEP_PER_S, Wanted
 
 if TYPE_CHECKING:
@@ -50,6 +61,7 @@ def options(args: argparse.Namespace) -> Wanted:
             f"--load rate is given with what is counted in users ({given}): expected one or the "
             "other; try it without --plan-users and --at-least."
         )
+    _check_given(args, rates=rates)
     target = plain.target_options(args)
     load = plain.load_options(args, "--max-users", 0 if rates else high)
     output = plain.output_options(args, "knee")
@@ -100,6 +112,28 @@ def options(args: argparse.Namespace) -> Wanted:
         tolerance=0.05 if args.tolerance is None else args.tolerance,
         dry_run=args.dry_run,
     )
+
+
+def _check_given(args: argparse.Namespace, *, rates: bool) -> None:
+    """Refuses options that could not do anything. Raises ConfigError."""
+    load, other = ("rate", "users") if rates else ("users", "rate")
+    for option in USER_RANGE if rates else (*RATE_RANGE[1:], *OPEN_LOOP):
+        if plain.is_changed(args, option):
+            raise ConfigError(
+                f"{option.flag} is given with --load {load}, which does not use it: expected "
+                f"--min-{load} and --max-{load}; leave out {option.flag}, or try --load {other}."
+            )
+    if args.at_least and args.at_least > args.max_users:
+        raise ConfigError(
+            f"--at-least is {args.at_least} and --max-users {args.max_users}: expected a level "
+            f"that the search may hold; try --max-users {args.at_least}."
+        )
+    for option in (AT_LEAST, PRECISION):
+        if not args.slo and plain.is_changed(args, option):
+            raise ConfigError(
+                f"{option.flag} is given without an SLO: expected one, as a power knee promises "
+                "nothing; try --slo ttft_p95=500ms."
+            )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -178,7 +212,7 @@ SWEEP: Final = "sweep"
 
 
 def add_run(commands: Subparsers) -> None:
-    one, rate_one = whole_number("--users"), rate("--rate")
+    one, rate_one = one_level("--users"), rate("--rate")
     _add_levels(commands, "run", lambda text: (one(text),), lambda text: (rate_one(text),), "")
 
 

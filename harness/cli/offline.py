@@ -90,6 +90,11 @@ def _rules(args: argparse.Namespace) -> int:
     forms = {"llm-d": autoscaling.endpoint_picker, "admission": autoscaling.admission_flags,
              "prometheus": alert_rules.knee_file, "query": autoscaling.bare}  # fmt: skip
     make, found = forms.get(args.form), threshold(args.folder)
+    if found.simulated:
+        sys.stderr.write(
+            f"vllm-harness: {args.folder} is of a server that was {found.simulated}: expected a "
+            "real one before this goes to production; try `vllm-harness knee http://HOST:8000`.\n"
+        )
     _write(args.out, make(found) if make else autoscaling.autoscaler(found, args))
     return EXIT_OK
 

@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.cli import engine_flags
 from harness.errors import ConfigError
@@ -234,6 +234,14 @@ def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
     return chosen
 
 
+def is_changed(args: argparse.Namespace, option: Option) -> bool:
+    """Whether an option has another value than its default, which scenario files write too."""
+    usual: Any = option.default
+    if usual is not None and option.read is not None:
+        usual = option.read(usual)
+    return bool(getattr(args, option.dest) != usual)
+
+
 def default_folder(command: str) -> Path:
     """`reports/COMMAND-YYYYMMDD-HHMMSS`."""
     return Path("reports") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -289,6 +297,12 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
             f"{args.processes}: expected a request for each user, shared out by one process; "
             f"try --batch {max(batch, 4 * max(users))} --processes 1."
         )
+    for option in table.OPEN_LOOP:
+        if args.users and is_changed(args, option):
+            raise ConfigError(
+                f"{option.flag} is given with --users, who send when their last answer has ended: "
+                f"expected it with --rate; leave out {option.flag}, or try --rate 20/s."
+            )
     requests = args.requests
     if load.data is not None and not load.data.repeat and args.duration is None:
         requests = requests or len(load.data)  # the whole file, however long it takes

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, NoReturn, TypeAlias
 
+from harness.cli.other_tools import hint, is_foreign
 from harness.errors import ConfigError, closest
 from harness.study.scenario import expanded, options_of
 
@@ -23,7 +24,8 @@ VERBATIM: Final = "--start-args"
 class Parser(argparse.ArgumentParser):
     """Raises ConfigError instead of printing usage; accepts no abbreviated options."""
 
-    takes_command = False  # what follows `--` is another command line: `inner` of the result
+    # what may follow `--`: another command line, `inner` of the result
+    takes_command: tuple[str, ...] = ()
 
     def __init__(self, **options: Any) -> None:
         options["description"] = fill(options.get("description", ""), HELP_WIDTH)
@@ -42,18 +44,39 @@ class Parser(argparse.ArgumentParser):
             given[at : at + 2] = ["=".join(given[at : at + 2])]
         end = given.index("--") if self.takes_command and "--" in given else len(given)
         words = given[:end]
-        for word in takewhile(lambda word: word.startswith("-") if top else word != "--", words):
-            name = word.partition("=")[0]
-            if name.startswith("--") and name not in self._option_string_actions:
-                meant = closest(name, self._option_string_actions)
-                asked = f": did you mean {meant}? Try" if meant else "; try"
-                raise ConfigError(f"{self.prog} has no option {name}{asked} `{self.prog} --help`.")
+        if "--" not in given:
+            self._check_separator(given)
+        for at, word in enumerate(words):
+            if word == "--" or (top and not word.startswith("-")):
+                break
+            self._check_option(word, words[at + 1] if words[at + 1 :] else "")
         found, extra = super().parse_known_args(words, namespace)
         if not top:
             found.words, found.inner, found.options = words, given[end + 1 :], options_of(self)
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
         return found, extra
+
+    def _check_separator(self, given: list[str]) -> None:
+        """Raises ConfigError for an inner command that no `--` precedes."""
+        at = next((i for i, word in enumerate(given) if word in self.takes_command), 0)
+        if at:
+            line = shlex.join([*given[:at], "--", *given[at : at + 1]])
+            raise ConfigError(
+                f"{self.prog} has {given[at]!r} among its own words: expected -- before the "
+                f"command that it repeats; try `{self.prog} {line} ...`."
+            )
+
+    def _check_option(self, word: str, after: str) -> None:
+        """Raises ConfigError for an option that the command does not have."""
+        name, _, value = word.partition("=")
+        unknown = name not in self._option_string_actions
+        if unknown and (name.startswith("--") or is_foreign(name)):
+            has_url = any(action.dest == "url" for action in self._actions)
+            told = hint(
+                name, value or after, self._option_string_actions, self.prog, has_url=has_url
+            )
+            raise ConfigError(f"{self.prog} has no option {name}{told} `{self.prog} --help`.")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse, with our error message."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from harness.errors import one_line
@@ -19,7 +20,7 @@ from harness.measure.states import Decision, Purpose, StopRule
 from harness.measure.window_summary import WindowTokens
 from harness.report.numbers import Quantity, count_of, format_number
 from harness.study.knee_estimate import bracket_users
-from harness.study.page_viewer import ended_levels, headline_latencies
+from harness.study.page_viewer import MAX_WINDOW_NS, ended_levels, headline_latencies
 from harness.units import MS, SECOND, say_ns
 
 if TYPE_CHECKING:
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from harness.measure.records.record_source import RecordSource
+    from harness.measure.search.next_level import SearchPlan
     from harness.study.controller import KneeController
     from harness.study.experiment import Experiment, Viewer
     from harness.study.level_state import CurrentLevel, HeldLevel
+    from harness.study.page_viewer import EndedLevel
     from harness.study.study_options import Wanted
 
 # The figures of the view cover the latest part of the current level, at most MAX_RECENT_NS. They
@@ -70,14 +73,15 @@ class _TerminalView:
                 view.rate = f"{plan.load_of(users):,} requests/s, {running_users:,} in flight"
             elif self.wanted.load.workload.conversation:
                 view.rate = count_of(users, "session")
-            view.purpose = PURPOSES.get(now.hold.purpose, "")
+            view.purpose = purpose_text(now.hold.purpose, users, controller.levels)
             view.phase = phase_text(now.phase, running_users, 0 if plan.rate_step_per_s else users)
             if now.phase == "measuring" and known_ns - now.settled_ns >= SECOND:
                 ended, failed = experiment.ledger.ended(now.settled_ns, known_ns)
                 view.counts = request_counts(ended, failed)
                 start = max(now.settled_ns, known_ns - self._recent_ns)
                 if self.live.due():
-                    events = self._latest(experiment.ledger.look(start, known_ns), start, known_ns)
+                    look = experiment.ledger.look(start, known_ns)
+                    events = self._latest(look, start, known_ns)
                     self._recent_ns = affordable_ns(known_ns - start, events)
             self._progress(controller, now, now_ns - controller.began_ns, ended)
         self._past(experiment)
@@ -86,7 +90,7 @@ class _TerminalView:
 
     def over(self, experiment: Experiment) -> None:
         """Show the final rows, including a level that was cut short."""
-        self._past(experiment)
+        self._past(experiment, over=True)
         self.live.over(self.view)
 
     def _progress(
@@ -109,28 +113,19 @@ class _TerminalView:
         """Show the figures of a time span; returns the number of events in it."""
         view, span = self.view, (start, end)
         tokens = WindowTokens.of(seen, span)
-        for key, p95 in headline_latencies(seen, span, tokens).items():
+        for key, p95 in headline_latencies(seen.table, span, tokens).items():
             figure = Quantity(*p95, "ms")
             view.latencies[HEADLINES[key]] = str(figure) if figure.known else ""
         seconds = max(end - start, 1) / SECOND
         view.tokens_per_s = f"{format_number(tokens.arrived.tokens / seconds)} tokens/s"
         return tokens.arrived.events
 
-    def _past(self, experiment: Experiment) -> None:
+    def _past(self, experiment: Experiment, *, over: bool = False) -> None:
         view, controller = self.view, experiment.controller
-        slos = controller.plan.slos
-        limits = {slo.metric: slo.limit_ns / MS for slo in slos if slo.statistic == "p95"}
-        for level, seen in zip(controller.levels, ended_levels(experiment), strict=True):
-            if level.window.index < len(view.past):
-                continue
-            ttft, itl = (
-                Quantity(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
-            )
-            load, rate = controller.plan.load_of(level.window.users), seen.output_tokens_per_s
-            requests = request_counts(seen.ended, seen.failed).replace(" ended", "")
-            ended = result_text(level), level.invalid or level.judgement.reason
-            view.past.append(LevelRow(load, ttft, itl, Quantity(rate), requests, *ended))
-        # The bracket so far, as `between 16 and 32 so far`.
+        ended = ended_levels(experiment, over=over)
+        for number in range(len(view.past), len(ended)):
+            view.past.append(_row(controller.plan, controller.levels[number], ended[number]))
+        # What was shown so far, as `between 16 and 32 so far`.
         low, high = bracket_users(controller.plan, controller.levels)
         ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
         view.bracket = ends and f"{ends} so far"
@@ -145,6 +140,25 @@ class _TerminalView:
         else:
             kv = "" if math.isnan(sample.kv_usage) else f", KV cache {sample.kv_usage:.0%}"
             self.view.server = f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{kv}"
+
+
+def _row(plan: SearchPlan, level: HeldLevel, seen: EndedLevel) -> LevelRow:
+    limits = {slo.metric: slo.limit_ns / MS for slo in plan.slos if slo.statistic == "p95"}
+    ttft, itl = (
+        Quantity(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
+    )
+    running = f"{count_of(seen.n_open, 'request')} still running" if seen.n_open else ""
+    return LevelRow(
+        plan.load_of(level.window.users),
+        ttft,
+        itl,
+        Quantity(seen.output_tokens_per_s),
+        request_counts(seen.ended, seen.failed).replace(" ended", ""),
+        result_text(level),
+        level.invalid or level.judgement.reason,
+        running,
+        whole=seen.whole,
+    )
 
 
 def affordable_ns(span_ns: int, events: int) -> int:
@@ -163,6 +177,13 @@ def phase_text(name: str, running_users: int, users: int) -> str:
         return name
     started = f", {running_users:,} of them started" if running_users < users else ""
     return f"warming up{started}"
+
+
+def purpose_text(purpose: Purpose, users: int, before: Sequence[HeldLevel]) -> str:
+    """Why a level is held; the ends of the bracket may come up before they were ever held."""
+    if purpose == Purpose.repeat and all(level.window.users != users for level in before):
+        return NEAR_THE_KNEE
+    return PURPOSES.get(purpose, "")
 
 
 def result_text(level: HeldLevel) -> str:
@@ -190,6 +211,8 @@ PURPOSES: Final = {
     Purpose.down: "stepping down", Purpose.sequential: "one at a time", Purpose.batch: "a batch",
 }  # fmt: skip
 PASSING_SO_FAR: Final = "passing so far"
+NEAR_THE_KNEE: Final = "near the knee"
+REASON_INDENT: Final = 8 * " "
 COLUMNS: Final = ("p95 TTFT, ms", "p95 ITL, ms", "tokens/s", "requests")
 COLUMN_WIDTHS: Final = (6, 22, 22, 9, 9)
 NARROW_COLUMN_WIDTHS: Final = (6, 22, 11, 9, 9)  # without the interval of ITL
@@ -205,15 +228,31 @@ class LevelRow:
     requests: str
     result: str  # of Decision, or SO_FAR
     reason: str = ""
+    running: str = ""  # how many of its requests have not ended: its figures may still change
+    whole: bool = True  # False: ITL is that of the last MAX_WINDOW_NS
 
-    def text(self, *, narrow: bool = False) -> str:
-        """The load, the cells under COLUMNS, then the result and the reason."""
+    def lines(self, width: int = 0, *, narrow: bool = False) -> list[str]:
+        """The load, the cells under COLUMNS, then the result and the reason.
+
+        What does not fit into `width` is in lines below; 0: there is no limit.
+        """
         itl = self.itl.digits if narrow else self.itl.cell
+        if not self.whole and self.itl.known:
+            itl = f"{self.itl.digits} (last {say_ns(MAX_WINDOW_NS)})"
         cells = f"{self.users:,}", self.ttft.cell, itl, self.tokens_per_s.digits, self.requests
         quiet = self.result in (Decision.held, PASSING_SO_FAR)
-        why = f": {self.reason}" if self.reason and not quiet else ""
+        why = [] if quiet else [self.reason]
         result = "measured" if self.result == Decision.held else self.result
-        return aligned_row(cells, result + why, narrow=narrow)
+        said = one_line(": ".join(filter(None, [result, *why, self.running])))
+        row = aligned_row(cells, said, narrow=narrow)
+        if not width or len(row) <= width:
+            return [row]
+        row = aligned_row(cells, result, narrow=narrow)
+        below = said.removeprefix(result).lstrip(": ")
+        if len(row) > width:
+            row, below = aligned_row(cells, "", narrow=narrow), said
+        more = wrap(below, width - len(REASON_INDENT))
+        return [row.rstrip(), *(REASON_INDENT + line for line in more)]
 
 
 def aligned_row(cells: Sequence[str], last: str, *, narrow: bool) -> str:
@@ -291,12 +330,14 @@ class LiveTerminal:
         self._print("Computing the results.", "dim")
 
     def _rows(self, view: TerminalPanel) -> None:
-        narrow = self._live is not None and self._live.console.width < NARROW_TERMINAL_COLUMNS
+        width = 0 if self._live is None else self._live.console.width
+        narrow = 0 < width < NARROW_TERMINAL_COLUMNS
         if view.past and not self._told:
             heads = "1/s" if view.rate else "users", *COLUMNS
             self._print(aligned_row(heads, "result", narrow=narrow), "dim")
         for row in view.past[self._told :]:
-            self._print(row.text(narrow=narrow), DECISION_COLORS.get(row.result, ""))
+            for line in row.lines(width, narrow=narrow):
+                self._print(line, DECISION_COLORS.get(row.result, ""))
         self._told = len(view.past)
 
     def _print(self, text: str, style: str = "") -> None:

@@ -42,7 +42,7 @@ def add(commands: Subparsers) -> None:
             "--slo ttft_p95=500ms",
         ),
     )
-    parser.takes_command = True
+    parser.takes_command = INNER
     parser.add_argument(
         "variables", nargs="+", metavar="NAME=VALUE,VALUE",
         help="server.FLAG of vLLM, or an option of the command after --; true and false for a "

@@ -62,12 +62,14 @@ class Session:
         sinks: Sequence[RecordSink],
         *,
         on_sample: Callable[[ServerSample], None] | None = None,
+        on_some: Callable[[ServerSample], None] | None = None,
         drain_ns: int = 30 * SECOND,
         decides: bool = True,
         asks_per_s: int = 1,
     ) -> None:
         """`sinks` get every record and part; `on_sample` the server's figures once a second.
 
+        `on_some`: is given the figures of the replicas that answered where others did not.
         `drain_ns`: how long open requests may take to end once the controller is done; what is
         left becomes `cancelled`. `decides` False: Locust's own form or command line says how many
         users there are and when the test ends; the controller is ticked all the same.
@@ -76,7 +78,7 @@ class Session:
         self.drain_s = drain_ns / SECOND
         self.decides = decides
         replicas = options.access().replicas(options.metrics)
-        self.scraper = Scraper(replicas, on_sample, options.model)
+        self.scraper = Scraper(replicas, on_sample, on_some, options.model)
         self.interrupted = False
         self.over_ns = 0  # when the load was to end: what is open then is let go or cut off
         self._over = Event()

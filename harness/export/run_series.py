@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.export.metric_definitions import RUN, render_metrics
 from harness.measure.run_counts import RunCounts
-from harness.measure.states import Decision, Purpose
+from harness.measure.states import Decision, Purpose, Verdict
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -84,11 +84,15 @@ class RunSeries:
             "client_cpu": {(s.process,): s.cpu_s for s in latest},
         }
 
-    def set_drill(self, events: Mapping[str, int], expected: Mapping[str, bool]) -> None:
-        """Set how often each event has begun, and which expectations are true or false."""
-        self._values |= {
-            "drill_events": {(name,): float(n) for name, n in events.items()},
-            "drill_expectation": {(name,): float(true) for name, true in expected.items()},
+    def set_drill(self, events: Mapping[str, int]) -> None:
+        """Set how often each event has begun."""
+        self._values["drill_events"] = {(name,): float(n) for name, n in events.items()}
+
+    def set_expectations(self, verdicts: Mapping[str, Verdict]) -> None:
+        """Set which expectations are true or false; one that is inconclusive is left out."""
+        known = {Verdict.met: 1.0, Verdict.missed: 0.0}
+        self._values["drill_expectation"] = {
+            (name,): known[verdict] for name, verdict in verdicts.items() if verdict in known
         }
 
     def set_knee(self, knee: Knee) -> None:

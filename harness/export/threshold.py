@@ -59,6 +59,14 @@ class Threshold:
         )
 
 
+NO_KNEE: Final = {  # what helps where a search ended without one
+    Status.not_reached: "`vllm-harness knee` with a higher --max-users",
+    Status.slo_failed_at_min: "a looser --slo, as the lowest level missed it",
+    Status.target_failed: "a server that does not fail under load; see its log",
+    Status.invalid: f"what {names.REPORT_MD} says, and `vllm-harness knee` again",
+}
+
+
 def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
     """The result, its knee and what that promises. Raises RunFolderError, NoKnee."""
     result = read_result(folder)
@@ -69,12 +77,17 @@ def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
         )
     knee = result.knee or Knee()
     low = knee.holds or knee.ci95[0] or 0
+    if result.command != "knee":
+        raise NoKnee(
+            f"{folder} is of `vllm-harness {result.command}`, which promises no knee: expected a "
+            "run folder of `knee`; try `vllm-harness knee http://HOST:8000 --slo ttft_p95=500ms`."
+        )
     if result.status != Status.found or not low:
         found = result.status == Status.found
         why = "its interval reaches 0" if found else f"its status is {result.status}"
+        hint = NO_KNEE.get(result.status, "`vllm-harness knee` with a longer --budget")
         raise NoKnee(
-            f"{folder} has no knee to use ({why}): expected one that was found; try "
-            "`vllm-harness knee` with a longer --budget, or another --max-users."
+            f"{folder} has no knee to use ({why}): expected one that was found; try {hint}."
         )
     return result, knee, low
 

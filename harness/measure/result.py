@@ -32,6 +32,8 @@ Interval = tuple[float, float]
 Number = int | float  # users are whole, rates need not be
 SCHEMA_VERSION = 1
 CONCURRENT = "concurrent request"
+MAX_AT_ONCE = 0.5  # of the answers: if more came all at once, no first token is told
+FIRST_TOKENS = ("ttft", "ttfot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class Level:
     requests_per_s: float = nan  # per second of the window: succeeded; open loop: sent
     goodput_per_s: float = nan  # of these, requests that met every SLO, per second
     tokens_per_event: float = nan  # mean number of tokens that an event carried
+    came_at_once: float = nan  # share of the answers whose tokens all came in one event or read
     exact_share: float = nan  # share of the events with an exact time stamp
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
@@ -218,8 +221,15 @@ class Level:
         verdicts = [one.verdict for one in self.slos]
         return next((verdict for verdict in WORST_FIRST if verdict in verdicts), "measured")
 
+    @property
+    def tells_ttft(self) -> bool:
+        """Whether most answers came as a stream: else TTFT is e2e by another name."""
+        return not self.came_at_once > MAX_AT_ONCE
+
     def latency(self, key: str) -> Latency:
-        """Of one of LATENCIES."""
+        """Of one of LATENCIES; an unknown one where it cannot be told."""
+        if key in FIRST_TOKENS and not self.tells_ttft:
+            return Latency()
         found: Latency = getattr(self, LATENCIES[key].field)
         return found
 

@@ -11,6 +11,16 @@ from harness.units import MS, SECOND, duration_ns, exact_ns
 _FORM = re.compile(r"(?P<metric>\w+?)(_(?P<q>p[0-9.]+|mean|avg|median|max|min))?=(?P<limit>.+)")
 _QUANTILES = re.compile(r"p([5-9][0-9]|999)")
 _LOWER_QUANTILES = re.compile(r"p([1-9]|[1-4][0-9]|50)")
+# An SLO in other words: `e2e_p95<10s`, `p99 ttft <= 1s`, `TTFT:500`, as `vllm bench` has it in ms.
+_WORDED = re.compile(
+    r"(?:(?P<before>p[0-9.]+)[ _])?(?P<metric>[a-z][a-z0-9_]*?)(?:[ _.-]?(?P<after>p[0-9.]+))?"
+    r"\s*(?:<=|>=|=<|==|<|>|=|:|\s)\s*(?P<limit>[0-9].*)"
+)
+_SIGN = re.compile("[=<>:]")
+_SPELLED = {
+    "time_to_first_token": "ttft", "inter_token_latency": "itl", "time_per_output_token": "tpot",
+    "request_latency": "e2e", "end_to_end_latency": "e2e", "latency": "e2e", "e2el": "e2e",
+}  # fmt: skip
 _PER_SECOND = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:(?:tok|tokens)?/s)?\s*")
 
 
@@ -67,13 +77,20 @@ class Slo:
     @classmethod
     def parse(cls, text: str) -> "Slo":
         """Read `ttft_p95=500ms`; p99.9 is p999. Raises ConfigError with an example."""
+        several = [one for one in re.split(r"[,;]\s*", text.strip()) if _SIGN.search(one)]
+        if len(several) > 1:
+            each = " ".join(f"--slo {_as_meant(one) or one}" for one in several)
+            raise ConfigError(
+                f"--slo is {text!r}: expected one limit, and --slo again for each other; "
+                f"try {each}."
+            )
         match = _FORM.fullmatch(text.strip())
         if match is None or match["metric"] not in SLO_METRICS:
             metric = closest(match["metric"] if match else "", LATENCIES, "ttft")
             raise ConfigError(
                 f"--slo is {text!r}, and SLOs are limits on latencies and output speed: "
                 f"expected METRIC_pQQ=LIMIT with a metric of {', '.join(SLO_METRICS)}; "
-                f"try '{metric}_p95=500ms'."
+                f"try {_as_meant(text) or f'{metric}_p95=500ms'!r}."
             )
         if match["metric"] in SPEEDS:
             return cls._parse_speed(text, match)
@@ -103,6 +120,23 @@ class Slo:
                 f"number above zero; try '{metric}_p{digits[1]}={example}'."
             )
         return cls(metric, 1 - int(digits[1]) / 100, SECOND / float(f"{float(limit[1]):.12g}"))
+
+
+def _as_meant(text: str) -> str:
+    """The same SLO as `Slo.parse` reads it, its numbers kept; "" where nothing shows what it is."""
+    match = _WORDED.fullmatch(text.strip().lower())
+    if match is None:
+        return ""
+    metric = _SPELLED.get(match["metric"], match["metric"])
+    metric = metric if metric in SLO_METRICS else closest(metric, LATENCIES, "ttft")
+    limit = match["limit"].strip()
+    bare = metric not in SPEEDS and re.fullmatch(r"[0-9.]+", limit)
+    usual = "p5" if metric in SPEEDS else "p95"
+    meant = f"{metric}_{match['before'] or match['after'] or usual}={limit}{'ms' if bare else ''}"
+    try:
+        return str(Slo.parse(meant)) and meant
+    except ConfigError:
+        return ""
 
 
 def check_slos(slos: Sequence[Slo], output_tokens: float) -> None:

@@ -18,6 +18,7 @@ from harness.measure.metrics import (
     LATENCIES,
     SCHEDULED,
     SPEEDS,
+    came_at_once,
     failed_requests,
     good_requests,
 )
@@ -91,6 +92,8 @@ def window_summary(
     counts = np.bincount(outcome[sent], minlength=len(OUTCOMES))
     out["outcomes"] = {str(o): int(c) for o, c in zip(OUTCOMES, counts, strict=True) if c}
     out["n_failed"] = int((failed_requests(table) & sent).sum())
+    at_once = came_at_once(table.select(sent))
+    out["came_at_once"] = round(float(at_once.mean()), 4) if len(at_once) else None
     exact, events = tokens.arrived.exact, tokens.arrived.events
     out["tokens_per_event"] = round(tokens.arrived.tokens / events, 4) if events else None
     out["exact_share"] = round(exact / events, 6) if events else None

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Final
 
+from harness.measure.diagnosis.server_window import replica_figures
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.measure.metrics import HEADLINES, SLO_METRICS
+from harness.measure.records.samples import samples_within
 from harness.measure.result import CONCURRENT, Level, SloResult
 from harness.measure.slo import Slo
 from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
@@ -65,6 +67,7 @@ def build_answer(facts: ReportData) -> Answer:
             *gates,
             *facts.asked_later,
             *found.sentences,
+            *at_once_sentences(facts),
             *delivery_sentences(facts),
             *replica_sentences(facts),
             *loop,
@@ -110,7 +113,9 @@ def _kept(facts: ReportData) -> str:
     parts = []
     for slo in facts.slos:
         name = slo_name(slo)
-        parts.append(f"{name} {pooled.get(name) or _observed(level, slo)} {slo_bound(slo)}")
+        figure = pooled.get(name)
+        shown = figure if figure and figure.known else _observed(level, slo)
+        parts.append(f"{name} {shown} {slo_bound(slo)}")
     return " and ".join(parts)
 
 
@@ -356,7 +361,7 @@ def replica_sentences(facts: ReportData) -> list[str]:
     uneven = [level for level in facts.used if level.skew]
     lines = [f"At {facts.level_text(x.load)}, {x.skew}." for x in uneven[-1:]]
     if facts.result.command == "drill":  # a replica that was killed answers nobody
-        return lines
+        return lines + survivor_sentences(facts)
     audits = [level.audit for level in facts.used if level.audit]
     lines += [
         f"The servers whose metrics were read generated {1 + one.surplus:.0%} of the tokens that "
@@ -370,6 +375,33 @@ def replica_sentences(facts: ReportData) -> list[str]:
         f"{why.rstrip('.')}."
         for why, n in failed.items()
     ]
+
+
+def at_once_sentences(facts: ReportData) -> list[str]:
+    """At which level answers came whole, so that no time to a first token can be told."""
+    whole = [level for level in facts.used if not level.tells_ttft]
+    return [
+        f"At {facts.level_text(level.load)}, {level.came_at_once:.0%} of the answers came all at "
+        "once, in one event or one read, so TTFT and ITL cannot be told from e2e: expected a "
+        "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
+        for level in whole[-1:]
+    ]
+
+
+def survivor_sentences(facts: ReportData) -> list[str]:
+    """What the replicas that answered had in flight while others did not, level by level."""
+    lines = []
+    for level in facts.used:
+        seen = samples_within(facts.run.some, level.settled_ns, level.end_ns)
+        means = []
+        for name, one in replica_figures(seen).items():
+            running, waiting = map(format_number, (one.running_mean, one.waiting_mean))
+            means.append(f"{name} had {running} running and {waiting} waiting")
+        if means:
+            scrapes, where = count_of(len(seen), "scrape"), facts.level_text(level.load)
+            when = f"In {scrapes} of phase {level.index + 1} ({where}) a replica did not answer"
+            lines.append(f"{when}: {' and '.join(means)}.")
+    return lines
 
 
 def triage_sentences(facts: ReportData) -> list[str]:

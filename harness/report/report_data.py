@@ -128,11 +128,12 @@ def as_mapping(value: Any) -> dict[str, Any]:
 
 def knee_figures(facts: ReportData) -> dict[str, Quantity]:
     """p95 TTFT, p95 ITL and throughput of the level that represents the knee."""
-    knee = facts.knee
+    knee, level = facts.knee, facts.result.at_knee
+    ttft = Quantity(knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms", facts.limit_ms("ttft"))
+    if level is not None and not level.tells_ttft:
+        ttft = Quantity()
     return {
-        "p95 TTFT": Quantity(
-            knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms", facts.limit_ms("ttft")
-        ),
+        "p95 TTFT": ttft,
         "p95 ITL": Quantity(knee.itl_p95_ms, *knee.itl_p95_ms_ci95, "ms", facts.limit_ms("itl")),
         "Throughput": Quantity(knee.output_tokens_per_s, unit="output tokens/s"),
     }

@@ -38,6 +38,16 @@ MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
 FIRST_COLUMNS: Final = (
     "concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes",
 )  # fmt: skip
+# What people look for in a spreadsheet; levels.parquet has all figures.
+CSV_COLUMNS: Final = (
+    *FIRST_COLUMNS, "rate_per_s", "in_flight", "seconds", "purpose", "decision", "n_failed",
+    "goodput_per_s", "ttft_ms.n", "ttft_ms.p50", "ttft_ms.p95", "ttft_ms.p95_ci95_lo",
+    "ttft_ms.p95_ci95_hi", "ttft_ms.p99", "itl_ms.p50", "itl_ms.p95", "itl_ms.p95_ci95_lo",
+    "itl_ms.p95_ci95_hi", "itl_ms.p99", "tpot_ms.p95", "output_tok_s", "tps.p5", "e2e_ms.p50",
+    "e2e_ms.p99", "came_at_once", "drift", "skew", "ttft_split.queue_ms", "ttft_split.prefill_ms",
+    "server.running_mean", "server.waiting_mean", "server.kv_usage_mean", "server.preemptions",
+    "client.loop_lag_max_ms",
+)  # fmt: skip
 # in FIRST_COLUMNS
 REPEATED_FIELDS: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")
 
@@ -81,13 +91,18 @@ def as_csv(rows: Iterable[Mapping[str, object]], first: Sequence[str]) -> str:
     return out.getvalue()
 
 
-def csv_row(level: Level) -> dict[str, object]:
+def levels_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """The rows of the levels with CSV_COLUMNS alone."""
+    return as_csv([{key: row.get(key) for key in CSV_COLUMNS} for row in rows], CSV_COLUMNS)
+
+
+def level_row(level: Level) -> dict[str, object]:
     """FIRST_COLUMNS, then the rest: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data: dict[str, Any] = to_json(level)
     notes = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
     own = {"concurrency": level.users, "notes": notes}
     figures = {name: sweep.FIGURES[name](level) for name in (*FIRST_COLUMNS[1:-1], "output_tok_s")}
-    row: dict[str, object] = to_json(figures | own)
+    row: dict[str, object] = to_json(figures | own | {"seconds": level.seconds})
     left_out = (*REPEATED_FIELDS, "replicas", "positions")  # which are tables of their own
     rest = {key: value for key, value in data.items() if key not in left_out}
     for key, value in flat(rest).items():
@@ -133,16 +148,20 @@ def html(facts: ReportData, answer: Answer) -> str:
 
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
+    from harness.runfolder.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and only here
+
     facts = ReportData(run, result, gaps)
     found = build_answer(facts)
     folder = RunFolder(run.path)
     folder.write(names.REPORT_MD, markdown(facts, found))
-    folder.write(names.LEVELS_CSV, as_csv(map(csv_row, facts.levels), FIRST_COLUMNS))
+    rows = [level_row(level) for level in facts.levels]
+    folder.write(names.LEVELS_CSV, levels_csv(rows))
+    write_levels(folder, rows)
     folder.write(names.REPORT_HTML, html(facts, found))
-    if rows := sweep.concurrency_rows(facts):
-        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in to_json(rows)], FIRST_COLUMNS))
-    if rows := sweep.batches(facts):
-        folder.write_json(names.BATCHING, rows)
+    if swept := sweep.concurrency_rows(facts):
+        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in to_json(swept)], FIRST_COLUMNS))
+    if batches := sweep.batches(facts):
+        folder.write_json(names.BATCHING, batches)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))
     return found
 

@@ -56,6 +56,7 @@ class Run:
     events: list[dict[str, Any]] = field(default_factory=list)  # of a drill: see study/drill.py
     host: list[HostSample] = field(default_factory=list)  # the client's machine
     finishes: list[str] = field(default_factory=list)  # finish_reason; "": none came
+    some: list[ServerSample] = field(default_factory=list)  # where not all replicas answered
 
     def chunks(self) -> Iterator[RecordTable]:
         """Read all requests with all events from the record files again."""
@@ -95,6 +96,7 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         finishes=finishes,
         levels=_lines(path, names.levels_file(path), damage),
         server=read_server(path, damage),
+        some=read_server(path, damage, names.REPLICAS),
         client=sorted(_each(path, names.CLIENT, ClientSample, damage), key=lambda each: each.at_ns),
         gpu=read_gpu(path, damage),
         traces=_each(path, names.TRACES, RequestTrace, damage),
@@ -160,9 +162,9 @@ def read_sends(path: Path) -> dict[int, int]:
     return begun
 
 
-def read_server(path: Path, damage: Damage) -> list[ServerSample]:
+def read_server(path: Path, damage: Damage, name: str = names.SERVER) -> list[ServerSample]:
     """Read the server's samples in time order; fields missing from a line are NaN."""
-    samples, bad = from_rows(_lines(path, names.SERVER, damage))
+    samples, bad = from_rows(_lines(path, name, damage))
     damage.bad_lines += bad
     return sorted(samples, key=lambda sample: sample.at_ns)
 

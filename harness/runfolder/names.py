@@ -6,11 +6,12 @@ sends.<worker>.txt        how many requests the worker had begun: a journal of o
 records.<worker>.<run>.msgpack sends.<worker>.<run>.txt   what a worker on another host kept of them
 scenario.toml             the options that repeat the run, for --scenario
 drill.toml events.jsonl   of a drill: its file, and what happened when
+replicas.jsonl            the same for what some replicas answered while others did not
 levels.jsonl server.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
 client.jsonl host.jsonl   the same of the load processes and of their machine
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
-requests.parquet result.json levels.csv report.html report.md   written at the end
+requests.parquet result.json levels.parquet levels.csv report.html report.md   written at the end
 concurrency_sweep.csv batching.json batching_benchmark.md   of a sweep, of its batches
 """
 
@@ -23,6 +24,7 @@ from typing import Final
 RUN: Final = "run.json"
 LEVELS: Final = "levels.jsonl"
 SERVER: Final = "server.jsonl"
+REPLICAS: Final = "replicas.jsonl"
 CLIENT: Final = "client.jsonl"
 HOST: Final = "host.jsonl"
 GPU: Final = "gpu.jsonl"
@@ -34,6 +36,7 @@ DRILL: Final = "drill.toml"
 EVENTS: Final = "events.jsonl"
 PARQUET: Final = "requests.parquet"
 LEVELS_CSV: Final = "levels.csv"
+LEVELS_PARQUET: Final = "levels.parquet"
 PROOF: Final = "proof.json"
 SWEEP_CSV: Final = "concurrency_sweep.csv"
 BATCHING: Final = "batching.json"

@@ -6,7 +6,7 @@ Importing pandas takes half a second, so it is imported when the first frame is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -293,6 +293,34 @@ def level_rows(path: Path) -> list[dict[str, Any]]:
     """The lines of levels.jsonl that name their window."""
     rows, _ = read_lines(path / names.levels_file(path))
     return [row for row in rows if {*WINDOW_FIELDS} <= row.keys()]
+
+
+def write_levels(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write levels.parquet: a row for each level, its columns in the order in which they come up.
+
+    The cells are those of JSON. Raises RunFolderError if it cannot be written.
+    """
+    columns = dict.fromkeys(key for row in rows for key in row)
+    table = pa.table({key: _of_cells([row.get(key) for row in rows]) for key in columns})
+    with folder.replacing(names.LEVELS_PARQUET) as file:
+        pq.write_table(table, file, compression="zstd")
+
+
+def _of_cells(cells: list[Any]) -> pa.Array:
+    """A column of JSON's scalars: text, numbers ("inf" is one), truths; None is null."""
+    cells = [inf if cell == "inf" else cell for cell in cells]
+    some = np.array([cell is not None for cell in cells], bool)
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if str in kinds:
+        texts = [b"" if cell is None else str(cell).encode() for cell in cells]
+        ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+        return _array(pa.string(), ends, some, b"".join(texts))
+    if kinds == {bool}:
+        truths = np.packbits([bool(cell) for cell in cells], bitorder="little")
+        return _array(pa.bool_(), truths, some)
+    kind = np.int64 if kinds == {int} else np.float64
+    numbers = np.array([cell or 0 for cell in cells], kind)
+    return _array(pa.int64() if kind is np.int64 else pa.float64(), numbers, some)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The server's own figures and its GPUs' readings, once a second, as seen from here.
 
 All replicas are read at once and become one sample. If one of them does not answer there is none:
-a sum over the others would look like a drop.
+a sum over the others would look like a drop. Those that do answer are told apart, one by one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from gevent.pool import Group
 from gevent.threadpool import ThreadPool
 
 from harness.errors import ServerUnreachable
+from harness.measure.records.samples import ServerSample
 from harness.reader.clock import CLOCK
 from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
 from harness.wire.vllm_metrics import sum_samples
 
 if TYPE_CHECKING:
-    from harness.measure.records.samples import GpuSample, ServerSample
+    from harness.measure.records.samples import GpuSample
     from harness.server.access import TargetAccess
     from harness.server.gpu import GpuSource
 
@@ -53,14 +54,20 @@ class Scraper:
         self,
         replicas: Mapping[str, TargetAccess],
         on_sample: Callable[[ServerSample], None] | None = None,
+        on_some: Callable[[ServerSample], None] | None = None,
         model: str = "",
     ) -> None:
-        """`on_sample` is given each sample as it comes, of one model or, "", of all."""
+        """`on_sample` is given each sample as it comes, of one model or, "", of all.
+
+        `on_some` is given what some replicas answered where others did not: a sample whose
+        `replicas` are those, and which has no figure of its own.
+        """
         self._model = model
         self._scrapes = {
             name: MetricsScraper(one, CLOCK.now_ns, model) for name, one in replicas.items()
         }
         self._on_sample = on_sample
+        self._on_some = on_some
         self._latest: ServerSample | None = None
         self._greenlet: gevent.Greenlet | None = None
         self._tried = Event()
@@ -106,6 +113,8 @@ class Scraper:
         found = {name: one for name, one in zip(self._scrapes, read, strict=True) if one}
         self.unread = [name for name in self._scrapes if name not in found]
         if self.unread:
+            if found and self._on_some is not None:
+                self._on_some(ServerSample(CLOCK.now_ns(), replicas=found))
             return False
         self._latest = sum_samples(found)
         if self._on_sample is not None:

@@ -15,7 +15,10 @@ from harness.runfolder.redact import HIDDEN, redact_text
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, an IPv4 or an IPv6 address
-_ENDPOINT = re.compile(r"/v1/(chat/completions|completions|responses|models)$")
+_PORT = re.compile(r":?([1-9][0-9]{1,4})", re.ASCII)
+_ENDPOINT = re.compile(r"/v1/(chat/completions|completions|responses|messages|models)$")
+_OTHER_ENDPOINT = re.compile(r"/(metrics|health|version|docs|tokenize)$")  # of a server itself
+TARGET: Final = "the URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class Address:
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @classmethod
-    def parse(cls, url: str, what: str = "the URL") -> Address:
+    def parse(cls, url: str, what: str = TARGET) -> Address:
         """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
         plain = re.split("[?#]", redact_text(url))[0]
         shown = re.sub(r"^(\w+:/+|)\S*@", rf"\1{HIDDEN}@", plain)
@@ -67,7 +70,8 @@ class Address:
         known = parts.scheme in DEFAULT_PORTS and url.strip().isprintable()
         if not (known and _HOST.fullmatch(host) and re.fullmatch("[!-~]*", parts.path)):
             bare = url.strip().removeprefix("//")
-            bare = bare if re.fullmatch(r"(?!.*://)\w[\w.:/-]*", bare) else "127.0.0.1:8000"
+            bare = f"{LOOPBACK}:{port_alone[1]}" if (port_alone := _PORT.fullmatch(bare)) else bare
+            bare = bare if re.fullmatch(r"(?!.*://)\w[\w.:/-]*", bare) else f"{LOOPBACK}:8000"
             raise ConfigError(
                 f"{what} is {shown!r}: expected http:// or https:// with a host, without spaces; "
                 f"try http://{bare}."
@@ -78,7 +82,10 @@ class Address:
                 "an API key goes into the environment, try `export VLLM_API_KEY=...`."
             )
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-        if endpoint := _ENDPOINT.search(path):
+        endpoint = _ENDPOINT.search(path)
+        if what == TARGET:  # other options are URLs of metrics
+            endpoint = endpoint or _OTHER_ENDPOINT.search(path)
+        if endpoint:
             root = f"{parts.scheme}://{parts.netloc}{path[: endpoint.start()]}"
             raise ConfigError(
                 f"{what} is {url!r}, one of a server's endpoints: expected the server; try {root}."

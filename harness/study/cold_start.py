@@ -87,6 +87,7 @@ def figures(
     """What follows from the requests, in NAMES' order."""
     cold, warm, *runs = requests
     usual_s = median(run["ttft_s"] for run in runs)
+    at_once = sum(request["came_at_once"] for request in requests)
     outliers = {}
     for run in runs:
         if abs(run["ttft_s"] / usual_s - 1) > STABLE:
@@ -108,10 +109,12 @@ def figures(
         "warm_ttft_s": usual_s,
         "cold_factor": cold["ttft_s"] / usual_s,
         "parts_s": parts_s,
+        "came_at_once": at_once,  # so many answers had all tokens in one read: no TTFT is told
         "outliers": outliers,  # -> what was more than in every other run
         "sanity": {
             "all requests have as many tokens": len({r["total_tokens"] for r in requests}) == 1,
             "TTFT is below e2e": all(0 < r["ttft_s"] <= r["wall_s"] for r in requests),
+            "the first token came before the last": not at_once,
             "the first request is the slowest": cold["ttft_s"]
             == max(r["ttft_s"] for r in requests),
             "the parts add up within 10%": abs(sum(parts_s.values()) / first_token_s - 1)
@@ -124,13 +127,13 @@ def figures(
 def timed_stream(line: HttpConnection, body: Figures) -> Figures:
     """One streamed request on an open connection. Raises ServerUnreachable."""
     answer, decoder = line.fetch("/v1/completions", body), SseDecoder()
-    text, tokens, first_ns = "", 0, 0
+    text, tokens, first_ns, last_ns = "", 0, 0, 0
     for at_ns, piece in answer.pieces:
         for event in decoder.feed(piece):
             chunk = read_event(event)
             tokens = max(tokens, chunk.prompt_tokens + chunk.completion_tokens)
             if chunk.carries_token:
-                first_ns = first_ns or at_ns
+                first_ns, last_ns = first_ns or at_ns, at_ns
                 text += json.loads(event)["choices"][0]["text"]
     if not first_ns:
         said = one_line(answer.body.decode(errors="replace"), MAX_QUOTED_CHARS)
@@ -140,6 +143,7 @@ def timed_stream(line: HttpConnection, body: Figures) -> Figures:
         )
     return {
         "ttft_s": (first_ns - answer.sent_ns) / SECOND,
+        "came_at_once": first_ns == last_ns and body["max_tokens"] > 1,
         "wall_s": (answer.pieces[-1][0] - answer.sent_ns) / SECOND,  # until its last byte
         "total_tokens": tokens,  # prompt and output
         "output_preview": text[:PREVIEW_CHARS],

@@ -221,6 +221,8 @@ class Experiment:
 
     def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
         scrapes = self.folder.lines(names.SERVER)
+        several = len(self.options.metrics) > 1
+        some = self.folder.lines(names.REPLICAS) if several else None
         own = self.folder.lines(names.CLIENT)
         machine = self.folder.lines(names.HOST)
         bounds: Bounds = {}
@@ -242,6 +244,7 @@ class Experiment:
             watched,
             sinks,
             on_sample=on_sample,
+            on_some=None if some is None else lambda sample: some.append(to_row(sample, {})),
             drain_ns=DRAIN_NS,
             decides=decides,
             asks_per_s=ASKS_PER_S if self.never_pauses else 1,
@@ -268,6 +271,8 @@ class Experiment:
             data_ended = 0 <= self.options.requests <= self.ledger.total and not session.interrupted
             self.controller.close(session.over_ns or CLOCK.now_ns(), data_ended=data_ended)
             scrapes.close()
+            if some is not None:
+                some.close()
             own.close()
             machine.close()
 

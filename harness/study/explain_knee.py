@@ -59,20 +59,23 @@ def with_observations(
     *,
     clients: Sequence[ClientSample] = (),
     gpus: Sequence[GpuSample] = (),
+    some: Sequence[ServerSample] = (),
     counted: LevelTokenStats | None = None,
 ) -> Level:
     """The level with the observations of server, GPU, client and records.
 
-    `counted`: its token statistics, if they exist already; `table` then needs no tokens.
+    `some`: scrapes that not all replicas answered. `counted`: its token statistics, if they exist
+    already; `table` then needs no tokens.
     """
     gaps, sample = (counted.tokens.gaps, counted.sample) if counted else (None, None)
     start, end = window.settled_ns, window.end_ns
     inside = samples_within(samples, start, end)
     server, replicas = server_figures(inside), replica_figures(inside)
+    each = sorted([*inside, *samples_within(some, start, end)], key=lambda sample: sample.at_ns)
     return replace(
         level,
         server=server,
-        replicas=replicas,
+        replicas=replica_figures(each),
         skew=skew_sentence(replicas),
         gpu=gpu_figures(samples_within(gpus, start, end), level.output_tokens_per_s or math.nan),
         client=client_figures(table, window, slos, clients, gaps),
@@ -201,7 +204,7 @@ def _mix_row(of: tuple[RecordTable, WindowGapCounter]) -> dict[str, Latency]:
 FIGURES: Final = (
     "n_failed", "outcomes", "in_flight", "output_tokens_per_s", "requests_per_s", "goodput_per_s",
 )  # fmt: skip
-MAY_LACK: Final = ("tokens_per_event", "exact_share", "prompt_tokens_per_s")
+MAY_LACK: Final = ("tokens_per_event", "exact_share", "prompt_tokens_per_s", "came_at_once")
 
 
 def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: SearchPlan) -> Level:
@@ -243,5 +246,13 @@ def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: Sear
         delivery=_delivery(w, run),
     )
     return with_observations(
-        level, w, table, plan.slos, run.server, clients=run.client, gpus=run.gpu, counted=counted
+        level,
+        w,
+        table,
+        plan.slos,
+        run.server,
+        clients=run.client,
+        gpus=run.gpu,
+        some=run.some,
+        counted=counted,
     )

@@ -106,12 +106,17 @@ def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
 
 
 def bracket_users(plan: SearchPlan, levels: Sequence[HeldLevel]) -> list[int | float | None]:
-    """The levels between which the knee lies so far; None where there is none yet."""
+    """The levels between which the knee was shown to lie; None for an end that was not shown.
+
+    The fit knows more about where it lies, but of its ends nothing is decided.
+    """
     used = decided_evidence(levels)
     if not plan.slos or not used:
         return [None, None]
-    ends = bracket_of(fit_levels(used, plan.slos, plan.max_errors))
-    return [plan.load_of(end.users) if end else None for end in (ends.low, ends.high)]
+    passed, failed = decided_ends(plan, fit_levels(used, plan.slos, plan.max_errors))
+    low = plan.load_of(passed) if passed else None
+    high = None if math.isinf(failed) else plan.load_of(int(failed))
+    return [low, high]
 
 
 def decided_levels(plan: SearchPlan, levels: Sequence[FitLevel]) -> tuple[list[int], list[int]]:

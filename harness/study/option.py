@@ -142,9 +142,33 @@ def rate(option: str) -> Callable[[str], int]:
         if not 1 <= steps <= MAX_FORM_NUMBER / RATE_STEP_PER_S or abs(steps - round(steps)) > 1e-6:  # noqa: PLR2004 - rounding
             raise ConfigError(
                 f"{option} is {text!r}: expected requests per second, from {RATE_STEP_PER_S:g}/s "
-                f"up in steps of it; try {option} 20/s."
+                f"up in steps of it; try {option} {_rate_meant(word)}/s."
             )
         return round(steps)
+
+    return read
+
+
+def _rate_meant(word: str) -> str:
+    """The number of a rate in other words, in steps: 3 of `3rps`, and of `180/min`; else 20."""
+    number = re.match(r"[0-9]{1,6}(\.[0-9]{1,6})?", word, re.ASCII)
+    by_minute = re.search(r"(/|per ?)(m|min|minute)$", word)
+    per_s = float(number[0]) / (60 if by_minute else 1) if number else 0.0
+    steps = max(round(per_s / RATE_STEP_PER_S), 1)
+    return f"{steps * RATE_STEP_PER_S:g}" if per_s else "20"
+
+
+def one_level(option: str) -> Callable[[str], int]:
+    """A parser of a whole number from 1, which says which command holds several in turn."""
+    one = whole_number(option)
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"[0-9]+(,[0-9]+)+", text.strip(), re.ASCII):
+            raise ConfigError(
+                f"{option} is {text!r}: expected one whole number, as `run` holds one level; try "
+                f"`vllm-harness sweep ... {option} {text.strip()}`."
+            )
+        return one(text)
 
     return read
 
@@ -176,7 +200,7 @@ def rate_list(option: str) -> Callable[[str], tuple[int, ...]]:
     return lambda text: tuple(map(one, text.split(",")))
 
 
-def writable(option: str, path: str) -> str:
+def writable(option: str, path: str, example: str = "result.json") -> str:
     """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
     where = Path(path)
     try:
@@ -188,7 +212,7 @@ def writable(option: str, path: str) -> str:
     except OSError as error:
         raise ConfigError(
             f"{option} is {path!r} ({error.strerror}): expected a file that can be written, in a "
-            f"folder that exists; try {option} result.json."
+            f"folder that exists; try {option} {example}."
         ) from None
     return path
 

@@ -38,7 +38,7 @@ from harness.study.option import (
     writable,
 )
 from harness.study.study_options import budget_ns
-from harness.units import MS, duration_ns
+from harness.units import MS, duration_ns, percent
 
 if TYPE_CHECKING:
     from harness.measure.slo import Slo
@@ -67,6 +67,16 @@ def _words(text: str) -> tuple[str, ...]:
             f"--start-args is {text!r} ({error}): expected flags as in a shell; try "
             "--start-args '--max-num-seqs 64'."
         ) from None
+
+
+def _precision(text: str) -> float:
+    """Raises ConfigError for 0%, which no interval reaches."""
+    if wanted := percent(text, "--precision"):
+        return wanted
+    raise ConfigError(
+        f"--precision is {text!r}: expected a width that an interval can reach, above 0%; try "
+        "--precision 5%."
+    )
 
 
 def _gpu_source(where: str) -> str:
@@ -255,12 +265,16 @@ BUDGET: Final = Option(
 )  # fmt: skip
 PRECISION: Final = Option(
     "--precision", "the load ends once the knee's interval is so narrow, or one user, and both of "
-    "its ends are decided", share("--precision"), "SHARE", "5%",
+    "its ends are decided", _precision, "SHARE", "5%",
     field=Field("Precision", "the load ends once the interval is so narrow"),
 )  # fmt: skip
 REPEAT: Final = number_option(
     "--repeat", "search so many times, with a seed each, and say how the promises differ", example=5
 )
+AT_LEAST: Final = number_option(
+    "--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive",
+    example=64,
+)  # fmt: skip
 SEARCH: Final = (
     *USER_RANGE,
     *RATE_RANGE,
@@ -269,8 +283,7 @@ SEARCH: Final = (
     PRECISION,
     number_option("--plan-users", "also report how many replicas N concurrent requests need",
            example=2000),
-    number_option("--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if "
-           "inconclusive", example=64),
+    AT_LEAST,
     Option("--confirm", "afterwards hold the promised level for this time, half of it coming from "
            "fewer users and half from more; the exit code says whether it held: 0, 99, or 6",
            partial(budget_ns, what="--confirm"), "TIME"),
@@ -295,7 +308,7 @@ SCENARIO: Final = Option(
 OUTPUT: Final = (
     Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
     Option("--junit", "write a JUnit report there: a test case for each SLO",
-           partial(writable, "--junit"), "FILE"),
+           partial(writable, "--junit", example="junit.xml"), "FILE"),
     JSON,
     Option("--ui", "serve Locust's web UI during the run", None),
     number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),

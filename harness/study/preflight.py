@@ -7,10 +7,10 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from harness.errors import ConfigError
-from harness.load.conversations import ONE_TURN
+from harness.load.conversations import ONE_TURN, planned_tools
 from harness.load.lengths import FROM_DATA
 from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
 from harness.runfolder.new_folder import check_new
@@ -19,12 +19,14 @@ from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, Address, check_port
 from harness.server.max_num_seqs import merge_flags
 from harness.server.probe import Capabilities, choose_model, probe
+from harness.server.probe_tools import check_tools
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
     from harness.load.workloads import Workload
     from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
+ROWS_READ: Final = 100  # of own data, for its tools
 FILES_WITHOUT_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
 
 
@@ -140,6 +142,7 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         headers=target.headers,
     )
     found = probe(access, load.workload.api, target.model, load.body, target.metrics_urls)
+    check_tools(access, found, offered_tools(load), load.body)
     for name, _ in load.workload.models:
         choose_model(access, name, found.models)
     merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
@@ -147,6 +150,14 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
     if load.data is not None and found.tokenize:
         load.data.learn(lambda text: count_tokens(access, found, text))
     return found
+
+
+def offered_tools(load: LoadOptions) -> tuple[dict[str, Any], ...]:
+    """The tools of a request of this load: of its sessions, or of the first rows of its data."""
+    if (data := load.data) is not None:
+        rows = map(data.row, range(min(len(data), ROWS_READ)))
+        return tuple(next((row["tools"] for row in rows if row.get("tools")), ()))
+    return planned_tools((load.workload.conversation or ONE_TURN).tools)
 
 
 def check_lengths(workload: Workload, max_model_len: int | None) -> None:

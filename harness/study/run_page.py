@@ -17,14 +17,15 @@ from harness.export.run_series import RunSeries
 from harness.measure.metrics import HEADLINES
 from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.records.request_record import Outcome
+from harness.measure.result import Target
 from harness.measure.slo import Slo
-from harness.measure.states import WORST_FIRST, Decision, Status, Verdict
+from harness.measure.states import WORST_FIRST, Decision, Status
 from harness.measure.typed_json import to_json
 from harness.server.address import LOOPBACK, Address
 from harness.study.drill import DrillController
 from harness.study.held_levels import DRILL
 from harness.study.knee_estimate import bracket_users
-from harness.study.page_viewer import ended_levels
+from harness.study.page_viewer import EndedLevel, ended_levels
 from harness.units import MS, SECOND
 from harness.webpage import locust_tab as webui
 from harness.webpage import login
@@ -155,7 +156,7 @@ class RunPage:
         )
         if isinstance(controller, DrillController):
             self._drill(controller, experiment.samples)
-        if len(controller.levels) != self._n_steps:
+        if len(controller.levels) != self._n_steps or len(self._rows) < self._n_steps:
             self._past(experiment)
         if self.state.facts["state"] == "starting":
             self.state.update_facts(**state_facts("running", experiment.url))
@@ -165,10 +166,9 @@ class RunPage:
         """Show what has happened and which expectations have come true."""
         controller.judge(samples)
         drill, done = controller.stage.drill, controller.stage.done
-        decided = [one for one in controller.verdicts if one.verdict != Verdict.inconclusive]
         begun = Counter(row["name"] for row in done if row["what"] == "begins")
-        self.live.set_drill({e.name: begun[e.name] for e in drill.events},
-                            {one.name: one.verdict == Verdict.met for one in decided})  # fmt: skip
+        self.live.set_drill({e.name: begun[e.name] for e in drill.events})
+        self.live.set_expectations({one.name: one.verdict for one in controller.verdicts})
         number = len(controller.levels)
         self.state.update_facts(
             phase=drill.phases[number].name if number < len(drill.phases) else "",
@@ -203,19 +203,21 @@ class RunPage:
         """The load has ended and every record is here."""
         self.live.set_users(0, 0, experiment.target_rate and 0.0)
         self.live.set_level(len(experiment.controller.levels), "", "")
-        self._past(experiment)
+        self._past(experiment, over=True)
         self._show_metrics()
         self.state.now = self._ended()
         self._looked_at = self.page.open
         self.state.update_facts(**state_facts("computing"))
 
-    def _past(self, experiment: Experiment) -> None:
+    def _past(self, experiment: Experiment, *, over: bool = False) -> None:
         """Tell of the levels that ended, and publish those new to the page with their brackets."""
         controller, steps = experiment.controller, experiment.controller.levels
         self._n_steps = len(steps)
-        for number in range(len(self._rows), len(steps)):
+        ended = ended_levels(experiment, over=over)
+        for number in range(len(self._rows), len(ended)):
             bracket = bracket_users(controller.plan, steps[: number + 1])
-            self._rows.append(_row(experiment, steps[number]) | {"bracket": bracket})
+            row = _row(controller, steps[number], ended[number])
+            self._rows.append(row | {"bracket": bracket})
             # The page's script knows the levels by this name.
             self.state.update_facts(steps=list(self._rows), bracket=bracket)
         low, high = (nan if x is None else x for x in bracket_users(controller.plan, steps))
@@ -225,10 +227,13 @@ class RunPage:
     def answer(self, result: Result, words: str) -> None:
         """The results, and the report's words about them."""
         rows = zip(self.state.facts.get("steps", ()), result.levels, strict=False)
-        steps = [row | {"decision": level.result} for row, level in rows]
+        steps = [row | _row_of_result(level) for row, level in rows]
         self.state.update_facts(**ending(result, words), steps=steps)
         if result.knee is not None and result.status == Status.found:
             self.live.set_knee(result.knee)
+        if result.command == DRILL:  # some are over only with the load
+            verdicts = {one.name: one.verdict for one in result.gates}
+            self.live.set_expectations(verdicts)
         self._show_metrics()
 
     def linger(self) -> None:
@@ -257,11 +262,10 @@ def _level_in_progress(controller: KneeController, now_ns: int, more_ns: int) ->
     }
 
 
-def _row(experiment: Experiment, level: HeldLevel) -> dict[str, Any]:
-    window, began_ns = level.window, experiment.controller.began_ns
-    seen = ended_levels(experiment)[window.index]
+def _row(controller: KneeController, level: HeldLevel, seen: EndedLevel) -> dict[str, Any]:
+    window, began_ns = level.window, controller.began_ns
     return {
-        "users": experiment.controller.plan.load_of(window.users),
+        "users": controller.plan.load_of(window.users),
         "purpose": window.purpose,
         "decision": Decision.invalid if level.invalid else level.judgement.decision,
         "why": level.invalid or level.judgement.reason,
@@ -269,6 +273,13 @@ def _row(experiment: Experiment, level: HeldLevel) -> dict[str, Any]:
         "to_s": round((window.end_ns - began_ns) / SECOND, 1),
         **{f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in seen.p95_ms.items()},
     }
+
+
+def _row_of_result(level: Level) -> dict[str, Any]:
+    """What the report says of a level: the page says the same."""
+    p95_ms = {key: level.latency(key).at("p95") for key in HEADLINES}
+    shown = {f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in p95_ms.items()}
+    return {"decision": level.result, "why": level.reason} | shown
 
 
 def _json(ms: float) -> float | str | None:
@@ -279,9 +290,12 @@ def _json(ms: float) -> float | str | None:
 
 def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
     """The page's facts of what is asked for."""
+    engine = wanted.target.engine
+    simulated = Target(model=model, simulated=engine is not None, gpu=engine.gpu if engine else "")
     return {
         "target": url,
         "model": model,
+        "simulated": simulated.label,
         "folder": wanted.output.out_dir.name,
         "slos": slo_facts(wanted.plan.slos),
         "processes": wanted.load.processes,
@@ -333,7 +347,7 @@ def tiles(result: Result) -> list[dict[str, Any]]:
         limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
         for key, name in HEADLINES.items():
             p95 = level.latency(key).at("p95")
-            if knee:
+            if knee and (level.tells_ttft or key != "ttft"):
                 p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
             out.append((f"p95 {name}", p95, "ms", at, limits.get(f"{key}_p95", nan)))
         rate = (knee or level).output_tokens_per_s

@@ -37,6 +37,7 @@ DOWNLOADS: Final = {
     names.REPORT_MD: "the report, for a pull request",
     names.RESULT: "the result and every level",
     names.LEVELS_CSV: "the levels, for a spreadsheet",
+    names.LEVELS_PARQUET: "the levels with all figures, for a notebook",
     names.PARQUET: "every request, for a notebook",
     names.RUN: "configuration, versions, hardware",
 }

@@ -191,8 +191,8 @@ def _computed_rate(samples: Sequence[ServerSample]) -> float:
 
 
 def replica_figures(samples: Sequence[ServerSample]) -> dict[str, ServerFigures]:
-    """Of each replica, by its URL; {} if there is one."""
-    names = samples[-1].replicas if samples else ()
+    """Of each replica, by its URL, from the samples that have it; {} if there is one server."""
+    names = dict.fromkeys(name for one in samples for name in one.replicas)
     return {
         name: server_figures([one.replicas[name] for one in samples if name in one.replicas])
         for name in names

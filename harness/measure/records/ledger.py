@@ -46,6 +46,7 @@ class Ledger:
         self.total = 0
         self.twice = 0
         self._tokens_ns = tokens_ns
+        self._kept_from_ns: int | None = None
         self._packed: list[PackedTable] = []  # the oldest first, and without tokens
         self._fresh: list[RecordTable] = []
         self._open: dict[tuple[int, int], _Open] = {}
@@ -78,6 +79,14 @@ class Ledger:
         """Requests that have not ended, as far as is known."""
         return len(self._open)
 
+    def in_flight_of(self, until_ns: int) -> int:
+        """How many of the requests sent up to `until_ns` have not ended, as far as is known."""
+        return sum(0 <= one.record.sent_ns <= until_ns for one in self._open.values())
+
+    def keep_from(self, from_ns: int | None) -> None:
+        """Requests that ended from here on are not dropped, whatever is asked; None: as usual."""
+        self._kept_from_ns = from_ns
+
     @property
     def tokens_from_ns(self) -> int:
         """Of every request that ended from here on there are all tokens."""
@@ -89,6 +98,8 @@ class Ledger:
         `from_ns` may be at most KEEP_NS before any earlier `from_ns`: older records are dropped.
         """
         oldest = from_ns - KEEP_NS
+        if self._kept_from_ns is not None:
+            oldest = min(oldest, self._kept_from_ns)
         self._packed = [p for p in self._packed if p.last_ns >= oldest]
         self._fresh = [t.select(t.done_ns >= oldest) for t in self._fresh]
         return self.look(from_ns, horizon_ns)

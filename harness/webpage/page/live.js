@@ -95,7 +95,7 @@ function drawLevels(key, steps) {
 
 function bracket([low, high] = [null, null]) {
   if (page.facts.knee && page.facts.knee[0] !== null) return [number(page.facts.knee[0]), `${number(page.facts.knee[1])} to ${number(page.facts.knee[2])} (95%)`];
-  if (low !== null && high !== null) return [`${low} to ${high}`, "passed below, failed above"];
+  if (low !== null && high !== null) return [`${low} to ${high}`, `${low} passed, ${high} failed`];
   if (high !== null) return [`below ${high}`, "no level passed yet"];
   return low !== null ? [`above ${low}`, "no level failed yet"] : ["–", "not known yet"];
 }
@@ -106,7 +106,7 @@ function showCards() {
   const server = point && at("running")(point) !== null ? `${value("running")} + ${value("waiting")}` : "–";
   const cards = [[page.facts.unit ? "In flight" : "Users", value("users"), page.now.users === undefined ? "" : `level: ${page.now.users}`],
     ["Output tokens/s", value("tokens_per_s"), ""],
-    ...headlines.map(({ key, name }) => [`p95 ${name}`, `${value(`${key}_p95_ms`)} ms`, limitsOf(key).map((l) => l.name).join(", ")]),
+    ...headlines.map(({ key, name }) => [`p95 ${name}`, `${value(`${key}_p95_ms`)} ms`, ["last 10 s", ...limitsOf(key).map((l) => l.name)].join(", ")]),
     ["On the server", server, "running + waiting"]];
   if (page.facts.tiles) cards.splice(0, cards.length, ...page.facts.tiles.map(({ name, value, unit, note, limit }) => {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
@@ -118,12 +118,17 @@ function showCards() {
 }
 
 const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given", sequential: "one at a time", batch: "a batch" };
-const why = (purpose) => (purpose === "hold" && page.facts.kind === "knee" ? "confirming" : PURPOSE[purpose] || purpose);
+function why(purpose, users, before) {
+  if (purpose === "hold" && page.facts.kind === "knee") return "confirming";
+  // The ends of the bracket may come up before they were ever held.
+  if (purpose === "repeat" && before.every((step) => step.users !== users)) return "near the knee";
+  return PURPOSE[purpose] || purpose;
+}
 
 function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];
   if (page.facts.phase && !page.facts.over) parts.push(`Phase: ${page.facts.phase}`);
-  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${why(purpose)}), ${phase}`);
+  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${why(purpose, users, page.facts.steps || [])}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
@@ -143,7 +148,7 @@ function interval(told, key) {
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
   const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
-  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [why(s.purpose), "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
+  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [why(s.purpose, s.users, steps.slice(0, i)), "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
     ...headlines.map(({ key }) => [interval(s[`${key}_p95_ms`], key)]), [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
