@@ -28,7 +28,7 @@ SIZES: Final = (
     ("num_attention_heads", "n_head"),
 )
 LATENT: Final = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-MOST_LAYERS: Final = 10_000
+MOST_LAYERS: Final = 1_000
 SHOWN: Final = 80  # characters of what was found
 BITS_OF_NVFP4: Final = 4
 SLIDES: Final = {"full_attention": False, "sliding_attention": True, "attention": False}
