@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from harness.measure.memory.weights import (
     ONE_GPU,
     Matrix,
-    Parallel,
     WeightPlan,
     Weights,
     loaded_weights,
@@ -16,6 +15,9 @@ from harness.measure.memory.weights import (
 from harness.server.config_values import Config, ConfigValues
 from harness.server.model_config import model_shape
 from harness.server.model_weights import UnknownWeightsError, weight_plan
+
+if TYPE_CHECKING:
+    from harness.measure.memory.parallel import Parallel
 
 STATES_OF_EAGLE3: Final = 3  # hidden states of the model that its head reads
 RANGE: Final = "An EAGLE head shares the model's embeddings and head, or has its own."

@@ -20,7 +20,6 @@ from harness.measure.memory.weights import (
     VOCABULARY_STEP,
     Kind,
     Matrix,
-    Parallel,
     Shard,
     WeightPlan,
     Weights,
@@ -35,6 +34,7 @@ from harness.server.vision_towers import add_towers
 if TYPE_CHECKING:
     from harness.measure.memory.families import Family
     from harness.measure.memory.model_shape import ModelShape
+    from harness.measure.memory.parallel import Parallel
     from harness.measure.memory.quantization import Quantization
 
 INNER: Final = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
@@ -230,8 +230,7 @@ def _rotary_tables(values: ConfigValues, family: Family, shape: ModelShape) -> t
         turned = values.whole("qk_rope_head_dim") or 0
     share = values.real("partial_rotary_factor")
     turned = turned if share is None else int(turned * min(share, 1.0))
-    tables = 2 if shape.family == "gemma3_text" else 1  # layers with a window have their own
-    return (Matrix("rotary", turned, shape.context_limit, count=tables, kind=Kind.TABLE),)
+    return (Matrix("rotary", turned, shape.context_limit, count=family.tables, kind=Kind.TABLE),)
 
 
 def _chosen_share(values: ConfigValues) -> float:

@@ -33,6 +33,7 @@ class Family:
     norm_bias: bool = False
     head_norms: bool = False  # one of queries and one of keys, of head_dim
     positions: int | None = None  # learned, so many more than max_position_embeddings
+    tables: int = 1  # of rotary positions; of images, vLLM keeps four times the positions
 
 
 def _size(hidden: int, layers: int, heads: int, inner: int, vocabulary: int) -> dict[str, int]:
@@ -78,11 +79,11 @@ MISTRAL: Final = Family(
 )
 MIXTRAL: Final = replace(MISTRAL, always={"num_key_value_heads": 8}, experts=True)
 QWEN2: Final = Family(LATE_LAYERS, LATE, QWEN2_SIZE, query_bias=True, output_bias=False)
-QWEN2_VL: Final = replace(QWEN2, within=QWEN2_VL_SIZE)
+QWEN2_VL: Final = replace(QWEN2, within=QWEN2_VL_SIZE, tables=4)
 QWEN3: Final = Family(LATE_LAYERS, {**LATE, "head_dim": 128}, QWEN2_SIZE, head_norms=True)
 QWEN3_MOE: Final = Family(within=QWEN2_SIZE, experts=True, head_norms=True)
 QWEN3_VL: Final = Family(
-    NO_LAYER, {"head_dim": 128, "num_key_value_heads": 32}, QWEN3_VL_SIZE, head_norms=True
+    NO_LAYER, {"head_dim": 128, "num_key_value_heads": 32}, QWEN3_VL_SIZE, head_norms=True, tables=4
 )
 GEMMA: Final = Family(NO_LAYER, {"head_dim": 256, "tie_word_embeddings": True}, GEMMA_SIZE)
 GEMMA2: Final = Family(
@@ -113,6 +114,7 @@ GEMMA3: Final = Family(
     GEMMA3_SIZE,
     norms=4,
     head_norms=True,
+    tables=2,
 )
 GPT_OSS: Final = Family(
     2,
@@ -181,7 +183,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen2_vl_text": QWEN2_VL,
     "qwen3": QWEN3,
     "qwen3_moe": _with(QWEN3_MOE, num_key_value_heads=4),
-    "qwen3_vl_moe_text": replace(QWEN3_MOE, within=QWEN3_VL_MOE_SIZE),
+    "qwen3_vl_moe_text": replace(QWEN3_MOE, within=QWEN3_VL_MOE_SIZE, tables=4),
     "qwen3_vl_text": QWEN3_VL,
     "seed_oss": Family(
         always={"head_dim": 128, "num_key_value_heads": 8, "attention_bias": True},

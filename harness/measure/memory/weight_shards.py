@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from harness.measure.memory.weights import (
     EXPERT_SHARDS,
     OUTPUT_SHARDS,
     Kind,
     Matrix,
-    Parallel,
     Shard,
     WeightPlan,
     shard_sizes,
 )
+
+if TYPE_CHECKING:
+    from harness.measure.memory.parallel import Parallel
 
 INPUT_SHARDS: Final = (Shard.INPUTS, Shard.EXPERT_INPUTS)
 

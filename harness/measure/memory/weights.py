@@ -10,6 +10,7 @@ from math import ceil
 from typing import Final
 
 from harness.measure.memory.model_shape import stage_layers
+from harness.measure.memory.parallel import Parallel
 from harness.measure.memory.quantization import HALF, Quantization
 
 VOCABULARY_STEP: Final = 64  # vLLM pads the vocabulary to a multiple
@@ -59,21 +60,6 @@ class Matrix:
         """All values of it that a checkpoint has."""
         made = self.kind in MADE_BY_VLLM
         return 0 if made else self.inputs * self.outputs * self.count
-
-
-@dataclass(frozen=True, slots=True)
-class Parallel:
-    """How many GPUs share a model, and how."""
-
-    tensor: int = 1
-    pipeline: int = 1
-    data: int = 1  # replicas of attention, between which experts are divided
-    expert: bool = False  # experts whole on some GPU, not a part of each on all
-
-    @property
-    def gpus(self) -> int:
-        """All GPUs."""
-        return self.tensor * self.pipeline * self.data
 
 
 ONE_GPU: Final = Parallel()
@@ -141,6 +127,18 @@ class Weights:
         if self.notes or None in most or not self.all_gpus or not self.one_gpu:
             return 1.0, 1.0
         return (most[0] or 0) / self.all_gpus, (most[1] or 0) / self.one_gpu
+
+
+def by_files_alone(stored_bytes: float, parallel: Parallel) -> Weights:
+    """Return what files of so many bytes take, where no plan of their matrices is known."""
+    return Weights(
+        all_gpus=stored_bytes * parallel.data,
+        one_gpu=stored_bytes / parallel.engine_gpus,
+        most_all_gpus=None if parallel.gpus > 1 else stored_bytes,
+        most_one_gpu=None if parallel.gpus > 1 else stored_bytes,
+        in_files=stored_bytes,
+        notes=("Weights are those of the files; how GPUs share them is not known.",),
+    )
 
 
 def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
