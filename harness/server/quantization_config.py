@@ -190,12 +190,13 @@ def _tensor_format(weights: ConfigValues, form: str) -> Format | None:
 
 
 def _modelopt(scheme: ConfigValues) -> Quantization:
-    algorithm = scheme.word("quant_algo", "quant_method").upper().removeprefix("MODELOPT_")
+    named = scheme.word("quant_method").upper().removeprefix("MODELOPT").removeprefix("_")
+    algorithm = scheme.word("quant_algo").upper() or named
     skipped = _skipped(scheme)
     form = _modelopt_format(algorithm, scheme)
     if form is not None:
         return Quantization("modelopt", ((ALL, form),), skipped)
-    if algorithm != "MIXED_PRECISION":
+    if algorithm not in ("MIXED_PRECISION", "MIXED"):
         return _unknown("modelopt", f"quant_algo {algorithm or 'is not named'}")
     layers = scheme.part("quantized_layers")
     formats: list[tuple[tuple[str, ...], Format]] = []

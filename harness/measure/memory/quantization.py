@@ -59,6 +59,11 @@ class Quantization:
         """The block of an FP8 weight (outputs, inputs), by which shards must be divisible."""
         return next((one.block for _, one in self.formats if one.block), None)
 
+    @property
+    def names_modules(self) -> bool:
+        """Whether equal layers may be stored in different formats."""
+        return bool(self.skipped) or any(names for names, _ in self.formats)
+
     @cached_property
     def _plainly_skipped(self) -> frozenset[str]:
         return frozenset(name for name in self.skipped if not is_pattern(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -164,12 +165,12 @@ def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
 
 def _stages(plan: WeightPlan, parallel: Parallel, loaded: bool, most: bool) -> list[float]:
     """Return the bytes of one GPU on each pipeline stage."""
-    counted = _Counter(plan.quantization, parallel, loaded, most)
+    counted = _Sizes(plan.quantization, parallel, loaded, most)
     stages = []
     first = 0
     counts = stage_layers(len(plan.layers), parallel.pipeline)
     for stage, count in enumerate(counts):
-        size = sum(counted.layer(n, plan.layers[n]) for n in range(first, first + count))
+        size = counted.layers(first, plan.layers[first : first + count])
         size += counted.parts("", (*plan.tables, *plan.towers))
         is_last = stage == len(counts) - 1
         if stage == 0 or (plan.tied and is_last):
@@ -182,7 +183,7 @@ def _stages(plan: WeightPlan, parallel: Parallel, loaded: bool, most: bool) -> l
 
 
 @dataclass(frozen=True)
-class _Counter:
+class _Sizes:
     """Adds up matrices of one GPU."""
 
     quantization: Quantization
@@ -190,8 +191,13 @@ class _Counter:
     loaded: bool
     most: bool
 
-    def layer(self, number: int, matrices: Sequence[Matrix]) -> float:
-        return self.parts(f"model.layers.{number}.", matrices)
+    def layers(self, first: int, layers: Sequence[tuple[Matrix, ...]]) -> float:
+        """Return the bytes of layers, of equal ones once where no file names one by its number."""
+        if not self.quantization.names_modules:
+            times = Counter(layers)
+            return sum(n * self.parts("model.layers.0.", one) for one, n in times.items())
+        numbered = enumerate(layers, first)
+        return sum(self.parts(f"model.layers.{number}.", one) for number, one in numbered)
 
     def parts(self, before: str, matrices: Iterable[Matrix]) -> float:
         return sum(self._bytes(before + one.module, one) for one in matrices)
