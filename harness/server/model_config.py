@@ -14,7 +14,6 @@ from typing import Any, Final
 from harness.errors import ConfigError
 from harness.measure.memory.families import ALL_LAYERS, FAMILIES, LATE_LAYERS, NO_LAYER, Family
 from harness.measure.memory.model_shape import ModelShape
-from harness.measure.memory_fit import KvLayout, kv_layer_bytes
 from harness.runfolder.json_files import read_json
 from harness.server.config_values import Config, ConfigValues
 
@@ -217,30 +216,6 @@ def own_kv_cache_dtype(config: Config) -> str:
     if not bits.fields:
         return "auto"
     return "nvfp4" if bits.whole("num_bits") == BITS_OF_NVFP4 else "fp8"
-
-
-# fitkv: kv_layout and kv_value_bytes serve the present `fit` until yours replace them.
-def kv_layout(config: Config, value_bytes: int, gpus: int = 1, block_tokens: int = 16) -> KvLayout:
-    """Return the KV cache of so many GPUs. Raises ConfigError with what is missing."""
-    shape = model_shape(config)
-    if shape.heads % gpus or (shape.kv_heads % gpus and gpus % shape.kv_heads):
-        raise ConfigError(
-            f"--tensor-parallel is {gpus}, and the model has {shape.heads} attention and "
-            f"{shape.kv_heads} KV heads: expected a number that divides them; try "
-            "--tensor-parallel "
-            f"{max(n for n in (1, 2, 4, 8) if n < gpus and not shape.heads % n)}."
-        )
-    layer = kv_layer_bytes(shape.kv_heads, shape.head_size, value_bytes, gpus, shape.latent_size)
-    return KvLayout(layer, shape.layers_by_window, block_tokens)
-
-
-def kv_value_bytes(config: Config, flags: Mapping[str, Any]) -> int:
-    """Return the bytes of a stored key or value, by vLLM's flags and what their `auto` means."""
-    own = own_kv_cache_dtype(config)
-    kinds = (flags.get("kv_cache_dtype"), own, flags.get("dtype"))
-    kind = next((str(kind) for kind in kinds if kind not in (None, "auto")), "")
-    widths = {"float32": 4, "float": 4, "fp8": 1}  # bytes; 2 for all others
-    return next((n for name, n in widths.items() if kind.startswith(name)), 2)
 
 
 def model_weights(config: Config) -> tuple[float, float, float]:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable
+from harness.measure.memory.kv_dtypes import AUTO, meant_dtype, model_value_bytes
+from harness.measure.memory.kv_layout import kv_layout
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.http_exchange import fetch
-from harness.server.model_config import context_limit, kv_layout, kv_value_bytes, model_config
+from harness.server.model_config import context_limit, model_config, model_shape
 from harness.server.probe import cache_summary
 from harness.server.vllm_start import StartOptions, started
 from harness.wire.vllm_metrics import cache_config
@@ -86,5 +88,8 @@ def with_slopes(rows: list[Row]) -> list[Row]:
 def bytes_per_token(config: Mapping[str, Any], flags: Mapping[str, Any]) -> int | None:
     """Return keys and values of one token in all layers; None where the config does not say."""
     with suppress(ConfigError):
-        return kv_layout(config, kv_value_bytes(config, flags)).read_bytes(1)
+        shape = model_shape(config)
+        dtype = meant_dtype(str(flags.get("kv_cache_dtype") or AUTO), shape.kv_cache_dtype)
+        value_bytes = model_value_bytes(str(flags.get("dtype") or ""))
+        return kv_layout(shape, dtype, model_bytes=value_bytes).read_bytes(1)
     return None

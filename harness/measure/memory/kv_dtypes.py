@@ -118,3 +118,13 @@ def _plain_bytes(dtype: str, model_bytes: int) -> int:
         f"--kv-cache-dtype is {dtype!r}: expected one of {', '.join(KV_CACHE_DTYPES)}; try "
         "--kv-cache-dtype auto."
     )
+
+
+def meant_dtype(asked: str, own: str = AUTO) -> str:
+    """Return what a flag's `auto` is, given what the model's quantization says of its cache."""
+    return own if asked in ("", AUTO) else asked
+
+
+def model_value_bytes(dtype: str) -> int:
+    """Return the bytes of a value by `--dtype`; vLLM loads a model of 32 bit in 16 unless told."""
+    return PLAIN_BYTES.get(dtype.removeprefix("torch."), 2)

@@ -20,7 +20,7 @@ from harness.measure.memory.kv_dtypes import (
     latent_bytes,
 )
 from harness.measure.memory.model_shape import ModelShape, stage_layers
-from harness.measure.memory.parallel import Parallel, check_parallel, stage_layers
+from harness.measure.memory.parallel import Parallel, check_parallel
 
 BLOCK_TOKENS = 16  # vLLM's default for most attention backends
 FEW_MORE = 1.5  # kinds of layers whose numbers differ by less are padded, not divided
@@ -30,7 +30,7 @@ FEW_MORE = 1.5  # kinds of layers whose numbers differ by less are padded, not d
 class KvGroup:
     """Layers that share a block table."""
 
-    window: int  # in tokens; 0: none
+    window: int  # in tokens; 0: the whole context
     token_bytes: tuple[int, ...]  # of a token in its layers, on a GPU of each pipeline stage
 
 
@@ -60,7 +60,7 @@ class KvLayout:
     @property
     def has_windows(self) -> bool:
         """Whether a layer keeps only the latest tokens."""
-        return any(group.window != 0 for group in self.groups)
+        return any(group.window for group in self.groups)
 
     def blocks_in(self, stage_kv_bytes: Sequence[float]) -> int:
         """Return how many blocks there are; the GPU with the fewest decides."""
@@ -72,7 +72,7 @@ class KvLayout:
         return sum(self._group_blocks(group.window, context_tokens) for group in self.groups)
 
     def _group_blocks(self, window: int, context_tokens: int) -> int:
-        if window == 0:
+        if not window:
             return ceil(ceil(context_tokens / self.parallel.decode_context) / self.block_tokens)
         # The window ends before the token that is computed. One more block: it may begin anywhere.
         held = min(window - 1 + self.in_flight_tokens, context_tokens)
@@ -152,9 +152,7 @@ def _covering_block_tokens(block_tokens: int, packed: int, plain: int) -> int:
     return block_tokens * ceil(BLOCK_TOKENS * plain / (block_tokens * packed))
 
 
-def _groups(
-    layers: Sequence[tuple[int, int]], stage_layers: Sequence[int]
-) -> tuple[KvGroup, ...]:
+def _groups(layers: Sequence[tuple[int, int]], stage_layers: Sequence[int]) -> tuple[KvGroup, ...]:
     by_window: dict[int, list[int]] = {}
     for index, (window, _) in enumerate(layers):
         by_window.setdefault(window, []).append(index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.errors import ConfigError
-from harness.measure.memory.model_shape import ModelShape, stage_layers
+from harness.measure.memory.model_shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Parallel:
     pipeline: int = 1
     decode_context: int = 1  # ranks of `tensor` that share the tokens of a context
     data: int = 1  # engines, each with a KV cache of its own
-    experts: bool = False  # each GPU has whole experts, not a part of each
+    expert: bool = False  # experts whole on some GPU, not a part of each on all
 
     @property
     def engine_gpus(self) -> int:
@@ -27,17 +27,6 @@ class Parallel:
     def gpus(self) -> int:
         """All GPUs."""
         return self.engine_gpus * self.data
-
-
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Return how many layers each pipeline stage has, as vLLM divides them.
-
-    What is left over goes to the last stages but the very last, which has the output, too.
-    """
-    counts = [layers // stages] * stages
-    for i in range(2, layers % stages + 2):
-        counts[-i] += 1
-    return tuple(counts)
 
 
 def check_parallel(parallel: Parallel, shape: ModelShape) -> None:
@@ -66,7 +55,7 @@ def _check_tensor(tensor: int, shape: ModelShape) -> None:
 
 def _check_decode_context(parallel: Parallel, shape: ModelShape) -> None:
     ranks, tensor = parallel.decode_context, parallel.tensor
-    if any(window != 0 for window in shape.windows):
+    if any(shape.windows):
         raise ConfigError(
             f"--decode-context-parallel is {ranks}, and the model has layers with a sliding "
             "window: expected 1, vLLM has no other for them; try --decode-context-parallel 1."
