@@ -13,7 +13,7 @@ from harness.errors import ConfigError
 from harness.measure.memory.parallel import Parallel
 from harness.measure.memory.weights import Weights, by_files_alone
 from harness.server.draft_weights import draft_weights, extra_layers_weights
-from harness.server.model_config import model_config
+from harness.server.model_config import model_config, model_shape
 from harness.server.model_weights import division_fault, model_weights, quantized_by
 
 DATA = Path(__file__).parent / "data" / "fit"
@@ -268,7 +268,7 @@ def test_unknown(edits: Config, said: str) -> None:
 
 def test_text_part_only() -> None:
     """A tower that is not known: the text is counted, and how much more is open."""
-    config = {**LLAMA_8B, "vision_config": {"model_type": "intern_vit_6b"}}
+    config = {**LLAMA_8B, "vision_config": {"model_type": "moonvit"}}
     weights = model_weights(config)
     assert of_one_gpu(weights) == pytest.approx(14.96, abs=0.01)
     assert weights.most_one_gpu is None
@@ -339,14 +339,107 @@ def test_drafts() -> None:
     """An EAGLE head has one layer and a matrix of its own; what it shares is the range."""
     model = case("llama-3.1-8b")
     layer = 2 * (3 * 4096 * 14_336 + 2 * 4096 * 5120)
+    table = 2 * 131_072 * 128
     eagle = {**model, "num_hidden_layers": 1, "architectures": ["LlamaForCausalLMEagle"]}
     got = draft_weights(eagle, model)
-    assert got.all_gpus == pytest.approx(layer + 2 * 8192 * 4096, rel=1e-3)
+    assert got.all_gpus == pytest.approx(layer + table + 2 * 8192 * 4096, rel=1e-3)
     assert got.most_all_gpus is not None
-    assert got.all_gpus is not None
-    assert got.most_all_gpus - got.all_gpus == pytest.approx(4 * 128_256 * 4096, rel=0.02)
+    assert got.most_all_gpus - (got.all_gpus or 0) == pytest.approx(4 * 128_256 * 4096, rel=0.02)
     whole = case("qwen2.5-0.5b")
     assert draft_weights(whole, model).all_gpus == model_weights(whole).all_gpus
+
+
+def test_a_log_with_eagle3() -> None:
+    """Llama 3.1 8B and its head took 15.8114 GiB (vllm-project/speculators#166)."""
+    model = case("llama-3.1-8b")
+    head = {
+        **model,
+        "num_hidden_layers": 1,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": 32_000,
+    }
+    both = of_one_gpu(model_weights(model)) + of_one_gpu(draft_weights(head, model))
+    assert both == pytest.approx(15.8114, rel=1e-3)
+
+
+def test_layers_of_multi_token_prediction() -> None:
+    """DeepSeek R1 brings one, of 11.6 billion parameters without embeddings and head."""
     extra = extra_layers_weights(case("deepseek-r1"))
     assert extra.parameters == pytest.approx(11.6e9, rel=0.01)
-    assert extra_layers_weights(model).all_gpus == 0
+    assert extra_layers_weights(case("llama-3.1-8b")).all_gpus == 0
+
+
+VISION: Config = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "image_size": 336,
+    "patch_size": 14,
+}
+LLAVA: Config = {
+    "model_type": "llava_next",
+    "text_config": {
+        "model_type": "mistral",
+        "intermediate_size": 14_336,
+        "max_position_embeddings": 32_768,
+        "num_key_value_heads": 8,
+        "sliding_window": None,
+        "vocab_size": 32_064,
+    },
+    "vision_config": VISION,
+}
+GEMMA_4B: Config = {
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10_240,
+        "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_hidden_layers": 27,
+        "image_size": 896,
+        "patch_size": 14,
+    },
+}
+INTERN: Config = {
+    "model_type": "internvl_chat",
+    "llm_config": {**case("qwen2.5-7b"), "vocab_size": 151_674},
+    "vision_config": {**VISION, "model_type": "intern_vit_6b", "image_size": 448},
+}
+MISTRAL_SMALL: Config = {
+    "model_type": "mistral3",
+    "text_config": shape("mistral", 5120, 40, 32, 8, 32_768, 131_072, head_dim=128),
+    "vision_config": {**VISION, "model_type": "pixtral"},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "heads", "windows"),
+    [
+        (LLAVA, 7.55, (32, 8, 128), {0: 32}),
+        (GEMMA_4B, 4.30, (8, 4, 256), {1024: 29, 0: 5}),
+        (INTERN, 7.94, (28, 4, 128), {0: 28}),
+        (MISTRAL_SMALL, 24.01, (32, 8, 128), {4096: 40}),  # the window that it does not deny
+    ],
+    ids=["llava", "gemma", "intern", "mistral"],
+)
+def test_multimodal_files(
+    config: Config,
+    billions: float,
+    heads: tuple[int, int, int],
+    windows: dict[int, int],
+    tmp_path: Path,
+) -> None:
+    """What such a file leaves out is what Transformers fills in; the tower is counted."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = model_config(tmp_path)
+    layers = model_shape(read)
+    assert (layers.heads, layers.kv_heads, layers.head_size) == heads
+    assert layers.layers_by_window == windows
+    assert model_weights(read).parameters == pytest.approx(billions * 1e9, rel=0.002)

@@ -31,6 +31,13 @@ SIGLIP: Final[Defaults] = {
     "patch_size": 16,
 }
 CLIP: Final[Defaults] = {**SIGLIP, "patch_size": 32}
+INTERN: Final[Defaults] = {
+    "hidden_size": 3200,
+    "intermediate_size": 12_800,
+    "num_hidden_layers": 48,
+    "image_size": 448,
+    "patch_size": 14,
+}
 PIXTRAL: Final[Defaults] = {
     "hidden_size": 1024,
     "intermediate_size": 4096,
@@ -130,6 +137,21 @@ def _clip(part: ConfigValues, text: int) -> Tower:
     )
 
 
+def _intern(part: ConfigValues, text: int) -> Tower:
+    """InternVL's: four patches become one, then two matrices project."""
+    part = _with(part, INTERN)
+    hidden = _size(part, "hidden_size")
+    return Tower(
+        hidden,
+        _size(part, "intermediate_size"),
+        _size(part, "num_hidden_layers"),
+        _size(part, "patch_size"),
+        positions=_patches(part) + 1,
+        extra=1,
+        projector=((4 * hidden, text), (text, text)),
+    )
+
+
 def _pixtral(part: ConfigValues, text: int) -> Tower:
     """Mistral 3's: four patches become one, then two matrices project."""
     part = _with(part, PIXTRAL)
@@ -206,6 +228,7 @@ def _qwen3(part: ConfigValues, text: int) -> Tower:
 TOWERS: Final[dict[str, Callable[[ConfigValues, int], Tower]]] = {
     "siglip_vision_model": _siglip,
     "clip_vision_model": _clip,
+    "intern_vit_6b": _intern,
     "pixtral": _pixtral,
     "qwen2_vl": _qwen2,
     "qwen2_5_vl": _qwen2_5,
